@@ -1,0 +1,122 @@
+"""The site file: what one hospital says about its data, its coordinator, and its own limits."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from common.errors import SiteError
+from common.settings import Settings, read_toml, validate
+from common.study import Name, canonical
+
+Canonical = Annotated[str, BeforeValidator(canonical)]
+
+
+def _checked_address(value: str) -> str:
+    host, _, port = value.rpartition(":")
+    if not re.fullmatch(r"[^\s:/]+|\[[0-9a-fA-F:.]+\]", host) or not port.isdecimal():
+        raise ValueError('write it as "host:port", for example "coordinator.example.org:9092"')
+    if not 1 <= int(port) <= 65535:
+        raise ValueError("the port must be from 1 to 65535")
+    return value
+
+
+def _checked_separator(value: str) -> str:
+    if len(value) != 1 or value in '"\r\n':
+        raise ValueError('give one character, for example ";" or "\\t"')
+    return value
+
+
+def _checked_device(value: str) -> str:
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", value):
+        raise ValueError('it must be "cpu", "cuda" or "cuda:N"')
+    return value
+
+
+class DataSource(Settings):
+    """Where the patients are, and how the hospital's own words map to the study's."""
+
+    path: Path  # a file, or a folder with one folder of images per class
+    columns: dict[str, str] = Field(default_factory=dict)  # study column -> column in the file
+    values: dict[str, dict[Canonical, Canonical]] = Field(
+        default_factory=dict
+    )  # study column -> {value in the file -> value in the study}; "" makes a value missing
+    separator: Annotated[str, AfterValidator(_checked_separator)] | None = None  # None: by suffix
+    decimal: Literal[".", ","] = "."
+    header: tuple[str, ...] | None = Field(
+        default=None, min_length=1
+    )  # column names, for a file whose first line is already a patient
+
+    @model_validator(mode="after")
+    def _marks_differ(self) -> Self:
+        if self.separator == self.decimal:
+            raise ValueError(
+                f"separator and decimal are both {self.decimal!r}; columns and decimals need"
+                " different marks"
+            )
+        return self
+
+    def local_name(self, column: str) -> str:
+        """What the hospital calls a column of the study."""
+        return self.columns.get(column, column)
+
+
+class Coordinator(Settings):
+    """The other end of the line."""
+
+    address: Annotated[str, AfterValidator(_checked_address)]  # host:port
+    root_certificate: Path | None = None  # whom to trust; None: plain gRPC, for loopback only
+    private_key: Path | None = None  # by which the coordinator knows this hospital
+
+
+class Limits(Settings):
+    """What this hospital will take part in. It declines everything else, whoever asks."""
+
+    min_patients: int = Field(default=10, ge=1)  # training patients
+    # One step is one gradient, and a gradient of few patients can be turned back into them.
+    min_local_steps: int = Field(default=2, ge=1)  # mini-batches of a round
+    min_batch_size: int = Field(default=2, ge=1)
+    max_rounds: int | None = Field(default=None, ge=1)
+    studies: tuple[str, ...] = Field(default=("*",), min_length=1)  # names, * is a wildcard
+    models: tuple[str, ...] = Field(default=("*",), min_length=1)
+
+
+class Compute(Settings):
+    """What training may use of this machine."""
+
+    threads: int = Field(default=1, ge=1, le=1024)
+    device: Annotated[str, AfterValidator(_checked_device)] = "cpu"
+
+
+class Site(Settings):
+    """One hospital. See `erosion schema site` for the same as a JSON schema."""
+
+    name: Name
+    data: DataSource
+    coordinator: Coordinator
+    limits: Limits = Limits()
+    compute: Compute = Compute()
+
+
+def load_site(path: Path) -> Site:
+    """Read a site file; paths in it are relative to it. Raises SiteError with every problem."""
+    raw = read_toml(path, "site file", SiteError)
+    site = validate(Site, raw, f"Site file {path}", SiteError)
+    folder = path.resolve().parent
+
+    def beside(written: Path | None) -> Path | None:
+        return None if written is None else folder / written.expanduser()
+
+    coordinator = site.coordinator
+    return site.model_copy(
+        update={
+            "data": site.data.model_copy(update={"path": beside(site.data.path)}),
+            "coordinator": coordinator.model_copy(
+                update={
+                    "root_certificate": beside(coordinator.root_certificate),
+                    "private_key": beside(coordinator.private_key),
+                }
+            ),
+        }
+    )

@@ -1,0 +1,40 @@
+"""Local training: the user's own updates alone. The baseline that collaborating must beat."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from common.algorithm import Algorithm, ArmBase, Step
+from common.cohort import AgentId, Cohort
+
+
+@dataclass(frozen=True, slots=True)
+class LocalState:
+    """Nothing is remembered."""
+
+
+def _init(_dim: int) -> LocalState:
+    return LocalState()
+
+
+def _update(state: LocalState, cohort: Cohort) -> Step[LocalState]:
+    weights = {cohort.own.agent: 1.0} | dict.fromkeys(cohort.peers, 0.0)
+    return Step(cohort.own.delta, weights, state)
+
+
+def _asks(_state: LocalState, _agent: AgentId) -> bool:
+    return False
+
+
+class Local(ArmBase):
+    """The user trains alone.
+
+    Every round is the user's own local training, so nothing is asked of the other hospitals.
+    Use it as the reference: collaborating is worth it only where it beats this.
+    It has no parameters.
+    """
+
+    algorithm: Literal["local"] = "local"
+
+    def build(self) -> Algorithm[LocalState]:
+        """The algorithm."""
+        return Algorithm(_init, _update, _asks)

@@ -1,0 +1,73 @@
+"""Every error that this program raises on purpose.
+
+ErosionError            shown to people as one message, never as a traceback
+├── StudyError          the study file is missing, malformed, or asks the impossible
+├── SiteError           the site file or the hospital's environment is wrong
+├── DataError           a hospital's data do not meet the study's contract
+├── Refusal             a hospital declines a request (its own limits)
+├── LinkError           the network, a port, or the other side
+├── RunError            a study could not be carried on
+└── CheckpointError     a file of an earlier run cannot be used
+"""
+
+
+class ErosionError(Exception):
+    """A problem that a person can mend; the message says what, where, and the remedy."""
+
+    exit_code = 1
+
+    @property
+    def public(self) -> str:
+        """What may leave the site.
+
+        An error about a hospital's data can quote a patient's value, so by default the
+        other side learns only the kind of the problem.
+        """
+        return f"{type(self).__name__} at the site; its own log says more"
+
+
+class StudyError(ErosionError):
+    """The study file is missing, malformed, or asks the impossible."""
+
+    exit_code = 2
+
+
+class SiteError(ErosionError):
+    """The site file or the hospital's environment is wrong."""
+
+    exit_code = 3
+
+
+class DataError(ErosionError):
+    """A hospital's data do not meet the study's contract."""
+
+    exit_code = 4
+
+
+class Refusal(ErosionError):  # noqa: N818 - a decision, not an error
+    """A hospital declines a request because of its own limits."""
+
+    exit_code = 5
+
+    @property
+    def public(self) -> str:
+        """The whole message: a limit is the hospital's policy and holds no patient's value."""
+        return str(self)
+
+
+class LinkError(ErosionError):
+    """The network, a port, or the other side."""
+
+    exit_code = 6
+
+
+class RunError(ErosionError):
+    """A study could not be carried on."""
+
+    exit_code = 7
+
+
+class CheckpointError(ErosionError):
+    """A file of an earlier run cannot be used."""
+
+    exit_code = 8

@@ -1,0 +1,20 @@
+"""What is said on standard error: this program's log, and Flower's only where it is asked for."""
+
+import logging
+import os
+
+# Read by Flower when it is imported, so they are set here, which is imported first.
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
+
+
+def configure_logging(verbosity: int) -> None:
+    """0: warnings; 1: what happens; 2: Flower's own log too."""
+    import flwr.common.logger  # noqa: F401 - sets up its handlers, which are then quietened
+
+    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbosity, 2)]
+    logging.basicConfig(
+        level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
+    )
+    logging.getLogger("erosion").setLevel(level)
+    logging.getLogger("flwr").setLevel(logging.DEBUG if verbosity >= 2 else logging.CRITICAL)

@@ -1,0 +1,14 @@
+"""Addresses."""
+
+import ipaddress
+
+
+def is_loopback(address: str) -> bool:
+    """Whether "host:port" stays on this machine."""
+    host = address.rpartition(":")[0].strip("[]")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

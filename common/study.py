@@ -1,0 +1,351 @@
+"""The study file: everything that the hospitals of one study agree on."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+
+from common.algorithms import AnyArm, ArmSettings
+from common.errors import StudyError
+from common.learning.models import ModelSettings
+from common.settings import Settings, read_toml, validate
+
+
+def _checked_name(value: str) -> str:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,47}", value):
+        raise ValueError(
+            "use up to 48 small letters, digits, - and _, starting with a letter or digit"
+        )
+    return value
+
+
+Name = Annotated[str, AfterValidator(_checked_name)]
+MissingPolicy = Literal["refuse", "drop", "impute"]
+
+
+def canonical(value: object) -> str:
+    """How a category or class value is compared: `1`, `1.0` and ` 1 ` are the same."""
+    text = str(value).strip()
+    if re.fullmatch(r"[+-]?[0-9]+", text):  # long codes (SNOMED CT) are more than a float holds
+        return str(int(text))
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return str(int(number)) if number.is_integer() else repr(number)
+
+
+Code = Annotated[str, BeforeValidator(canonical, json_schema_input_type=str | int | float | bool)]
+
+
+class NumberFeature(Settings):
+    """A measured quantity: one input column."""
+
+    name: str = Field(min_length=1)
+    type: Literal["number"] = "number"
+    unit: str = ""
+    range: tuple[float, float] | None = None  # both ends included; a value outside is refused
+    missing: MissingPolicy | None = None  # None: the task's policy
+
+    @field_validator("range")
+    @classmethod
+    def _ascending(cls, value: tuple[float, float] | None) -> tuple[float, float] | None:
+        if value is not None and not value[0] < value[1]:
+            raise ValueError("write it as [smallest, largest]")
+        return value
+
+
+class CategoryFeature(Settings):
+    """A coded quantity: one 0/1 input column for every category but the first."""
+
+    name: str = Field(min_length=1)
+    type: Literal["category"] = "category"
+    unit: str = ""
+    categories: tuple[Code, ...] = Field(min_length=2)
+    missing: MissingPolicy | None = None
+
+    @field_validator("categories")
+    @classmethod
+    def _distinct(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(value)) < len(value):
+            raise ValueError("name each category once")
+        return value
+
+
+def _number_unless_typed(value: Any) -> Any:
+    """A feature without `type` is a number; a bare string is a number feature's name."""
+    if isinstance(value, str):
+        return {"name": value, "type": "number"}
+    if isinstance(value, Mapping) and "type" not in value:
+        return {**value, "type": "category" if "categories" in value else "number"}
+    return value
+
+
+Feature = Annotated[
+    Annotated[NumberFeature | CategoryFeature, Field(discriminator="type")],
+    BeforeValidator(
+        _number_unless_typed, json_schema_input_type=str | NumberFeature | CategoryFeature
+    ),
+]
+
+
+class ClassLabel(Settings):
+    """One class of the target, and the values of the target column that mean it."""
+
+    name: str = Field(min_length=1)
+    values: tuple[Code, ...] = Field(min_length=1)
+
+
+def _class_from_name(value: Any) -> Any:
+    """`"benign"` is short for `{name = "benign", values = ["benign"]}`."""
+    if isinstance(value, str | int | float):
+        return {"name": canonical(value), "values": [canonical(value)]}
+    return value
+
+
+def _distinct_classes(classes: tuple[ClassLabel, ...]) -> tuple[ClassLabel, ...]:
+    names = [label.name for label in classes]
+    values = [value for label in classes for value in label.values]
+    for words in (names, values):
+        twice = sorted({word for word in words if words.count(word) > 1})
+        if twice:
+            raise ValueError(f"{', '.join(twice)} is given twice; it can mean one class only")
+    return classes
+
+
+Class = Annotated[
+    ClassLabel,
+    BeforeValidator(_class_from_name, json_schema_input_type=str | int | float | ClassLabel),
+]
+Classes = Annotated[
+    tuple[Class, ...],
+    Field(min_length=2),
+    AfterValidator(_distinct_classes),
+]
+
+
+class TabularTask(Settings):
+    """Predict the class of a patient from a row of a table. The last class is the positive one."""
+
+    kind: Literal["tabular"] = "tabular"
+    target: str = Field(min_length=1)
+    classes: Classes
+    features: tuple[Feature, ...] = Field(min_length=1)
+    missing: MissingPolicy = "refuse"
+
+    @model_validator(mode="after")
+    def _columns_differ(self) -> Self:
+        names = [feature.name for feature in self.features] + [self.target]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(
+                f"{', '.join(twice)} is named twice among target and features;"
+                " a column has one role"
+            )
+        return self
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one patient's input: (number of encoded columns,)."""
+        widths = (
+            1 if isinstance(feature, NumberFeature) else len(feature.categories) - 1
+            for feature in self.features
+        )
+        return (sum(widths),)
+
+
+class ImageTask(Settings):
+    """Predict the class of an image."""
+
+    kind: Literal["image"] = "image"
+    classes: Classes
+    shape: tuple[int, int, int]  # channels, height, width
+    mean: tuple[float, ...] = (0.0,)  # per channel, of pixels scaled to [0, 1]
+    deviation: tuple[Annotated[float, Field(gt=0)], ...] = (1.0,)
+
+    @field_validator("shape")
+    @classmethod
+    def _grey_or_colour(cls, value: tuple[int, int, int]) -> tuple[int, int, int]:
+        if value[0] not in (1, 3) or min(value) < 1:
+            raise ValueError("write [channels, height, width] with 1 or 3 channels")
+        return value
+
+    @model_validator(mode="after")
+    def _channels_fit(self) -> Self:
+        for name, values in (("mean", self.mean), ("deviation", self.deviation)):
+            if len(values) not in (1, self.shape[0]):
+                raise ValueError(
+                    f"{name} = {list(values)}; give one value, or one for each channel"
+                    f" (shape = {list(self.shape)})"
+                )
+        return self
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one image: (channels, height, width)."""
+        return self.shape
+
+
+class Training(Settings):
+    """What every hospital does in a round, starting from the parameters that it receives."""
+
+    steps: int | None = Field(default=None, ge=1, le=100_000)  # mini-batches a round
+    epochs: int | None = Field(default=None, ge=1, le=1_000)  # or passes over the data
+    batch_size: int = Field(default=32, ge=1)
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    learning_rate: float = Field(default=0.1, gt=0)
+    momentum: float = Field(default=0.0, ge=0, lt=1)  # sgd only
+    weight_decay: float = Field(default=0.0, ge=0)
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Self:
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError("give either steps (mini-batches a round) or epochs (passes a round)")
+        if self.optimizer == "adam" and self.momentum:
+            raise ValueError("momentum belongs to optimizer = 'sgd'; leave it out with adam")
+        return self
+
+
+class Evaluation(Settings):
+    """How the user's hospital measures the models, on patients that no model was trained on."""
+
+    test_share: float = Field(default=0.3, gt=0, lt=1)  # of the user's patients
+    bootstrap: int = Field(default=1000, ge=100, le=100_000)  # resamples for the intervals
+    compare: tuple[str, str] | None = None  # the one declared comparison (arm, reference arm);
+    # None: the first arm that is not local training, with local training
+
+    @field_validator("compare")
+    @classmethod
+    def _different(cls, value: tuple[str, str] | None) -> tuple[str, str] | None:
+        if value is not None and value[0] == value[1]:
+            raise ValueError("name two different arms")
+        return value
+
+
+class Federation(Settings):
+    """Who must be there, and how long anyone waits."""
+
+    round_deadline_seconds: float = Field(default=120.0, gt=0, le=86_400)
+    join_deadline_seconds: float = Field(default=60.0, gt=0, le=86_400)
+    quorum: int = Field(default=2, ge=1)  # usable updates of a round, the user's own included
+    join: Literal["any_time", "at_start"] = "any_time"
+    max_update_norm: float | None = Field(default=None, gt=0)  # a larger update is rejected
+    max_skipped_rounds: int = Field(default=3, ge=1)  # in a row; then the run stops
+
+
+class Testbed(Settings):
+    """Where `erosion testbed` takes its hospitals from. A deployment ignores this."""
+
+    source: str
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+def _named_arms(value: Any) -> Any:
+    """`[arms.fedavg]` needs no `algorithm = "fedavg"`: an arm's name is the default."""
+    if isinstance(value, list | tuple):
+        value = {name: {} for name in value}
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        name: {"algorithm": name, **arm} if isinstance(arm, Mapping) else arm
+        for name, arm in value.items()
+    }
+
+
+class Study(Settings):
+    """One study. See `erosion schema study` for the same as a JSON schema."""
+
+    name: Name
+    user: Name
+    hospitals: tuple[Name, ...] = Field(min_length=1)
+    rounds: int = Field(ge=1, le=100_000)
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    task: Annotated[TabularTask | ImageTask, Field(discriminator="kind")]
+    scaling: Literal["none", "local", "federated"] = "none"
+    model: ModelSettings
+    training: Training
+    arms: Annotated[
+        dict[Name, ArmSettings],
+        BeforeValidator(_named_arms, json_schema_input_type=dict[Name, AnyArm] | list[Name]),
+        Field(min_length=1),
+    ]
+    evaluation: Evaluation = Evaluation()
+    federation: Federation = Federation()
+    testbed: Testbed | None = None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        twice = sorted({h for h in self.hospitals if self.hospitals.count(h) > 1})
+        if twice:
+            raise ValueError(f"hospitals: {', '.join(twice)} named twice; name each hospital once")
+        if self.user not in self.hospitals:
+            raise ValueError(
+                f"user = {self.user!r} is not among the hospitals"
+                f" ({', '.join(self.hospitals)}); add it there"
+            )
+        if self.federation.quorum > len(self.hospitals):
+            raise ValueError(
+                f"federation.quorum = {self.federation.quorum}; it must be"
+                f" {len(self.hospitals)} or less, as many as the study has hospitals"
+            )
+        if isinstance(self.task, ImageTask) and self.scaling != "none":
+            raise ValueError(
+                f"scaling = {self.scaling!r}; an image task is scaled by task.mean and"
+                " task.deviation, so leave scaling out"
+            )
+        for arm in self.evaluation.compare or ():
+            if arm not in self.arms:
+                raise ValueError(
+                    f"evaluation.compare names the arm {arm!r}; the arms are {', '.join(self.arms)}"
+                )
+        self.model.check_task(self.task.input_shape)
+        for name, arm_settings in self.arms.items():
+            problem = arm_settings.problem_with(len(self.hospitals))
+            if problem:
+                raise ValueError(f"arms.{name}: {problem}")
+        return self
+
+    @property
+    def comparison(self) -> tuple[str, str] | None:
+        """The one comparison that the verdict is about: (arm, reference arm)."""
+        if self.evaluation.compare is not None:
+            return self.evaluation.compare
+        names = list(self.arms)
+        reference = next((n for n in names if self.arms[n].algorithm == "local"), names[-1])
+        first = next((n for n in names if n != reference), None)
+        return (first, reference) if first is not None else None
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes of the target."""
+        return len(self.task.classes)
+
+    def canonical_json(self) -> str:
+        """The study as one line of JSON: what travels, and what the digest is taken of."""
+        return json.dumps(self.model_dump(mode="json", exclude={"testbed"}))
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the study, hexadecimal."""
+        return hashlib.sha256(self.canonical_json().encode()).hexdigest()
+
+
+def load_study(path: Path) -> Study:
+    """Read a study file; raises StudyError with every problem and its remedy."""
+    raw = read_toml(path, "study file", StudyError)
+    return validate(Study, raw, f"Study file {path}", StudyError)
+
+
+def study_from_json(text: str) -> Study:
+    """The study that another machine sent; raises StudyError."""
+    try:
+        raw = json.loads(text)
+    except (ValueError, RecursionError) as problem:
+        raise StudyError(f"The study that was received is not JSON: {problem}.") from None
+    if not isinstance(raw, dict):
+        raise StudyError("The study that was received is not a JSON object.")
+    return validate(Study, raw, "The study that was received", StudyError)

@@ -1,0 +1,1 @@
+"""The testbed, the simulator, the papers' experiments and the benchmarks."""

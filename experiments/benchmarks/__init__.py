@@ -1,0 +1,1 @@
+"""Measurements of what a round costs, ours beside other systems on the same machine."""

@@ -1,0 +1,37 @@
+"""Our own deployment: the coordinator and every site a process, over the Fleet API."""
+
+import json
+
+from experiments.benchmarks.measurement import Measurement
+from experiments.benchmarks.processes import LOOPBACK, Processes, free_ports
+from experiments.benchmarks.workload import expected_shift, read_rounds
+
+PROGRAMS = "experiments.benchmarks.ours_programs"
+
+
+def measure(
+    num_sites: int, num_rounds: int, dim: int, *, deadline_seconds: float = 900
+) -> Measurement:
+    """Run `num_rounds` rounds of a `dim`-float model."""
+    (port,) = free_ports(1)
+    address = f"{LOOPBACK}:{port}"
+    with Processes(deadline_seconds=deadline_seconds) as processes:
+        folder = processes.folder
+        counts = (str(num_sites), str(num_rounds), str(dim))
+        server = processes.start_module("server", PROGRAMS, "server", address, *counts, folder)
+        for site in range(num_sites):
+            processes.start_module("client", PROGRAMS, "client", address, str(site), str(dim))
+        processes.wait_for_exit([server])
+        return Measurement(
+            name="ours",
+            num_sites=num_sites,
+            dim=dim,
+            seconds_per_round=read_rounds(
+                folder / "rounds.jsonl",
+                num_rounds=num_rounds,
+                expected=expected_shift(num_sites, num_rounds),
+            ),
+            peak_memory_mb=processes.memory.peaks_mb(),
+            total_peak_memory_mb=processes.memory.total_peak_mb(),
+            seconds_by_part=json.loads((folder / "parts.json").read_text()),
+        )

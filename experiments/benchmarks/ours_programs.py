@@ -1,0 +1,178 @@
+"""The two programs of our own deployment under measurement: `server` and `client`.
+
+Run as `python -m experiments.benchmarks.ours_programs server|client ...`. Everything that a real
+round does is in it: screening, aggregation, distances, the journal, and the checkpoint.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.clientapp import ClientApp
+from flwr.serverapp.grid import Grid
+
+from client.agent import Agent
+from client.fleet import FleetConnection
+from common import rounds, wire
+from common.logs import configure_logging
+from common.messages import DescribeReply, TrainReply, TrainResult
+from common.study import Study
+from experiments.benchmarks.workload import RoundClock, initial_parameters, site_constant
+from server.journal import Journal
+from server.link import Link
+from server.roster import Roster
+from server.strategy import PersonalizedStrategy
+
+
+def study_of(num_sites: int, num_rounds: int) -> Study:
+    """FedAvg over sites named site0, site1, ...; the model of the file is not used."""
+    return Study.model_validate(
+        {
+            "name": "overhead",
+            "user": "site0",
+            "hospitals": [f"site{site}" for site in range(num_sites)],
+            "rounds": num_rounds,
+            "task": {"kind": "tabular", "target": "y", "classes": ["0", "1"], "features": ["x"]},
+            "model": {"name": "logistic"},
+            "training": {"steps": 1},
+            "arms": {"fedavg": {"weighting": "uniform"}},
+            "federation": {"round_deadline_seconds": 300, "quorum": num_sites},
+        }
+    )
+
+
+class ClockedStrategy(PersonalizedStrategy):
+    """The strategy itself, with a stop-watch around its two halves."""
+
+    parts: dict[str, list[float]]
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Time the making of the requests."""
+        begun = time.perf_counter()
+        messages = super().configure_train(server_round, arrays, config, grid)
+        self._sent = time.perf_counter()
+        self.parts.setdefault("making requests", []).append(self._sent - begun)
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Time the transfer both ways with the sites' work, and what follows it."""
+        begun = time.perf_counter()
+        self.parts.setdefault("transfer and sites", []).append(begun - self._sent)
+        result = super().aggregate_train(server_round, replies)
+        spent = time.perf_counter() - begun
+        self.parts.setdefault("screening, aggregating, recording", []).append(spent)
+        return result
+
+
+def serve(address: str, num_sites: int, num_rounds: int, dim: int, folder: Path) -> None:
+    """Run the coordinator to the end of the last round."""
+    study = study_of(num_sites, num_rounds)
+    algorithm = study.arms["fedavg"].build()
+    start = torch.from_numpy(initial_parameters(dim))
+    link = Link(address)
+    link.start()
+    roster = Roster(study, link.grid)
+    while roster.missing:
+        roster.refresh()
+        link.grid.wait_for_news(0.5)
+    clock = RoundClock(folder / "rounds.jsonl")
+    strategy = ClockedStrategy(
+        study,
+        "fedavg",
+        algorithm,
+        rounds.start(algorithm, start),
+        roster=roster,
+        scaling=None,
+        journal=Journal(folder / "journal.jsonl"),
+        checkpoint_path=folder / "checkpoint.safetensors",
+        on_round=lambda _record: clock.tick(),
+    )
+    strategy.parts = {}
+    clock.tick()
+    strategy.start(link.grid, ArrayRecord(), num_rounds=num_rounds, timeout=300)
+    clock.finish(float((strategy.state.params - start).double().mean()))
+    medians = {part: float(np.median(spent)) for part, spent in strategy.parts.items()}
+    (folder / "parts.json").write_text(json.dumps(medians))
+    link.stop()
+
+
+class AddingSite:
+    """A hospital whose update is its own constant plus noise of mean zero.
+
+    The noise is there because a constant update would be the same chunk over and over, which the
+    object store keeps once.
+    """
+
+    def __init__(self, site: int, dim: int) -> None:
+        noise = np.random.default_rng(site + 1).standard_normal(dim, dtype=np.float32)
+        self._name = f"site{site}"
+        self._update = torch.from_numpy(noise - noise.mean() + site_constant(site))
+
+    def app(self) -> ClientApp:
+        """The ClientApp."""
+        app = ClientApp()
+
+        @app.query("describe")
+        def describe(message: Message, _context: Any) -> Message:
+            reply = DescribeReply(hospital=self._name, num_samples=1, software="benchmark")
+            return Message(wire.encode_reply(reply), reply_to=message)
+
+        @app.train()
+        def train(message: Message, _context: Any) -> Message:
+            request = wire.decode_train(message.content)
+            trained = request.parameters + self._update  # the work that every peer's site does
+            header = TrainReply(
+                hospital=self._name,
+                arm=request.arm,
+                round=request.round,
+                num_samples=1,
+                samples_seen=1,
+                seconds=0.0,
+            )
+            result = TrainResult(header, trained - request.parameters)
+            return Message(wire.encode_train_result(result), reply_to=message)
+
+        return app
+
+
+def main() -> None:
+    """Read the command line and run one of the two programs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    programs = parser.add_subparsers(dest="program", required=True)
+    server = programs.add_parser("server")
+    server.add_argument("address")
+    server.add_argument("num_sites", type=int)
+    server.add_argument("num_rounds", type=int)
+    server.add_argument("dim", type=int)
+    server.add_argument("folder", type=Path)
+    client = programs.add_parser("client")
+    client.add_argument("address")
+    client.add_argument("site", type=int)
+    client.add_argument("dim", type=int)
+    options = parser.parse_args()
+
+    configure_logging(0)
+    torch.set_num_threads(1)
+    if options.program == "server":
+        serve(options.address, options.num_sites, options.num_rounds, options.dim, options.folder)
+    else:
+        Agent(
+            lambda: FleetConnection(options.address),
+            AddingSite(options.site, options.dim).app(),
+            address=options.address,
+            give_up_seconds=60,
+        ).run()
+
+
+if __name__ == "__main__":
+    main()

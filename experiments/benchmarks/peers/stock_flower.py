@@ -1,0 +1,154 @@
+"""Stock Flower of the installed version: SuperLink, SuperNodes, `flwr run`, FedAvg."""
+
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from experiments.benchmarks.measurement import Measurement
+from experiments.benchmarks.processes import LOOPBACK, BenchmarkError, Processes, free_ports
+from experiments.benchmarks.workload import expected_shift, read_rounds
+
+APP = Path(__file__).with_name("stock_app.py")
+CONNECTION = "benchmark"  # the SuperLink's name in Flower's own settings
+ASK_SECONDS = 20.0  # `flwr list` costs a second of processor time, so it is not asked often
+
+PYPROJECT = """\
+[project]
+name = "benchmark-stock"
+version = "1.0.0"
+license = "Apache-2.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "benchmark"
+
+[tool.flwr.app.components]
+serverapp = "stock_app:server_app"
+clientapp = "stock_app:client_app"
+
+[tool.flwr.app.config]
+num-sites = {num_sites}
+num-rounds = {num_rounds}
+dim = {dim}
+import-torch = {import_torch}
+clock = "{clock}"
+"""
+
+SETTINGS = """\
+[superlink]
+default = "{name}"
+
+[superlink.{name}]
+address = "{address}"
+insecure = true
+"""
+
+
+def measure(
+    num_sites: int,
+    num_rounds: int,
+    dim: int,
+    *,
+    import_torch: bool = False,
+    deadline_seconds: float = 1800,
+) -> Measurement:
+    """Run `num_rounds` rounds of a `dim`-float model with stock Flower on loopback.
+
+    With `import_torch` the ClientApp imports torch, as every ClientApp that trains does. The
+    updates are the same with and without.
+    """
+    with Processes(deadline_seconds=deadline_seconds) as processes:
+        clock = processes.folder / "rounds.jsonl"
+        control = _start_deployment(processes, num_sites)
+        app = _write_app(
+            processes.folder / "app",
+            PYPROJECT.format(
+                num_sites=num_sites,
+                num_rounds=num_rounds,
+                dim=dim,
+                import_torch=str(import_torch).lower(),
+                clock=clock,
+            ),
+        )
+        settings = SETTINGS.format(name=CONNECTION, address=f"{LOOPBACK}:{control}")
+        (processes.folder / "config.toml").write_text(settings, encoding="utf-8")
+        run = _flwr(processes, "run", str(app), CONNECTION)
+        _wait_for_run(processes, int(run["run-id"]), clock)
+        return Measurement(
+            name="stock-torch" if import_torch else "stock",
+            num_sites=num_sites,
+            dim=dim,
+            seconds_per_round=read_rounds(
+                clock, num_rounds=num_rounds, expected=expected_shift(num_sites, num_rounds)
+            ),
+            peak_memory_mb=processes.memory.peaks_mb(),
+            total_peak_memory_mb=processes.memory.total_peak_mb(),
+        )
+
+
+def _start_deployment(processes: Processes, num_sites: int) -> int:
+    """Start the SuperLink and one SuperNode per site; return the Control API's port."""
+    fleet, control, appio, *site_ports = free_ports(3 + num_sites)
+    processes.start(
+        "flower-superlink",
+        [
+            *(_program("flower-superlink"), "--insecure"),
+            "--disable-runtime-dependency-installation",
+            *("--fleet-api-address", f"{LOOPBACK}:{fleet}"),
+            *("--control-api-address", f"{LOOPBACK}:{control}"),
+            *("--serverappio-api-address", f"{LOOPBACK}:{appio}"),
+        ],
+    )
+    processes.wait_for_ports([fleet, control, appio])
+    for site, port in enumerate(site_ports):
+        processes.start(
+            "flower-supernode",
+            [
+                *(_program("flower-supernode"), "--insecure"),
+                *("--superlink", f"{LOOPBACK}:{fleet}"),
+                *("--clientappio-api-address", f"{LOOPBACK}:{port}"),
+                *("--node-config", f"site={site}"),
+            ],
+            env={"FLWR_HOME": str(processes.folder / f"site-{site}")},
+        )
+    processes.wait_for_ports(site_ports)
+    return control
+
+
+def _write_app(folder: Path, pyproject: str) -> Path:
+    folder.mkdir()
+    shutil.copy(APP, folder)
+    (folder / "pyproject.toml").write_text(pyproject, encoding="utf-8")
+    return folder
+
+
+def _wait_for_run(processes: Processes, run_id: int, clock: Path) -> None:
+    """Wait until Flower lists the run as finished and completed."""
+    asked = time.monotonic()
+    while True:
+        done = clock.exists() and '"shift"' in clock.read_text(encoding="utf-8")
+        if done or time.monotonic() - asked > ASK_SECONDS:
+            listed = _flwr(processes, "list", CONNECTION, "--run-id", str(run_id))["runs"][0]
+            asked = time.monotonic()
+            if listed["status"].startswith("finished"):
+                break
+        processes.pause("the run to finish", seconds=0.2)
+    if listed["status"] != "finished:completed":
+        raise BenchmarkError(f"stock Flower's run ended as {listed['status']}")
+
+
+def _flwr(processes: Processes, *arguments: str) -> dict[str, Any]:
+    """Run a `flwr` command and read its JSON answer."""
+    text = processes.output_of("flwr", [_program("flwr"), *arguments, "--format", "json"])
+    answer: dict[str, Any] = json.loads(text)
+    if not answer.get("success"):
+        raise BenchmarkError(f"flwr {arguments[0]} was refused: {text}")
+    return answer
+
+
+def _program(name: str) -> Path:
+    """A console script of the environment that this Python belongs to."""
+    return Path(sys.executable).with_name(name)

@@ -1,0 +1,44 @@
+"""Where `erosion testbed` takes its hospitals from: one line for each source a study can name."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from common.errors import StudyError
+from common.settings import validate
+from common.study import Study
+from experiments.sources.breast_cancer import BreastCancer
+from experiments.sources.heart_disease import HeartDisease
+from experiments.sources.mnist import Mnist
+from experiments.sources.source import HospitalFiles, SourceBase
+
+__all__ = ["REGISTRY", "HospitalFiles", "make_hospitals"]
+
+REGISTRY: Mapping[str, type[SourceBase]] = {
+    "breast_cancer": BreastCancer,
+    "heart_disease": HeartDisease,
+    "mnist": Mnist,
+}
+
+
+def make_hospitals(study: Study, folder: Path, data_dir: Path | None) -> dict[str, HospitalFiles]:
+    """Write the data file of every hospital of `study` below `folder`/HOSPITAL.
+
+    `study.testbed` names the source and its options; `data_dir` holds the data sets that have to
+    be downloaded, one folder each. The same study gives the same files. Raises StudyError for a
+    source, option or hospital that does not exist, and DataError for data that are not there.
+    """
+    if study.testbed is None:
+        raise StudyError(
+            f"Study {study.name} has no [testbed], so there are no hospitals to start. Add"
+            f' [testbed] with source = one of "{", ".join(REGISTRY)}", or deploy it to real ones.'
+        )
+    name = study.testbed.source
+    if name not in REGISTRY:
+        raise StudyError(
+            f"Study {study.name}: testbed.source = {name!r}; it must be one of"
+            f" {', '.join(REGISTRY)}."
+        )
+    where = f"Study {study.name}: testbed.options of the source {name}"
+    source = validate(REGISTRY[name], study.testbed.options, where, StudyError)
+    files = source.write(study, folder, data_dir)
+    return {hospital: files[hospital] for hospital in study.hospitals}

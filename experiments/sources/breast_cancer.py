@@ -1,0 +1,81 @@
+"""The Wisconsin breast cancer diagnostics (Street, Wolberg, Mangasarian 1993) as five hospitals.
+
+scikit-learn carries the 569 patients, so nothing is downloaded. They come from one hospital in
+truth; the five are made so that each asks another question of an algorithm.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+from sklearn.datasets import load_breast_cancer
+
+from common.study import Study
+from experiments.sources.source import HospitalFiles, SourceBase, check_hospitals, write_table
+
+HOME, ALIKE, MISCODED = "home", "alike", "miscoded"
+SMALL, LARGE = "small-tumours", "large-tumours"
+HOSPITALS = (HOME, ALIKE, SMALL, LARGE, MISCODED)
+
+NUM_PATIENTS = 569
+TARGET = "diagnosis"
+SIZE = "mean radius"  # of the cell nuclei: what the data hold of a tumour's size
+
+
+class BreastCancer(SourceBase):
+    """Which of the 569 patients go to which hospital. The options are numbers of patients."""
+
+    home: int = Field(default=130, ge=10)  # most are meant for the test part
+    alike: int = Field(default=110, ge=10)
+    miscoded: int = Field(default=110, ge=10)
+    split_seed: int | None = Field(default=None, ge=0)  # None: the study's seed
+
+    @model_validator(mode="after")
+    def _leaves_patients(self) -> "BreastCancer":
+        left = NUM_PATIENTS - self.home - self.alike - self.miscoded
+        if left < 40:
+            raise ValueError(
+                f"home + alike + miscoded leave {left} of {NUM_PATIENTS} patients to the two"
+                " hospitals split by tumour size; leave at least 40"
+            )
+        return self
+
+    def split(self, seed: int) -> dict[str, NDArray[np.int64]]:
+        """Row numbers of every hospital's patients; every patient is at exactly one.
+
+        The patients are shuffled. `home`, `alike` and `miscoded` take theirs in turn, so all three
+        see the same population. Those left are ordered by tumour size: the smaller half goes to
+        `small-tumours`, where few are malignant, the larger half to `large-tumours`.
+        """
+        order = np.random.default_rng(seed).permutation(NUM_PATIENTS)
+        cuts = np.cumsum([self.home, self.alike, self.miscoded])
+        home, alike, miscoded, rest = np.split(order, cuts)
+        size = load_breast_cancer(as_frame=True).data[SIZE].to_numpy()
+        rest = rest[np.argsort(size[rest], kind="stable")]
+        small, large = np.array_split(rest, 2)
+        return {HOME: home, ALIKE: alike, SMALL: small, LARGE: large, MISCODED: miscoded}
+
+    def write(
+        self, study: Study, folder: Path, data_dir: Path | None
+    ) -> Mapping[str, HospitalFiles]:
+        """One CSV per hospital: 30 features and the diagnosis."""
+        del data_dir  # nothing is downloaded
+        check_hospitals(study, HOSPITALS)
+        table = load_breast_cancer(as_frame=True)
+        features = table.data.to_numpy()
+        malignant = table.target.to_numpy() == 0  # so scikit-learn codes it
+        parts = self.split(study.seed if self.split_seed is None else self.split_seed)
+        files = {}
+        for hospital in study.hospitals:
+            rows = parts[hospital]
+            is_malignant = ~malignant[rows] if hospital == MISCODED else malignant[rows]
+            labels = np.where(is_malignant, "malignant", "benign")
+            path = folder / hospital / "patients.csv"
+            patients = (
+                [*features[row].tolist(), label] for row, label in zip(rows, labels, strict=True)
+            )
+            write_table(path, [*table.data.columns, TARGET], patients)
+            files[hospital] = HospitalFiles(path)
+        return files

@@ -1,0 +1,71 @@
+"""What a source of testbed hospitals is: options from the study file, and the files it writes."""
+
+import csv
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from common.errors import DataError, StudyError
+from common.settings import Settings
+from common.study import Study
+
+
+@dataclass(frozen=True, slots=True)
+class HospitalFiles:
+    """What a site file must say about one hospital's data."""
+
+    data: Path
+    columns: Mapping[str, str] = field(default_factory=dict)  # the study's name -> the file's name
+
+
+class SourceBase(Settings):
+    """The options of one source, as `testbed.options` of a study file gives them."""
+
+    def write(
+        self, study: Study, folder: Path, data_dir: Path | None
+    ) -> Mapping[str, HospitalFiles]:
+        """Write one data file per hospital of `study`, below `folder`/HOSPITAL."""
+        raise TypeError(f"{type(self).__name__} does not say how to write its hospitals")
+
+
+def check_hospitals(study: Study, offered: Collection[str]) -> None:
+    """Refuse a study that names a hospital which its source does not have."""
+    unknown = sorted(set(study.hospitals) - set(offered))
+    if unknown:
+        raise StudyError(
+            f"Study {study.name}: hospitals names {', '.join(unknown)}, but its testbed source has"
+            f" {', '.join(offered)}; name hospitals from that list."
+        )
+
+
+def data_folder(data_dir: Path | None, name: str) -> Path:
+    """The folder of the data set `name`, which people download once; raises DataError."""
+    remedy = f"`erosion data {name}` downloads it where there is internet"
+    if data_dir is None:
+        raise DataError(
+            f"The {name} data are needed, and no data folder is known. Give --data-dir FOLDER or"
+            f" set EROSION_DATA to the folder that holds {name}/; {remedy}."
+        )
+    folder = data_dir / name
+    if not folder.is_dir():
+        raise DataError(f"There is no folder {folder}. Check --data-dir or EROSION_DATA; {remedy}.")
+    return folder
+
+
+def existing_file(folder: Path, file_name: str) -> Path:
+    """A file of a downloaded data set; raises DataError where it is absent."""
+    path = folder / file_name
+    if not path.is_file():
+        raise DataError(
+            f"The file {path} is missing. `erosion data {folder.name}` downloads what is missing."
+        )
+    return path
+
+
+def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write a CSV with a header line, making the hospital's folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)

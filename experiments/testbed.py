@@ -1,0 +1,197 @@
+"""A study with all its hospitals on this machine: a deployment's programs, under supervision."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import IO
+
+import tomli_w
+
+from common.errors import ErosionError, StudyError
+from common.study import load_study
+from experiments.sources import HospitalFiles, make_hospitals
+from server.run_folder import new_run_folder
+
+STOP_SECONDS = 5.0  # between asking a process to end and ending it
+
+
+def study_path(name: str) -> Path:
+    """A path, or the name of a study that comes with the program. Raises StudyError."""
+    if name.endswith(".toml") or os.sep in name:
+        return Path(name)
+    with as_file(files("experiments") / "studies") as folder:
+        known = {path.stem: path for path in sorted(folder.glob("*.toml"))}
+    if name not in known:
+        raise StudyError(
+            f"There is no study named {name!r}. Name one of {', '.join(known)}, or give the path of"
+            " a .toml file."
+        )
+    return known[name]
+
+
+@dataclass
+class _Part:
+    """One process of the testbed."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path | None  # None: it speaks on the terminal
+    peak_megabytes: float = 0.0
+    exit_code: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code once it ended; also notes its peak memory."""
+        if self.exit_code is None:
+            pid, status, usage = os.wait4(self.process.pid, os.WNOHANG)
+            if pid:
+                self.exit_code = self.process.returncode = os.waitstatus_to_exitcode(status)
+                self.peak_megabytes = usage.ru_maxrss / 1024
+        return self.exit_code
+
+    def last_words(self) -> str:
+        """What it said last, for a message."""
+        if self.log is None:
+            return ""
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+
+@dataclass
+class _Parts:
+    """Every process that the testbed started; none of them outlives it."""
+
+    all: list[_Part] = field(default_factory=list)
+
+    def start(self, name: str, arguments: list[str], log: Path | None) -> _Part:
+        # Several processes share the cores: more than one thread each would only get in the way.
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        output: IO[bytes] | None = log.open("wb") if log else None
+        try:
+            # A session of its own, so that Ctrl-C reaches only the testbed, which then ends the
+            # others in order. Standard input is a pipe that closes even if the testbed is killed.
+            process = subprocess.Popen(
+                [sys.executable, "-m", "erosion", *arguments, "--until-stdin-closes"],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                env=environment,
+                start_new_session=True,
+            )
+        finally:
+            if output:
+                output.close()
+        part = _Part(name, process, log)
+        self.all.append(part)
+        return part
+
+    def stop(self) -> None:
+        """Ask every process to end, then see to it."""
+        running = [part for part in self.all if part.poll() is None]
+        for part in running:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(part.process.pid, signal.SIGTERM)
+        deadline = time.monotonic() + STOP_SECONDS
+        while any(part.poll() is None for part in running) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        for part in running:
+            while part.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(part.process.pid, signal.SIGKILL)
+                time.sleep(0.02)
+        for part in self.all:
+            if part.process.stdin:
+                part.process.stdin.close()
+
+
+@contextlib.contextmanager
+def _supervised() -> Iterator[_Parts]:
+    parts = _Parts()
+    try:
+        yield parts
+    finally:
+        parts.stop()
+
+
+def run_testbed(study_file: Path, *, runs: Path, data_dir: Path, verbosity: int = 0) -> int:
+    """Run a study here; the exit code is the coordinator's. Raises StudyError, DataError."""
+    started = time.monotonic()
+    study = load_study(study_file)
+    if study.testbed is None:
+        raise StudyError(
+            f"{study_file} has no [testbed] table, which says where the hospitals' data come from."
+            " Add one (see the studies that come with the program), or start `erosion server` and"
+            " the clients yourself."
+        )
+    folder = new_run_folder(runs, study)
+    data = folder.path / "testbed"
+    hospitals = make_hospitals(study, data, data_dir)
+    address = f"127.0.0.1:{_free_port()}"
+    place = ["--address", address, "--run-folder", str(folder.path)]
+    flags = ["-" + "v" * verbosity] if verbosity else []
+    with _supervised() as parts:
+        server = parts.start(
+            "coordinator",
+            ["server", str(study_file), *place, *flags],
+            None,
+        )
+        sites = [
+            parts.start(
+                name,
+                ["client", str(_write_site(data, name, hospital, address)), *flags],
+                data / name / "log.txt",
+            )
+            for name, hospital in hospitals.items()
+        ]
+        code = _watch(server, sites)
+    _print_footprint(parts.all, time.monotonic() - started)
+    return code
+
+
+def _watch(server: _Part, sites: list[_Part]) -> int:
+    """Until the coordinator ends; a site that ends early is told of and left to the coordinator."""
+    told: set[str] = set()
+    while (code := server.poll()) is None:
+        for site in sites:
+            if site.poll() is not None and site.name not in told:
+                told.add(site.name)
+                print(
+                    f"The site of {site.name} ended (exit code {site.exit_code}):"
+                    f" {site.last_words()}",
+                    file=sys.stderr,
+                    flush=True,
+                )
+        if len(told) == len(sites):
+            raise ErosionError("Every site ended, so the study cannot go on; see above.")
+        time.sleep(0.05)
+    return code if code >= 0 else 128 - code
+
+
+def _write_site(folder: Path, name: str, hospital: HospitalFiles, address: str) -> Path:
+    path = folder / name / "site.toml"
+    site = {
+        "name": name,
+        "data": {"path": str(hospital.data.resolve()), "columns": dict(hospital.columns)},
+        "coordinator": {"address": address},
+    }
+    path.write_text(tomli_w.dumps(site), encoding="utf-8")
+    return path
+
+
+def _print_footprint(parts: list[_Part], seconds: float) -> None:
+    memory = ", ".join(f"{part.name} {part.peak_megabytes:.0f}" for part in parts)
+    print(f"Peak memory in MB: {memory}. {seconds:.1f} s in all.", flush=True)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

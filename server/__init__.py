@@ -1,0 +1,1 @@
+"""What runs beside the user: the coordinator, its strategy, the journal and the report."""

@@ -1,0 +1,392 @@
+"""Flower's SuperLink inside the coordinator's process, and the Grid that the strategy talks to.
+
+The only module of this side that uses Flower's private names. Two things differ from the stock
+`flower-superlink`, and sites need not know of either: a site's `PullMessages` is answered when
+there is a message for it (or after a while) instead of at once, so nobody polls; and where that
+waiting call breaks off, the site is known to be gone without waiting for a heartbeat to lapse.
+There is no Control API, no ServerAppIo API, and no code bundle for sites to run.
+"""
+
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import grpc
+from flwr.app import Error, Message, RecordDict
+from flwr.app.message.message import remove_content_from_message
+from flwr.common.constant import NOOP_FLWR_AID, SUPERLINK_NODE_ID, ErrorCode, SubStatus
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    ActivateNodeResponse,
+    DeactivateNodeRequest,
+    DeactivateNodeResponse,
+    PullMessagesRequest,
+    PullMessagesResponse,
+    PushMessagesRequest,
+    PushMessagesResponse,
+)
+from flwr.proto.fleet_pb2_grpc import add_FleetServicer_to_server
+from flwr.proto.message_pb2 import ObjectTree, PushObjectRequest, PushObjectResponse
+from flwr.server.superlink.fleet.grpc_rere.fleet_servicer import FleetServicer
+from flwr.server.superlink.fleet.grpc_rere.node_auth_server_interceptor import (
+    NodeAuthServerInterceptor,
+)
+from flwr.server.superlink.linkstate import LinkState, LinkStateFactory
+from flwr.serverapp.grid import Grid
+from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NOOP_FEDERATION, TaskType
+from flwr.supercore.heartbeat import HeartbeatSender
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    iterate_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.object_store import ObjectStore, ObjectStoreFactory
+from flwr.supercore.run import Run
+from flwr.superlink.federation import NoOpFederationManager
+
+from common.errors import LinkError
+from common.flower_arrays import inflate
+
+LONGEST_WAIT_SECONDS = 15.0  # of an unanswered PullMessages; below common proxies' idle limits
+LONGEST_ROUND_SECONDS = 86_400.0  # where no timeout is given
+MAX_RPC_BYTES = 64 * 2**20  # arrays travel in chunks of 5 MiB, so no honest call comes near
+WORKERS = 512  # threads; each connected site holds one while it waits
+
+
+@dataclass
+class _Desk:
+    """Where the gRPC threads and the strategy's thread leave each other notes."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    news: threading.Event = field(default_factory=threading.Event)  # for the strategy's thread
+    _bells: dict[int, threading.Event] = field(default_factory=dict)
+    _announced: dict[str, ObjectTree] = field(
+        default_factory=dict
+    )  # request -> its reply's objects
+
+    def bell(self, node_id: int) -> threading.Event:
+        """Rings when there is a message for this node."""
+        with self.lock:
+            return self._bells.setdefault(node_id, threading.Event())
+
+    def announce(self, request_id: str, reply: ObjectTree) -> None:
+        """A reply has begun to arrive."""
+        with self.lock:
+            self._announced[request_id] = reply
+
+    def announced(self) -> dict[str, ObjectTree]:
+        """Replies that have begun to arrive and were not taken yet, by request."""
+        with self.lock:
+            return dict(self._announced)
+
+    def take(self, request_id: str) -> ObjectTree | None:
+        """Strike a reply off the list."""
+        with self.lock:
+            return self._announced.pop(request_id, None)
+
+
+class _Fleet(FleetServicer):
+    """The Fleet API, where a pull waits for a message instead of coming back empty-handed."""
+
+    def __init__(
+        self,
+        states: LinkStateFactory,
+        stores: ObjectStoreFactory,
+        desk: _Desk,
+        *,
+        enrolled_only: bool,
+    ) -> None:
+        super().__init__(states, stores, enrolled_only)
+        self._desk = desk
+
+    def ActivateNode(  # noqa: N802
+        self, request: ActivateNodeRequest, context: grpc.ServicerContext
+    ) -> ActivateNodeResponse:
+        """A site came, or came back."""
+        response = super().ActivateNode(request, context)
+        self._desk.news.set()
+        return response
+
+    def DeactivateNode(  # noqa: N802
+        self, request: DeactivateNodeRequest, context: grpc.ServicerContext
+    ) -> DeactivateNodeResponse:
+        """A site says goodbye."""
+        response = super().DeactivateNode(request, context)
+        self._desk.news.set()
+        return response
+
+    def PullMessages(  # noqa: N802
+        self, request: PullMessagesRequest, context: grpc.ServicerContext
+    ) -> PullMessagesResponse:
+        """Wait for a message to this site, and know by a broken wait that the site is gone."""
+        node_id = request.node.node_id
+        bell = self._desk.bell(node_id)
+        answered = threading.Event()
+
+        def on_end() -> None:
+            if not answered.is_set():
+                self.state_factory.state().deactivate_node(node_id)
+                self._desk.news.set()
+                bell.set()
+
+        deadline = time.monotonic() + LONGEST_WAIT_SECONDS
+        waiting = context.add_callback(on_end)
+        while waiting and context.is_active():
+            bell.clear()
+            response: PullMessagesResponse = super().PullMessages(request, context)
+            left = deadline - time.monotonic()
+            if response.messages_list or left <= 0:
+                answered.set()
+                return response
+            bell.wait(left)
+        return PullMessagesResponse()
+
+    def PushMessages(  # noqa: N802
+        self, request: PushMessagesRequest, context: grpc.ServicerContext
+    ) -> PushMessagesResponse:
+        """A reply begins to arrive: its envelope, and the list of its objects."""
+        response: PushMessagesResponse = super().PushMessages(request, context)
+        reply = request.message_object_trees[0]
+        if "None" in response.results:  # too late, or a second reply: keep nothing of it
+            self.objectstore_factory.store().delete(reply.object_id)
+            response.objects_to_push[:] = []
+            return response
+        self._desk.announce(request.messages_list[0].metadata.reply_to_message_id, reply)
+        self._desk.news.set()
+        return response
+
+    def PushObject(  # noqa: N802
+        self, request: PushObjectRequest, context: grpc.ServicerContext
+    ) -> PushObjectResponse:
+        """One object of a reply arrives."""
+        response = super().PushObject(request, context)
+        self._desk.news.set()
+        return response
+
+
+class LinkGrid(Grid):
+    """Flower's Grid on the SuperLink of this very process: messages are handed over, not sent."""
+
+    def __init__(self, state: LinkState, store: ObjectStore, desk: _Desk) -> None:
+        self._state, self._store, self._desk = state, store, desk
+        self._run: Run | None = None
+        self._asked: dict[str, Message] = {}  # without content, for error replies
+
+    def set_run(self, run: Run) -> None:
+        """Say which run the messages belong to."""
+        self._run = run
+
+    @property
+    def run(self) -> Run:
+        """The run that the messages belong to."""
+        if self._run is None:
+            raise LinkError("The link was used before it was started.")
+        return self._run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """A message; Flower's older way to make one."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> list[int]:
+        """Flower's ids of the sites that are connected."""
+        return sorted(self._state.get_nodes(self.run.run_id))
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Leave messages for sites; a site that is unknown gets none (its id is left out)."""
+        pushed: list[str] = []
+        with no_object_id_recompute():
+            for message in messages:
+                metadata = message.metadata.__dict__
+                metadata["_run_id"] = self.run.run_id
+                metadata["_src_node_id"] = SUPERLINK_NODE_ID
+                metadata["_message_id"] = message.object_id
+                tree = get_object_tree(message)
+                wanted = set(self._store.preregister(self.run.run_id, tree))
+                for object_id, part in get_all_nested_objects(message).items():
+                    if object_id in wanted:
+                        self._store.put(object_id, part.deflate())
+                envelope = remove_content_from_message(message)
+                if self._state.store_message_ins(envelope) is None:
+                    self._store.delete(tree.object_id)
+                    continue
+                pushed.append(tree.object_id)
+                self._asked[tree.object_id] = envelope
+                self._desk.bell(message.metadata.dst_node_id).set()
+        return pushed
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Complete replies to `message_ids`, and an error for each site that left."""
+        announced = self._desk.announced()
+        connected = set(self.get_node_ids())
+        replies: list[Message] = []
+        for request_id in message_ids:
+            asked = self._asked.get(request_id)
+            if asked is None:
+                continue
+            tree = announced.get(request_id)
+            if tree is not None and (contents := self._complete(tree)) is not None:
+                replies.append(self._inflate(asked, tree, contents))
+                self.forget([request_id])
+            elif asked.metadata.dst_node_id not in connected:
+                error = Error(ErrorCode.NODE_UNAVAILABLE, "the site left or lost its connection")
+                replies.append(Message(error, reply_to=asked))
+                self.forget([request_id])
+        return replies
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        """Ask sites; what came back within `timeout` seconds. Later replies are dropped."""
+        waiting = set(self.push_messages(messages))
+        deadline = time.monotonic() + (timeout if timeout is not None else LONGEST_ROUND_SECONDS)
+        replies: list[Message] = []
+        while waiting:
+            self._desk.news.clear()
+            for reply in self.pull_messages(waiting):
+                replies.append(reply)
+                waiting.discard(reply.metadata.reply_to_message_id)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                break
+            if waiting:
+                self._desk.news.wait(min(left, 1.0))  # wake to see heartbeats that lapsed
+        self.forget(waiting)
+        return replies
+
+    def wait_for_news(self, seconds: float) -> None:
+        """Return when a site comes, goes or answers, or after `seconds`."""
+        self._desk.news.wait(seconds)
+        self._desk.news.clear()
+
+    def forget(self, message_ids: Iterable[str]) -> None:
+        """Drop requests and whatever arrived or will arrive in reply to them."""
+        for request_id in list(message_ids):
+            self._asked.pop(request_id, None)
+            self._state.delete_messages({request_id})
+            self._store.delete(request_id)
+            if (reply := self._desk.take(request_id)) is not None:
+                self._store.delete(reply.object_id)
+
+    def _complete(self, tree: ObjectTree) -> dict[str, bytes] | None:
+        contents: dict[str, bytes] = {}
+        for part in iterate_object_tree(tree):
+            content = self._store.get(part.object_id)
+            if not content:
+                return None
+            contents[part.object_id] = content
+        return contents
+
+    def _inflate(self, asked: Message, tree: ObjectTree, contents: dict[str, bytes]) -> Message:
+        """The reply, or an error in its place if its objects make no sense."""
+        received_bytes = sum(map(len, contents.values()))
+        try:
+            reply = inflate(tree.object_id, contents)
+            if not isinstance(reply, Message):
+                raise TypeError(f"a {type(reply).__name__} instead of a message")
+        except Exception as problem:  # noqa: BLE001 - whatever a site sent, only that site pays
+            reason = f"a reply that cannot be read ({type(problem).__name__})"
+            reply = Message(Error(ErrorCode.MESSAGE_UNAVAILABLE, reason), reply_to=asked)
+        reply.metadata.__dict__["_message_id"] = tree.object_id
+        # What the envelope claims is not trusted: the sender was authenticated for this request.
+        reply.metadata.__dict__["_reply_to_message_id"] = asked.metadata.message_id
+        reply.metadata.__dict__["_src_node_id"] = asked.metadata.dst_node_id
+        reply.__dict__["received_bytes"] = received_bytes
+        return reply
+
+
+class Link:
+    """The SuperLink: `start` it, talk through `grid`, and `stop` it. Also a context manager."""
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        certificates: tuple[bytes, bytes, bytes] | None = None,
+        enrolled_only: bool = False,
+    ) -> None:
+        """Listen on `address` ("host:port"); `certificates` are (CA, certificate, key) in PEM."""
+        desk = _Desk()
+        stores = ObjectStoreFactory(FLWR_IN_MEMORY_DB_NAME)
+        states = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), stores)
+        self._state = states.state()
+        self._asked_address = address
+        self._server = grpc.server(
+            ThreadPoolExecutor(WORKERS, thread_name_prefix="fleet"),
+            interceptors=[NodeAuthServerInterceptor(states)],
+            options=[
+                ("grpc.max_send_message_length", MAX_RPC_BYTES),
+                ("grpc.max_receive_message_length", MAX_RPC_BYTES),
+                ("grpc.max_concurrent_streams", WORKERS),
+                ("grpc.so_reuseport", 0),  # else a second coordinator would share the port
+                (
+                    "grpc.keepalive_time_ms",
+                    20_000,
+                ),  # a site that vanished is noticed by its silence
+                ("grpc.keepalive_timeout_ms", 10_000),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+                ("grpc.http2.max_pings_without_data", 0),
+            ],
+        )
+        fleet = _Fleet(states, stores, desk, enrolled_only=enrolled_only)
+        add_FleetServicer_to_server(fleet, self._server)
+        self._certificates = certificates
+        self.grid = LinkGrid(self._state, stores.store(), desk)
+        self.address = address
+
+    def start(self) -> None:
+        """Open the port and the run; raises LinkError where the port cannot be had."""
+        try:
+            if self._certificates is None:
+                port = self._server.add_insecure_port(self._asked_address)
+            else:
+                authority, certificate, key = self._certificates
+                credentials = grpc.ssl_server_credentials([(key, certificate)], authority)
+                port = self._server.add_secure_port(self._asked_address, credentials)
+        except RuntimeError:
+            raise LinkError(
+                f"The coordinator cannot listen on {self._asked_address}: the port is in use, or"
+                " the address is not this machine's. Stop the other program (`ss -ltnp` names it)"
+                " or give another address with --address HOST:PORT."
+            ) from None
+        self.address = f"{self._asked_address.rpartition(':')[0]}:{port}"
+        self._server.start()
+        run_id = self._state.create_run(
+            fab_id="erosion",
+            fab_version="0",
+            fab_hash="",  # sites run what they installed; there is no bundle to fetch
+            override_config={},
+            federation=NOOP_FEDERATION,
+            federation_config=None,
+            flwr_aid=NOOP_FLWR_AID,
+            primary_task_type=TaskType.SERVER_APP,
+        )
+        run = self._state.get_run_info(run_ids=[run_id])[0]
+        task_id = run.primary_task_id
+        if task_id is None or not self._state.claim_task(task_id):
+            raise LinkError(
+                "Flower refused to start a run; is the installed flwr of the 1.32 line?"
+            )
+        self._state.activate_task(task_id)
+        self._task_id = task_id
+        self._alive = HeartbeatSender(lambda: self._state.acknowledge_task_heartbeat(task_id))
+        self._alive.start()
+        self.grid.set_run(run)
+
+    def stop(self, *, completed: bool = True) -> None:
+        """End the run and close the port; returns within a few seconds."""
+        self._alive.stop()
+        self._state.finish_task(
+            self._task_id, SubStatus.COMPLETED if completed else SubStatus.FAILED, ""
+        )
+        self._server.stop(grace=0.5).wait(5)

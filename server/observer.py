@@ -1,0 +1,36 @@
+"""What the coordinator tells whoever watches: a terminal, a test, or nobody."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from common.rounds import RoundRecord
+from common.study import Study
+from server.result import Result
+
+
+class Observer(Protocol):
+    """Called by the coordinator, in this order, from one thread."""
+
+    def listening(self, study: Study, address: str, run_folder: str) -> None:
+        """The port is open; the hospitals may come."""
+
+    def joined(self, hospital: str, num_samples: int, missing: Sequence[str]) -> None:
+        """A hospital came or came back; `missing` are the ones still waited for."""
+
+    def declined(self, hospital: str, reason: str) -> None:
+        """A hospital will not or cannot take part."""
+
+    def left(self, hospital: str) -> None:
+        """A hospital lost its connection."""
+
+    def arm_started(self, arm: str, rounds: int) -> None:
+        """An arm begins."""
+
+    def round_finished(self, record: RoundRecord) -> None:
+        """A round ended, done or skipped."""
+
+    def arm_finished(self, arm: str) -> None:
+        """An arm ended."""
+
+    def finished(self, result: Result, run_folder: str) -> None:
+        """The study ended with a result."""

@@ -1,0 +1,45 @@
+"""Which program made a result."""
+
+import shlex
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+
+def commit() -> str:
+    """This program's git commit, "+changes" where the checkout is not clean, or "unknown"."""
+    folder = Path(__file__).resolve().parent.parent
+
+    def git(*arguments: str) -> str:
+        run = subprocess.run(
+            ["git", "-C", str(folder), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+        return run.stdout.strip()
+
+    try:
+        if Path(git("rev-parse", "--show-toplevel")) != folder:
+            return "unknown"  # installed somewhere inside another project's checkout
+        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain") else "")
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
+def command() -> str:
+    """The command line that started this process."""
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a model's numbers depend on."""
+    found = {"python": sys.version.split()[0]}
+    for package in ("erosion", "torch", "numpy", "flwr"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "unknown"
+    return found

@@ -1,0 +1,22 @@
+"""Parts of a result in words: the terminal and the report say the same."""
+
+from common.messages import FinalMetrics
+from server.plain_text import printable
+from server.result import Result
+
+
+def verdict_sentences(text: str) -> tuple[str, str]:
+    """The finding, and the figures behind it."""
+    finding, stop, figures = text.partition(". ")
+    return finding + stop.strip(), figures
+
+
+def class_sizes(result: Result) -> str:
+    """How many test patients of each class, e.g. "57 benign, 34 malignant"."""
+    return ", ".join(f"{count} {printable(name)}" for name, count in result.class_counts.items())
+
+
+def interval_text(metrics: FinalMetrics, name: str) -> str:
+    """The 95 % interval of the metric `name`, e.g. "0.91–0.98", or "" where there is none."""
+    interval = metrics.intervals.get(name)
+    return "" if interval is None else f"{interval.low:.2f}–{interval.high:.2f}"

@@ -1,0 +1,91 @@
+"""Where a run keeps its files, and what they are called."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import tomli_w
+
+from common.errors import RunError
+from common.files import write_atomically
+from common.study import Study
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """The paths of one run."""
+
+    path: Path
+
+    @property
+    def study(self) -> Path:
+        """The study as resolved, every default written out."""
+        return self.path / "study.toml"
+
+    @property
+    def journal(self) -> Path:
+        """One line for every round."""
+        return self.path / "rounds.jsonl"
+
+    @property
+    def result(self) -> Path:
+        """The figures and the verdict."""
+        return self.path / "result.json"
+
+    @property
+    def model(self) -> Path:
+        """The first arm's final parameters; `model.json` beside it says how to use them."""
+        return self.path / "model.safetensors"
+
+    @property
+    def model_card(self) -> Path:
+        """Features, scaling, classes and versions: enough to predict."""
+        return self.path / "model.json"
+
+    @property
+    def report(self) -> Path:
+        """The report for people."""
+        return self.path / "report.html"
+
+    def checkpoint(self, arm: str) -> Path:
+        """The last finished round of one arm."""
+        return self.path / "checkpoints" / f"{arm}.safetensors"
+
+
+def new_run_folder(parent: Path, study: Study) -> RunFolder:
+    """Make `parent/<time>-<study>`, with the study in it. Raises RunError where that fails."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    path = parent / f"{stamp}-{study.name}"
+    number = 1
+    while True:
+        try:
+            path.mkdir(parents=True)
+            break
+        except FileExistsError:  # two runs within a second
+            number += 1
+            path = parent / f"{stamp}-{study.name}-{number}"
+        except OSError as problem:
+            raise RunError(
+                f"The run folder {path} cannot be made: {problem}. Give another with --runs FOLDER."
+            ) from None
+    folder = RunFolder(path)
+    write_study(folder.study, study)
+    return folder
+
+
+def open_run_folder(path: Path, study: Study) -> RunFolder:
+    """Use `path`, which must be empty or not exist yet. Raises RunError."""
+    folder = RunFolder(path)
+    if folder.journal.exists():
+        raise RunError(f"{path} holds a run already. Give --run-folder an empty folder.")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        write_study(folder.study, study)
+    except OSError as problem:
+        raise RunError(f"The run folder {path} cannot be used: {problem}.") from None
+    return folder
+
+
+def write_study(path: Path, study: Study) -> None:
+    """The study as a TOML file with every default written out."""
+    write_atomically(path, tomli_w.dumps(study.model_dump(mode="json", exclude_none=True)))

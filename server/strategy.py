@@ -1,0 +1,204 @@
+"""The Flower strategy: ask, screen, advance, record. The mathematics is in `common`."""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.common.constant import ErrorCode
+from flwr.serverapp.grid import Grid
+from flwr.serverapp.strategy import Strategy
+
+from common import checkpoint, wire
+from common.algorithm import Algorithm
+from common.errors import ErosionError, RunError
+from common.messages import Metrics, Scaling, TrainRequest
+from common.rounds import (
+    Absence,
+    Answer,
+    Rejection,
+    RoundRecord,
+    RunState,
+    advance,
+    needed_updates,
+    wanted,
+)
+from common.screening import screen
+from common.study import Study
+from server.journal import Journal
+from server.link import LinkGrid
+from server.roster import Roster
+
+
+class PersonalizedStrategy(Strategy):
+    """One arm of a study, for one user. Flower's `start` drives it round by round.
+
+    The round number, the parameters and everything else that lasts are in `state`, not in
+    Flower's own bookkeeping, so that a run can be resumed.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        arm: str,
+        algorithm: Algorithm[Any],
+        state: RunState,
+        *,
+        roster: Roster,
+        scaling: Scaling | None,
+        journal: Journal,
+        checkpoint_path: Path,
+        on_round: Callable[[RoundRecord], None],
+    ) -> None:
+        """Go on from `state`; `scaling` is the pooled one, where the study wants it."""
+        self.state = state
+        self._study, self._arm, self._algorithm = study, arm, algorithm
+        self._roster, self._scaling = roster, scaling
+        self._journal, self._checkpoint_path, self._on_round = journal, checkpoint_path, on_round
+        self._answers: dict[
+            str, Answer
+        ] = {}  # of this round; filled with reasons for silence first
+        self._nodes: dict[int, str] = {}  # of this round: who was asked under which node id
+        self._started = 0.0
+        self._sent_bytes = 0
+        self._num_wanted = 0
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask every hospital whose update the algorithm wants and that is connected."""
+        del server_round, arrays, config
+        self._started = time.monotonic()
+        if isinstance(grid, LinkGrid):
+            self._wait_for_user(grid)
+        deadline = self._study.federation.round_deadline_seconds
+        names = wanted(self._study, self._algorithm, self.state)
+        self._num_wanted = len(names)
+        members = self._roster.members
+        self._answers = {
+            name: Absence(
+                f"did not answer within {deadline:g} s" if name in members else self._why_away(name)
+            )
+            for name in names
+        }
+        self._nodes = {members[name].node_id: name for name in names if name in members}
+        request = TrainRequest(
+            self._study, self._arm, self.state.round + 1, self.state.params, self._scaling
+        )
+        self._sent_bytes = 4 * len(self.state.params) + len(self._study.canonical_json())
+        content = wire.encode_train(request)
+        group = f"{self._arm}/{request.round}"
+        return [
+            Message(content, node_id, wire.TRAIN, ttl=deadline, group_id=group)
+            for node_id in self._nodes
+        ]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Advance the state by what came back; journal first, then the checkpoint."""
+        del server_round
+        received: dict[str, tuple[float, int]] = {}  # hospital -> local seconds, bytes
+        metrics: Metrics | None = None
+        for reply in replies:
+            name = self._nodes[reply.metadata.src_node_id]
+            answer, seconds, user_metrics = self._screen(name, reply)
+            self._answers[name] = answer
+            received[name] = (seconds, reply.__dict__.get("received_bytes", 0))
+            metrics = user_metrics if name == self._study.user else metrics
+        after, record = advance(
+            self.state,
+            self._algorithm,
+            self._answers,
+            arm=self._arm,
+            user=self._study.user,
+            quorum=needed_updates(self._study, self._num_wanted),
+        )
+        self._answers = {}  # the updates are large; do not hold two rounds of them
+        asked = set(self._nodes.values())
+        hospitals = {
+            name: replace(
+                entry,
+                site_seconds=received[name][0] if name in received else None,
+                bytes_received=received[name][1] if name in received else None,
+                bytes_sent=self._sent_bytes if name in asked else None,
+            )
+            for name, entry in record.hospitals.items()
+        }
+        record = replace(
+            record,
+            hospitals=hospitals,
+            user_metrics=metrics,
+            seconds=time.monotonic() - self._started,
+        )
+        self._journal.append(record)
+        self.state = after
+        checkpoint.save(
+            self._checkpoint_path, after, arm=self._arm, study_digest=self._study.digest
+        )
+        self._on_round(record)
+        self._stop_if_hopeless(record)
+        return None, None
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Nothing: the user's metrics ride on its train reply."""
+        del server_round, arrays, config, grid
+        return []
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Nothing was asked."""
+        del server_round, replies
+        return None
+
+    def summary(self) -> None:
+        """Nothing: the observer tells people what happens."""
+
+    def _wait_for_user(self, grid: LinkGrid) -> None:
+        """A round without the user's own update is lost, so give its site time to come back."""
+        self._roster.refresh()
+        end = time.monotonic() + self._study.federation.round_deadline_seconds
+        while self._study.user not in self._roster.members and time.monotonic() < end:
+            grid.wait_for_news(min(1.0, max(0.0, end - time.monotonic())))
+            self._roster.refresh()
+
+    def _why_away(self, name: str) -> str:
+        if name in self._roster.declined:
+            return f"declined: {self._roster.declined[name]}"
+        return "was not connected"
+
+    def _screen(self, name: str, reply: Message) -> tuple[Answer, float, Metrics | None]:
+        if reply.has_error():
+            reason = (reply.error.reason or "no reason given").removeprefix(f"{name}: ")
+            if reply.error.code == ErrorCode.MESSAGE_UNAVAILABLE:
+                return Rejection(reason), 0.0, None
+            return Absence(reason), 0.0, None
+        try:
+            result = wire.decode_train_result(reply.content)
+        except ErosionError as problem:
+            return Rejection(str(problem)), 0.0, None
+        answer = screen(
+            result,
+            agent=name,
+            arm=self._arm,
+            round_number=self.state.round + 1,
+            dim=len(self.state.params),
+            max_norm=self._study.federation.max_update_norm,
+        )
+        return answer, result.header.seconds, result.header.metrics
+
+    def _stop_if_hopeless(self, record: RoundRecord) -> None:
+        if record.outcome == "stopped":
+            raise RunError(f"Round {record.round} of {self._arm} stopped the run: {record.note}.")
+        limit = self._study.federation.max_skipped_rounds
+        if self.state.skipped_in_a_row >= limit:
+            raise RunError(
+                f"{limit} rounds in a row were skipped in {self._arm}; the last because"
+                f" {record.note}. Mend that and start the study again, or raise"
+                " federation.max_skipped_rounds."
+            )

@@ -1,0 +1,10 @@
+"""Output streams that take any character."""
+
+from typing import IO
+
+
+def never_fail_to_encode(stream: IO[str]) -> None:
+    """Show "?" for what the stream's encoding lacks: a bar must not end a study on a C locale."""
+    reconfigure = getattr(stream, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="replace")

@@ -1,0 +1,52 @@
+"""Small studies and sites for the tests of the hospital's side."""
+
+from pathlib import Path
+from typing import Any
+
+from client.site_file import Site
+from common.study import Study
+
+TASK: dict[str, Any] = {
+    "kind": "tabular",
+    "target": "ill",
+    "classes": [{"name": "healthy", "values": [0]}, {"name": "ill", "values": [1, 2]}],
+    "features": [
+        {"name": "age", "range": [0, 120], "unit": "years"},
+        {"name": "sex", "categories": ["f", "m"]},
+    ],
+}
+
+
+def make_study(**changes: Any) -> Study:
+    """A study of hospitals a (the user) and b; keyword arguments replace top-level keys."""
+    raw: dict[str, Any] = {
+        "name": "small",
+        "user": "a",
+        "hospitals": ["a", "b"],
+        "rounds": 3,
+        "task": TASK,
+        "model": {"name": "logistic"},
+        "training": {"steps": 5, "batch_size": 4},
+        "arms": ["fedavg", "local"],
+    }
+    return Study.model_validate({**raw, **changes})
+
+
+def make_site(
+    folder: Path, text: str | None = None, *, name: str = "a", file: str = "a.csv", **keys: Any
+) -> Site:
+    """A site with `text` in its data file; keyword arguments replace top-level keys."""
+    path = folder / file
+    if text is not None:
+        path.write_text(text, encoding="utf-8")
+    data = {"path": path, **keys.pop("data", {})}
+    return Site.model_validate(
+        {"name": name, "data": data, "coordinator": {"address": "127.0.0.1:9092"}, **keys}
+    )
+
+
+def twenty_patients(older: int = 0) -> str:
+    """Twenty patients as CSV, ten of each class; the ill are older."""
+    rows = [f"{30 + older + i},{'fm'[i % 2]},0" for i in range(10)]
+    rows += [f"{55 + older + i},{'fm'[i % 2]},{1 + i % 2}" for i in range(10)]
+    return "age,sex,ill\n" + "\n".join(rows) + "\n"

@@ -1,0 +1,212 @@
+"""Tables, and what is found wrong with them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from client.data import load_patients
+from common.errors import DataError
+from tests.client.small_study import TASK, make_site, make_study
+
+
+def policy(missing: str) -> dict[str, Any]:
+    return {**TASK, "missing": missing}
+
+
+def problem_of(site: Any, study: Any) -> str:
+    with pytest.raises(DataError) as problem:
+        load_patients(site, study)
+    return str(problem.value)
+
+
+def test_numbers_categories_and_classes_are_read(tmp_path: Path) -> None:
+    site = make_site(tmp_path, "ill,sex,note,age\n0,f,x,30\n2,m,y,61.5\n1.0, m ,z,40\n")
+    found = load_patients(site, make_study())
+    np.testing.assert_array_equal(found.rows, [[30, 0], [61.5, 1], [40, 1]])
+    assert found.labels.tolist() == [0, 1, 1]
+    assert found.notes == ()
+
+
+def test_local_names_values_and_marks_are_translated(tmp_path: Path) -> None:
+    site = make_site(
+        tmp_path,
+        "\ufeffAlter;Geschlecht;krank\n30,5;W;nein\n0;M;ja\n",
+        data={
+            "separator": ";",
+            "decimal": ",",
+            "columns": {"age": "Alter", "sex": "Geschlecht", "ill": "krank"},
+            "values": {"sex": {"W": "f", "M": "m"}, "ill": {"ja": 1, "nein": 0}, "age": {"0": ""}},
+        },
+    )
+    found = load_patients(site, make_study(task=policy("impute"), user="b"))
+    np.testing.assert_array_equal(found.rows, [[30.5, 0], [np.nan, 1]])
+    assert found.labels.tolist() == [0, 1]
+
+
+def test_a_file_without_a_header_can_be_given_one(tmp_path: Path) -> None:
+    site = make_site(tmp_path, "30,f,0\n60,m,1\n61,m,1\n", data={"header": ["age", "sex", "ill"]})
+    assert load_patients(site, make_study()).labels.tolist() == [0, 1, 1]
+
+
+def test_parquet_reads_like_csv(tmp_path: Path) -> None:
+    columns = {
+        "age": pa.array([30.0, 61.5, None, float("nan")]),
+        "sex": pa.array(["f", "m", "m", None]).dictionary_encode(),
+        "ill": pa.array([False, True, True, False]),
+        "unused": pa.array([[1], [2], [3], [4]]),
+    }
+    pyarrow.parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
+    found = load_patients(make_site(tmp_path, file="a.parquet"), make_study(task=policy("impute")))
+    np.testing.assert_array_equal(found.rows, [[30, 0], [61.5, 1], [np.nan, 1], [np.nan, np.nan]])
+    assert found.labels.tolist() == [0, 1, 1, 0]
+    assert found.notes == ("missing values to be imputed: age 2, sex 1",)
+
+
+@pytest.mark.parametrize("marker", ["", "NA", "nan", "NaN", "?", "null", " na "])
+def test_missing_values_follow_the_policy(tmp_path: Path, marker: str) -> None:
+    site = make_site(
+        tmp_path, f"age,sex,ill\n30,f,0\n{marker},m,1\n50,m,1\n60,{marker},0\n70,m,1\n"
+    )
+    dropped = load_patients(site, make_study(task=policy("drop")))
+    np.testing.assert_array_equal(dropped.rows, [[30, 0], [50, 1], [70, 1]])
+    assert dropped.notes == ("2 of 5 patients dropped, because a value is missing",)
+    imputed = load_patients(site, make_study(task=policy("impute")))
+    np.testing.assert_array_equal(
+        imputed.rows, [[30, 0], [np.nan, 1], [50, 1], [60, np.nan], [70, 1]]
+    )
+    refused = problem_of(site, make_study())
+    assert (
+        f"column age: missing values, which the study refuses: {marker.strip()!r} on line 3; "
+        in refused
+    )
+    assert "column sex: missing values" in refused
+
+
+def test_a_feature_can_have_its_own_policy(tmp_path: Path) -> None:
+    task = {**policy("drop"), "features": [{"name": "age", "missing": "impute"}]}
+    found = load_patients(
+        make_site(tmp_path, "age,ill\n?,0\n20,\n30,1\n31,1\n"), make_study(task=task)
+    )
+    np.testing.assert_array_equal(found.rows, [[np.nan], [30], [31]])
+
+
+def test_a_category_may_be_called_like_a_missing_marker(tmp_path: Path) -> None:
+    task = {**TASK, "features": [{"name": "stage", "categories": ["NA", "1", "2"]}]}
+    found = load_patients(
+        make_site(tmp_path, "stage,ill\nNA,0\n2,1\n1.0,1\n"), make_study(task=task)
+    )
+    np.testing.assert_array_equal(found.rows, [[0], [2], [1]])
+
+
+def test_all_problems_are_reported_with_places_and_remedies(tmp_path: Path) -> None:
+    site = make_site(tmp_path, "age,sex,ill\nold,f,0\n200,m,1\n1_0,x,3\n1e99,f,0\n")
+    lines = problem_of(site, make_study()).splitlines()
+    assert lines[0] == f"Data file {site.data.path}:"
+    assert lines[1:] == [
+        "  column age: not a number: 'old' on line 2, '1_0' on line 4; correct it, or map it under"
+        ' [data.values.age] ("" means missing)',
+        "  column age: outside 0 to 120 years: '200' on line 3; check the unit; correct it, or map"
+        ' it under [data.values.age] ("" means missing)',
+        "  column age: beyond ±1e+30: '1e99' on line 5; correct it, or map it under"
+        ' [data.values.age] ("" means missing)',
+        "  column sex: not among the categories f, m: 'x' on line 4; correct it, or map it under"
+        ' [data.values.sex] ("" means missing)',
+        "  column ill: not a value of the study's classes (0, 1, 2): '3' on line 4; correct it, or"
+        ' map it under [data.values.ill] ("" means missing)',
+    ]
+
+
+def test_no_value_leaves_the_site(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as problem:
+        load_patients(make_site(tmp_path, "age,sex,ill\n123456,f,0\n"), make_study())
+    assert "123456" in str(problem.value)
+    assert "123456" not in problem.value.public
+
+
+def test_many_faulty_values_are_counted_not_listed(tmp_path: Path) -> None:
+    text = "age,sex,ill\n" + "".join(f"x{i},f,0\n" for i in range(5000))
+    message = problem_of(make_site(tmp_path, text), make_study())
+    assert "'x2' on line 4 and 4997 more; " in message
+    assert len(message) < 1000
+
+
+def test_missing_columns_are_named_with_near_matches(tmp_path: Path) -> None:
+    site = make_site(tmp_path, "Age,gender,ill\n1,f,0\n", data={"columns": {"sex": "Sex"}})
+    message = problem_of(site, make_study())
+    assert (
+        "column age is missing, but there is 'Age'; add it, or write age = \"Age\" under" in message
+    )
+    assert "column sex (the site file calls it 'Sex') is missing; add it" in message
+
+
+def test_a_wrong_separator_is_guessed(tmp_path: Path) -> None:
+    message = problem_of(make_site(tmp_path, "age;sex;ill\n1;f;0\n"), make_study())
+    assert 'the file has a single column; write separator = ";" under [data]' in message
+
+
+def test_a_decimal_comma_is_explained(tmp_path: Path) -> None:
+    message = problem_of(make_site(tmp_path, 'age,sex,ill\n"30,5",f,0\n'), make_study())
+    assert 'set decimal = "," under [data]' in message
+    site = make_site(tmp_path, "age;sex;ill\n1.234;f;0\n", data={"separator": ";", "decimal": ","})
+    assert "a point, where the decimal mark is a comma: '1.234'" in problem_of(site, make_study())
+
+
+def test_one_column_cannot_be_the_target_and_a_feature(tmp_path: Path) -> None:
+    site = make_site(tmp_path, "age,sex,ill\n1,f,0\n", data={"columns": {"age": "ill"}})
+    assert "columns age and ill are both read from 'ill'" in problem_of(site, make_study())
+
+
+@pytest.mark.parametrize(
+    ("text", "file", "message"),
+    [
+        (None, "absent.csv", "There is no data file"),
+        ("", "a.csv", "is empty"),
+        ("\n\n", "a.csv", "blank lines only"),
+        ("age,sex,ill\n", "a.csv", "has a header and no patients"),
+        ("age,sex,ill\n1,f\n", "a.csv", "cannot be read: CSV parse error: Expected 3 columns"),
+        ("age,sex,ill\n1,f,0,9\n", "a.csv", "cannot be read: CSV parse error: Expected 3 columns"),
+        ("age,age,ill\n1,f,0\n", "a.csv", "has the column 'age' more than once"),
+        ("age,sex,ill\n1,f,0\n", "a.xlsx", "a table in .xlsx cannot be read; export it as one of"),
+        ("age,sex,ill\n1,f,0\n", "a.parquet", "cannot be read"),
+    ],
+)
+def test_a_file_that_is_no_table_is_explained(
+    tmp_path: Path, text: str | None, file: str, message: str
+) -> None:
+    assert message in problem_of(make_site(tmp_path, text, file=file), make_study())
+
+
+def test_latin_1_text_is_explained(tmp_path: Path) -> None:
+    for text in ("age,sex,ill,höhe\n1,f,0,1\n", "age,sex,ill\n1,ä,0\n"):
+        site = make_site(tmp_path, "")
+        site.data.path.write_text(text, encoding="latin-1")
+        message = problem_of(site, make_study())
+        assert "UTF-8" in message or "UTF8" in message
+
+
+def test_a_folder_is_no_table(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    assert "is a folder" in problem_of(make_site(tmp_path, file="folder"), make_study())
+
+
+def test_every_patient_dropped_is_an_error(tmp_path: Path) -> None:
+    site = make_site(tmp_path, "age,sex,ill\n?,f,0\n1,?,1\n")
+    assert "every patient lacks a value" in problem_of(site, make_study(task=policy("drop")))
+
+
+def test_one_class_is_an_error_for_the_user_and_a_note_for_a_peer(tmp_path: Path) -> None:
+    text = "age,sex,ill\n1,f,1\n2,m,2\n"
+    message = problem_of(make_site(tmp_path, text), make_study())
+    assert "all 2 patients are of the class 'ill', so there is nothing to measure" in message
+    peer = load_patients(make_site(tmp_path, text, name="b"), make_study())
+    assert peer.notes == ("all 2 patients are of the class 'ill'",)
+
+
+def test_the_user_needs_two_patients_of_some_class(tmp_path: Path) -> None:
+    text = "age,sex,ill\n1,f,0\n2,m,1\n"
+    assert "no class has two patients" in problem_of(make_site(tmp_path, text), make_study())
+    assert len(load_patients(make_site(tmp_path, text, name="b"), make_study()).labels) == 2

@@ -1,0 +1,240 @@
+"""A hospital's answers, from the data file to the reply."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from client.hospital import Hospital
+from client.site_file import Site
+from common.errors import DataError, Refusal, SiteError
+from common.learning.local_sgd import round_generator, train_locally
+from common.learning.models import build_model
+from common.messages import EvaluateRequest, Scaling, TrainRequest
+from common.scaling import pool
+from common.study import Study
+from tests.client.small_study import TASK, make_site, make_study, twenty_patients
+
+DIM = 6  # two columns, two classes: 4 weights and 2 biases
+
+
+def request(study: Study, value: float = 0.0, **changes: Any) -> TrainRequest:
+    usual = {
+        "study": study,
+        "arm": "fedavg",
+        "round": 1,
+        "parameters": torch.full((DIM,), value),
+        "scaling": None,
+    }
+    return TrainRequest(**{**usual, **changes})
+
+
+def user_site(folder: Path, **keys: Any) -> Site:
+    return make_site(folder, twenty_patients(), **keys)
+
+
+def peer_site(folder: Path, **keys: Any) -> Site:
+    return make_site(folder, twenty_patients(older=5), name="b", file="b.csv", **keys)
+
+
+def test_a_hospital_introduces_itself_by_its_training_patients(tmp_path: Path) -> None:
+    torch.set_num_threads(2)
+    user = Hospital(user_site(tmp_path)).describe(make_study())
+    assert (user.hospital, user.num_samples, user.sums) == ("a", 14, None)
+    peer = Hospital(peer_site(tmp_path)).describe(make_study())
+    assert (peer.hospital, peer.num_samples) == ("b", 20)
+    assert torch.get_num_threads() == 1
+
+
+def test_sums_leave_only_for_federated_scaling_and_without_test_patients(tmp_path: Path) -> None:
+    reply = Hospital(user_site(tmp_path)).describe(make_study(scaling="federated"))
+    assert reply.sums is not None
+    assert reply.sums.count == (14, 0)
+    assert reply.sums.total[1] == 0
+
+
+def test_training_is_that_of_local_sgd_on_all_of_a_peers_patients(tmp_path: Path) -> None:
+    study = make_study()
+    result = Hospital(peer_site(tmp_path)).train(request(study, 0.1))
+    text = twenty_patients(older=5).splitlines()[1:]
+    rows = [(float(a), float(s == "m")) for a, s, _ in (line.split(",") for line in text)]
+    labels = torch.tensor([int(line[-1] != "0") for line in text])
+    expected = train_locally(
+        build_model(study.model, (2,), 2),
+        torch.full((DIM,), 0.1),
+        torch.tensor(rows),
+        labels,
+        study.training,
+        round_generator(study.seed, "b", 1),
+    )
+    assert torch.equal(result.delta, expected.delta)
+    header = result.header
+    assert (header.hospital, header.arm, header.round) == ("b", "fedavg", 1)
+    assert (header.num_samples, header.samples_seen, header.metrics) == (20, 20, None)
+    assert header.seconds > 0
+
+
+def test_training_repeats_exactly_whatever_came_before(tmp_path: Path) -> None:
+    study = make_study()
+    hospital = Hospital(peer_site(tmp_path))
+    first = hospital.train(request(study)).delta
+    other_round = hospital.train(request(study, 1.0, round=2)).delta
+    assert torch.equal(hospital.train(request(study)).delta, first)
+    assert torch.equal(Hospital(peer_site(tmp_path)).train(request(study)).delta, first)
+    assert not torch.equal(first, other_round)
+
+
+def test_the_user_measures_what_it_received_before_training(tmp_path: Path) -> None:
+    metrics = Hospital(user_site(tmp_path)).train(request(make_study())).header.metrics
+    assert metrics is not None
+    assert (metrics.num_samples, metrics.accuracy, metrics.majority_accuracy) == (6, 0.5, 0.5)
+    assert metrics.auroc == 0.5
+    assert metrics.log_loss == pytest.approx(np.log(2))
+
+
+def test_data_are_read_once_per_study(tmp_path: Path) -> None:
+    site = peer_site(tmp_path)
+    hospital = Hospital(site)
+    hospital.describe(make_study())
+    site.data.path.unlink()
+    hospital.train(request(make_study()))
+    with pytest.raises(DataError, match="There is no data file"):
+        hospital.describe(make_study(seed=1))
+
+
+def test_federated_scaling_makes_training_independent_of_units(tmp_path: Path) -> None:
+    study = make_study(scaling="federated")
+    user, peer = Hospital(user_site(tmp_path)), Hospital(peer_site(tmp_path))
+    sums = [hospital.describe(study).sums for hospital in (user, peer)]
+    scaling = pool([s for s in sums if s is not None], study.task)
+    scaled = peer.train(request(study, scaling=scaling)).delta
+    assert scaled.abs().max() < 1
+    assert peer.train(request(study, scaling=scaling)).delta.equal(scaled)
+    shifted = Scaling(mean=(0.0, 0.0), deviation=scaling.deviation)
+    assert not peer.train(request(study, scaling=shifted)).delta.equal(scaled)
+
+
+def test_local_scaling_uses_the_training_part_alone(tmp_path: Path) -> None:
+    study = make_study(scaling="local")
+    hospital = Hospital(user_site(tmp_path))
+    scaling = hospital.evaluate(EvaluateRequest(study, {}, None)).scaling
+    sums = Hospital(user_site(tmp_path)).describe(make_study(scaling="federated")).sums
+    assert sums is not None
+    assert scaling == pool([sums], study.task)
+
+
+def test_missing_numbers_are_imputed_by_the_training_mean_without_scaling(tmp_path: Path) -> None:
+    study = make_study(task={**TASK, "missing": "impute"})
+    site = make_site(tmp_path, twenty_patients() + "?,f,0\n")
+    reply = Hospital(site).evaluate(EvaluateRequest(study, {}, None))
+    assert reply.scaling is None
+    assert reply.missing_means is not None
+    assert 30 < reply.missing_means[0] < 65
+    assert reply.missing_means[1] == 0
+    assert Hospital(site).train(request(study)).delta.isfinite().all()
+
+
+def test_the_user_evaluates_every_arm_and_the_declared_comparison(tmp_path: Path) -> None:
+    text = "".join(twenty_patients(older=i).partition("\n")[2] for i in range(5))
+    hospital = Hospital(make_site(tmp_path, "age,sex,ill\n" + text))
+    # Logits of "ill" rise with age, and pass those of "healthy" at 50.
+    good = torch.tensor([0.0, 0.0, 0.2, 0.0, 10.0, 0.0])
+    study = make_study(evaluation={"bootstrap": 100})
+    reply = hospital.evaluate(
+        EvaluateRequest(study, {"fedavg": good, "local": torch.zeros(DIM)}, None)
+    )
+    assert reply.class_counts == {"healthy": 15, "ill": 15}
+    assert reply.arms["fedavg"].accuracy == 1
+    assert reply.arms["local"].intervals["accuracy"].high <= 0.8
+    assert reply.comparison is not None
+    assert (reply.comparison.arm, reply.comparison.reference) == ("fedavg", "local")
+    assert reply.comparison.conclusion == "better"
+    again = hospital.evaluate(EvaluateRequest(study, {"fedavg": good}, None))
+    assert again.comparison is None
+    assert again.arms["fedavg"] == reply.arms["fedavg"]
+
+
+def test_only_the_user_evaluates(tmp_path: Path) -> None:
+    with pytest.raises(Refusal, match="b has no test part in study 'small'; ask its user, a"):
+        Hospital(peer_site(tmp_path)).evaluate(EvaluateRequest(make_study(), {}, None))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "reason"),
+    [
+        (torch.zeros(7), r"shape \(7,\) .*model has 6"),
+        (torch.zeros(2, 3), r"shape \(2, 3\)"),
+        (torch.zeros(6, dtype=torch.float64), r"torch\.float64"),
+        (torch.full((6,), float("nan")), "not finite"),
+    ],
+)
+def test_parameters_that_do_not_fit_are_refused(
+    tmp_path: Path, parameters: torch.Tensor, reason: str
+) -> None:
+    with pytest.raises(Refusal, match=reason):
+        Hospital(peer_site(tmp_path)).train(request(make_study(), parameters=parameters))
+
+
+@pytest.mark.parametrize(
+    ("scaling", "reason"),
+    [
+        (None, "brings no scaling"),
+        (Scaling(mean=(0.0,), deviation=(1.0,)), "the study has 2 columns"),
+        (Scaling(mean=(0.0, 0.0), deviation=(1.0, 0.0)), "not more than 0"),
+    ],
+)
+def test_a_scaling_that_does_not_fit_is_refused(
+    tmp_path: Path, scaling: Scaling | None, reason: str
+) -> None:
+    study = make_study(scaling="federated")
+    with pytest.raises(Refusal, match=reason):
+        Hospital(peer_site(tmp_path)).train(request(study, scaling=scaling))
+
+
+def test_fewer_patients_than_the_limit_are_not_trained_on(tmp_path: Path) -> None:
+    hospital = Hospital(user_site(tmp_path, limits={"min_patients": 15}))
+    with pytest.raises(Refusal, match=r"14 training patients; limits\.min_patients = 15"):
+        hospital.describe(make_study())
+    with pytest.raises(Refusal):
+        hospital.train(request(make_study()))
+
+
+def test_a_refused_study_reads_no_data(tmp_path: Path) -> None:
+    site = make_site(tmp_path, limits={"studies": ["other"]})
+    with pytest.raises(Refusal, match=r"limits\.studies"):
+        Hospital(site).describe(make_study())
+
+
+def test_a_peer_of_one_class_trains_and_its_log_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = "age,sex,ill\n" + "".join(f"{30 + i},f,1\n" for i in range(12))
+    hospital = Hospital(make_site(tmp_path, text, name="b"))
+    assert hospital.train(request(make_study())).delta.isfinite().all()
+    assert caplog.messages == ["study small: all 12 patients are of the class 'ill'"]
+
+
+def test_a_device_that_is_not_there_is_a_site_error(tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has the device")
+    with pytest.raises(SiteError, match=r"compute\.device = 'cuda'; this machine does not have it"):
+        Hospital(user_site(tmp_path, compute={"device": "cuda"}))
+
+
+def test_images_are_trained_on(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    for label in ("0", "1"):
+        (tmp_path / "images" / label).mkdir(parents=True)
+        for index in range(8):
+            pixels = generator.integers(256, size=(4, 4), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / f"images/{label}/{index}.png")
+    task = {"kind": "image", "classes": ["0", "1"], "shape": [1, 4, 4]}
+    hospital = Hospital(make_site(tmp_path, file="images"))
+    study = make_study(task=task)
+    assert hospital.describe(study.model_copy(update={"scaling": "none"})).num_samples == 12
+    result = hospital.train(request(study, parameters=torch.zeros(34)))
+    assert result.header.metrics is not None
+    assert result.header.metrics.num_samples == 4

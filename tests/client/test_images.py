@@ -1,0 +1,127 @@
+"""Images from npz files and from class folders."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from client.data import load_patients
+from client.images import read_images
+from client.preprocessing import image_inputs
+from client.site_file import DataSource
+from common.errors import DataError
+from common.study import ImageTask
+from tests.client.small_study import make_site, make_study
+
+TASK = ImageTask.model_validate({"classes": ["cat", "dog"], "shape": [3, 4, 5]})
+GREY = ImageTask.model_validate({"classes": [0, 1], "shape": [1, 4, 5]})
+PIXELS = np.arange(2 * 3 * 4 * 5, dtype=np.uint8).reshape(2, 3, 4, 5)
+
+
+def saved(folder: Path, **arrays: Any) -> DataSource:
+    np.savez(folder / "images.npz", **arrays)
+    return DataSource(path=folder / "images.npz")
+
+
+def problem_of(source: DataSource, task: ImageTask = TASK) -> str:
+    with pytest.raises(DataError) as problem:
+        read_images(source, task)
+    return str(problem.value)
+
+
+def test_npz_images_may_have_channels_first_or_last(tmp_path: Path) -> None:
+    for images in (PIXELS, np.moveaxis(PIXELS, 1, 3)):
+        found = read_images(saved(tmp_path, images=images, labels=np.array(["dog", "cat"])), TASK)
+        np.testing.assert_array_equal(found.images, PIXELS)
+        assert found.labels.tolist() == [1, 0]
+
+
+def test_grey_npz_images_need_no_channel(tmp_path: Path) -> None:
+    source = saved(tmp_path, images=PIXELS[:, 0], labels=np.array([[1.0], [0.0]]))
+    found = read_images(source, GREY)
+    np.testing.assert_array_equal(found.images, PIXELS[:, :1])
+    assert found.labels.tolist() == [1, 0]
+
+
+def test_arrays_and_labels_can_be_mapped(tmp_path: Path) -> None:
+    path = saved(tmp_path, x=PIXELS, y=np.array([7, 9])).path
+    source = DataSource.model_validate(
+        {
+            "path": path,
+            "columns": {"images": "x", "labels": "y"},
+            "values": {"labels": {"7": "cat", "9": "dog"}},
+        }
+    )
+    assert read_images(source, TASK).labels.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"images": PIXELS}, "has no array 'labels'; it has images"),
+        ({"images": PIXELS, "labels": [0, 1]}, "labels '0', '1' are not of the study's classes"),
+        ({"images": PIXELS / 255, "labels": ["cat", "dog"]}, "images are float64; store pixels"),
+        ({"images": PIXELS[..., 1:], "labels": ["cat", "dog"]}, "images are of shape (2, 3, 4, 4)"),
+        ({"images": PIXELS, "labels": ["cat"]}, "2 images and 1 labels"),
+        ({"images": PIXELS[:0], "labels": []}, "there are no images"),
+        ({"images": PIXELS, "labels": np.zeros((2, 2))}, "labels are of shape (2, 2)"),
+        ({"images": np.array([{}, {}]), "labels": [0, 1]}, "cannot be read: Object arrays cannot"),
+    ],
+)
+def test_npz_problems_are_explained(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
+    assert message in problem_of(saved(tmp_path, **arrays))
+
+
+def test_a_damaged_or_absent_file_is_explained(tmp_path: Path) -> None:
+    path = tmp_path / "images.npz"
+    assert "There is no data file" in problem_of(DataSource(path=path))
+    path.write_bytes(b"")
+    assert "cannot be read" in problem_of(DataSource(path=path))
+    path.with_suffix(".csv").write_text("a")
+    assert "is no .npz file" in problem_of(DataSource(path=path.with_suffix(".csv")))
+
+
+def test_an_archive_that_unpacks_to_a_giant_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("client.images.MAX_DECODED_BYTES", 100)
+    source = saved(tmp_path, images=PIXELS, labels=np.array(["cat", "dog"]))
+    assert "more than the" in problem_of(source)
+
+
+def test_class_folders_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
+    for folder, name, index in (("dog", "b.png", 1), ("cat", "a.png", 0)):
+        (tmp_path / folder).mkdir()
+        Image.fromarray(np.moveaxis(PIXELS[index], 0, 2)).save(tmp_path / folder / name)
+    (tmp_path / ".hidden").mkdir()
+    found = read_images(DataSource(path=tmp_path), TASK)
+    np.testing.assert_array_equal(found.images, PIXELS)
+    assert found.labels.tolist() == [0, 1]
+
+
+def test_class_folder_problems_are_explained(tmp_path: Path) -> None:
+    assert "it holds no images" in problem_of(DataSource(path=tmp_path))
+    (tmp_path / "cat").mkdir()
+    Image.fromarray(np.zeros((4, 4), np.uint8)).save(tmp_path / "cat/small.png")
+    Image.fromarray(np.zeros((4, 5), np.uint16)).save(tmp_path / "cat/deep.png")
+    (tmp_path / "cat/notes.txt").write_text("no image")
+    message = problem_of(DataSource(path=tmp_path))
+    assert "cat/small.png has 4 x 4 pixels; the study wants 5 x 4: resize it" in message
+    assert "cat/deep.png is of mode I;16; save it with 8 bits per channel" in message
+    assert "cat/notes.txt is not an image that can be read" in message
+    (tmp_path / "bird").mkdir()
+    assert "folder 'bird' is not of the study's classes" in problem_of(DataSource(path=tmp_path))
+
+
+def test_pixels_are_scaled_by_the_study() -> None:
+    task = GREY.model_copy(update={"mean": (0.5,), "deviation": (0.25,)})
+    inputs = image_inputs(task, np.array([[[[0, 255]]]], dtype=np.uint8))
+    assert inputs.tolist() == [[[[-2.0, 2.0]]]]
+
+
+def test_an_image_study_wants_images(tmp_path: Path) -> None:
+    study = make_study(task=TASK.model_dump())
+    with pytest.raises(DataError, match="the study wants images"):
+        load_patients(make_site(tmp_path, "age,ill\n1,0\n"), study)

@@ -1,0 +1,121 @@
+"""Predicting for new patients from a run folder."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from client.predict import predict
+from client.site_file import DataSource
+from common.errors import CheckpointError, DataError
+from common.study import Study
+from tests.client.small_study import TASK, make_study
+
+# Logits of "ill" minus those of "healthy" are the scaled age.
+PARAMETERS = torch.tensor([0.0, 0.0, 1.0, 0.0, 0.0, 0.0])
+SCALING = {"mean": [50.0, 0.0], "deviation": [10.0, 1.0]}
+
+
+def run_folder(folder: Path, study: Study | None = None, **changes: Any) -> Path:
+    study = study or make_study()
+    card = {
+        "format": 1,
+        "study": study.name,
+        "arm": "fedavg",
+        "task": study.task.model_dump(mode="json"),
+        "model": study.model.model_dump(mode="json"),
+        "scaling": SCALING,
+        "missing_means": None,
+        "versions": {"erosion": "0.1.0"},
+        "written_by_a_later_version": True,
+    }
+    (folder / "model.json").write_text(json.dumps({**card, **changes}))
+    save_file({"parameters": PARAMETERS}, folder / "model.safetensors")
+    return folder
+
+
+def data_file(folder: Path, text: str) -> Path:
+    path = folder / "new.csv"
+    path.write_text(text)
+    return path
+
+
+def test_predictions_need_no_target_column(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = data_file(tmp_path, "sex,age\nf,50\nm,60\nf,30\n")
+    predict(run_folder(tmp_path), data, None)
+    assert capsys.readouterr().out == (
+        "probability_healthy,probability_ill,predicted\n"
+        "0.500000,0.500000,healthy\n"
+        "0.268941,0.731059,ill\n"  # 1 / (1 + exp(-1))
+        "0.880797,0.119203,healthy\n"
+    )
+    predict(tmp_path, data, tmp_path / "out/predictions.csv")
+    assert (tmp_path / "out/predictions.csv").read_text().count("\n") == 4
+
+
+def test_a_site_files_mapping_can_be_used(tmp_path: Path) -> None:
+    data = data_file(tmp_path, "Sex,Alter\nf,50\n")
+    source = DataSource(path=Path("unused"), columns={"age": "Alter", "sex": "Sex"})
+    predict(run_folder(tmp_path), data, tmp_path / "out.csv", source=source)
+    assert "0.500000,0.500000,healthy" in (tmp_path / "out.csv").read_text()
+
+
+def test_imputed_values_are_the_mean_and_dropped_patients_stay_empty(tmp_path: Path) -> None:
+    for missing, line in (("impute", "0.500000,0.500000,healthy"), ("drop", ",,")):
+        study = make_study(task={**TASK, "missing": missing})
+        data = data_file(tmp_path, "age,sex\n60,f\n?,f\n")
+        predict(run_folder(tmp_path, study), data, tmp_path / "out.csv")
+        assert (tmp_path / "out.csv").read_text().splitlines()[2] == line
+
+
+def test_missing_means_stand_in_without_scaling(tmp_path: Path) -> None:
+    study = make_study(task={**TASK, "missing": "impute"})
+    folder = run_folder(tmp_path, study, scaling=None, missing_means=[1.0, 0.0])
+    predict(folder, data_file(tmp_path, "age,sex\n?,f\n"), tmp_path / "out.csv")
+    assert "0.731059,ill" in (tmp_path / "out.csv").read_text()
+
+
+def test_data_that_do_not_fit_are_explained(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path)
+    with pytest.raises(DataError, match="column age is missing"):
+        predict(folder, data_file(tmp_path, "sex\nf\n"), None)
+    with pytest.raises(DataError, match=r"column age: outside 0 to 120 years: '500' on line 2"):
+        predict(folder, data_file(tmp_path, "sex,age\nf,500\n"), None)
+    with pytest.raises(DataError, match="There is no data file"):
+        predict(folder, tmp_path / "absent.csv", None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format": 2}, "format = 2; it must be 1"),
+        ({"scaling": {"mean": [0.0], "deviation": [1.0]}}, "scales another number of columns"),
+        ({"model": {"name": "mlp"}}, "model.safetensors does not fit model.json"),
+        ({"task": {**TASK, "missing": "impute"}, "scaling": None}, "does not say by what"),
+        ({"task": {"kind": "image", "classes": [0, 1], "shape": [1, 2, 2]}}, "a model of images"),
+    ],
+)
+def test_a_model_card_that_cannot_be_used_is_explained(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(CheckpointError) as problem:
+        predict(run_folder(tmp_path, **changes), data_file(tmp_path, "age,sex\n1,f\n"), None)
+    assert message in str(problem.value)
+
+
+def test_a_folder_without_a_model_is_explained(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"There is no .*model\.json. Give the folder of a"):
+        predict(tmp_path, tmp_path / "new.csv", None)
+    run_folder(tmp_path)
+    (tmp_path / "model.json").write_text("[")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        predict(tmp_path, tmp_path / "new.csv", None)
+    run_folder(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"damaged")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        predict(tmp_path, tmp_path / "new.csv", None)

@@ -1,0 +1,132 @@
+"""The site file, and the limits in it."""
+
+from pathlib import Path
+
+import pytest
+
+from client.limits import check_limits, check_study, local_steps
+from client.site_file import load_site
+from common.errors import Refusal, SiteError
+from common.study import Training
+from tests.client.small_study import make_site, make_study
+
+WHOLE = """
+name = "st-anna"
+
+[data]
+path = "export/patients.csv"
+separator = ";"
+decimal = ","
+
+[data.columns]
+age = "Alter"
+
+[data.values.sex]
+M = 1
+W = 0
+
+[coordinator]
+address = "coordinator.example.org:9092"
+root_certificate = "keys/ca.crt"
+
+[limits]
+min_patients = 30
+studies = ["heart-*"]
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "site.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_paths_in_a_site_file_are_relative_to_it(tmp_path: Path) -> None:
+    site = load_site(written(tmp_path, WHOLE))
+    assert site.data.path == tmp_path / "export/patients.csv"
+    assert site.coordinator.root_certificate == tmp_path / "keys/ca.crt"
+    assert site.coordinator.private_key is None
+    assert site.data.local_name("age") == "Alter"
+    assert site.data.local_name("sex") == "sex"
+    assert site.data.values == {"sex": {"M": "1", "W": "0"}}
+    assert (site.limits.min_patients, site.limits.min_local_steps) == (30, 2)
+    assert (site.compute.threads, site.compute.device) == (1, "cpu")
+
+
+def test_a_missing_site_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SiteError, match=r"no site file at .*nowhere\.toml. Check the path"):
+        load_site(tmp_path / "nowhere.toml")
+
+
+def test_a_malformed_site_file_says_where(tmp_path: Path) -> None:
+    with pytest.raises(SiteError, match=r"not valid TOML.*line 1"):
+        load_site(written(tmp_path, "name = st-anna"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("min_patients = 30", "min_patient = 30", "limits.min_patient is not a known key; did you"),
+        ("min_patients = 30", "min_patients = 0", "limits.min_patients = 0; it must be 1 or more"),
+        ('name = "st-anna"', 'name = "St Anna"', "name = 'St Anna'; use up to 48 small letters"),
+        (":9092", "", "coordinator.address = 'coordinator.example.org'; write it as"),
+        (":9092", ":99999", "the port must be from 1 to 65535"),
+        ('separator = ";"', 'separator = "::"', "data.separator = '::'; give one character"),
+        ('separator = ";"', 'separator = ","', "separator and decimal are both ','"),
+        ("[limits]", '[compute]\ndevice = "gpu"\n[limits]', "compute.device = 'gpu'; it must be"),
+        ('[coordinator]\naddress = "coordinator.example.org:9092"\nroot', "[old]\nroot", "missing"),
+    ],
+)
+def test_a_wrong_key_is_named_with_its_value_and_remedy(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    assert old in WHOLE
+    with pytest.raises(SiteError) as problem:
+        load_site(written(tmp_path, WHOLE.replace(old, new)))
+    assert message in str(problem.value)
+
+
+def test_local_steps_are_those_of_one_round() -> None:
+    assert local_steps(Training(steps=7), 3) == 7
+    assert local_steps(Training(epochs=2, batch_size=4), 9) == 6
+
+
+def test_a_study_within_the_limits_is_accepted(tmp_path: Path) -> None:
+    check_limits(make_site(tmp_path), make_study(), 10)
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        ({"min_patients": 13}, "12 training patients; limits.min_patients = 13"),
+        ({"min_local_steps": 6}, "5 local steps a round; limits.min_local_steps = 6"),
+        ({"min_batch_size": 5}, "batches of 4; limits.min_batch_size = 5"),
+        ({"max_rounds": 2}, "3 rounds; limits.max_rounds = 2"),
+        ({"studies": ["heart-*", "lung"]}, "study 'small'; limits.studies accepts only heart-*, l"),
+        ({"models": ["mlp"]}, "model 'logistic'; limits.models accepts only mlp"),
+    ],
+)
+def test_each_limit_refuses_with_the_value_and_the_limit(
+    tmp_path: Path, limits: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(Refusal) as refusal:
+        check_limits(make_site(tmp_path, limits=limits), make_study(), 12)
+    assert reason in str(refusal.value)
+    assert refusal.value.public == str(refusal.value)
+
+
+def test_one_step_a_round_is_refused_by_default(tmp_path: Path) -> None:
+    study = make_study(training={"epochs": 1, "batch_size": 64})
+    with pytest.raises(Refusal, match=r"1 local steps a round; limits\.min_local_steps = 2"):
+        check_limits(make_site(tmp_path), study, 50)
+
+
+def test_every_reason_is_given_at_once(tmp_path: Path) -> None:
+    site = make_site(tmp_path, limits={"models": ["mlp"], "max_rounds": 1})
+    with pytest.raises(Refusal, match=r"models.*; .*max_rounds.*; .*min_patients"):
+        check_limits(site, make_study(), 3)
+
+
+def test_a_site_that_the_study_does_not_name_declines(tmp_path: Path) -> None:
+    with pytest.raises(Refusal, match=r"not among the study's hospitals \(a, b\)"):
+        check_study(make_site(tmp_path, name="c"), make_study())

@@ -1,0 +1,96 @@
+"""The user's test part."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from client.split import split_patients
+from tests.client.small_study import make_study
+
+STUDY = make_study()
+
+
+def rows_of(labels: NDArray[np.int64], distinct: int = 10**6) -> NDArray[np.float64]:
+    return (np.arange(len(labels)) % distinct).astype(np.float64)[:, None]
+
+
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=60), st.floats(0.01, 0.99))
+def test_every_class_of_two_or_more_is_on_both_sides_in_the_right_share(
+    drawn: list[int], share: float
+) -> None:
+    labels = np.array(drawn)
+    study = make_study(evaluation={"test_share": share})
+    split = split_patients(study, "a", rows_of(labels), labels)
+    assert sorted([*split.training, *split.test]) == list(range(len(labels)))
+    for label in set(drawn):
+        total = drawn.count(label)
+        tested = int((labels[split.test] == label).sum())
+        if total == 1:
+            assert tested == 0
+        else:
+            assert 1 <= tested <= total - 1
+            assert abs(tested - share * total) <= 0.5 or tested in (1, total - 1)
+
+
+@given(st.permutations(range(30)), st.sampled_from([3, 30]))
+def test_the_split_does_not_depend_on_the_order_of_the_rows(
+    order: list[int], distinct: int
+) -> None:
+    labels = np.arange(30) % 2
+    rows = rows_of(labels, distinct)
+    one = split_patients(STUDY, "a", rows, labels)
+    other = split_patients(STUDY, "a", rows[order], labels[order])
+    tested = sorted(zip(rows[one.test, 0], labels[one.test], strict=True))
+    shuffled = sorted(zip(rows[order][other.test, 0], labels[order][other.test], strict=True))
+    assert tested == shuffled
+
+
+def test_equal_patients_do_not_all_land_on_one_side() -> None:
+    labels = np.arange(200) % 2
+    rows = np.zeros((200, 1))
+    split = split_patients(STUDY, "a", rows, labels)
+    assert len(split.test) == 60
+    assert split.test.min() < 50
+    assert split.test.max() > 150
+
+
+def test_a_new_patient_hardly_changes_the_split() -> None:
+    labels = np.zeros(101, dtype=np.int64)
+    before = split_patients(STUDY, "a", rows_of(labels[:100]), labels[:100])
+    after = split_patients(STUDY, "a", rows_of(labels), labels)
+    assert len(set(before.test.tolist()) ^ set(after.test.tolist())) <= 2
+
+
+def test_the_split_changes_with_seed_study_and_hospital_only() -> None:
+    labels = np.arange(40) % 2
+    rows = rows_of(labels)
+
+    def test_part(hospital: str = "a", **changes: object) -> list[int]:
+        study = make_study(**{"user": hospital, **changes})
+        tested: list[int] = split_patients(study, hospital, rows, labels).test.tolist()
+        return tested
+
+    usual = test_part()
+    assert test_part() == usual
+    assert test_part(rounds=9, training={"epochs": 3}, arms=["local"]) == usual
+    others = [test_part("b"), test_part(seed=1), test_part(name="other")]
+    assert usual not in others
+    # Frozen: a change here would move patients of running studies into training.
+    assert usual == FROZEN
+
+
+FROZEN = [3, 4, 6, 8, 13, 17, 19, 30, 36, 37, 38, 39]
+
+
+def test_other_hospitals_train_on_everything() -> None:
+    labels = np.arange(10) % 2
+    split = split_patients(STUDY, "b", rows_of(labels), labels)
+    assert split.training.tolist() == list(range(10))
+    assert len(split.test) == 0
+
+
+def test_images_are_split_by_their_pixels() -> None:
+    pixels = np.arange(10, dtype=np.uint8).reshape(10, 1, 1, 1)
+    labels = np.arange(10) % 2
+    assert len(split_patients(STUDY, "a", pixels, labels).test) == 4

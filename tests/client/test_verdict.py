@@ -1,0 +1,94 @@
+"""The paired sign-flip test, and what is concluded from it."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client.verdict import compare, sign_flip_p_value
+
+
+def test_a_case_by_hand() -> None:
+    # Of the 8 sign patterns of 1, 2, 3 only +++ and --- reach a sum of 6.
+    assert sign_flip_p_value(np.array([1.0, 2.0, 3.0]), seed=0) == 2 / 8
+    # -1 + 2 + 3 = 4 is reached by +++, -++ and their opposites.
+    assert sign_flip_p_value(np.array([-1.0, 2.0, 3.0]), seed=0) == 4 / 8
+
+
+def test_no_differences_at_all_have_a_p_value_of_one() -> None:
+    assert sign_flip_p_value(np.zeros(5), seed=0) == 1
+    assert sign_flip_p_value(np.zeros(50), seed=0) == 1
+
+
+@given(st.lists(st.floats(-5, 5), min_size=1, max_size=10))
+def test_few_patients_are_tested_exactly(drawn: list[float]) -> None:
+    differences = np.array(drawn)
+    # The tolerance of the test itself, so that rounding does not decide between the two.
+    observed = abs(sum(drawn)) - 1e-12 * sum(map(abs, drawn))
+    sums = [abs(sum(map(float.__mul__, s, drawn))) for s in product([1.0, -1.0], repeat=len(drawn))]
+    expected = np.mean([s >= observed for s in sums])
+    assert sign_flip_p_value(differences, seed=0) == pytest.approx(expected, abs=2 / len(sums))
+    assert sign_flip_p_value(-differences, seed=0) == sign_flip_p_value(differences, seed=0)
+
+
+def test_many_patients_are_tested_by_random_flips() -> None:
+    generator = np.random.default_rng(0)
+    sixteen = generator.normal(0.4, 1, size=16)
+    exact = sign_flip_p_value(sixteen, seed=0)
+    # A seventeenth patient without a difference changes nothing but the way of counting.
+    sampled = sign_flip_p_value(np.append(sixteen, 0.0), seed=0)
+    assert sampled == pytest.approx(exact, abs=0.01)
+    assert sampled != exact
+    assert sign_flip_p_value(np.append(sixteen, 0.0), seed=0) == sampled
+
+
+def test_a_large_difference_cannot_have_a_p_value_of_zero() -> None:
+    assert sign_flip_p_value(np.ones(40), seed=0) == 1 / 20_001
+
+
+def predictions(of_truth: float, labels: np.ndarray) -> np.ndarray:
+    probabilities = np.full((len(labels), 2), 1 - of_truth)
+    probabilities[np.arange(len(labels)), labels] = of_truth
+    return probabilities
+
+
+@pytest.mark.parametrize(
+    ("arm", "reference", "labels", "conclusion"),
+    [
+        (0.9, 0.6, np.arange(20) % 2, "better"),
+        (0.6, 0.9, np.arange(20) % 2, "worse"),
+        (0.7, 0.7, np.arange(20) % 2, "no clear difference"),
+        (0.9, 0.6, (np.arange(20) < 4).astype(int), "too few patients"),
+        (0.9, 0.6, np.zeros(20, dtype=int), "too few patients"),
+    ],
+)
+def test_conclusions(arm: float, reference: float, labels: np.ndarray, conclusion: str) -> None:
+    found = compare(
+        ("new", "old"),
+        (predictions(arm, labels), predictions(reference, labels)),
+        labels,
+        seed=0,
+    )
+    assert found.conclusion == conclusion
+    assert (found.arm, found.reference, found.num_samples) == ("new", "old", 20)
+    assert found.smallest_class == min((labels == 0).sum(), (labels == 1).sum())
+    assert found.mean_difference == pytest.approx(np.log(reference / arm))
+
+
+@pytest.mark.parametrize(("num_patients", "studies"), [(12, 500), (40, 80)])
+def test_at_most_five_percent_of_claims_are_false_under_the_null(
+    num_patients: int, studies: int
+) -> None:
+    """Two equally noisy copies of the true probabilities, with 12 (exact) and 40 patients."""
+    generator = np.random.default_rng(1)
+    claims = 0
+    for study in range(studies):
+        truth = generator.uniform(0.1, 0.9, size=num_patients)
+        labels = (generator.uniform(size=num_patients) < truth).astype(np.int64)
+        noisy = np.clip(truth + generator.normal(0, 0.15, size=(2, num_patients)), 0, 1)
+        arm, reference = (np.stack([1 - p, p], axis=1) for p in noisy)
+        found = compare(("new", "old"), (arm, reference), labels, seed=study)
+        claims += found.conclusion in ("better", "worse")
+    assert 0 < claims / studies <= 0.05

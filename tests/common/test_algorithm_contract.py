@@ -1,0 +1,265 @@
+"""What every algorithm of the registry promises, with its default parameters.
+
+A new algorithm needs no line here: it is picked up from the registry.
+"""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import FrozenInstanceError, fields, is_dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+from torch import Tensor
+
+from common import checkpoint
+from common.algorithm import Algorithm
+from common.algorithms import REGISTRY, AnyArm
+from common.cohort import AgentId, MemoryCohort, Update
+from common.rounds import Absence, Answer, RunState, advance, start
+from common.study import Study, study_from_json
+
+DIM = 5
+USER = "user"
+PEERS = ("cedars", "birch", "alder")
+HOSPITALS = (USER, *PEERS)
+
+every_algorithm = pytest.mark.parametrize("name", sorted(REGISTRY))
+
+
+def built(name: str) -> Algorithm[Any]:
+    return REGISTRY[name](algorithm=name).build()
+
+
+def update(agent: AgentId, round_number: int, delta: Tensor | None = None) -> Update:
+    """An update that depends on the hospital and the round alone."""
+    seed = 100 * round_number + HOSPITALS.index(agent)
+    random = torch.randn(DIM, generator=torch.Generator().manual_seed(seed))
+    return Update(
+        agent,
+        round_number,
+        1.0 + 0.3 * random if delta is None else delta.clone(),
+        num_samples=10 * (1 + HOSPITALS.index(agent)),
+        samples_seen=8,
+    )
+
+
+def cohort(round_number: int, *peers: AgentId, delta: Tensor | None = None) -> MemoryCohort:
+    return MemoryCohort(
+        update(USER, round_number, delta),
+        {peer: update(peer, round_number, delta) for peer in peers},
+    )
+
+
+def after_rounds(algorithm: Algorithm[Any], rounds: int, *peers: AgentId) -> Any:
+    state = algorithm.init(DIM)
+    for round_number in range(1, rounds + 1):
+        state = algorithm.update(state, cohort(round_number, *peers)).state
+    return state
+
+
+def same(left: Any, right: Any) -> bool:
+    """Equality that looks into tensors, maps, lists and dataclasses."""
+    if isinstance(left, Tensor):
+        return isinstance(right, Tensor) and torch.equal(left, right)
+    if isinstance(left, Mapping):
+        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    if is_dataclass(left) and not isinstance(left, type):
+        return type(left) is type(right) and all(
+            same(getattr(left, field.name), getattr(right, field.name)) for field in fields(left)
+        )
+    return bool(left == right)
+
+
+def test_every_arm_that_a_study_can_name_is_registered() -> None:
+    assert set(REGISTRY.values()) == set(get_args(AnyArm))
+    assert {"weight_erosion", "fedavg", "local"} <= set(REGISTRY)
+
+
+@every_algorithm
+def test_its_help_says_what_it_is_for(name: str) -> None:
+    text = REGISTRY[name].__doc__ or ""
+    assert text.splitlines()[0].endswith("."), "the first line is one sentence"
+    assert "Use it" in text, "says when to use it"
+    for parameter in set(REGISTRY[name].model_fields) - {"algorithm", "zero_norm_below"}:
+        assert f"`{parameter}`" in text, "names every parameter"
+
+
+@every_algorithm
+def test_it_can_be_named_in_a_study_and_sent(name: str) -> None:
+    study = Study.model_validate(
+        {
+            "name": "contract",
+            "user": USER,
+            "hospitals": HOSPITALS,
+            "rounds": 3,
+            "task": {"kind": "tabular", "target": "y", "classes": [0, 1], "features": ["x"]},
+            "model": {"name": "logistic"},
+            "training": {"steps": 1},
+            "arms": [name],
+        }
+    )
+    assert study.arms[name] == REGISTRY[name](algorithm=name)
+    assert study_from_json(study.canonical_json()) == study
+
+
+@every_algorithm
+def test_its_state_is_a_frozen_dataclass(name: str) -> None:
+    state = built(name).init(DIM)
+    assert is_dataclass(state)
+    field = next((field.name for field in fields(state)), "anything")
+    with pytest.raises((FrozenInstanceError, TypeError)):  # TypeError: slots, and no such field
+        setattr(state, field, None)
+
+
+@every_algorithm
+def test_without_peers_it_is_local_training(name: str) -> None:
+    algorithm = built(name)
+    state = algorithm.init(DIM)
+    for round_number in (1, 2, 3):
+        alone = cohort(round_number)
+        step = algorithm.update(state, alone)
+        state = step.state
+        assert step.outcome == "done"
+        torch.testing.assert_close(step.delta, alone.own.delta)
+
+
+@every_algorithm
+def test_identical_updates_are_a_fixed_point(name: str) -> None:
+    algorithm = built(name)
+    state = algorithm.init(DIM)
+    common = torch.tensor([1.0, -2.0, 0.5, 0.0, 3.0])
+    for round_number in (1, 2, 3):
+        step = algorithm.update(state, cohort(round_number, *PEERS, delta=common))
+        state = step.state
+        torch.testing.assert_close(step.delta, common)
+
+
+@every_algorithm
+def test_the_delta_is_finite_float32_of_the_models_length(name: str) -> None:
+    algorithm = built(name)
+    step = algorithm.update(algorithm.init(DIM), cohort(1, *PEERS))
+    assert step.delta.shape == (DIM,)
+    assert step.delta.dtype == torch.float32
+    assert bool(torch.isfinite(step.delta).all())
+
+
+@every_algorithm
+def test_the_weights_name_everyone_and_the_user_with_one(name: str) -> None:
+    algorithm = built(name)
+    state = algorithm.init(DIM)
+    for round_number in (1, 2, 3):
+        step = algorithm.update(state, cohort(round_number, *PEERS))
+        state = step.state
+        assert step.weights[USER] == 1.0
+        assert set(step.weights) == set(HOSPITALS)
+        finite = torch.isfinite(torch.tensor(list(step.weights.values())))
+        assert bool(finite.all())
+
+
+@every_algorithm
+def test_the_order_of_arrival_does_not_matter(name: str) -> None:
+    algorithm = built(name)
+    forward = backward = algorithm.init(DIM)
+    for round_number in (1, 2, 3):
+        one = algorithm.update(forward, cohort(round_number, *PEERS))
+        other = algorithm.update(backward, cohort(round_number, *reversed(PEERS)))
+        assert same(one, other)
+        forward, backward = one.state, other.state
+
+
+@every_algorithm
+def test_it_is_deterministic(name: str) -> None:
+    torch.manual_seed(1)
+    first = after_rounds(built(name), 3, *PEERS)
+    torch.manual_seed(2)
+    assert same(first, after_rounds(built(name), 3, *PEERS))
+
+
+@every_algorithm
+def test_it_draws_nothing_from_the_global_generator(name: str) -> None:
+    before = torch.get_rng_state()
+    after_rounds(built(name), 2, *PEERS)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@every_algorithm
+def test_an_update_changes_neither_state_nor_cohort(name: str) -> None:
+    algorithm = built(name)
+    state = after_rounds(algorithm, 2, *PEERS)
+    offered = cohort(3, *PEERS)
+    state_before, updates_before = deepcopy(state), deepcopy(offered.updates)
+    algorithm.update(state, offered)
+    assert same(state, state_before)
+    assert same(offered.updates, updates_before)
+
+
+@every_algorithm
+def test_asking_is_answered_with_yes_or_no(name: str) -> None:
+    algorithm = built(name)
+    for state in (algorithm.init(DIM), after_rounds(algorithm, 3, *PEERS)):
+        for peer in (*PEERS, "never-seen"):
+            assert isinstance(algorithm.asks(state, peer), bool)
+
+
+@every_algorithm
+def test_a_late_joiner_gets_a_finite_weight(name: str) -> None:
+    algorithm = built(name)
+    early, late = PEERS[:2], PEERS[2]
+    state = after_rounds(algorithm, 3, *early)
+    step = algorithm.update(state, cohort(4, *early, late))
+    assert torch.isfinite(torch.tensor(step.weights[late]))
+    assert bool(torch.isfinite(step.delta).all())
+    for round_number in (5, 6):
+        step = algorithm.update(step.state, cohort(round_number, *PEERS))
+    assert torch.isfinite(torch.tensor(step.weights[late]))
+
+
+def advanced(algorithm: Algorithm[Any], run: RunState, *absent: AgentId) -> RunState:
+    number = run.round + 1
+    answers: dict[AgentId, Answer] = {
+        agent: Absence("was not connected") if agent in absent else update(agent, number)
+        for agent in HOSPITALS
+    }
+    after, record = advance(run, algorithm, answers, arm="x", user=USER, quorum=1)
+    assert record.outcome == "done"
+    return after
+
+
+@every_algorithm
+def test_a_hospital_that_is_absent_for_a_round_keeps_its_weight(name: str) -> None:
+    algorithm = built(name)
+    run = start(algorithm, torch.zeros(DIM))
+    for _ in range(2):
+        run = advanced(algorithm, run)
+    absent = PEERS[0]
+    without = advanced(algorithm, run, absent)
+    assert without.weights[absent] == run.weights[absent]
+    back = advanced(algorithm, without)
+    assert torch.isfinite(torch.tensor(back.weights[absent]))
+
+
+@every_algorithm
+def test_a_resumed_run_equals_an_uninterrupted_one(name: str, tmp_path: Path) -> None:
+    algorithm = built(name)
+    fresh = run = start(algorithm, torch.zeros(DIM))
+    for _ in range(3):
+        run = advanced(algorithm, run)
+    file = tmp_path / "checkpoint.safetensors"
+    checkpoint.save(file, run, arm="x", study_digest="y")
+    resumed = checkpoint.load(file, fresh, arm="x", study_digest="y")
+    assert same(resumed, run)
+    assert same(advanced(algorithm, resumed), advanced(algorithm, run))
+
+
+@every_algorithm
+def test_a_run_goes_on_while_every_peer_is_away(name: str) -> None:
+    algorithm = built(name)
+    run = start(algorithm, torch.zeros(DIM))
+    for absent in ((), PEERS, PEERS, ()):
+        run = advanced(algorithm, run, *absent)
+    assert run.round == 4
+    assert bool(torch.isfinite(run.params).all())

@@ -1,0 +1,193 @@
+"""Local training: mini-batches, and steps of SGD and Adam by hand."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from common.learning.local_sgd import (
+    LocalResult,
+    mini_batches,
+    predict_probabilities,
+    round_generator,
+    train_locally,
+)
+from common.learning.models import Logistic, Mlp, build_model, flat_parameters
+from common.study import Training
+
+
+def batches(num_samples: int, **training: Any) -> list[list[int]]:
+    generator = round_generator(0, "a", 1)
+    return [b.tolist() for b in mini_batches(num_samples, Training(**training), generator)]
+
+
+def joined(drawn: list[list[int]]) -> list[int]:
+    return [index for batch in drawn for index in batch]
+
+
+# -- Mini-batches ------------------------------------------------------------------------------
+
+
+def test_epochs_are_whole_passes_whose_last_batch_may_be_short() -> None:
+    drawn = batches(10, epochs=2, batch_size=4)
+    assert [len(batch) for batch in drawn] == [4, 4, 2, 4, 4, 2]
+    first, second = joined(drawn[:3]), joined(drawn[3:])
+    assert sorted(first) == sorted(second) == list(range(10))
+    assert first != second  # a new order for each pass
+
+
+def test_steps_are_full_batches_across_passes() -> None:
+    drawn = batches(10, steps=5, batch_size=4)
+    assert [len(batch) for batch in drawn] == [4] * 5
+    # 20 draws of 10 patients: two whole orders, one after the other.
+    flat = joined(drawn)
+    assert sorted(flat[:10]) == sorted(flat[10:]) == list(range(10))
+
+
+def test_a_hospital_smaller_than_a_batch_uses_all_its_patients() -> None:
+    assert [sorted(batch) for batch in batches(3, steps=2, batch_size=8)] == [[0, 1, 2]] * 2
+
+
+@given(n=st.integers(1, 40), steps=st.integers(1, 20), batch_size=st.integers(1, 50))
+def test_steps_use_every_patient_equally_often(n: int, steps: int, batch_size: int) -> None:
+    drawn = batches(n, steps=steps, batch_size=batch_size)
+    assert len(drawn) == steps
+    assert all(len(batch) == min(batch_size, n) for batch in drawn)
+    counts = np.bincount(joined(drawn), minlength=n)
+    assert counts.max() - counts.min() <= 1
+
+
+@given(n=st.integers(1, 40), epochs=st.integers(1, 5), batch_size=st.integers(1, 50))
+def test_epochs_use_every_patient_once_each(n: int, epochs: int, batch_size: int) -> None:
+    drawn = batches(n, epochs=epochs, batch_size=batch_size)
+    assert np.bincount(joined(drawn), minlength=n).tolist() == [epochs] * n
+
+
+# -- Randomness --------------------------------------------------------------------------------
+
+
+def drawn_numbers(seed: int, agent: str, round_number: int) -> list[float]:
+    return torch.rand(4, generator=round_generator(seed, agent, round_number)).tolist()
+
+
+def test_a_rounds_randomness_repeats() -> None:
+    assert drawn_numbers(1, "a", 2) == drawn_numbers(1, "a", 2)
+
+
+def test_every_seed_hospital_and_round_has_its_own_randomness() -> None:
+    keys = [(1, "a", 2), (2, "a", 2), (1, "b", 2), (1, "a", 3), (12, "a", 1), (1, "a", 12)]
+    assert len({tuple(drawn_numbers(*key)) for key in keys}) == len(keys)
+
+
+# -- Steps -------------------------------------------------------------------------------------
+
+INPUTS = torch.tensor([[1.0, 2.0], [0.0, -1.0], [3.0, 0.5]])
+LABELS = torch.tensor([1, 0, 1])
+
+
+def train(inputs: Tensor, labels: Tensor, start: Tensor | None = None, **kw: Any) -> LocalResult:
+    model = build_model(Logistic(), (2,), 2)
+    begin = torch.zeros(6) if start is None else start
+    return train_locally(model, begin, inputs, labels, Training(**kw), round_generator(0, "a", 1))
+
+
+def test_one_step_of_logistic_regression_by_hand() -> None:
+    result = train(torch.tensor([[1.0, 2.0]]), torch.tensor([1]), steps=1, learning_rate=0.1)
+    # From zero p = (0.5, 0.5), so the gradient of the logits is p - y = (0.5, -0.5):
+    # weights -0.1 (0.5 (1, 2), -0.5 (1, 2)), biases -0.1 (0.5, -0.5)
+    expected = [-0.05, -0.1, 0.05, 0.1, -0.05, 0.05]
+    assert result.delta.tolist() == pytest.approx(expected)
+    assert result.samples_seen == 1
+
+
+def test_the_first_step_of_adam_is_the_learning_rate_in_each_direction() -> None:
+    result = train(
+        torch.tensor([[1.0, -2.0]]),
+        torch.tensor([1]),
+        steps=1,
+        optimizer="adam",
+        learning_rate=0.01,
+    )
+    # m / sqrt(v) = g / |g| after one step; g = (0.5 (1, -2), -0.5 (1, -2), 0.5, -0.5)
+    assert result.delta.tolist() == pytest.approx([-0.01, 0.01, 0.01, -0.01, -0.01, 0.01], rel=1e-5)
+
+
+def test_momentum_and_weight_decay_follow_the_textbook() -> None:
+    rate, momentum, decay, steps = 0.1, 0.9, 0.05, 4
+    start = torch.tensor([0.1, -0.2, 0.3, 0.4, -0.5, 0.6])
+    result = train(
+        INPUTS,
+        LABELS,
+        start,
+        steps=steps,
+        batch_size=3,  # the whole data set, so that the order does not matter
+        learning_rate=rate,
+        momentum=momentum,
+        weight_decay=decay,
+    )
+    x, y = INPUTS.double().numpy(), np.eye(2)[LABELS.numpy()]
+    theta, velocity = start.double().numpy(), np.zeros(6)
+    for _ in range(steps):
+        exponents = np.exp(x @ theta[:4].reshape(2, 2).T + theta[4:])
+        error = (exponents / exponents.sum(axis=1, keepdims=True) - y) / len(x)
+        gradient = np.concatenate([(error.T @ x).ravel(), error.sum(axis=0)]) + decay * theta
+        velocity = momentum * velocity + gradient
+        theta = theta - rate * velocity
+    np.testing.assert_allclose(result.delta.numpy(), theta - start.numpy(), atol=1e-6)
+    assert result.samples_seen == 12  # 4 steps of 3
+
+
+def test_samples_seen_counts_repeats() -> None:
+    assert train(INPUTS, LABELS, epochs=3, batch_size=2).samples_seen == 9  # 3 passes of 3
+    assert train(INPUTS, LABELS, steps=5, batch_size=2).samples_seen == 10  # 5 steps of 2
+
+
+def test_momentum_does_not_outlive_a_round() -> None:
+    first = train(INPUTS, LABELS, steps=3, momentum=0.9)
+    again = train(INPUTS, LABELS, steps=3, momentum=0.9)
+    assert torch.equal(first.delta, again.delta)
+
+
+def test_the_model_is_left_at_the_trained_parameters() -> None:
+    model = build_model(Mlp(), (2,), 2, seed=3)
+    start = flat_parameters(model)
+    training, generator = Training(steps=2), round_generator(0, "a", 1)
+    result = train_locally(model, start, INPUTS, LABELS, training, generator)
+    torch.testing.assert_close(flat_parameters(model), start + result.delta)
+    assert result.delta.dtype == torch.float32
+
+
+def test_training_repeats_exactly_whatever_else_drew_random_numbers() -> None:
+    torch.manual_seed(1)
+    first = train(INPUTS, LABELS, epochs=3, batch_size=1)
+    torch.manual_seed(2)
+    assert torch.equal(first.delta, train(INPUTS, LABELS, epochs=3, batch_size=1).delta)
+
+
+def test_training_changes_neither_the_start_nor_the_data() -> None:
+    start, inputs, labels = torch.ones(6), INPUTS.clone(), LABELS.clone()
+    train(inputs, labels, start, steps=3)
+    assert start.tolist() == [1.0] * 6
+    assert torch.equal(inputs, INPUTS)
+    assert torch.equal(labels, LABELS)
+
+
+# -- Prediction --------------------------------------------------------------------------------
+
+
+def test_probabilities_do_not_depend_on_the_batch_size() -> None:
+    model = build_model(Mlp(), (2,), 3, seed=1)
+    whole = predict_probabilities(model, INPUTS)
+    torch.testing.assert_close(whole, predict_probabilities(model, INPUTS, batch_size=2))
+    assert whole.dtype == torch.float64
+    assert whole.shape == (3, 3)
+    torch.testing.assert_close(whole.sum(dim=1), torch.ones(3, dtype=torch.float64))
+
+
+def test_a_model_at_zero_knows_nothing() -> None:
+    probabilities = predict_probabilities(build_model(Logistic(), (2,), 4), INPUTS)
+    assert probabilities.tolist() == [[0.25] * 4] * 3

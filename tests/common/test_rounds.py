@@ -1,0 +1,212 @@
+"""The step from one round to the next, and its record."""
+
+import pytest
+import torch
+
+from common.algorithms.fedavg import FedAvg
+from common.algorithms.weight_erosion import WeightErosion, WeightErosionState
+from common.cohort import AgentId, Update
+from common.rounds import (
+    Absence,
+    Answer,
+    Rejection,
+    RoundRecord,
+    RunState,
+    advance,
+    needed_updates,
+    start,
+)
+from tests.client.small_study import make_study
+
+
+def update(
+    agent: AgentId, *delta: float, round_number: int = 1, num_samples: int = 10, seen: int = 10
+) -> Update:
+    values = torch.tensor(delta, dtype=torch.float32)
+    return Update(agent, round_number, values, num_samples, seen)
+
+
+def fedavg_round(
+    answers: dict[AgentId, Answer], state: RunState | None = None, quorum: int = 1
+) -> tuple[RunState, RoundRecord]:
+    algorithm = FedAvg().build()
+    before = state or start(algorithm, torch.tensor([1.0, 1.0]))
+    return advance(before, algorithm, answers, arm="fedavg", user="own", quorum=quorum)
+
+
+def test_a_round_moves_the_parameters_by_the_aggregate() -> None:
+    after, record = fedavg_round(
+        {"own": update("own", 3.0, 4.0), "b": update("b", -3.0, 4.0, num_samples=30, seen=7)}
+    )
+    # 1/4 (3, 4) + 3/4 (-3, 4) = (-1.5, 4), from (1, 1)
+    assert after.params.tolist() == [-0.5, 5.0]
+    assert after.round == 1
+    assert after.weights == {"own": 1.0, "b": 3.0}
+    assert (record.arm, record.round, record.outcome, record.note) == ("fedavg", 1, "done", "")
+    own, b = record.hospitals["own"], record.hospitals["b"]
+    assert (own.outcome, own.distance, own.weight_after) == ("accepted", 0.0, 1.0)
+    assert (b.outcome, b.distance) == ("accepted", 1.2)  # |(-6, 0)| / 5
+    assert (b.weight_before, b.weight_after) == (None, 3.0)
+    assert (b.num_samples, b.samples_seen) == (30, 7)
+
+
+def test_an_absent_and_a_rejected_hospital_are_recorded_with_the_reason() -> None:
+    first, _ = fedavg_round({"own": update("own", 1.0, 0.0), "b": update("b", 0.0, 1.0)})
+    after, record = fedavg_round(
+        {
+            "own": update("own", 1.0, 0.0, round_number=2),
+            "b": Absence("did not answer within 2 s"),
+            "c": Rejection("round 1, expected 2"),
+        },
+        state=first,
+    )
+    b, c = record.hospitals["b"], record.hospitals["c"]
+    assert (b.outcome, b.reason) == ("absent", "did not answer within 2 s")
+    assert (b.weight_before, b.weight_after) == (1.0, 1.0)
+    assert (c.outcome, c.reason) == ("rejected", "round 1, expected 2")
+    assert (c.weight_before, c.weight_after, c.distance) == (None, None, None)
+    assert after.weights == {"own": 1.0, "b": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("own", "note"),
+    [
+        (None, "the user's own site was not connected"),
+        (Absence("did not answer within 2 s"), "the user's own site did not answer within 2 s"),
+        (
+            Rejection("a value that is not finite"),
+            "the user's own update was rejected: a value that is not finite",
+        ),
+    ],
+)
+def test_a_round_without_the_user_is_skipped_and_the_parameters_stay(
+    own: Answer | None, note: str
+) -> None:
+    before, _ = fedavg_round({"own": update("own", 1.0, 0.0), "b": update("b", 0.0, 1.0)})
+    answers: dict[AgentId, Answer] = {"b": update("b", 5.0, 5.0, round_number=2)}
+    if own is not None:
+        answers["own"] = own
+    after, record = fedavg_round(answers, state=before)
+    assert (record.outcome, record.note, record.round) == ("skipped", note, 2)
+    assert torch.equal(after.params, before.params)
+    assert after.weights == before.weights
+    assert after.algorithm_state == before.algorithm_state
+    assert (after.round, after.skipped_in_a_row) == (2, 1)
+
+
+def test_a_round_below_the_quorum_is_skipped() -> None:
+    answers: dict[AgentId, Answer] = {
+        "own": update("own", 1.0, 0.0),
+        "b": Absence("was not connected"),
+        "c": update("c", 1.0, 0.0),
+    }
+    _, record = fedavg_round(answers, quorum=3)
+    assert (record.outcome, record.note) == (
+        "skipped",
+        "2 usable updates, 3 are needed (federation.quorum)",
+    )
+    _, record = fedavg_round(answers, quorum=2)
+    assert record.outcome == "done"
+
+
+@pytest.mark.parametrize(("num_wanted", "needed"), [(5, 3), (4, 2), (3, 1), (1, 1)])
+def test_hospitals_that_are_not_asked_count_towards_the_quorum(
+    num_wanted: int, needed: int
+) -> None:
+    study = make_study(user="own", hospitals=["own", "b", "c", "d", "e"], federation={"quorum": 3})
+    assert needed_updates(study, num_wanted) == needed
+
+
+def test_finite_updates_whose_sum_overflows_skip_the_round() -> None:
+    huge = {"own": update("own", 3e38, 0.0), "b": update("b", 3e38, 0.0)}
+    before = RunState(0, torch.full((2,), 3e38), FedAvg().build().init(2))
+    after, record = fedavg_round(dict(huge), state=before)
+    assert record.outcome == "skipped"
+    assert torch.equal(after.params, before.params)
+
+
+def test_skipped_rounds_are_counted_in_a_row() -> None:
+    gone: dict[AgentId, Answer] = {"own": Absence("was not connected")}
+    state, _ = fedavg_round(gone)
+    state, _ = fedavg_round(gone, state=state)
+    assert state.skipped_in_a_row == 2
+    state, _ = fedavg_round({"own": update("own", 1.0, 0.0, round_number=3)}, state=state)
+    assert (state.round, state.skipped_in_a_row) == (3, 0)
+
+
+def erosion_state(**weights: float) -> RunState:
+    return RunState(
+        round=4,
+        params=torch.zeros(2),
+        algorithm_state=WeightErosionState(4, weights, dict.fromkeys(weights, 40)),
+        weights={"own": 1.0, **weights},
+    )
+
+
+@pytest.mark.parametrize(
+    "own", [update("own", 3.0, 4.0, round_number=5), Absence("was not connected")]
+)
+def test_a_hospital_that_is_asked_no_more_stays_in_the_record(own: Answer) -> None:
+    after, record = advance(
+        erosion_state(b=0.5, eroded=0.0),
+        WeightErosion().build(),
+        {"own": own, "b": update("b", 3.0, 4.0, round_number=5)},
+        arm="we",
+        user="own",
+        quorum=2,
+    )
+    eroded = record.hospitals["eroded"]
+    assert (eroded.outcome, eroded.weight_before, eroded.weight_after) == ("not_asked", 0.0, 0.0)
+    assert after.weights["eroded"] == 0.0
+
+
+def test_a_frozen_round_counts_as_skipped_and_keeps_all_weights() -> None:
+    before = erosion_state(b=0.5)
+    after, record = advance(
+        before,
+        WeightErosion(zero_norm="freeze").build(),
+        {
+            "own": update("own", 0.0, 0.0),
+            "b": update("b", 1.0, 0.0),
+            "new": update("new", 1.0, 0.0),
+        },
+        arm="we",
+        user="own",
+        quorum=2,
+    )
+    assert record.outcome == "skipped"
+    assert (after.round, after.skipped_in_a_row) == (5, 1)
+    assert torch.equal(after.params, before.params)
+    assert after.algorithm_state == before.algorithm_state
+    assert record.hospitals["b"].distance is None  # infinite, which JSON does not know
+    assert record.hospitals["b"].weight_after == 0.5
+
+
+def test_a_stopped_round_keeps_the_parameters() -> None:
+    before = erosion_state(b=0.5)
+    after, record = advance(
+        before,
+        WeightErosion(zero_norm="stop").build(),
+        {"own": update("own", 0.0, 0.0), "b": update("b", 1.0, 0.0)},
+        arm="we",
+        user="own",
+        quorum=2,
+    )
+    assert record.outcome == "stopped"
+    assert torch.equal(after.params, before.params)
+
+
+def test_advancing_leaves_the_state_before_as_it_was() -> None:
+    before = erosion_state(b=0.5)
+    params = before.params.clone()
+    advance(
+        before,
+        WeightErosion().build(),
+        {"own": update("own", 3.0, 4.0), "b": update("b", 6.0, 8.0)},
+        arm="we",
+        user="own",
+        quorum=2,
+    )
+    assert torch.equal(before.params, params)
+    assert before.weights == {"own": 1.0, "b": 0.5}
+    assert before.algorithm_state == WeightErosionState(4, {"b": 0.5}, {"b": 40})

@@ -1,0 +1,420 @@
+"""The study file: what it accepts, and what it says to a file that it refuses."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.algorithms import REGISTRY
+from common.errors import StudyError
+from common.study import Study, canonical, load_study, study_from_json
+
+TABLE = """
+name = "demo"
+user = "a"
+hospitals = ["a", "b", "c"]
+rounds = 30
+[task]
+kind = "tabular"
+target = "outcome"
+classes = ["benign", "malignant"]
+features = ["age", {name = "sex", categories = [0, 1]}, {name = "bp", range = [50, 250]}]
+[model]
+name = "mlp"
+hidden = [8]
+[training]
+steps = 5
+[arms.weight_erosion]
+distance_penalty = 0.02
+[arms.fedavg]
+[arms.local]
+"""
+ARMS = TABLE[TABLE.index("[arms.weight_erosion]") :]
+IMAGES = (
+    TABLE[: TABLE.index("[task]")]
+    + '[task]\nkind = "image"\nshape = [1, 28, 28]\nclasses = ["cat", "dog"]\n'
+    + TABLE[TABLE.index("[model]") :]
+)
+
+
+def loaded(tmp_path: Path, text: str) -> Study:
+    file = tmp_path / "study.toml"
+    file.write_text(text, encoding="utf-8")
+    return load_study(file)
+
+
+def refusal(tmp_path: Path, text: str) -> list[str]:
+    with pytest.raises(StudyError) as raised:
+        loaded(tmp_path, text)
+    first, *lines = str(raised.value).splitlines()
+    assert first == f"Study file {tmp_path / 'study.toml'}:"
+    return [line.removeprefix("  ") for line in lines]
+
+
+def changed(text: str, old: str, new: str) -> str:
+    assert text.count(old) == 1, f"{old!r} is {text.count(old)} times in the example"
+    return text.replace(old, new)
+
+
+# -- Good files --------------------------------------------------------------------------------
+
+
+def test_a_table_study_is_read(tmp_path: Path) -> None:
+    study = loaded(tmp_path, TABLE)
+    assert study.hospitals == ("a", "b", "c")
+    assert list(study.arms) == ["weight_erosion", "fedavg", "local"]
+    assert study.num_classes == 2
+    assert study.task.input_shape == (3,)  # age, sex (one 0/1 column), bp
+    assert study.comparison == ("weight_erosion", "local")
+
+
+def test_an_image_study_is_read(tmp_path: Path) -> None:
+    assert loaded(tmp_path, IMAGES).task.input_shape == (1, 28, 28)
+
+
+def test_arms_without_parameters_can_be_listed(tmp_path: Path) -> None:
+    text = TABLE.removesuffix(ARMS).replace(
+        "rounds = 30", 'rounds = 30\narms = ["local", "fedavg"]'
+    )
+    study = loaded(tmp_path, text)
+    assert [arm.algorithm for arm in study.arms.values()] == ["local", "fedavg"]
+    assert study.comparison == ("fedavg", "local")
+
+
+def test_an_arm_may_have_a_name_of_its_own(tmp_path: Path) -> None:
+    text = changed(TABLE, "[arms.fedavg]", '[arms.slow]\nalgorithm = "weight_erosion"')
+    assert loaded(tmp_path, text).arms["slow"].algorithm == "weight_erosion"
+
+
+@pytest.mark.parametrize(
+    ("arms", "comparison"),
+    [
+        (["weight_erosion", "fedavg", "local"], ("weight_erosion", "local")),
+        (["local", "fedavg", "weight_erosion"], ("fedavg", "local")),
+        (["weight_erosion", "fedavg"], ("weight_erosion", "fedavg")),
+        (["local"], None),
+    ],
+)
+def test_the_comparison_is_the_first_arm_with_local_training(
+    tmp_path: Path, arms: list[str], comparison: tuple[str, str] | None
+) -> None:
+    text = TABLE.removesuffix(ARMS) + "".join(f"[arms.{arm}]\n" for arm in arms)
+    assert loaded(tmp_path, text).comparison == comparison
+
+
+def test_a_declared_comparison_is_taken(tmp_path: Path) -> None:
+    study = loaded(tmp_path, TABLE + '[evaluation]\ncompare = ["fedavg", "weight_erosion"]\n')
+    assert study.comparison == ("fedavg", "weight_erosion")
+
+
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        (1, "1"),
+        (1.0, "1"),
+        (" 1 ", "1"),
+        ("1.50", "1.5"),
+        ("-0.0", "0"),
+        (" benign ", "benign"),
+        ("E11.9", "E11.9"),
+        # Beyond 2^53 a float would make two codes one.
+        ("900000000000207008", "900000000000207008"),
+        ("900000000000207009", "900000000000207009"),
+    ],
+)
+def test_codes_are_compared_by_their_value(value: object, code: str) -> None:
+    assert canonical(value) == code
+
+
+# -- Bad files ---------------------------------------------------------------------------------
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match=r"There is no study file at .*nowhere\.toml"):
+        load_study(tmp_path / "nowhere.toml")
+
+
+def test_malformed_toml_is_told_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match=r"is not valid TOML: .*line 5, column 10\)"):
+        loaded(tmp_path, changed(TABLE, "rounds = 30", "rounds = = 30"))
+
+
+def test_an_empty_file_is_told_what_it_needs(tmp_path: Path) -> None:
+    needed = ("name", "user", "hospitals", "rounds", "task", "model", "training", "arms")
+    assert refusal(tmp_path, "") == [f"{key} is missing; add it" for key in needed]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        # Keys and values
+        ("rounds = 30", "rounds = 0", "rounds = 0; it must be 1 or more"),
+        ("rounds = 30", "rounds = 2.5", "rounds = 2.5; it must be a whole number"),
+        ("rounds = 30", "rounds = 30\nsed = 1", "sed is not a known key; did you mean seed?"),
+        ("[training]\nsteps = 5\n", "", "training is missing; add it"),
+        (
+            'user = "a"',
+            'user = "A B"',
+            "user = 'A B'; use up to 48 small letters, digits, - and _, starting with a letter"
+            " or digit",
+        ),
+        (
+            "rounds = 30",
+            'rounds = 30\nscaling = "globally"',
+            "scaling = 'globally'; it must be 'none', 'local' or 'federated'",
+        ),
+        # Hospitals
+        (
+            'user = "a"',
+            'user = "z"',
+            "user = 'z' is not among the hospitals (a, b, c); add it there",
+        ),
+        ('"b", "c"]', '"b", "b"]', "hospitals: b named twice; name each hospital once"),
+        ('["a", "b", "c"]', "[]", "hospitals = []; give at least 1"),
+        (
+            '["a", "b", "c"]',
+            '["a"]',
+            "federation.quorum = 2; it must be 1 or less, as many as the study has hospitals",
+        ),
+        # Task
+        (
+            'kind = "tabular"',
+            'kind = "table"',
+            "task.kind = 'table'; it must be one of 'tabular', 'image'",
+        ),
+        ('kind = "tabular"\n', "", "task.kind is missing; it must be one of 'tabular', 'image'"),
+        ('target = "outcome"\n', "", "task.target is missing; add it"),
+        ('["benign", "malignant"]', '["benign"]', "task.classes = ['benign']; give at least 2"),
+        (
+            '["benign", "malignant"]',
+            '["benign", "benign"]',
+            "task.classes = ['benign', 'benign']; benign is given twice; it can mean one class"
+            " only",
+        ),
+        (
+            '["benign", "malignant"]',
+            '[{name = "no", values = [0]}, {name = "yes", values = [1, 0.0]}]',
+            "task.classes = [{'name': 'no', 'values': [0]}, {'name': 'yes', 'values':"
+            " [1, 0.0]}]; 0 is given twice; it can mean one class only",
+        ),
+        (
+            '"age"',
+            '"outcome"',
+            "task: outcome is named twice among target and features; a column has one role",
+        ),
+        (
+            "[50, 250]",
+            "[250, 50]",
+            "task.features[bp].range = [250, 50]; write it as [smallest, largest]",
+        ),
+        (
+            "range = ",
+            "rang = ",
+            "task.features[bp].rang is not a known key; did you mean range?",
+        ),
+        ("[0, 1]", "[0]", "task.features[sex].categories = [0]; give at least 2"),
+        ("[0, 1]", "[0, 0.0]", "task.features[sex].categories = [0, 0.0]; name each category once"),
+        # Model
+        (
+            'name = "mlp"',
+            'name = "mpl"',
+            "model.name = 'mpl'; it must be one of 'logistic', 'mlp', 'mnist_cnn', 'resnet18'",
+        ),
+        ("[8]", "[8, 0]", "model.hidden[1] = 0; it must be 1 or more"),
+        (
+            'name = "mlp"\nhidden = [8]',
+            'name = "mnist_cnn"',
+            "model.name = 'mnist_cnn' needs an image task; for a table use 'logistic' or 'mlp'",
+        ),
+        # Training
+        (
+            "steps = 5",
+            "steps = 5\nepochs = 1",
+            "training: give either steps (mini-batches a round) or epochs (passes a round)",
+        ),
+        (
+            "steps = 5\n",
+            "",
+            "training: give either steps (mini-batches a round) or epochs (passes a round)",
+        ),
+        (
+            "steps = 5",
+            'steps = 5\noptimizer = "adam"\nmomentum = 0.9',
+            "training: momentum belongs to optimizer = 'sgd'; leave it out with adam",
+        ),
+        (
+            "steps = 5",
+            "steps = 5\nlearning_rate = nan",
+            "training.learning_rate = nan; it must be a finite number",
+        ),
+        # Arms
+        (
+            "distance_penalty = 0.02",
+            "distance_penalty = -0.1",
+            "arms.weight_erosion.distance_penalty = -0.1; it must be 0 or more",
+        ),
+        (
+            "distance_penalty",
+            "distance_penalti",
+            "arms.weight_erosion.distance_penalti is not a known key;"
+            " did you mean distance_penalty?",
+        ),
+        (
+            "[arms.fedavg]",
+            "[arms.fedavg]\nsize_penalty = 1",
+            "arms.fedavg.size_penalty is not a known key; known here: algorithm, weighting",
+        ),
+        (
+            "[arms.fedavg]",
+            "[arms.fedvag]",
+            "arms.fedvag.algorithm = 'fedvag'; it must be one of {registered}",
+        ),
+        (
+            "[arms.fedavg]",
+            '[arms."Fed Avg"]\nalgorithm = "fedavg"',
+            "arms.Fed Avg = 'Fed Avg'; use up to 48 small letters, digits, - and _, starting"
+            " with a letter or digit",
+        ),
+        (ARMS, "[arms]", "arms = {}; give at least 1"),
+        # Evaluation and federation
+        (
+            "[training]",
+            '[evaluation]\ncompare = ["fedavg", "ditto"]\n[training]',
+            "evaluation.compare names the arm 'ditto'; the arms are weight_erosion, fedavg, local",
+        ),
+        (
+            "[training]",
+            '[evaluation]\ncompare = ["local", "local"]\n[training]',
+            "evaluation.compare = ['local', 'local']; name two different arms",
+        ),
+        (
+            "[training]",
+            "[evaluation]\ntest_share = 1.5\n[training]",
+            "evaluation.test_share = 1.5; it must be less than 1",
+        ),
+        (
+            "[training]",
+            "[federation]\nquorum = 9\n[training]",
+            "federation.quorum = 9; it must be 3 or less, as many as the study has hospitals",
+        ),
+    ],
+)
+def test_a_bad_table_study_is_refused(tmp_path: Path, old: str, new: str, sentence: str) -> None:
+    expected = sentence.replace("{registered}", ", ".join(map(repr, REGISTRY)))
+    assert refusal(tmp_path, changed(TABLE, old, new)) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        (
+            "rounds = 30",
+            'rounds = 30\nscaling = "federated"',
+            "scaling = 'federated'; an image task is scaled by task.mean and task.deviation,"
+            " so leave scaling out",
+        ),
+        (
+            "[1, 28, 28]",
+            "[2, 28, 28]",
+            "task.shape = [2, 28, 28]; write [channels, height, width] with 1 or 3 channels",
+        ),
+        ("[1, 28, 28]", "[1, 28]", "task.shape[2] is missing; add it"),
+        (
+            "[1, 28, 28]",
+            "[1, 28, 28]\ndeviation = [0]",
+            "task.deviation[0] = 0; it must be more than 0",
+        ),
+        (
+            "[1, 28, 28]",
+            "[3, 28, 28]\nmean = [0.5, 0.5]",
+            "task: mean = [0.5, 0.5]; give one value, or one for each channel"
+            " (shape = [3, 28, 28])",
+        ),
+    ],
+)
+def test_a_bad_image_study_is_refused(tmp_path: Path, old: str, new: str, sentence: str) -> None:
+    assert refusal(tmp_path, changed(IMAGES, old, new)) == [sentence]
+
+
+def test_an_unknown_algorithm_in_a_list_is_named(tmp_path: Path) -> None:
+    text = TABLE.removesuffix(ARMS).replace("rounds = 30", 'rounds = 30\narms = ["local", "fed"]')
+    (sentence,) = refusal(tmp_path, text)
+    assert sentence.startswith("arms[fed].algorithm = 'fed'; it must be one of 'weight_erosion'")
+
+
+# -- Sending -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", [TABLE, IMAGES])
+def test_a_sent_study_equals_the_original(tmp_path: Path, text: str) -> None:
+    study = loaded(tmp_path, text)
+    received = study_from_json(study.canonical_json())
+    assert received == study
+    assert received.digest == study.digest
+    assert list(received.arms) == list(study.arms)  # the first arm is the one that is compared
+    assert "\n" not in study.canonical_json()
+
+
+def test_sending_leaves_the_testbed_at_home(tmp_path: Path) -> None:
+    bare = loaded(tmp_path, TABLE)
+    study = loaded(tmp_path, TABLE + '[testbed]\nsource = "breast-cancer"\n')
+    assert study.digest == bare.digest
+    assert study_from_json(study.canonical_json()) == bare
+
+
+def test_every_agreed_value_changes_the_digest(tmp_path: Path) -> None:
+    digests = {
+        loaded(tmp_path, changed(TABLE, *change)).digest
+        for change in (
+            ("rounds = 30", "rounds = 30"),
+            ("rounds = 30", "rounds = 31"),
+            ("rounds = 30", "rounds = 30\nseed = 1"),
+            ("0.02", "0.03"),
+            ("[8]", "[9]"),
+            ("[50, 250]", "[50, 251]"),
+            ("[arms.fedavg]\n[arms.local]", "[arms.local]\n[arms.fedavg]"),
+        )
+    }
+    assert len(digests) == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "The study that was received is not JSON"),
+        ("[" * 100_000, "The study that was received is not JSON"),
+        ("[]", "The study that was received is not a JSON object"),
+        ('{"name": "x"}', "user is missing"),
+    ],
+)
+def test_what_is_no_study_is_refused(text: str, message: str) -> None:
+    with pytest.raises(StudyError, match=message):
+        study_from_json(text)
+
+
+# -- Schema ------------------------------------------------------------------------------------
+
+
+def properties(schema: dict[str, Any], name: str) -> dict[str, Any]:
+    found: dict[str, Any] = schema["$defs"][name]["properties"]
+    return found
+
+
+def test_the_json_schema_knows_every_key() -> None:
+    schema = Study.model_json_schema()
+    assert set(schema["properties"]) == set(Study.model_fields)
+    assert schema["additionalProperties"] is False
+    assert properties(schema, "WeightErosion")["distance_penalty"]["minimum"] == 0
+    json.dumps(schema)
+
+
+def test_the_json_schema_allows_the_short_forms() -> None:
+    schema = Study.model_json_schema()
+    task = properties(schema, "TabularTask")
+    assert {"type": "string"} in task["features"]["items"]["anyOf"]
+    assert {"type": "string"} in task["classes"]["items"]["anyOf"]
+    assert {"type": "array", "items": {"type": "string"}} in [
+        {key: form[key] for key in ("type", "items") if key in form}
+        for form in schema["properties"]["arms"]["anyOf"]
+    ]

@@ -1,0 +1,274 @@
+"""Weight Erosion: equations 4 to 6 by hand, its corner cases, and a second implementation."""
+
+from collections.abc import Mapping, Sequence
+from math import ceil, floor
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from common.algorithms.weight_erosion import SizeUnit, WeightErosion, WeightErosionState
+from common.cohort import MemoryCohort, Update
+
+
+def update(agent: str, *delta: float, num_samples: int = 10, samples_seen: int = 10) -> Update:
+    return Update(agent, 1, torch.tensor(delta, dtype=torch.float32), num_samples, samples_seen)
+
+
+def cohort(own: Update, *others: Update) -> MemoryCohort:
+    return MemoryCohort(own, {other.agent: other for other in others})
+
+
+def known(**weights: float) -> WeightErosionState:
+    return WeightErosionState(round=5, weights=weights, samples_seen=dict.fromkeys(weights, 50))
+
+
+def test_three_rounds_by_hand() -> None:
+    algorithm = WeightErosion(distance_penalty=0.1, size_penalty=0.5).build()
+    own = update("own", 3.0, 4.0)  # |g_0| = 5
+    near = update("near", 3.0, 5.0, num_samples=10)  # |(0, 1)| / 5 = 0.2
+    far = update("far", -3.0, 4.0, num_samples=20)  # |(-6, 0)| / 5 = 1.2
+    every_round = cohort(own, near, far)
+
+    # Round 1, nothing seen: k = 0 for both.
+    first = algorithm.update(algorithm.init(2), every_round)
+    # near 1 - 0.1 0.2 = 0.98; far 1 - 0.1 1.2 = 0.88
+    assert first.weights == pytest.approx({"own": 1.0, "near": 0.98, "far": 0.88})
+    # ((3, 4) + 0.98 (3, 5) + 0.88 (-3, 4)) / (1 + 0.98 + 0.88) = (3.30, 12.42) / 2.86
+    assert first.delta.tolist() == pytest.approx([3.30 / 2.86, 12.42 / 2.86])
+
+    # Round 2: 10 samples each were seen, so k = 10 // 10 = 1 for near and 10 // 20 = 0 for far.
+    second = algorithm.update(first.state, every_round)
+    # near 0.98 - 1.5 0.02 = 0.95; far 0.88 - 0.12 = 0.76
+    assert second.weights == pytest.approx({"own": 1.0, "near": 0.95, "far": 0.76})
+    # ((3, 4) + 0.95 (3, 5) + 0.76 (-3, 4)) / 2.71 = (3.57, 11.79) / 2.71
+    assert second.delta.tolist() == pytest.approx([3.57 / 2.71, 11.79 / 2.71])
+
+    # Round 3: k = 20 // 10 = 2 for near and 20 // 20 = 1 for far.
+    third = algorithm.update(second.state, every_round)
+    # near 0.95 - 2 0.02 = 0.91; far 0.76 - 1.5 0.12 = 0.58
+    assert third.weights == pytest.approx({"own": 1.0, "near": 0.91, "far": 0.58})
+    # ((3, 4) + 0.91 (3, 5) + 0.58 (-3, 4)) / 2.49 = (3.99, 10.87) / 2.49
+    assert third.delta.tolist() == pytest.approx([3.99 / 2.49, 10.87 / 2.49])
+    assert third.state.round == 3
+    assert third.state.samples_seen == {"near": 30, "far": 30}
+
+
+@pytest.mark.parametrize(
+    ("unit", "weights"),
+    [
+        # |S| = 10, b = 4, 12 samples seen a round; with d = 1, p_d = 0.01, p_s = 1 round r takes
+        # 0.01 (1 + k).
+        ("seen", [0.99, 0.97, 0.94, 0.90]),  # k = 12 (r-1) // 10 = 0, 1, 2, 3
+        ("formula", [0.99, 0.98, 0.97, 0.95]),  # k = 4 (r-1) // 10 = 0, 0, 0, 1
+        ("completed_passes", [0.99, 0.98, 0.96, 0.94]),  # k = r // ceil(10/4) = 0, 0, 1, 1
+        ("batches", [0.99, 0.97, 0.94, 0.89]),  # k = 4 (r-1) // ceil(10/4) = 0, 1, 2, 4
+    ],
+)
+def test_each_size_unit_counts_in_its_own_way(unit: SizeUnit, weights: list[float]) -> None:
+    settings = WeightErosion(distance_penalty=0.01, size_penalty=1.0, size_unit=unit, batch_size=4)
+    algorithm = settings.build()
+    own = update("own", 3.0, 4.0)
+    twice = update("twice", 6.0, 8.0, num_samples=10, samples_seen=12)  # |(3, 4)| / 5 = 1
+    state, course = algorithm.init(2), []
+    for _ in weights:
+        step = algorithm.update(state, cohort(own, twice))
+        state = step.state
+        course.append(step.weights["twice"])
+    assert course == pytest.approx(weights)
+
+
+def test_without_a_batch_size_the_rounds_samples_count_as_b() -> None:
+    algorithm = WeightErosion(distance_penalty=0.01, size_penalty=1.0, size_unit="formula").build()
+    peer = update("peer", 6.0, 8.0, num_samples=10, samples_seen=25)
+    state = algorithm.init(2)
+    for _ in range(2):
+        step = algorithm.update(state, cohort(update("own", 3.0, 4.0), peer))
+        state = step.state
+    # round 1: k = 0; round 2: k = 1 25 // 10 = 2: 1 - 0.01 - 0.03
+    assert step.weights["peer"] == pytest.approx(0.96)
+
+
+def test_a_weight_stops_at_zero_and_the_hospital_is_asked_no_more() -> None:
+    algorithm = WeightErosion(distance_penalty=0.6).build()
+    own, across = update("own", 3.0, 4.0), update("across", -3.0, 4.0)  # d = 1.2, p_d d = 0.72
+    first = algorithm.update(algorithm.init(2), cohort(own, across))
+    assert first.weights["across"] == pytest.approx(0.28)
+    assert algorithm.asks(first.state, "across")
+    second = algorithm.update(first.state, cohort(own, across))
+    assert second.weights["across"] == 0.0
+    assert not algorithm.asks(second.state, "across")
+    assert torch.equal(second.delta, own.delta)
+    third = algorithm.update(second.state, cohort(own, update("across", 3.0, 4.0)))  # d = 0
+    assert third.weights["across"] == 0.0
+
+
+def test_a_hospital_that_was_never_seen_is_asked() -> None:
+    algorithm = WeightErosion().build()
+    assert algorithm.asks(algorithm.init(2), "anyone")
+
+
+def test_an_absent_hospital_keeps_its_weight_and_its_counter() -> None:
+    algorithm = WeightErosion().build()
+    step = algorithm.update(
+        known(here=0.9, away=0.4), cohort(update("own", 3.0, 4.0), update("here", 3.0, 4.0))
+    )
+    assert step.weights["away"] == 0.4
+    assert step.state.weights["away"] == 0.4
+    assert step.state.samples_seen == {"here": 60, "away": 50}
+
+
+def test_an_absent_hospital_has_no_part_in_the_average() -> None:
+    algorithm = WeightErosion(distance_penalty=0.0).build()
+    own, here = update("own", 1.0, 0.0), update("here", 0.0, 1.0)
+    step = algorithm.update(known(here=0.5, away=1.0), cohort(own, here))
+    # ((1, 0) + 0.5 (0, 1)) / 1.5
+    assert step.delta.tolist() == pytest.approx([2 / 3, 1 / 3])
+
+
+@pytest.mark.parametrize(
+    ("newcomer", "weights", "expected"),
+    [
+        ("median", {"b": 0.9, "c": 0.8, "d": 0.1}, 0.8),
+        ("mean", {"b": 0.9, "c": 0.8, "d": 0.1}, 0.6),  # 1.8 / 3
+        ("median", {"b": 0.9, "c": 0.0}, 0.45),  # eroded hospitals count
+        ("mean", {"b": 0.0, "c": 0.0}, 0.0),
+    ],
+)
+def test_a_late_joiner_starts_from_the_others(
+    newcomer: str, weights: dict[str, float], expected: float
+) -> None:
+    algorithm = WeightErosion.model_validate({"newcomer": newcomer}).build()
+    own, late = update("own", 3.0, 4.0), update("late", 3.0, 4.0)  # d = 0: nothing erodes
+    step = algorithm.update(known(**weights), cohort(own, late))
+    assert step.weights["late"] == pytest.approx(expected)
+    assert step.state.samples_seen["late"] == 10
+
+
+def test_a_late_joiner_erodes_in_its_first_round_too() -> None:
+    algorithm = WeightErosion(distance_penalty=0.1).build()
+    own, late = update("own", 3.0, 4.0), update("late", 6.0, 8.0)  # d = 1
+    step = algorithm.update(known(b=0.8), cohort(own, late))
+    assert step.weights["late"] == pytest.approx(0.7)  # k = 0: it has trained nothing yet
+
+
+def test_everyone_in_the_first_round_starts_at_one() -> None:
+    algorithm = WeightErosion(distance_penalty=0.0).build()
+    step = algorithm.update(
+        algorithm.init(1), cohort(update("own", 1.0), update("a", 2.0), update("b", 3.0))
+    )
+    assert step.weights == {"own": 1.0, "a": 1.0, "b": 1.0}
+
+
+def test_freezing_leaves_everything_where_the_users_update_is_zero() -> None:
+    before = known(peer=0.7)
+    algorithm = WeightErosion(zero_norm="freeze").build()
+    step = algorithm.update(before, cohort(update("own", 0.0, 0.0), update("peer", 1.0, 0.0)))
+    assert step.outcome == "skipped"
+    assert "norm zero" in step.note
+    assert step.state == before
+    assert step.weights == {"own": 1.0, "peer": 0.7}
+    assert step.delta.tolist() == [0.0, 0.0]
+
+
+def test_eroding_takes_all_weight_where_the_users_update_is_zero() -> None:
+    algorithm = WeightErosion(zero_norm="erode").build()
+    step = algorithm.update(
+        known(peer=0.7, away=0.5), cohort(update("own", 0.0, 0.0), update("peer", 1.0, 0.0))
+    )
+    assert step.outcome == "done"
+    assert step.weights == {"own": 1.0, "peer": 0.0, "away": 0.5}  # away was not there to compare
+    assert not algorithm.asks(step.state, "peer")
+    assert step.state.round == 6
+    assert step.delta.tolist() == [0.0, 0.0]
+
+
+def test_stopping_ends_the_run_where_the_users_update_is_zero() -> None:
+    before = known(peer=0.7)
+    algorithm = WeightErosion(zero_norm="stop").build()
+    step = algorithm.update(before, cohort(update("own", 0.0, 0.0), update("peer", 1.0, 0.0)))
+    assert step.outcome == "stopped"
+    assert step.state == before
+
+
+def test_an_update_up_to_the_bound_counts_as_zero() -> None:
+    algorithm = WeightErosion(zero_norm_below=0.1).build()
+    peer = update("peer", 1.0)
+    assert algorithm.update(algorithm.init(1), cohort(update("own", 0.09), peer)).outcome != "done"
+    assert algorithm.update(algorithm.init(1), cohort(update("own", 0.11), peer)).outcome == "done"
+
+
+# -- A second implementation, straight from the paper, in float64 numpy -----------------------
+
+Answer = tuple[NDArray[np.float32], int, int]  # g_i, |S_i|, samples seen this round
+
+
+def paper(
+    rounds: Sequence[Mapping[str, Answer]], *, p_d: float, p_s: float, b: int, unit: str
+) -> list[tuple[dict[str, float], NDArray[np.float64]]]:
+    """(alpha after, aggregate) of every round."""
+    alpha: dict[str, float] = {}
+    seen: dict[str, int] = {}
+    course = []
+    for r, answers in enumerate(rounds, start=1):
+        g_0 = answers["user"][0].astype(np.float64)
+        start = float(np.median(list(alpha.values()))) if alpha else 1.0
+        numerator, denominator = g_0.copy(), 1.0
+        new = {}
+        for i, (delta, size, used) in answers.items():
+            if i == "user":
+                continue
+            g_i = delta.astype(np.float64)
+            d = np.linalg.norm(g_i - g_0) / np.linalg.norm(g_0)
+            k = {
+                "formula": floor((r - 1) * b / size),
+                "seen": floor(seen.get(i, 0) / size),
+                "completed_passes": floor(r / ceil(size / b)),
+                "batches": floor((r - 1) * b / ceil(size / b)),
+            }[unit]
+            new[i] = max(0.0, alpha.get(i, start) - (1 + p_s * k) * p_d * float(d))
+            numerator += new[i] * g_i
+            denominator += new[i]
+            seen[i] = seen.get(i, 0) + used
+        alpha |= new
+        course.append((dict(alpha), numerator / denominator))
+    return course
+
+
+@pytest.mark.parametrize("unit", ["seen", "formula", "completed_passes", "batches"])
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    p_d=st.sampled_from([0.0, 0.01, 0.1, 0.5]),
+    p_s=st.sampled_from([0.0, 0.2, 2.0]),
+    b=st.integers(1, 40),
+)
+def test_random_rounds_agree_with_the_papers_formula(
+    unit: SizeUnit, seed: int, p_d: float, p_s: float, b: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    sizes = {name: int(rng.integers(1, 60)) for name in ("user", "a", "b", "c", "d")}
+    rounds: list[dict[str, Answer]] = [
+        {
+            name: (rng.normal(1.0, 0.5, 6).astype(np.float32), size, int(rng.integers(1, 50)))
+            for name, size in sizes.items()
+            if name == "user" or rng.random() < 0.7  # absent now and then, and late joiners
+        }
+        for _ in range(8)
+    ]
+    algorithm = WeightErosion(
+        distance_penalty=p_d, size_penalty=p_s, size_unit=unit, batch_size=b
+    ).build()
+    state = algorithm.init(6)
+    expected = paper(rounds, p_d=p_d, p_s=p_s, b=b, unit=unit)
+    for answers, (alpha, aggregate) in zip(rounds, expected, strict=True):
+        updates = [
+            Update(name, 1, torch.from_numpy(g), size, used)
+            for name, (g, size, used) in answers.items()
+        ]
+        step = algorithm.update(state, cohort(*updates))
+        state = step.state
+        assert step.weights == pytest.approx({"user": 1.0} | alpha, abs=1e-5)
+        np.testing.assert_allclose(step.delta.numpy(), aggregate, atol=1e-5)

@@ -1,0 +1,171 @@
+"""A real deployment for tests: the coordinator in this process, every site a process of its own."""
+
+import multiprocessing
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from client.hospital import Hospital
+from client.site_file import load_site
+from common.errors import ErosionError
+from common.rounds import RoundRecord
+from common.study import Study
+from server.coordinator import Coordinator
+from server.link import Link
+from server.result import Result
+from server.run_folder import RunFolder, new_run_folder
+from tests.e2e import programs
+
+# Processes forked from one that has imported everything start in milliseconds.
+_processes = multiprocessing.get_context("forkserver")
+multiprocessing.set_forkserver_preload(["torch", "tests.e2e.programs"])
+
+
+def small_study(**changes: Any) -> Study:
+    """Three hospitals, two features, a few rounds."""
+    values: dict[str, Any] = {
+        "name": "small",
+        "user": "alice",
+        "hospitals": ["alice", "bob", "carol"],
+        "rounds": 4,
+        "seed": 3,
+        "task": {
+            "kind": "tabular",
+            "target": "ill",
+            "classes": ["no", "yes"],
+            "features": ["age", "dose"],
+        },
+        "scaling": "federated",
+        "model": {"name": "logistic"},
+        "training": {"steps": 3, "batch_size": 8, "learning_rate": 0.5},
+        "arms": {"weight_erosion": {"distance_penalty": 0.1}, "fedavg": {}, "local": {}},
+        "evaluation": {"test_share": 0.5, "bootstrap": 100},
+        "federation": {"round_deadline_seconds": 20.0, "join_deadline_seconds": 30.0},
+    }
+    return Study.model_validate({**values, **changes})
+
+
+class Recorder:
+    """An observer that remembers."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[Any, ...]] = []
+        self.records: list[RoundRecord] = []
+        self.changed = threading.Condition()
+
+    def _note(self, *event: Any) -> None:
+        with self.changed:
+            self.events.append(event)
+            self.changed.notify_all()
+
+    def wait_for(self, wanted: Callable[[], bool], seconds: float = 30.0) -> None:
+        with self.changed:
+            assert self.changed.wait_for(wanted, seconds), self.events
+
+    def listening(self, study: Study, address: str, run_folder: str) -> None:
+        self._note("listening", address)
+
+    def joined(self, hospital: str, num_samples: int, missing: Sequence[str]) -> None:
+        self._note("joined", hospital)
+
+    def declined(self, hospital: str, reason: str) -> None:
+        self._note("declined", hospital, reason)
+
+    def left(self, hospital: str) -> None:
+        self._note("left", hospital)
+
+    def arm_started(self, arm: str, rounds: int) -> None:
+        self._note("arm_started", arm)
+
+    def round_finished(self, record: RoundRecord) -> None:
+        self.records.append(record)
+        self._note("round", record.arm, record.round)
+
+    def arm_finished(self, arm: str) -> None:
+        self._note("arm_finished", arm)
+
+    def finished(self, result: Result, run_folder: str) -> None:
+        self._note("finished")
+
+
+class Federation:
+    """Use as a context manager: nothing that it started outlives it."""
+
+    def __init__(self, study: Study, folder: Path) -> None:
+        self.study, self.folder = study, folder
+        self.observer = Recorder()
+        self.link = Link("127.0.0.1:0")
+        self.link.start()
+        self.run_folder: RunFolder = new_run_folder(folder / "runs", study)
+        self.coordinator = Coordinator(study, self.link, self.run_folder, self.observer)
+        self.sites: dict[str, BaseProcess] = {}
+        self.result: Result | None = None
+        self.error: ErosionError | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> "Federation":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.sites.values():
+            process.kill()
+            process.join(10)
+        self.link.stop(completed=False)
+        self._thread.join(10) if self._thread.ident else None
+        for process in self.sites.values():
+            with suppress(ValueError):
+                process.close()
+
+    def site_file(self, name: str, index: int | None = None) -> Path:
+        """Write a hospital's data and site file; its patients depend on its name alone."""
+        folder = self.folder / (name if index is None else f"{name}-{index}")
+        folder.mkdir(exist_ok=True)
+        draws = np.random.default_rng(sum(map(ord, name)))
+        rows = draws.normal(size=(60, 2)) + 1
+        ill = np.where(rows @ [1.0, -0.5] + draws.normal(size=60) * 0.5 > 0.5, "yes", "no")
+        lines = [f"{a:.4f},{d:.4f},{i}" for (a, d), i in zip(rows, ill, strict=True)]
+        (folder / "data.csv").write_text("\n".join(["age,dose,ill", *lines]) + "\n")
+        path = folder / "site.toml"
+        path.write_text(
+            f'name = "{name}"\n[data]\npath = "data.csv"\n'
+            f'[coordinator]\naddress = "{self.link.address}"\n'
+        )
+        return path
+
+    def start_site(
+        self, name: str, program: Callable[[str], None] = programs.honest, index: int | None = None
+    ) -> BaseProcess:
+        """Start a site as a process of its own."""
+        path = self.site_file(name, index)
+        process = _processes.Process(target=program, args=(str(path),), daemon=True)
+        process.start()
+        self.sites[name if index is None else f"{name}-{index}"] = process
+        return process
+
+    def start(self) -> None:
+        """Start the coordinator."""
+        self._thread.start()
+
+    def finish(self, seconds: float = 60.0) -> Result:
+        """The result, within `seconds`."""
+        self._thread.join(seconds)
+        assert not self._thread.is_alive(), f"still running: {self.observer.events}"
+        if self.error is not None:
+            raise self.error
+        assert self.result is not None
+        return self.result
+
+    def hospital(self, name: str) -> Hospital:
+        """The same hospital in this process, for a simulation."""
+        return Hospital(load_site(self.site_file(name)))
+
+    def _run(self) -> None:
+        try:
+            self.result = self.coordinator.run()
+        except ErosionError as problem:
+            self.error = problem

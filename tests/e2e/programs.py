@@ -1,0 +1,149 @@
+"""What runs in the site processes of the end-to-end tests: honest sites and misbehaving ones."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from client.agent import Agent
+from client.app import make_app
+from client.fleet import FleetConnection
+from client.hospital import Hospital
+from client.site_file import load_site
+from common import wire
+from common.errors import ErosionError
+from common.logs import configure_logging
+from common.messages import TrainResult
+
+Spoil = Callable[[TrainResult], TrainResult]
+
+
+def honest(site_file: str) -> None:
+    """What `erosion client` does."""
+    run(site_file, lambda message, answer: answer(message))
+
+
+def run(
+    site_file: str, answer_train: Callable[[Message, Callable[[Message], Message]], Message]
+) -> None:
+    """A site whose answers to train requests go through `answer_train`."""
+    configure_logging(0)
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    site = load_site(Path(site_file))
+    app = make_app(Hospital(site))
+
+    class Spoiled(ClientApp):
+        def __call__(self, message: Message, context: Context) -> Message:
+            if message.metadata.message_type != wire.TRAIN:
+                return app(message, context)
+            return answer_train(message, lambda m: app(m, context))
+
+    agent = Agent(
+        lambda: FleetConnection(site.coordinator.address),
+        Spoiled(),
+        address=site.coordinator.address,
+    )
+    try:
+        agent.run()
+    except ErosionError as problem:
+        print(problem, flush=True)
+        os._exit(problem.exit_code)
+
+
+def _spoiled(site_file: str, spoil: Spoil) -> None:
+    def answer_train(message: Message, answer: Callable[[Message], Message]) -> Message:
+        result = spoil(wire.decode_train_result(answer(message).content))
+        return Message(wire.encode_train_result(result), reply_to=message)
+
+    run(site_file, answer_train)
+
+
+def _header(result: TrainResult, **changes: object) -> TrainResult:
+    return TrainResult(result.header.model_copy(update=changes), result.delta)
+
+
+def sends_nan(site_file: str) -> None:
+    _spoiled(site_file, lambda r: TrainResult(r.header, torch.full_like(r.delta, float("nan"))))
+
+
+def sends_a_wrong_shape(site_file: str) -> None:
+    _spoiled(site_file, lambda r: TrainResult(r.header, r.delta[:-1]))
+
+
+def sends_a_stale_round(site_file: str) -> None:
+    _spoiled(site_file, lambda r: _header(r, round=r.header.round - 1))
+
+
+def sends_a_negative_count(site_file: str) -> None:
+    _spoiled(site_file, lambda r: _header(r, num_samples=-4))
+
+
+def answers_as_another(site_file: str) -> None:
+    _spoiled(site_file, lambda r: _header(r, hospital="alice"))
+
+
+def sends_no_header(site_file: str) -> None:
+    def answer_train(message: Message, answer: Callable[[Message], Message]) -> Message:
+        reply = answer(message)
+        del reply.content["header"]
+        return reply
+
+    run(site_file, answer_train)
+
+
+def raises(site_file: str) -> None:
+    def answer_train(message: Message, answer: Callable[[Message], Message]) -> Message:
+        from flwr.app import Error
+
+        del answer
+        return Message(
+            Error(2, "bob: an unexpected ZeroDivisionError at the site"), reply_to=message
+        )
+
+    run(site_file, answer_train)
+
+
+def never_answers(site_file: str) -> None:
+    def answer_train(message: Message, answer: Callable[[Message], Message]) -> Message:
+        time.sleep(3600)
+        return answer(message)
+
+    run(site_file, answer_train)
+
+
+def is_slow_once(site_file: str) -> None:
+    """Misses the deadline of round 2 by far, then is quick again."""
+
+    def answer_train(message: Message, answer: Callable[[Message], Message]) -> Message:
+        if (message.metadata.group_id or "").endswith("/2"):
+            time.sleep(2.5)
+        return answer(message)
+
+    run(site_file, answer_train)
+
+
+def dies_in_round_2(site_file: str) -> None:
+    def answer_train(message: Message, answer: Callable[[Message], Message]) -> Message:
+        if (message.metadata.group_id or "").endswith("/2"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer(message)
+
+    run(site_file, answer_train)
+
+
+def dies_while_uploading(site_file: str) -> None:
+    """Announces its reply, sends part of it, and is gone."""
+
+    def half(self: FleetConnection, message: Message) -> None:
+        if message.metadata.message_type == wire.TRAIN:
+            FleetConnection._in_flight = staticmethod(lambda *_: os._exit(9))  # type: ignore[method-assign]
+        reply(self, message)
+
+    reply = FleetConnection.reply
+    FleetConnection.reply = half  # type: ignore[method-assign]
+    honest(site_file)

@@ -1,0 +1,291 @@
+"""A deployment over real gRPC between real processes."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from flwr.server.superlink.fleet.grpc_rere.fleet_servicer import FleetServicer
+from flwr.supercore.fab import Fab
+
+from common import checkpoint
+from common.errors import RunError
+from experiments.simulator import simulate
+from server.journal import read_journal
+from tests.e2e import programs
+from tests.e2e.federation import Federation, small_study
+
+
+def test_a_deployment_and_a_simulation_end_with_the_same_parameters(tmp_path: Path) -> None:
+    with Federation(small_study(), tmp_path) as federation:
+        for name in federation.study.hospitals:
+            federation.start_site(name)
+        federation.start()
+        result = federation.finish()
+
+        study = federation.study
+        simulated = simulate(study, {name: federation.hospital(name) for name in study.hospitals})
+        assert set(result.arms) == {"weight_erosion", "fedavg", "local"}
+        for arm, final in simulated.finals.items():
+            deployed = checkpoint.load(
+                federation.run_folder.checkpoint(arm), final, arm=arm, study_digest=study.digest
+            )
+            torch.testing.assert_close(deployed.params, final.params, rtol=1e-6, atol=1e-7)
+            assert deployed.weights == pytest.approx(final.weights)
+            assert result.arms[arm].metrics == simulated.evaluation.arms[arm]
+
+
+def test_every_round_is_in_the_journal_with_distances_weights_and_bytes(tmp_path: Path) -> None:
+    with Federation(small_study(arms={"weight_erosion": {}}), tmp_path) as federation:
+        for name in federation.study.hospitals:
+            federation.start_site(name)
+        federation.start()
+        federation.finish()
+        lines = list(read_journal(federation.run_folder.journal))
+    assert [line["round"] for line in lines] == [1, 2, 3, 4]
+    for line in lines:
+        bob = line["hospitals"]["bob"]
+        assert bob["outcome"] == "accepted"
+        assert bob["distance"] > 0
+        assert bob["weight_after"] < (bob["weight_before"] or 1.0)
+        assert bob["bytes_received"] > 0
+        assert line["user_metrics"]["num_samples"] == 30
+
+
+def test_an_eroded_hospital_is_not_asked_any_more(tmp_path: Path) -> None:
+    arms = {"weight_erosion": {"distance_penalty": 1000.0}}
+    with Federation(small_study(arms=arms), tmp_path) as federation:
+        for name in federation.study.hospitals:
+            federation.start_site(name)
+        federation.start()
+        federation.finish()
+        rounds = federation.observer.records
+    assert rounds[0].hospitals["bob"].outcome == "accepted"
+    assert [r.hospitals["bob"].outcome for r in rounds[1:]] == ["not_asked"] * 3
+    assert rounds[-1].hospitals["bob"].weight_after == 0.0
+
+
+def test_a_late_joiner_takes_part_from_the_round_in_which_it_comes(tmp_path: Path) -> None:
+    study = small_study(
+        rounds=60,
+        arms={"weight_erosion": {"distance_penalty": 0.001}},
+        federation={"join_deadline_seconds": 1.5, "round_deadline_seconds": 20.0},
+    )
+    with Federation(study, tmp_path) as federation:
+        federation.start_site("alice")
+        federation.start_site("bob")
+        federation.start()
+        federation.observer.wait_for(
+            lambda: ("round", "weight_erosion", 3) in federation.observer.events
+        )
+        federation.start_site("carol")
+        federation.finish()
+        outcomes = [r.hospitals["carol"].outcome for r in federation.observer.records]
+    assert outcomes[0] == "absent"
+    assert outcomes[-1] == "accepted"
+    assert outcomes == sorted(outcomes, key=["absent", "accepted"].index)
+
+
+def test_a_site_runs_only_code_that_it_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coordinator that ships a bundle, as Flower's own would, finds nobody who fetches it."""
+    fetched: list[str] = []
+    monkeypatch.setattr(
+        FleetServicer, "GetFab", lambda *_: fetched.append("bundle") or pytest.fail("fetched")
+    )
+    marker = tmp_path / "ran"
+    bundle = f"open({str(marker)!r}, 'w')".encode()
+    with Federation(small_study(arms={"fedavg": {}}, rounds=1), tmp_path) as federation:
+        state = federation.link._state
+        state.store_fab(Fab(hashlib.sha256(bundle).hexdigest(), bundle, {}))
+        run = state.run_ids[federation.link.grid.run.run_id]  # type: ignore[attr-defined]
+        run.run.fab_hash = hashlib.sha256(bundle).hexdigest()
+        for name in federation.study.hospitals:
+            federation.start_site(name)
+        federation.start()
+        federation.finish()
+    assert not fetched
+    assert not marker.exists()
+
+
+def test_the_run_folder_holds_all_that_predicting_needs(tmp_path: Path) -> None:
+    with Federation(small_study(rounds=1), tmp_path) as federation:
+        for name in federation.study.hospitals:
+            federation.start_site(name)
+        federation.start()
+        result = federation.finish()
+        folder = federation.run_folder
+    card = json.loads(folder.model_card.read_text())
+    assert card["task"]["features"][0]["name"] == "age"
+    assert len(card["scaling"]["mean"]) == 2
+    assert json.loads(folder.result.read_text())["verdict"]["text"] == result.verdict.text
+    assert "<html" in folder.report.read_text().lower()
+
+
+@pytest.mark.parametrize(
+    ("program", "outcome", "reason"),
+    [
+        (programs.sends_nan, "rejected", "not finite"),
+        (programs.sends_a_wrong_shape, "rejected", "shape (5,), expected (6,)"),
+        (programs.sends_a_stale_round, "rejected", "round 0, expected 1"),
+        (programs.sends_a_negative_count, "rejected", "-4 samples"),
+        (programs.answers_as_another, "rejected", "answered as 'alice'"),
+        (programs.sends_no_header, "rejected", "without a header"),
+        (programs.raises, "absent", "an unexpected ZeroDivisionError at the site"),
+    ],
+)
+def test_a_misbehaving_hospital_is_recorded_and_the_study_goes_on(
+    tmp_path: Path, program: object, outcome: str, reason: str
+) -> None:
+    study = small_study(rounds=2, arms={"fedavg": {}})
+    with Federation(study, tmp_path) as federation:
+        federation.start_site("alice")
+        federation.start_site("bob", program)  # type: ignore[arg-type]
+        federation.start_site("carol")
+        federation.start()
+        federation.finish()
+        first = federation.observer.records[0]
+    assert first.outcome == "done"
+    assert first.hospitals["bob"].outcome == outcome
+    assert reason in first.hospitals["bob"].reason
+    assert first.hospitals["carol"].outcome == "accepted"
+
+
+def test_a_hospital_that_never_answers_costs_a_round_its_deadline_and_no_more(
+    tmp_path: Path,
+) -> None:
+    study = small_study(rounds=2, arms={"fedavg": {}}, federation={"round_deadline_seconds": 4.0})
+    with Federation(study, tmp_path) as federation:
+        federation.start_site("alice")
+        federation.start_site("bob", programs.never_answers)
+        federation.start_site("carol")
+        federation.start()
+        federation.finish()
+        records = federation.observer.records
+    assert [r.outcome for r in records] == ["done", "done"]
+    assert records[0].hospitals["bob"].reason == "did not answer within 4 s"
+
+
+def test_a_slow_hospital_comes_back_with_the_newest_round(tmp_path: Path) -> None:
+    study = small_study(rounds=12, arms={"fedavg": {}}, federation={"round_deadline_seconds": 1.0})
+    with Federation(study, tmp_path) as federation:
+        federation.start_site("alice")
+        federation.start_site("bob", programs.is_slow_once)
+        federation.start()
+        federation.start_site("carol")
+        federation.finish()
+        outcomes = [r.hospitals["bob"].outcome for r in federation.observer.records]
+    assert outcomes[0] == "accepted"
+    assert outcomes[1] == "absent"
+    # It slept through rounds 2 to 4 and answers from then on: no queue of stale rounds to work off.
+    assert set(outcomes[5:]) == {"accepted"}
+
+
+def test_a_hospital_killed_in_a_round_is_known_to_be_gone_long_before_the_deadline(
+    tmp_path: Path,
+) -> None:
+    study = small_study(arms={"fedavg": {}}, federation={"round_deadline_seconds": 600.0})
+    with Federation(study, tmp_path) as federation:
+        federation.start_site("alice")
+        federation.start_site("bob", programs.dies_in_round_2)
+        federation.start_site("carol")
+        federation.start()
+        federation.finish(seconds=60)  # with ten minutes to a round, this cannot be by its deadline
+        records = federation.observer.records
+    assert records[0].hospitals["bob"].outcome == "accepted"
+    assert records[1].hospitals["bob"].reason == "the site left or lost its connection"
+    assert [r.outcome for r in records] == ["done"] * 4
+
+
+def test_a_hospital_killed_while_it_uploads_costs_nobody_the_round(tmp_path: Path) -> None:
+    study = small_study(rounds=2, arms={"fedavg": {}}, federation={"round_deadline_seconds": 30.0})
+    with Federation(study, tmp_path) as federation:
+        federation.start_site("alice")
+        federation.start_site("bob", programs.dies_while_uploading)
+        federation.start_site("carol")
+        federation.start()
+        federation.finish()
+        records = federation.observer.records
+    assert [r.outcome for r in records] == ["done", "done"]
+    assert records[0].hospitals["bob"].outcome == "absent"
+
+
+def test_without_the_users_site_rounds_are_skipped_and_then_the_run_stops(tmp_path: Path) -> None:
+    study = small_study(
+        rounds=10,
+        arms={"fedavg": {}},
+        federation={"round_deadline_seconds": 1.0, "max_skipped_rounds": 2},
+    )
+    with Federation(study, tmp_path) as federation:
+        federation.start_site("alice", programs.dies_in_round_2)
+        federation.start_site("bob")
+        federation.start_site("carol")
+        federation.start()
+        with pytest.raises(RunError, match="2 rounds in a row were skipped in fedavg"):
+            federation.finish()
+        records = federation.observer.records
+        journal = list(read_journal(federation.run_folder.journal))
+    assert [r.outcome for r in records] == ["done", "skipped", "skipped"]
+    assert "the user's own site" in records[1].note
+    assert [line["outcome"] for line in journal] == ["done", "skipped", "skipped"]
+
+
+def test_the_user_may_come_back_within_a_round_and_nothing_is_lost(tmp_path: Path) -> None:
+    study = small_study(rounds=6, arms={"fedavg": {}})
+    with Federation(study, tmp_path) as federation:
+        federation.start_site("alice", programs.dies_in_round_2)
+        federation.start_site("bob")
+        federation.start_site("carol")
+        federation.start()
+        federation.observer.wait_for(lambda: ("left", "alice") in federation.observer.events)
+        federation.start_site("alice", index=2)
+        federation.finish()
+        outcomes = [r.outcome for r in federation.observer.records]
+    assert outcomes.count("skipped") == 1  # the round in which it died
+    assert outcomes[2:] == ["done"] * 4
+
+
+def test_of_two_sites_with_one_name_the_second_is_turned_away(tmp_path: Path) -> None:
+    study = small_study(rounds=2, arms={"fedavg": {}})
+    with Federation(study, tmp_path) as federation:
+        federation.start_site("bob")
+        federation.start()
+        federation.observer.wait_for(lambda: ("joined", "bob") in federation.observer.events)
+        impostor = federation.start_site("bob", index=2)
+        impostor.join(20)
+        assert impostor.exitcode == 6
+        federation.start_site("alice")
+        federation.start_site("carol")
+        federation.finish()
+        events = federation.observer.events
+    declined = [event for event in events if event[0] == "declined"]
+    assert len(declined) == 1
+    assert "already connected as 'bob'" in declined[0][2]
+
+
+def test_a_users_site_that_declines_ends_the_wait_at_once(tmp_path: Path) -> None:
+    with Federation(small_study(), tmp_path) as federation:
+        path = federation.site_file("alice")
+        federation.start_site("bob")
+        federation.start_site("alice")
+        federation.sites["alice"].kill()
+        path.write_text(path.read_text() + "[limits]\nmin_patients = 1000\n")
+        federation.observer.events.clear()
+        process = type(federation.sites["bob"])(
+            target=programs.honest, args=(str(path),), daemon=True
+        )
+        process.start()
+        federation.sites["alice-2"] = process
+        federation.start()
+        with pytest.raises(RunError, match=r"'alice' cannot take part.*1000"):
+            federation.finish()
+
+
+def test_a_study_whose_user_does_not_come_ends_with_the_remedy(tmp_path: Path) -> None:
+    study = small_study(federation={"join_deadline_seconds": 0.5})
+    with Federation(study, tmp_path) as federation:
+        federation.start()
+        with pytest.raises(RunError, match=r"'alice' did not connect within 0.5 s.*erosion client"):
+            federation.finish()

@@ -1,0 +1,345 @@
+"""The testbed's hospitals: who gets which patients, and what a wrong study is told."""
+
+import csv
+import gzip
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.datasets import load_breast_cancer
+
+from common.errors import DataError, StudyError
+from common.study import Study, load_study
+from experiments.sources import REGISTRY, HospitalFiles, make_hospitals
+from experiments.sources.breast_cancer import HOSPITALS, NUM_PATIENTS, BreastCancer
+from experiments.sources.heart_disease import COLUMNS, FILES
+from experiments.sources.mnist import read_mnist
+from experiments.sources.mnist_partition import (
+    PATTERNS,
+    PartitionName,
+    PatternName,
+    partition,
+    user_test_images,
+)
+
+STUDIES = Path(__file__).parents[2] / "experiments" / "studies"
+TRAIN_COUNTS = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)  # MNIST, digits 0-9
+TEST_COUNTS = (980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009)
+
+
+@pytest.fixture
+def data_dir() -> Path:
+    if "EROSION_DATA" not in os.environ:
+        pytest.skip("needs the downloaded data sets: set EROSION_DATA to their folder")
+    return Path(os.environ["EROSION_DATA"])
+
+
+def study(name: str, **options: Any) -> Study:
+    """A study that comes with the program, with other options for its source."""
+    found = load_study(STUDIES / f"{name}.toml")
+    assert found.testbed is not None
+    testbed = found.testbed.model_copy(update={"options": options})
+    return found.model_copy(update={"testbed": testbed})
+
+
+def table(file: HospitalFiles) -> list[dict[str, str]]:
+    with file.data.open(newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def digits(counts: Sequence[int]) -> NDArray[np.int64]:
+    """Labels with so many of each digit, mixed."""
+    return np.random.default_rng(0).permutation(np.repeat(np.arange(10), counts))
+
+
+# -- every source ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", sorted(STUDIES.glob("*.toml")), ids=lambda path: path.stem)
+def test_every_study_that_comes_with_the_program_loads_and_names_a_source(path: Path) -> None:
+    found = load_study(path)
+    assert found.name == path.stem
+    assert found.testbed is not None
+    assert found.testbed.source in REGISTRY
+    assert found.comparison == ("weight_erosion", "local")
+
+
+def test_a_study_without_a_testbed_is_told_what_to_add(tmp_path: Path) -> None:
+    bare = study("breast-cancer").model_copy(update={"testbed": None})
+    with pytest.raises(StudyError, match=r"Add \[testbed\]"):
+        make_hospitals(bare, tmp_path, None)
+
+
+def test_an_unknown_source_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    found = study("breast-cancer")
+    assert found.testbed is not None
+    testbed = found.testbed.model_copy(update={"source": "lung"})
+    wrong = found.model_copy(update={"testbed": testbed})
+    with pytest.raises(StudyError, match="'lung'; it must be one of breast_cancer, heart_disease"):
+        make_hospitals(wrong, tmp_path, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"hme": 100}, "hme is not a known key; did you mean home"),
+        ({"home": 3}, "home = 3; it must be 10 or more"),
+        ({"home": 400}, "leave -51 of 569 patients"),
+    ],
+)
+def test_a_wrong_option_is_named_with_its_remedy(
+    tmp_path: Path, options: dict[str, int], message: str
+) -> None:
+    with pytest.raises(StudyError, match=message):
+        make_hospitals(study("breast-cancer", **options), tmp_path, None)
+
+
+def test_a_hospital_that_the_source_does_not_have_is_refused(tmp_path: Path) -> None:
+    wrong = study("breast-cancer").model_copy(update={"hospitals": ("home", "elsewhere")})
+    with pytest.raises(StudyError, match="names elsewhere, but its testbed source has home"):
+        make_hospitals(wrong, tmp_path, None)
+
+
+# -- breast cancer ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**40])
+def test_every_patient_belongs_to_exactly_one_hospital(seed: int) -> None:
+    parts = BreastCancer().split(seed)
+    assert tuple(parts) == HOSPITALS
+    assert sorted(np.concatenate(list(parts.values())).tolist()) == list(range(NUM_PATIENTS))
+
+
+def test_the_options_are_numbers_of_patients() -> None:
+    parts = BreastCancer(home=100, alike=50, miscoded=60).split(0)
+    assert [len(parts[name]) for name in ("home", "alike", "miscoded")] == [100, 50, 60]
+    assert len(parts["small-tumours"]) - len(parts["large-tumours"]) in (0, 1)
+
+
+def test_the_same_seed_gives_the_same_files_and_another_seed_others(tmp_path: Path) -> None:
+    def contents(name: str, **options: int) -> list[bytes]:
+        files = make_hospitals(study("breast-cancer", **options), tmp_path / name, None)
+        return [file.data.read_bytes() for file in files.values()]
+
+    first = contents("first")
+    assert contents("again") == first
+    assert contents("study-seed", split_seed=0) == first  # the study's own seed is 0
+    assert contents("other", split_seed=1) != first
+
+
+def test_labels_are_swapped_at_the_miscoded_hospital_and_nowhere_else(tmp_path: Path) -> None:
+    known = load_breast_cancer(as_frame=True)
+    truth = {
+        tuple(row): ("malignant", "benign")[target]  # scikit-learn codes malignant as 0
+        for row, target in zip(known.data.to_numpy().tolist(), known.target, strict=True)
+    }
+    files = make_hospitals(study("breast-cancer"), tmp_path, None)
+    assert files["home"].data == tmp_path / "home" / "patients.csv"
+    num_patients = 0
+    for hospital, file in files.items():
+        for patient in table(file):
+            label = patient.pop("diagnosis")
+            right = truth[tuple(float(value) for value in patient.values())] == label
+            assert right == (hospital != "miscoded")
+            num_patients += 1
+    assert num_patients == NUM_PATIENTS
+
+
+def test_the_shifted_hospitals_see_other_patients_and_the_others_do_not() -> None:
+    known = load_breast_cancer(as_frame=True)
+    radius = known.data["mean radius"].to_numpy()
+    malignant = known.target.to_numpy() == 0
+    parts = BreastCancer().split(0)
+    assert radius[parts["small-tumours"]].max() <= radius[parts["large-tumours"]].min()
+    shares = {hospital: malignant[rows].mean() for hospital, rows in parts.items()}
+    assert shares["small-tumours"] < 0.15
+    assert shares["large-tumours"] > 0.6
+    for hospital in ("home", "alike", "miscoded"):  # 37 % of all patients
+        assert shares[hospital] == pytest.approx(0.37, abs=0.1)
+
+
+# -- heart disease ---------------------------------------------------------------------------------
+
+
+def write_heart_files(folder: Path, rows: str) -> None:
+    (folder / "heart-disease").mkdir()
+    for name in FILES.values():
+        (folder / "heart-disease" / name).write_text(rows)
+
+
+ROWS = (
+    "63.0,1.0,1.0,145.0,0,1.0,2.0,150.0,0.0,2.3,3.0,0.0,6.0,0\n28,1,2,130,132,0,2,185,0,0,?,?,?,4\n"
+)
+
+
+def test_heart_files_get_a_header_and_empty_cells(tmp_path: Path) -> None:
+    write_heart_files(tmp_path, ROWS)
+    files = make_hospitals(study("heart-disease"), tmp_path / "out", tmp_path)
+    assert list(files) == ["cleveland", "hungary", "switzerland", "va"]
+    first, second = table(files["va"])
+    assert tuple(first) == COLUMNS
+    assert (first["chol"], first["num"]) == ("0", "0")
+    assert (second["slope"], second["thal"], second["num"]) == ("", "", "4")
+
+
+def test_a_cholesterol_of_0_can_be_marked_as_missing(tmp_path: Path) -> None:
+    write_heart_files(tmp_path, ROWS)
+    marked = study("heart-disease", zero_cholesterol="missing")
+    first, second = table(make_hospitals(marked, tmp_path / "out", tmp_path)["cleveland"])
+    assert (first["chol"], second["chol"]) == ("", "132")
+
+
+def test_a_damaged_heart_file_is_named_with_its_row(tmp_path: Path) -> None:
+    write_heart_files(tmp_path, ROWS + "1,2,3\n")
+    with pytest.raises(DataError, match=r"cleveland.data, row 3: 3 cells, expected 14"):
+        make_hospitals(study("heart-disease"), tmp_path / "out", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["heart-disease", "mnist"])
+def test_absent_data_are_asked_for_by_the_command_that_brings_them(
+    tmp_path: Path, name: str
+) -> None:
+    for data_dir in (None, tmp_path):
+        with pytest.raises(DataError, match=f"`erosion data {name}` downloads"):
+            make_hospitals(study(name), tmp_path / "out", data_dir)
+    (tmp_path / name).mkdir()
+    with pytest.raises(DataError, match=f"is missing. `erosion data {name}` downloads"):
+        make_hospitals(study(name), tmp_path / "out", tmp_path)
+
+
+@pytest.mark.data
+def test_the_four_heart_hospitals_have_the_published_patients(
+    tmp_path: Path, data_dir: Path
+) -> None:
+    found = study("heart-disease")
+    assert found.task.kind == "tabular"
+    used = [feature.name for feature in found.task.features]
+    patients = {h: table(f) for h, f in make_hospitals(found, tmp_path, data_dir).items()}
+    assert {h: len(rows) for h, rows in patients.items()} == {
+        "cleveland": 303,
+        "hungary": 294,
+        "switzerland": 123,
+        "va": 200,
+    }
+    complete = {
+        h: sum(all(row[name] for name in used) for row in rows) for h, rows in patients.items()
+    }
+    assert complete == {"cleveland": 303, "hungary": 261, "switzerland": 46, "va": 130}
+    ill = {h: sum(row["num"] != "0" for row in rows) for h, rows in patients.items()}
+    assert ill == {"cleveland": 139, "hungary": 106, "switzerland": 115, "va": 149}
+
+
+# -- MNIST -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_agents", [10, 20, 100])
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_in_the_disjoint_partition_every_image_has_one_agent(
+    pattern: PatternName, num_agents: int
+) -> None:
+    labels = digits(TRAIN_COUNTS)
+    parts = partition(labels, pattern, num_agents, "disjoint")
+    assert sorted(np.concatenate(parts).tolist()) == list(range(60_000))
+    for agent, rows in enumerate(parts):
+        counts = np.bincount(labels[rows], minlength=10)
+        shares = np.roll(PATTERNS[pattern], -agent)
+        np.testing.assert_allclose(counts, shares * TRAIN_COUNTS * 10 / num_agents, atol=1)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "num_agents", "num_assigned", "num_unique"),
+    [
+        ("A", 10, 59_907, 59_907),
+        ("F", 100, 59_907, 59_907),
+        ("C", 20, 62_608, 58_394),  # 12.5 chunks of a digit each: agents share one
+        ("C", 100, 72_240, 48_762),
+        ("G", 100, 114_380, 54_782),
+    ],
+)
+def test_the_reference_partition_shares_images_as_the_authors_code_does(
+    pattern: PatternName, num_agents: int, num_assigned: int, num_unique: int
+) -> None:
+    parts = partition(digits(TRAIN_COUNTS), pattern, num_agents, "reference")
+    everything = np.concatenate(parts)
+    assert (len(everything), len(np.unique(everything))) == (num_assigned, num_unique)
+
+
+def test_the_user_has_the_papers_number_of_test_images() -> None:
+    labels = digits(TEST_COUNTS)
+    counts = [len(user_test_images(labels, pattern)) for pattern in PATTERNS]
+    assert counts == [996, 922, 1038, 1008, 946, 968, 977]  # A to G
+
+
+@pytest.mark.parametrize("how", ["disjoint", "reference"])
+def test_fewer_images_keep_the_pattern(how: PartitionName) -> None:
+    labels = digits(TRAIN_COUNTS)
+    few = partition(labels, "D", 10, how, max_images=50)
+    all_of_them = partition(labels, "D", 10, how)
+    np.testing.assert_array_equal(
+        np.bincount(labels[few[0]], minlength=10), [0, 0, 0, 20, 5, 0, 5, 20, 0, 0]
+    )
+    assert all(set(part) <= set(whole) for part, whole in zip(few, all_of_them, strict=True))
+
+
+def write_mnist(folder: Path, counts: Sequence[int]) -> None:
+    """Small idx files whose images show their own label in every pixel."""
+    (folder / "mnist").mkdir()
+    labels = digits(counts).astype(np.uint8)
+    images = np.repeat(labels, 28 * 28)
+    for part in ("train", "t10k"):
+        for name, values, shape in (
+            ("images-idx3", images, (len(labels), 28, 28)),
+            ("labels-idx1", labels, (len(labels),)),
+        ):
+            head = bytes([0, 0, 8, len(shape)]) + np.array(shape, dtype=">u4").tobytes()
+            path = folder / "mnist" / f"{part}-{name}-ubyte.gz"
+            path.write_bytes(gzip.compress(head + values.tobytes(), compresslevel=1))
+
+
+def test_mnist_hospitals_hold_images_with_their_labels(tmp_path: Path) -> None:
+    write_mnist(tmp_path, [20] * 10)
+    files = make_hospitals(study("mnist", add_test_images=True), tmp_path / "out", tmp_path)
+    found = {hospital: np.load(file.data) for hospital, file in files.items()}
+    for arrays in found.values():
+        assert arrays["images"].dtype == np.uint8
+        np.testing.assert_array_equal(arrays["images"][:, 5, 7], arrays["labels"])
+    # Pattern C: a quarter of digits 0 to 3, of the training and of the test images.
+    assert np.bincount(found["agent-0"]["labels"]).tolist() == [10, 10, 10, 10]
+    assert np.bincount(found["agent-9"]["labels"]).tolist() == [0, 5, 5, 5, 5]
+
+
+def test_the_user_is_agent_0_wherever_the_study_lists_it(tmp_path: Path) -> None:
+    write_mnist(tmp_path, [20] * 10)
+    turned = study("mnist").model_copy(update={"user": "agent-3"})
+    files = make_hospitals(turned, tmp_path / "out", tmp_path)
+    assert np.load(files["agent-3"].data)["labels"].max() == 3
+
+
+def test_mnist_wants_a_multiple_of_ten_hospitals(tmp_path: Path) -> None:
+    write_mnist(tmp_path, [20] * 10)
+    four = study("mnist").model_copy(
+        update={"hospitals": ("agent-0", "agent-1", "agent-2", "agent-3")}
+    )
+    with pytest.raises(StudyError, match="4 names; the source mnist shares out"):
+        make_hospitals(four, tmp_path / "out", tmp_path)
+
+
+@pytest.mark.parametrize("damage", [b"not gzip", gzip.compress(b"\0\0\10\3 short")])
+def test_a_damaged_idx_file_is_named_with_the_remedy(tmp_path: Path, damage: bytes) -> None:
+    write_mnist(tmp_path, [1] * 10)
+    (tmp_path / "mnist" / "train-images-idx3-ubyte.gz").write_bytes(damage)
+    with pytest.raises(DataError, match=r"train-images.* Delete it and run `erosion data mnist`"):
+        make_hospitals(study("mnist"), tmp_path / "out", tmp_path)
+
+
+@pytest.mark.data
+def test_mnist_has_the_published_number_of_each_digit(data_dir: Path) -> None:
+    images, labels = read_mnist(data_dir / "mnist", "train")
+    assert tuple(np.bincount(labels).tolist()) == TRAIN_COUNTS
+    assert images.mean() / 255 == pytest.approx(0.1307, abs=5e-5)
+    _, test_labels = read_mnist(data_dir / "mnist", "t10k")
+    assert tuple(np.bincount(test_labels).tolist()) == TEST_COUNTS

@@ -1,0 +1,244 @@
+"""A made-up run that looks like a real one: five hospitals, one of which codes its labels wrong."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from common.messages import Comparison, FinalMetrics, Interval, Metrics
+from common.rounds import HospitalRecord, RoundRecord
+from common.study import Study
+from server.journal import Journal
+from server.result import ArmResult, Contribution, Result, SecondsPerRound, verdict
+from server.run_folder import RunFolder, write_study
+
+HOME = "home"
+HOSPITALS = (HOME, "alike", "small-tumours", "large-tumours", "miscoded")
+SPEED = {"alike": 0.3, "small-tumours": 1.0, "large-tumours": 1.4, "miscoded": 4.0}
+ARMS = ("weight_erosion", "fedavg", "local")
+PATIENTS = {HOME: 24, "alike": 110, "small-tumours": 105, "large-tumours": 114, "miscoded": 110}
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything that a run folder holds, as values."""
+
+    study: Study
+    records: Sequence[RoundRecord]
+    result: Result
+    extra_lines: Sequence[str] = field(default_factory=tuple)  # of the journal
+
+    def write(self, path: Path) -> Path:
+        """Make the run folder."""
+        folder = RunFolder(path)
+        path.mkdir(parents=True)
+        write_study(folder.study, self.study)
+        journal = Journal(folder.journal)
+        for record in self.records:
+            journal.append(record)
+        journal.close()
+        with folder.journal.open("a") as file:
+            file.writelines(self.extra_lines)
+        folder.result.write_text(self.result.model_dump_json(indent=2))
+        folder.model_card.write_text(json.dumps({"versions": {"python": "3.11.9"}}))
+        return path
+
+
+def make_study(
+    arms: Sequence[str] = ARMS, hospitals: Sequence[str] = HOSPITALS, rounds: int = 30
+) -> Study:
+    """A study with these arms and hospitals."""
+    return Study.model_validate(
+        {
+            "name": "breast-cancer",
+            "user": hospitals[0],
+            "hospitals": list(hospitals),
+            "rounds": rounds,
+            "task": {
+                "kind": "tabular",
+                "target": "diagnosis",
+                "classes": ["benign", "malignant"],
+                "features": ["mean radius", "mean texture"],
+            },
+            "model": {"name": "logistic"},
+            "training": {"steps": 5, "batch_size": 16, "learning_rate": 0.5},
+            "arms": {arm: {} for arm in arms},
+        }
+    )
+
+
+def make_run(
+    arms: Sequence[str] = ARMS,
+    hospitals: Sequence[str] = HOSPITALS,
+    rounds: int = 30,
+    *,
+    auroc: bool = True,
+    reasons: Mapping[str, str] | None = None,
+    skipped: Sequence[int] = (),
+) -> Run:
+    """A run; `reasons` are what rejected hospitals are said to have done wrong in every round."""
+    study = make_study(arms, hospitals, rounds)
+    records = [
+        record
+        for arm in arms
+        for record in make_records(
+            arm, hospitals, rounds, auroc=auroc, reasons=reasons or {}, skipped=skipped
+        )
+    ]
+    finals = {arm: final_metrics(arm, rounds, auroc) for arm in arms}
+    comparison = None
+    if len(arms) > 1:
+        comparison = Comparison(
+            arm=arms[0],
+            reference=arms[-1],
+            num_samples=91,
+            smallest_class=34,
+            mean_difference=finals[arms[0]].log_loss - finals[arms[-1]].log_loss,
+            p_value=0.0061,
+            conclusion="better",
+        )
+    own = [r for r in records if r.arm == arms[0]]
+    last = own[-1].hospitals
+    result = Result(
+        study=study.name,
+        user=study.user,
+        seed=study.seed,
+        commit="9f1c2ab4d5e6f708192a3b4c5d6e7f8091a2b3c4+changes",
+        command="erosion testbed --runs runs",
+        started="2026-05-04T09:21:07+00:00",
+        seconds=8.42,
+        arms={
+            arm: ArmResult(
+                metrics=finals[arm],
+                weights={
+                    name: entry.weight_after if entry.weight_after is not None else 1.0
+                    for name, entry in next(
+                        r for r in reversed(records) if r.arm == arm
+                    ).hospitals.items()
+                },
+                rounds=rounds,
+                skipped_rounds=len(skipped),
+                seconds_per_round=SecondsPerRound(median=0.031, p95=0.052),
+            )
+            for arm in arms
+        },
+        comparison=comparison,
+        class_counts={"benign": 57, "malignant": 34},
+        contributions={
+            name: Contribution(
+                rounds=sum(r.hospitals[name].outcome == "accepted" for r in own),
+                weight_sum=sum(r.hospitals[name].weight_after or 0.0 for r in own),
+                samples_seen=sum(r.hospitals[name].samples_seen or 0 for r in own),
+            )
+            for name in last
+        },
+        peak_megabytes=412.3,
+        verdict=verdict(comparison, finals),
+    )
+    return Run(study, records, result)
+
+
+def make_records(
+    arm: str,
+    hospitals: Sequence[str] = HOSPITALS,
+    rounds: int = 30,
+    *,
+    auroc: bool = True,
+    reasons: Mapping[str, str] | None = None,
+    skipped: Sequence[int] = (),
+) -> list[RoundRecord]:
+    """The journal of one arm."""
+    generator = np.random.default_rng([len(arm), len(hospitals)])
+    weights: dict[str, float | None] = dict.fromkeys(hospitals, None)
+    records = []
+    for number in range(1, rounds + 1):
+        entries = {}
+        for position, name in enumerate(hospitals):
+            if arm == "local" and position > 0:
+                continue
+            before = weights[name]
+            if name in (reasons or {}):
+                reason = (reasons or {})[name].replace("ROUND", str(number))
+                entries[name] = HospitalRecord("rejected", reason, None, before, before)
+                continue
+            if name == "large-tumours" and 11 <= number <= 14:
+                reason = "was not connected"
+                entries[name] = HospitalRecord("absent", reason, None, before, before)
+                continue
+            if before == 0.0:
+                entries[name] = HospitalRecord(
+                    "not_asked", weight_before=before, weight_after=before
+                )
+                continue
+            speed = SPEED.get(name, 0.2 + 0.17 * position)
+            distance = speed * (1 + 0.06 * number) * float(generator.uniform(0.8, 1.2))
+            if position == 0:
+                distance, after = 0.0, 1.0
+            elif arm == "fedavg":
+                after = PATIENTS.get(name, 100) / 24
+            else:
+                used = (5 * 16 * (number - 1)) // PATIENTS.get(name, 100)
+                after = max(0.0, (before or 1.0) - (1 + 0.2 * used) * 0.01 * distance)
+            if number in skipped:
+                after = before if before is not None else 1.0
+            weights[name] = after
+            entries[name] = HospitalRecord(
+                "accepted",
+                distance=distance,
+                weight_before=before,
+                weight_after=after,
+                num_samples=PATIENTS.get(name, 100),
+                samples_seen=80,
+                site_seconds=0.004,
+                bytes_received=640,
+                bytes_sent=1800,
+            )
+        skip = number in skipped
+        records.append(
+            RoundRecord(
+                arm,
+                number,
+                "skipped" if skip else "done",
+                "the user's own site was not connected" if skip else "",
+                entries,
+                user_metrics=None if skip else metrics_after(arm, number - 1, auroc),
+                seconds=float(generator.uniform(0.025, 0.045)),
+            )
+        )
+    return records
+
+
+def metrics_after(arm: str, rounds: int, auroc: bool = True) -> Metrics:
+    """The user's metrics after so many rounds: better with time, best with Weight Erosion."""
+    floor = {"weight_erosion": 0.115, "fedavg": 0.238}.get(arm, 0.158)
+    log_loss = floor + (0.693 - floor) * math.exp(-rounds / 4) + 0.004 * math.sin(rounds)
+    accuracy = round(91 * (1 - 0.28 * log_loss - 0.2 * math.exp(-rounds / 3))) / 91
+    return Metrics(
+        num_samples=91,
+        accuracy=accuracy,
+        majority_accuracy=57 / 91,
+        auroc=1 - 0.07 * log_loss if auroc else None,
+        brier=log_loss / 2.4,
+        log_loss=log_loss,
+    )
+
+
+def final_metrics(arm: str, rounds: int, auroc: bool = True) -> FinalMetrics:
+    """The final figures, with intervals."""
+    metrics = metrics_after(arm, rounds, auroc)
+    intervals = {
+        name: Interval(low=value - 0.035, high=min(1.0, value + 0.025))
+        for name, value in metrics.model_dump().items()
+        if name in ("accuracy", "auroc", "brier", "log_loss") and value is not None
+    }
+    return FinalMetrics(**metrics.model_dump(), intervals=intervals)
+
+
+def as_json(record: RoundRecord) -> str:
+    """One line of the journal, as the journal writes it."""
+    values = asdict(record)
+    values["user_metrics"] = record.user_metrics and record.user_metrics.model_dump()
+    return json.dumps(values) + "\n"

@@ -1,0 +1,316 @@
+"""What a person sees on the terminal, and in a log file."""
+
+import io
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from common.rounds import RoundRecord
+from server.observer import Observer
+from server.progress import Quiet, Watcher, progress
+from server.terminal.arm_progress import ArmProgress
+from server.terminal.live import LiveProgress, draw_arm
+from server.terminal.plain import PlainProgress, weights_in_words
+from server.terminal.summary import print_summary
+from server.terminal.weight_bars import WeightBars, bar
+from tests.server.synthetic_run import ARMS, HOSPITALS, PATIENTS, Run, make_records, make_run
+
+MANY = ("home", *(f"hospital-{number:02}" for number in range(1, 20)))
+FOLDER = "/somewhere/runs/20260504T092107-breast-cancer"
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def play(observer: Observer, run: Run) -> None:
+    """Tell the observer of a whole run."""
+    hospitals = run.study.hospitals
+    observer.listening(run.study, "127.0.0.1:41237", FOLDER)
+    for number, hospital in enumerate(hospitals, start=1):
+        observer.joined(hospital, PATIENTS.get(hospital, 100), hospitals[number:])
+    for arm in run.study.arms:
+        observer.arm_started(arm, run.study.rounds)
+        for record in run.records:
+            if record.arm == arm:
+                observer.round_finished(record)
+        observer.arm_finished(arm)
+    observer.finished(run.result, FOLDER)
+
+
+def plain_text(run: Run, monkeypatch: pytest.MonkeyPatch, columns: int = 100) -> str:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    stream = io.StringIO()
+    with progress(stream) as observer:
+        play(observer, run)
+    return stream.getvalue()
+
+
+def live_console(width: int = 100, height: int = 40) -> Console:
+    return Console(
+        file=Terminal(), force_terminal=True, width=width, height=height, color_system="truecolor"
+    )
+
+
+def written(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def without_codes(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+
+
+def drawn(arm: ArmProgress, width: int, height: int = 24) -> str:
+    console = Console(file=io.StringIO(), force_terminal=True, width=width, height=height)
+    console.print(draw_arm(arm, width, height))
+    return without_codes(written(console))
+
+
+def filled(records: Sequence[RoundRecord], hospitals: Sequence[str] = HOSPITALS) -> ArmProgress:
+    arm = ArmProgress(records[0].arm, 30, hospitals)
+    for record in records:
+        arm.take(record)
+    return arm
+
+
+def test_a_pipe_gets_plain_lines_and_a_terminal_live_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert isinstance(progress(io.StringIO()), PlainProgress)
+    assert isinstance(progress(Terminal()), LiveProgress)
+
+
+def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    assert isinstance(progress(Terminal()), PlainProgress)
+
+
+def test_a_log_file_has_no_escape_codes_even_where_colour_is_forced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    assert "\x1b" not in plain_text(make_run(), monkeypatch)
+
+
+def test_plain_lines_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = plain_text(make_run(arms=("fedavg",), rounds=1000), monkeypatch)
+    lines = [line for line in text.splitlines() if line.startswith("fedavg: round")]
+    assert len(lines) == 10
+    assert lines[-1].startswith("fedavg: round 1000 of 1000; accuracy 0.")
+
+
+def test_slow_rounds_are_told_of_each() -> None:
+    stream = io.StringIO()
+    observer = PlainProgress(stream)
+    observer.arm_started("fedavg", 1000)
+    for number in range(1, 6):
+        observer.round_finished(RoundRecord("fedavg", number, "done", "", {}, seconds=90.0))
+    assert stream.getvalue().count("\n") == 5
+    assert "round 5 of 1000; 1 min 30 s a round" in stream.getvalue()
+
+
+def test_every_plain_line_is_flushed_at_once() -> None:
+    class Counting(io.StringIO):
+        flushes = 0
+
+        def flush(self) -> None:
+            self.flushes += 1
+
+    stream = Counting()
+    observer = PlainProgress(stream)
+    observer.joined("alike", 110, ["miscoded"])
+    observer.left("alike")
+    assert stream.flushes == 2
+    assert stream.getvalue().splitlines() == [
+        "alike joined with 110 training patients; waiting for miscoded",
+        "alike lost its connection",
+    ]
+
+
+def test_a_skipped_round_is_told_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = plain_text(make_run(skipped=(8, 9)), monkeypatch)
+    assert "weight_erosion, round 8: skipped: the user's own site was not connected" in text
+    assert "weight_erosion had trouble: 2 skipped; large-tumours absent in 4 rounds" in text
+
+
+@pytest.mark.parametrize("width", [50, 80, 140])
+def test_a_hospital_that_is_always_rejected_is_told_of_once_an_arm(width: int) -> None:
+    run = make_run(reasons={"miscoded": "round ROUND, expected 99"})
+    console = live_console(width)
+    with LiveProgress(console) as observer:
+        play(observer, run)
+    text = " ".join(without_codes(written(console)).split())
+    assert text.count("expected 99") == 2  # weight_erosion and fedavg; local asks nobody
+    assert "round 1: miscoded rejected: round 1, expected 99" in text
+    assert text.count("miscoded rejected in 30 rounds") == 2
+
+
+def test_a_hospital_that_declines_is_shown_with_its_reason_on_one_safe_line() -> None:
+    stream = io.StringIO()
+    PlainProgress(stream).declined("kos\x1b[2J", "too few\npatients \x1b]0;owned\x07 [red]x[/red]")
+    assert stream.getvalue() == (
+        "kos�[2J does not take part: too few patients �]0;owned� [red]x[/red]\n"
+    )
+
+
+def test_a_hospitals_words_are_not_markup_on_a_live_terminal() -> None:
+    console = live_console()
+    with LiveProgress(console) as observer:
+        observer.declined("kos", "[bold red]boo[/bold red] [/nonsense]")
+    assert "[bold red]boo[/bold red] [/nonsense]" in without_codes(written(console))
+
+
+def test_the_live_lines_show_round_metric_weights_and_seconds() -> None:
+    text = drawn(filled(make_records("weight_erosion")[:12]), width=100)
+    first, *bars = text.splitlines()
+    assert re.fullmatch(
+        r"weight_erosion +[━╸╺ ]+ +12/30 +accuracy 0\.956 +log loss 0\.148 +\d\d ms a round *",
+        first,
+    )
+    assert "home          ████████ 1.00" in bars[0]
+    assert re.search(r"alike +███████▌ +0\.9\d", text)
+    assert re.search(r"large-tumours absent +0\.\d\d", text)
+    assert re.search(r"miscoded +▎ +0\.0", text) or re.search(r"miscoded +▏ +0\.0", text)
+
+
+def test_a_skipped_first_round_and_missing_metrics_leave_gaps_not_errors() -> None:
+    record = RoundRecord("fedavg", 1, "skipped", "the user's own site did not answer", {})
+    text = drawn(filled([record]), width=80)
+    assert "1/30" in text
+    assert "accuracy" not in text
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
+def test_no_live_line_is_wider_than_the_terminal(width: int) -> None:
+    for hospitals in (HOSPITALS, MANY, ("a" * 48, "b" * 48)):
+        arm = filled(make_records("weight_erosion", hospitals)[:14], hospitals)
+        arm.arm = "an-arm-with-a-name-of-forty-eight-characters-abc"
+        lines = drawn(arm, width).splitlines()
+        assert max(len(line) for line in lines) <= width
+
+
+def test_twenty_hospitals_fit_into_an_ordinary_terminal() -> None:
+    text = drawn(filled(make_records("weight_erosion", MANY)[:14], MANY), width=80)
+    assert len(text.splitlines()) <= 23
+    assert all(hospital in text for hospital in MANY)
+
+
+def test_more_hospitals_than_rows_are_counted() -> None:
+    text = drawn(filled(make_records("weight_erosion", MANY)[:14], MANY), width=80, height=8)
+    assert len(text.splitlines()) <= 7
+    assert re.search(r"and \d+ more", text)
+
+
+def test_the_cursor_comes_back_after_an_error() -> None:
+    console = live_console()
+    run = make_run()
+    with pytest.raises(KeyboardInterrupt), LiveProgress(console) as observer:
+        observer.listening(run.study, "127.0.0.1:1", FOLDER)
+        observer.arm_started("fedavg", 30)
+        raise KeyboardInterrupt
+    hidden, shown = "\x1b[?25l", "\x1b[?25h"
+    assert hidden in written(console)
+    assert written(console).rindex(shown) > written(console).rindex(hidden)
+
+
+def test_each_finished_arm_stays_as_one_line() -> None:
+    console = live_console()
+    with LiveProgress(console) as observer:
+        play(observer, make_run())
+    text = without_codes(written(console))
+    for arm in ARMS:
+        closing = rf"✓ {arm}: 30 rounds in 1\.\d+ s; accuracy 0\.9\d+, log loss 0\.\d+ after 29"
+        assert len(re.findall(closing, text)) == 1
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_the_summary_has_figures_weights_verdict_and_path(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = plain_text(make_run(), monkeypatch, columns)
+    summary = text[text.index("91 test patients") :]
+    words = " ".join(summary.split())
+    assert "(57 benign, 34 malignant)" in words
+    for figure in ("0.967", "(0.93–0.99)", "0.626", "0.992", "0.046", "0.111", "31 ms"):
+        assert figure in words
+    assert "Final weights of weight_erosion, relative to home's own" in words
+    assert re.search(r"home +████████ 1\.00", summary)
+    assert re.search(r"miscoded +eroded +0\.00", summary)
+    assert "On 91 test patients, weight_erosion predicts better than local." in words
+    assert "p = 0.006." in words
+    assert f"Report: {FOLDER}/report.html" in summary  # in one piece
+    body = [line for line in summary.splitlines() if not line.startswith("Report:")]
+    assert max(len(line) for line in body) <= columns
+
+
+def test_a_missing_auroc_is_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = plain_text(make_run(arms=("weight_erosion", "local"), auroc=False), monkeypatch)
+    assert re.search(r"weight_erosion +0\.967 \(0\.93–0\.99\) +0\.626 +– ", text)
+
+
+def test_one_arm_without_peers_has_no_weights_to_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = plain_text(make_run(arms=("local",)), monkeypatch)
+    assert "Final weights" not in text
+    assert "Nothing was compared" in text
+
+
+def test_an_encoding_without_blocks_does_not_end_the_study(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    with progress(stream) as observer:
+        play(observer, make_run())
+    stream.flush()
+    stream.seek(0)
+    assert "home          ######## 1.00" in stream.read()
+
+
+def test_a_summary_of_the_best_arm_is_bold_only_where_the_verdict_says_so() -> None:
+    run = make_run()
+    console = live_console()
+    no_winner = run.result.verdict.model_copy(update={"best_arm": None})
+    print_summary(console, run.result.model_copy(update={"verdict": no_winner}), Path("r.html"))
+    assert not re.search("\x1b\\[1m *weight_erosion", written(console))
+    console = live_console()
+    print_summary(console, run.result, Path("r.html"))
+    assert re.search("\x1b\\[1m *weight_erosion", written(console))
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"),
+    [(0, "        "), (1, "████████"), (0.5, "████    "), (0.001, "▏       "), (7, "████████")],
+)
+def test_a_bar_fills_its_share_of_eight_characters(share: float, expected: str) -> None:
+    assert bar(share) == expected
+
+
+def test_weights_above_one_set_the_scale_of_the_bars() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    console.print(WeightBars({"home": 1.0, "alike": 4.0, "new": None}))
+    text = written(console)
+    assert "alike ████████ 4.00" in text
+    assert "home  ██       1.00" in text
+    assert "new               –" in text
+
+
+def test_the_weights_of_many_hospitals_are_summed_up_in_words() -> None:
+    weights = {f"h{number}": number / 10 for number in range(10)}
+    assert weights_in_words(weights) == "weights 0.00 to 0.90, median 0.45, 1 of 10 eroded"
+    assert weights_in_words({"a": 0.5, "b": None}) == "weights a 0.50"
+
+
+def test_quiet_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    quiet: Watcher = Quiet()
+    with quiet as observer:
+        play(observer, make_run())
+        observer.declined("kos", "no")
+        observer.left("kos")
+    assert capsys.readouterr() == ("", "")
