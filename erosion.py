@@ -187,7 +187,7 @@ def _server(options: argparse.Namespace) -> int:
     from common.study import load_study
     from common.supervised import end_with_stdin
     from server.coordinator import run_study
-    from server.progress import TerminalProgress
+    from server.progress import progress
     from server.run_folder import new_run_folder, open_run_folder
 
     if options.until_stdin_closes:
@@ -198,7 +198,8 @@ def _server(options: argparse.Namespace) -> int:
         if options.run_folder
         else new_run_folder(options.runs, study)
     )
-    run_study(study, folder, options.address, TerminalProgress())
+    with progress() as watcher:
+        run_study(study, folder, options.address, watcher)
     return 0
 
 

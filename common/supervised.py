@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 import threading
 
 
@@ -10,7 +9,8 @@ def end_with_stdin() -> None:
     """Interrupt this process once standard input closes: a killed supervisor's pipe does."""
 
     def watch() -> None:
-        while sys.stdin.buffer.read(4096):
+        # Not sys.stdin: at exit Python would wait for the lock that its pending read holds.
+        while os.read(0, 4096):
             pass
         os.kill(os.getpid(), signal.SIGTERM)
 

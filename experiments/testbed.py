@@ -16,8 +16,10 @@ from typing import IO
 import tomli_w
 
 from common.errors import ErosionError, StudyError
+from common.memory import peak_megabytes
 from common.study import load_study
 from experiments.sources import HospitalFiles, make_hospitals
+from server import provenance
 from server.run_folder import new_run_folder
 
 STOP_SECONDS = 5.0  # between asking a process to end and ending it
@@ -45,16 +47,11 @@ class _Part:
     process: subprocess.Popen[bytes]
     log: Path | None  # None: it speaks on the terminal
     peak_megabytes: float = 0.0
-    exit_code: int | None = None
 
     def poll(self) -> int | None:
-        """The exit code once it ended; also notes its peak memory."""
-        if self.exit_code is None:
-            pid, status, usage = os.wait4(self.process.pid, os.WNOHANG)
-            if pid:
-                self.exit_code = self.process.returncode = os.waitstatus_to_exitcode(status)
-                self.peak_megabytes = usage.ru_maxrss / 1024
-        return self.exit_code
+        """The exit code once it ended; until then, also notes its peak memory."""
+        self.peak_megabytes = peak_megabytes(self.process.pid) or self.peak_megabytes
+        return self.process.poll()
 
     def last_words(self) -> str:
         """What it said last, for a message."""
@@ -72,7 +69,12 @@ class _Parts:
 
     def start(self, name: str, arguments: list[str], log: Path | None) -> _Part:
         # Several processes share the cores: more than one thread each would only get in the way.
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+            provenance.COMMAND_VARIABLE: provenance.command(),
+        }
         output: IO[bytes] | None = log.open("wb") if log else None
         try:
             # A session of its own, so that Ctrl-C reaches only the testbed, which then ends the
@@ -163,7 +165,7 @@ def _watch(server: _Part, sites: list[_Part]) -> int:
             if site.poll() is not None and site.name not in told:
                 told.add(site.name)
                 print(
-                    f"The site of {site.name} ended (exit code {site.exit_code}):"
+                    f"The site of {site.name} ended (exit code {site.process.returncode}):"
                     f" {site.last_words()}",
                     file=sys.stderr,
                     flush=True,
@@ -187,7 +189,7 @@ def _write_site(folder: Path, name: str, hospital: HospitalFiles, address: str) 
 
 def _print_footprint(parts: list[_Part], seconds: float) -> None:
     memory = ", ".join(f"{part.name} {part.peak_megabytes:.0f}" for part in parts)
-    print(f"Peak memory in MB: {memory}. {seconds:.1f} s in all.", flush=True)
+    print(f"Peak memory in MB: {memory}. The testbed took {seconds:.1f} s.", flush=True)
 
 
 def _free_port() -> int:

@@ -1,7 +1,6 @@
 """One study from the first hospital's arrival to the report."""
 
 import json
-import resource
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from common import checkpoint, rounds, wire
 from common.errors import LinkError, RunError
 from common.files import write_atomically
 from common.learning.models import build_model, flat_parameters
+from common.memory import peak_megabytes
 from common.messages import EvaluateReply, EvaluateRequest, Scaling
 from common.network import is_loopback
 from common.rounds import RoundRecord, RunState
@@ -193,7 +193,7 @@ class Coordinator:
             comparison=evaluation.comparison,
             class_counts=evaluation.class_counts,
             contributions=_contributions(self._study, self._records[next(iter(finals))]),
-            peak_megabytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            peak_megabytes=peak_megabytes() or 0.0,
             verdict=verdict(evaluation.comparison, evaluation.arms),
         )
 

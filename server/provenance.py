@@ -1,10 +1,13 @@
 """Which program made a result."""
 
+import os
 import shlex
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+COMMAND_VARIABLE = "EROSION_COMMAND"  # set by a program that starts the coordinator for somebody
 
 
 def commit() -> str:
@@ -30,8 +33,8 @@ def commit() -> str:
 
 
 def command() -> str:
-    """The command line that started this process."""
-    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    """What a person typed: this process's command line, or that of the testbed around it."""
+    return os.environ.get(COMMAND_VARIABLE) or shlex.join([Path(sys.argv[0]).stem, *sys.argv[1:]])
 
 
 def versions() -> dict[str, str]:

@@ -6,7 +6,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from server.plain_text import figure_text, printable, seconds_text
+from server.plain_text import figure_text, seconds_text
 from server.result import ArmResult, Result
 from server.result_words import class_sizes, interval_text, verdict_sentences
 from server.terminal.weight_bars import WeightBars

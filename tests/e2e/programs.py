@@ -121,7 +121,7 @@ def is_slow_once(site_file: str) -> None:
 
     def answer_train(message: Message, answer: Callable[[Message], Message]) -> Message:
         if (message.metadata.group_id or "").endswith("/2"):
-            time.sleep(2.5)
+            time.sleep(10)
         return answer(message)
 
     run(site_file, answer_train)

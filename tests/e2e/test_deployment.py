@@ -50,7 +50,7 @@ def test_every_round_is_in_the_journal_with_distances_weights_and_bytes(tmp_path
         assert bob["distance"] > 0
         assert bob["weight_after"] < (bob["weight_before"] or 1.0)
         assert bob["bytes_received"] > 0
-        assert line["user_metrics"]["num_samples"] == 30
+        assert 0 <= line["user_metrics"]["accuracy"] <= 1
 
 
 def test_an_eroded_hospital_is_not_asked_any_more(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_hospital_that_never_answers_costs_a_round_its_deadline_and_no_more(
 
 
 def test_a_slow_hospital_comes_back_with_the_newest_round(tmp_path: Path) -> None:
-    study = small_study(rounds=12, arms={"fedavg": {}}, federation={"round_deadline_seconds": 1.0})
+    study = small_study(rounds=12, arms={"fedavg": {}}, federation={"round_deadline_seconds": 4.0})
     with Federation(study, tmp_path) as federation:
         federation.start_site("alice")
         federation.start_site("bob", programs.is_slow_once)
@@ -179,8 +179,8 @@ def test_a_slow_hospital_comes_back_with_the_newest_round(tmp_path: Path) -> Non
         outcomes = [r.hospitals["bob"].outcome for r in federation.observer.records]
     assert outcomes[0] == "accepted"
     assert outcomes[1] == "absent"
-    # It slept through rounds 2 to 4 and answers from then on: no queue of stale rounds to work off.
-    assert set(outcomes[5:]) == {"accepted"}
+    # It slept through rounds 2 and 3 and answers from then on: no stale rounds to work off first.
+    assert set(outcomes[4:]) == {"accepted"}
 
 
 def test_a_hospital_killed_in_a_round_is_known_to_be_gone_long_before_the_deadline(
@@ -216,7 +216,7 @@ def test_without_the_users_site_rounds_are_skipped_and_then_the_run_stops(tmp_pa
     study = small_study(
         rounds=10,
         arms={"fedavg": {}},
-        federation={"round_deadline_seconds": 1.0, "max_skipped_rounds": 2},
+        federation={"round_deadline_seconds": 4.0, "max_skipped_rounds": 2},
     )
     with Federation(study, tmp_path) as federation:
         federation.start_site("alice", programs.dies_in_round_2)

@@ -1,0 +1,17 @@
+"""Peak memory of a process."""
+
+import resource
+from pathlib import Path
+
+
+def peak_megabytes(pid: int | None = None) -> float | None:
+    """The largest resident set so far of a process (None: this one); None where it is not known.
+
+    Linux's own high-water mark is preferred: `ru_maxrss` starts from the parent's peak.
+    """
+    try:
+        status = Path(f"/proc/{pid or 'self'}/status").read_text()
+        lines = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+        return int(lines["VmHWM"].split()[0]) / 1024
+    except (OSError, KeyError, ValueError):
+        return None if pid else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

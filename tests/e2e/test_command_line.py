@@ -1,0 +1,237 @@
+"""The command line as people use it: real processes, exit codes, messages without tracebacks."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import erosion
+from common.study import load_study
+from experiments.sources import make_hospitals
+from experiments.testbed import study_path
+
+STUDIES = Path(__file__).resolve().parents[2] / "experiments" / "studies"
+
+
+def quick_study(folder: Path, rounds: int = 2, text: str = "") -> Path:
+    """The default study with few rounds, as a file of its own."""
+    path = folder / "quick.toml"
+    default = (STUDIES / "breast-cancer.toml").read_text()
+    assert "rounds = 30" in default
+    path.write_text(default.replace("rounds = 30", f"rounds = {rounds}") + text)
+    return path
+
+
+def processes_that_mention(word: str) -> list[int]:
+    """Ids of running processes with `word` in their command line, this one excepted."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+                if word.encode() in (entry / "cmdline").read_bytes() and state != "Z":
+                    found.append(int(entry.name))
+    return found
+
+
+def wait_until(condition: object, seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def testbed(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A testbed with so many rounds that it is still running when it is disturbed."""
+    study = quick_study(tmp_path, rounds=100_000)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "erosion", "testbed", str(study), "--runs", str(tmp_path / "runs")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    wait_until(lambda: any(p.stat().st_size for p in tmp_path.glob("runs/*/rounds.jsonl")), 60)
+    yield process
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate(timeout=20)
+    for pid in processes_that_mention(str(tmp_path)):
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_the_testbed_ends_with_a_result_and_the_model_predicts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = quick_study(tmp_path)
+    run = subprocess.run(
+        [sys.executable, "-m", "erosion", "testbed", str(study), "--runs", str(tmp_path / "runs")],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert run.returncode == 0, run.stderr
+    assert "Traceback" not in run.stderr
+    assert "Peak memory in MB: coordinator" in run.stdout
+    (folder,) = (tmp_path / "runs").iterdir()
+    result = json.loads((folder / "result.json").read_text())
+    assert set(result["arms"]) == {"weight_erosion", "fedavg", "local"}
+    assert result["verdict"]["text"].split(".")[0] in " ".join(run.stdout.split())
+    assert processes_that_mention(str(tmp_path)) == []
+
+    output = tmp_path / "predictions.csv"
+    patients = folder / "testbed" / "home" / "patients.csv"
+    assert erosion.main(["predict", str(folder), str(patients), "-o", str(output)]) == 0
+    assert len(output.read_text().splitlines()) == 131  # a header and 130 patients
+    assert capsys.readouterr().err == ""
+
+
+def test_ctrl_c_stops_everything_that_the_testbed_started(
+    testbed: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    os.kill(testbed.pid, signal.SIGINT)
+    _, errors = testbed.communicate(timeout=30)
+    assert testbed.returncode == 130
+    assert "Traceback" not in errors
+    assert "interrupted" in errors
+    wait_until(lambda: processes_that_mention(str(tmp_path)) == [])
+
+
+def test_a_killed_testbed_leaves_nothing_running(
+    testbed: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    os.kill(testbed.pid, signal.SIGKILL)
+    wait_until(lambda: processes_that_mention(str(tmp_path)) == [])
+
+
+def test_when_the_coordinator_dies_the_testbed_ends_with_its_exit_code(
+    testbed: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    (server,) = [
+        pid
+        for pid in processes_that_mention(str(tmp_path))
+        if b"--run-folder" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    os.kill(server, signal.SIGKILL)
+    testbed.communicate(timeout=30)
+    assert testbed.returncode == 128 + signal.SIGKILL
+    wait_until(lambda: processes_that_mention(str(tmp_path)) == [])
+
+
+def test_when_a_hospital_dies_people_are_told_and_the_study_goes_on(
+    testbed: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    (site,) = [
+        pid
+        for pid in processes_that_mention(str(tmp_path))
+        if b"alike/site.toml" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    os.kill(site, signal.SIGKILL)
+    (journal,) = tmp_path.glob("runs/*/rounds.jsonl")
+    wait_until(lambda: "the site left or lost its connection" in journal.read_text())
+    size = journal.stat().st_size
+    wait_until(lambda: journal.stat().st_size > size)
+    os.kill(testbed.pid, signal.SIGINT)
+    _, errors = testbed.communicate(timeout=30)
+    assert "The site of alike ended (exit code -9)" in errors
+    for line in journal.read_text().splitlines():
+        json.loads(line)
+
+
+def test_a_port_in_use_is_said_with_the_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        study = str(quick_study(tmp_path))
+        arguments = ["server", study, "--address", address, "--runs", str(tmp_path / "runs")]
+        assert erosion.main(arguments) == 6
+    errors = capsys.readouterr().err
+    assert address in errors
+    assert "in use" in errors
+    assert "--address" in errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["server", "nowhere.toml"], 2, "no study file at nowhere.toml"),
+        (["testbed", "unheard-of"], 2, "breast-cancer"),
+        (["client", "nowhere.toml"], 3, "no site file at nowhere.toml"),
+        (["predict", "nowhere", "data.csv"], 8, "nowhere"),
+        (["data", "unheard-of"], 1, "heart-disease"),
+    ],
+)
+def test_a_wrong_argument_is_a_message_and_an_exit_code(
+    arguments: list[str],
+    code: int,
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert erosion.main(arguments) == code
+    errors = capsys.readouterr().err
+    assert words in errors
+    assert "Traceback" not in errors
+
+
+def test_without_tls_the_coordinator_listens_on_this_machine_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = str(quick_study(tmp_path))
+    arguments = ["server", study, "--address", "0.0.0.0:0", "--runs", str(tmp_path / "runs")]
+    assert erosion.main(arguments) == 6
+    assert "127.0.0.1" in capsys.readouterr().err
+
+
+def test_a_site_that_cannot_reach_its_coordinator_gives_up_when_told_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = load_study(study_path("breast-cancer"))
+    files = make_hospitals(study, tmp_path, None)
+    site = tmp_path / "site.toml"
+    site.write_text(
+        f'name = "home"\n[data]\npath = "{files["home"].data}"\n'
+        '[coordinator]\naddress = "127.0.0.1:9"\n'
+    )
+    assert erosion.main(["client", str(site), "--give-up-seconds", "0.5"]) == 6
+    errors = capsys.readouterr().err
+    assert "The coordinator at 127.0.0.1:9 cannot be reached" in errors
+    assert "coordinator.address" in errors
+
+
+def test_the_help_names_every_command_and_the_exit_codes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        erosion.main(["--help"])
+    text = capsys.readouterr().out
+    for command in ("testbed", "server", "client", "predict", "data", "schema", "algorithms"):
+        assert f"\n    {command}" in text
+    assert "exit codes" in text
+
+
+def test_the_schema_of_both_files_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    for file, key in (("study", "hospitals"), ("site", "limits")):
+        assert erosion.main(["schema", file]) == 0
+        assert key in json.loads(capsys.readouterr().out)["properties"]
+
+
+def test_every_algorithm_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert erosion.main(["algorithms"]) == 0
+    text = capsys.readouterr().out
+    assert "weight_erosion" in text
+    assert "Source:" in text

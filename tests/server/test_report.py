@@ -1,0 +1,416 @@
+"""The page that a run leaves for people."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from client.verdict import FEWEST_OF_A_CLASS, SIGNIFICANCE
+from common.errors import CheckpointError, StudyError
+from common.messages import Comparison
+from common.rounds import HospitalRecord, RoundRecord
+from server.events import events_of, grouped
+from server.plain_text import printable, ranges_text, seconds_text, shortened
+from server.report import write_report
+from server.reporting.chart import Chart, Line, draw, spread, thinned
+from server.reporting.figures import metric_points, weight_figure
+from server.reporting.page import MOST_EVENTS, RULE
+from server.reporting.run_data import RunData, read_run
+from server.result import verdict
+from server.run_folder import RunFolder
+from tests.server.synthetic_run import ARMS, HOSPITALS, Run, as_json, make_records, make_run
+
+MANY = ("home", *(f"hospital-{number:02}" for number in range(1, 20)))
+EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)> \"' & \x1b[31m"
+VOID = {"meta", "br", "img", "link"}
+
+
+class Page(HTMLParser):
+    """Reads a page as a browser would: its tags, its text, and whether all are closed."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self._open: list[str] = []
+        self.feed(html)
+        assert not self._open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self._open:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def written(run: Run, folder: Path) -> str:
+    path = write_report(run.write(folder))
+    assert path == folder / "report.html"
+    return path.read_text("utf-8")
+
+
+def data_of(run: Run) -> RunData:
+    return RunData(run.study, run.records, run.result)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "20260504T092107-breast-cancer"
+
+
+def test_the_verdict_comes_first_and_in_plain_words(folder: Path) -> None:
+    page = Page(written(make_run(), folder))
+    first = next(tag for tag, _ in page.tags if tag in ("h1", "h2", "table", "svg"))
+    assert first == "h1"
+    assert "On 91 test patients, weight_erosion predicts better than local. Log loss" in page.text
+    assert "in 0.61 % of such studies" in page.text
+
+
+def test_the_page_needs_no_other_file_and_runs_no_script(folder: Path) -> None:
+    html = written(make_run(), folder)
+    page = Page(html)
+    assert not {"script", "link", "img", "iframe", "image"} & {tag for tag, _ in page.tags}
+    for _, attributes in page.tags:
+        assert not {"src", "href", "xlink:href", "data"} & set(attributes) or all(
+            (attributes.get(name) or "#").startswith("#") for name in ("href", "xlink:href")
+        )
+        assert not any(name.startswith("on") for name in attributes)
+    without_namespaces = re.sub(r'xmlns(:\w+)?="[^"]+"', "", html)
+    assert not re.search(r"https?://|@import|url\((?!#)", without_namespaces)
+    assert "default-src 'none'" in html
+
+
+def test_figures_have_their_intervals_and_the_majority_beside_them(folder: Path) -> None:
+    text = Page(written(make_run(), folder)).text
+    assert "weight_erosion 0.967 0.93–0.99 0.626 0.992" in text
+    assert "91 test patients of home (57 benign, 34 malignant)" in text
+    assert "commonest class 0.626" in text  # in the figure, too
+
+
+def test_the_winner_is_stressed_only_where_the_verdict_names_one(folder: Path) -> None:
+    run = make_run()
+    assert written(run, folder).count('<tr class="best">') == 1
+    unclear = run.result.model_copy(
+        update={"verdict": run.result.verdict.model_copy(update={"best_arm": None})}
+    )
+    html = written(replace(run, result=unclear), folder.with_name("unclear"))
+    assert '<tr class="best">' not in html
+    assert 'class="verdict found"' not in html
+
+
+def test_the_stated_rule_is_the_one_that_the_site_applies() -> None:
+    assert f"at most {100 * SIGNIFICANCE:g} %" in RULE
+    assert f"at least {FEWEST_OF_A_CLASS} test patients" in RULE
+
+
+def test_metrics_are_drawn_at_the_round_after_which_they_were_measured() -> None:
+    run = data_of(make_run(rounds=3))
+    points = metric_points(run, "fedavg", "log_loss")
+    assert [number for number, _ in points] == [0, 1, 2, 3]
+    assert points[0][1] == run.of("fedavg")[0].user_metrics.log_loss  # type: ignore[union-attr]
+    assert points[3][1] == run.result.arms["fedavg"].metrics.log_loss
+
+
+def test_every_arm_and_every_hospital_is_labelled(folder: Path) -> None:
+    html = written(make_run(), folder)
+    labels = re.findall(r"<text [^>]*>([^<]*)</text>", html)
+    for arm in ARMS:
+        assert sum(label.startswith(f"{arm} 0.") for label in labels) == 2
+    for hospital in HOSPITALS[1:]:
+        assert sum(label.startswith(f"{hospital} ") for label in labels) == 2
+    assert "miscoded eroded in round 11" in labels
+    assert "log loss (nats per patient)" in labels
+    assert "distance (length of own update = 1)" in labels
+    assert "rounds finished" in labels
+
+
+def test_a_hospitals_words_cannot_become_part_of_the_page(folder: Path) -> None:
+    run = make_run(reasons={"miscoded": EVIL})
+    conclusion = Comparison.model_validate(
+        {**(run.result.comparison or Comparison.model_construct()).model_dump(), "arm": EVIL}
+    )
+    result = run.result.model_copy(
+        update={
+            "class_counts": {EVIL: 57, "malignant": 34},
+            "comparison": conclusion,
+            "command": EVIL,
+            "commit": EVIL,
+            "started": EVIL,
+            "contributions": {EVIL: run.result.contributions["home"]},
+        }
+    )
+    strange = HospitalRecord("accepted", weight_after=0.5, distance=1.0, num_samples=3)
+    records = [
+        replace(record, note=EVIL, hospitals={**record.hospitals, EVIL + "$x^2$": strange})
+        for record in run.records
+    ]
+    html = written(Run(run.study, records, result), folder)
+    harmless = Page(written(make_run(reasons={"miscoded": "no"}), folder.with_name("harmless")))
+    assert {tag for tag, _ in Page(html).tags} == {tag for tag, _ in harmless.tags}
+    assert "\x1b" not in html
+    assert "<script>alert(1)</script>" in Page(html).text  # shown as it is, as text
+
+
+def test_a_study_file_cannot_close_its_own_frame(folder: Path) -> None:
+    run = make_run()
+    path = run.write(folder)
+    study = path / "study.toml"
+    study.write_text("# </pre><script>alert(1)</script>\n" + study.read_text())
+    html = write_report(path).read_text()
+    assert "<script" not in html
+    assert "&lt;/pre&gt;&lt;script&gt;" in html
+
+
+def test_a_missing_auroc_is_a_dash(folder: Path) -> None:
+    text = Page(written(make_run(auroc=False), folder)).text
+    assert "weight_erosion 0.967 0.93–0.99 0.626 – 0.046" in text
+
+
+def test_skipped_rounds_are_shaded_counted_and_told_with_their_reason(folder: Path) -> None:
+    text = Page(written(make_run(skipped=(8, 9)), folder)).text
+    assert "weight_erosion 8–9 all round skipped: the user's own site was not connected" in text
+    assert "2 skipped" in text
+    assert "Shaded: skipped rounds" in text
+    assert "A gap is a round in which the site of home sent no figures" in text
+
+
+def test_a_run_without_skipped_rounds_does_not_speak_of_them(folder: Path) -> None:
+    text = Page(written(make_run(), folder)).text
+    assert "Shaded" not in text
+    assert "A gap" not in text
+
+
+def test_a_study_of_one_arm_without_peers_says_so(folder: Path) -> None:
+    html = written(make_run(arms=("local",)), folder)
+    assert "local used no update of another hospital." in Page(html).text
+    assert "Nothing was compared" in Page(html).text
+    assert "which the verdict is about" not in html
+    assert html.count("<svg") == 2
+
+
+def test_twenty_hospitals_have_labels_that_do_not_overlap() -> None:
+    svg = weight_figure(data_of(make_run(hospitals=MANY)))
+    heights = sorted(
+        float(y) for y in re.findall(r' y="([\d.]+)"[^>]*>(?:hospital-\d\d|home) ', svg)
+    )
+    assert len(heights) == 20
+    assert min(b - a for a, b in pairwise(heights)) > 9  # points; the font's
+
+
+def test_one_round_is_enough_for_a_report(folder: Path) -> None:
+    assert written(make_run(rounds=1), folder).count("<svg") == 4
+
+
+def test_thousands_of_rounds_make_no_heavy_page(folder: Path) -> None:
+    assert len(written(make_run(rounds=3000, arms=("fedavg", "local")), folder)) < 500_000
+
+
+def test_the_ledger_counts_rounds_weights_and_samples(folder: Path) -> None:
+    text = Page(written(make_run(), folder)).text
+    assert re.search(r"miscoded 110 11 of 30 \d\.\d\d 0\.00 880", text)
+
+
+def test_an_event_of_many_rounds_is_told_once(folder: Path) -> None:
+    run = make_run(reasons={"miscoded": "round ROUND, expected 99"})
+    text = Page(written(run, folder)).text
+    assert "1–30 miscoded rejected: round 1, expected 99 (the first time; then" in text
+    assert "round 2, expected 99" not in text
+
+
+def test_a_flood_of_events_is_cut_with_a_pointer_to_the_journal(folder: Path) -> None:
+    run = make_run(arms=("fedavg", "local"), hospitals=MANY)
+    flood = {
+        f"h{letter}{other}": HospitalRecord("rejected", f"{letter}{other}")
+        for letter in "abcdefghijklmnopqrst"
+        for other in "abcdefghijklmnopqrst"
+    }
+    records = [replace(run.records[0], hospitals=flood), *run.records[1:]]
+    html = written(replace(run, records=records), folder)
+    assert html.count("rejected: ") == MOST_EVENTS
+    assert "And 200 more: see rounds.jsonl." in html
+
+
+def test_how_it_was_made_can_be_repeated_from_the_page(folder: Path) -> None:
+    text = Page(written(make_run(), folder)).text
+    for words in (
+        "Command erosion testbed --runs runs",
+        "commit 9f1c2ab4d5e6f708192a3b4c5d6e7f8091a2b3c4+changes",
+        "python 3.11.9",
+        "2026-05-04T09:21:07+00:00, took 8.42 s",
+        "Seed 0",
+        "steps = 5, batch_size = 16",
+        "distance_penalty = 0.01",
+        'name = "mean radius"',
+    ):
+        assert words in text
+
+
+def test_the_same_run_gives_the_same_page(folder: Path) -> None:
+    html = written(make_run(), folder)
+    assert write_report(folder).read_text("utf-8") == html
+
+
+def test_a_round_that_was_written_twice_counts_once(folder: Path) -> None:
+    run = make_run(arms=("fedavg",), rounds=2)
+    last = replace(run.records[-1], seconds=9.0)
+    path = replace(run, extra_lines=(as_json(last),)).write(folder)
+    assert [r.seconds for r in read_run(RunFolder(path)).records][1:] == [9.0]
+
+
+def test_a_journal_line_that_was_cut_off_is_left_out(folder: Path) -> None:
+    run = make_run(arms=("fedavg",), rounds=2)
+    path = replace(run, extra_lines=('{"arm": "fed',)).write(folder)
+    assert len(read_run(RunFolder(path)).records) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "error", "words"),
+    [
+        ("result.json", None, CheckpointError, "the run did not end"),
+        ("rounds.jsonl", None, CheckpointError, "the run did not end"),
+        ("study.toml", None, StudyError, "There is no study file"),
+        ("result.json", "{}", CheckpointError, "another version"),
+        ("rounds.jsonl", "nonsense\n", CheckpointError, "another version"),
+        ("model.json", "[]", CheckpointError, "does not say which versions"),
+    ],
+)
+def test_a_folder_without_a_whole_run_is_refused_in_words(
+    folder: Path, name: str, content: str | None, error: type[Exception], words: str
+) -> None:
+    path = make_run(rounds=2).write(folder)
+    if content is None:
+        (path / name).unlink()
+    else:
+        (path / name).write_text(content)
+    with pytest.raises(error, match=words):
+        write_report(path)
+
+
+def test_too_few_patients_is_said_without_a_winner(folder: Path) -> None:
+    run = make_run()
+    assert run.result.comparison is not None
+    comparison = run.result.comparison.model_copy(
+        update={"conclusion": "too few patients", "smallest_class": 3, "num_samples": 12}
+    )
+    finals = {arm: result.metrics for arm, result in run.result.arms.items()}
+    result = run.result.model_copy(
+        update={"comparison": comparison, "verdict": verdict(comparison, finals)}
+    )
+    html = written(replace(run, result=result), folder)
+    assert "12 test patients with 3 of the rarest class are too few to tell" in Page(html).text
+    assert '<tr class="best">' not in html
+
+
+def test_wide_distances_are_drawn_on_a_logarithmic_axis() -> None:
+    def chart(largest: float) -> str:
+        points = [(1, 0.5), (2, largest), (3, 0.0), (4, None)]
+        lines = [Line("a", points, 0)]
+        return draw(Chart("t", lines, "round", "distance", 4, may_be_logarithmic=True))
+
+    assert "distance, logarithmic" in chart(400.0)
+    assert "logarithmic" not in chart(4.0)
+
+
+def test_a_chart_leaves_no_global_state() -> None:
+    import matplotlib
+
+    before = dict(matplotlib.rcParams)
+    draw(Chart("t", [Line("a", [(0, 1.0), (1, 2.0)], 0)], "x", "y", 1))
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_a_chart_takes_every_colour_from_the_page() -> None:
+    svg = draw(Chart("t", [Line("a", [(0, 1.0), (1, 2.0)], 0)], "x", "y", 1))
+    assert not re.search(r"(fill|stroke): #", svg)
+    assert "stroke: var(--series-0)" in svg
+
+
+def test_labels_are_spread_in_order_and_within_the_chart() -> None:
+    assert spread([0.5, 0.5], 0.1) == pytest.approx([0.45, 0.55])
+    assert spread([0.0, 0.0, 0.9], 0.1) == pytest.approx([0.0, 0.1, 0.9])
+    assert spread([1.0, 0.99, 0.2], 0.1) == pytest.approx([1.0, 0.9, 0.2])
+    assert spread([0.3] * 21, 0.1) == pytest.approx([number / 20 for number in range(21)])
+    assert spread([1.7], 0.1) == [1.0]
+
+
+def test_long_lines_are_thinned_and_keep_their_end() -> None:
+    points = thinned([(number, float(number)) for number in range(4321)])
+    assert len(points) <= 501
+    assert points[-1] == (4320, 4320.0)
+
+
+def test_erosion_absence_and_rejection_are_events_and_the_rest_is_not() -> None:
+    record = RoundRecord(
+        "fedavg",
+        4,
+        "done",
+        "",
+        {
+            "a": HospitalRecord("accepted", weight_before=0.1, weight_after=0.0),
+            "b": HospitalRecord("accepted", weight_before=0.1, weight_after=0.05),
+            "c": HospitalRecord("not_asked", weight_before=0.0, weight_after=0.0),
+            "d": HospitalRecord("absent", "did not answer within 5 s"),
+            "e": HospitalRecord("rejected", "a value that is not finite"),
+        },
+    )
+    assert [(event.hospital, event.text) for event in events_of(record)] == [
+        ("a", "eroded: its weight fell to 0"),
+        ("d", "absent: did not answer within 5 s"),
+        ("e", "rejected: a value that is not finite"),
+    ]
+
+
+def test_events_are_grouped_by_what_happened() -> None:
+    groups = grouped(make_records("weight_erosion"))
+    absent = next(group for group in groups if group.first.kind == "absent")
+    assert absent.rounds == (11, 12, 13, 14)
+    assert not absent.varies
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.0001, "under 1 ms"),
+        (0.0312, "31 ms"),
+        (0.0996, "0.10 s"),
+        (2.345, "2.35 s"),
+        (31.4, "31 s"),
+        (59.7, "1 min 00 s"),
+        (185, "3 min 05 s"),
+        (7260, "2 h 01 min"),
+    ],
+)
+def test_durations_are_in_the_unit_that_people_would_say(seconds: float, words: str) -> None:
+    assert seconds_text(seconds) == words
+
+
+def test_round_numbers_are_written_as_ranges() -> None:
+    assert ranges_text([1, 2, 3, 7, 9, 10]) == "1–3, 7, 9–10"
+    assert ranges_text([]) == ""
+
+
+def test_text_from_elsewhere_is_one_short_line_without_control_characters() -> None:
+    assert printable("a\x1b[1m\n\tb‮c") == "a�[1m b�c"
+    assert printable("x" * 400, at_most=10) == "xxxxxxxxx…"
+    assert printable("\ud800") == "�"
+
+
+def test_a_long_name_keeps_both_its_ends() -> None:
+    assert shortened("university-hospital-zurich-north", 12) == "univer…north"
+    assert shortened("home", 12) == "home"
