@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
+from common.allocator import keep_freed_memory
 from common.errors import ErosionError
 from common.logs import configure_logging
 
@@ -183,6 +184,7 @@ def _testbed(options: argparse.Namespace) -> int:
 
 
 def _server(options: argparse.Namespace) -> int:
+    keep_freed_memory()
     configure_logging(options.verbose)
     from common.study import load_study
     from common.supervised import end_with_stdin
@@ -204,6 +206,7 @@ def _server(options: argparse.Namespace) -> int:
 
 
 def _client(options: argparse.Namespace) -> int:
+    keep_freed_memory()
     configure_logging(max(options.verbose, 1))
     from client.serve import serve
     from client.site_file import load_site

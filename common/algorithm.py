@@ -1,6 +1,6 @@
 """What an aggregation rule is: a pure function of its state and one round's cohort."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
@@ -17,10 +17,20 @@ class Step(Generic[State]):
     """What an algorithm makes of one cohort."""
 
     delta: Tensor  # (dim,) what the user's parameters move by
-    weights: Mapping[AgentId, float]  # relative to the user's own, which is 1
+    weights: Mapping[AgentId, float]  # see `relative_weights`
     state: State
     outcome: Literal["done", "skipped", "stopped"] = "done"
-    note: str = ""  # why the round was skipped or the run stopped
+    note: str = ""  # why the round was skipped or the run stopped, or what to know of it
+
+
+def relative_weights(cohort: Cohort, shares: Sequence[float]) -> dict[AgentId, float]:
+    """Shares in the aggregate, own first, as the weights of a `Step`.
+
+    They are relative to the user's own, which is 1. A rule may leave the user's own update out
+    (Krum); then the user's weight is 0 and the others' are relative to the largest.
+    """
+    unit = shares[0] or max(shares)
+    return {u.agent: share / unit for u, share in zip(cohort.updates, shares, strict=True)}
 
 
 def asks_everyone(_state: Any, _agent: AgentId) -> bool:
@@ -37,16 +47,33 @@ class Algorithm(Generic[State]):
     asks: Callable[[State, AgentId], bool] = asks_everyone  # of peers; the user is always asked
 
 
+Layout = Mapping[str, slice]  # parameter name -> its place in the flat vector, in model order
+
+
+@dataclass(frozen=True, slots=True)
+class BuildContext:
+    """What an algorithm may know of its study before the first round."""
+
+    rounds: int  # of the whole run
+    num_hospitals: int  # that the study names, the user's included
+    layout: Callable[[], Layout]  # a call, because few ask and a large model takes seconds
+
+
 class ArmBase(Settings):
     """The parameters of one algorithm, as an arm of a study file gives them."""
 
     algorithm: str
 
-    def build(self) -> Algorithm[Any]:
+    def build(self, context: BuildContext) -> Algorithm[Any]:
         """The algorithm with these parameters."""
         raise TypeError(f"{type(self).__name__} does not say how to build its algorithm")
 
     def problem_with(self, num_hospitals: int) -> str | None:
         """What makes this algorithm impossible in a study of `num_hospitals`, or None."""
         del num_hospitals
+        return None
+
+    def problem_with_model(self, layout: Callable[[], Layout]) -> str | None:
+        """What makes this algorithm impossible with the study's model, or None."""
+        del layout
         return None

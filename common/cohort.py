@@ -1,7 +1,8 @@
 """One round's updates, and the few questions that an algorithm may ask of them."""
 
 import math
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -9,7 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from common.vectors import distance, norm
+from common import vectors
+from common.vectors import Block
 
 AgentId = str  # a hospital's enrolled name, never Flower's node id
 
@@ -60,13 +62,26 @@ class Cohort(Protocol):
         """The sum of weight times update over all updates, own first: weights (n+1,) -> (dim,)."""
         ...
 
+    def blocks(self) -> Iterator[Block]:
+        """All updates part by part, in order: the part's place, and every update's values there.
+
+        The values are n+1 tensors (width,) float32, own first, to be read and not changed, and only
+        until the next part is asked for. This is for rules that need each coordinate by itself
+        (a median); its memory does not grow with the number of hospitals.
+        """
+        ...
+
 
 @dataclass(frozen=True)
-class MemoryCohort:
-    """A cohort whose updates are all in memory."""
+class BlockwiseCohort(ABC):
+    """A cohort whose every answer comes from going through the updates block by block."""
 
     own: Update
     others: Mapping[AgentId, Update] = field(default_factory=dict)
+
+    @abstractmethod
+    def read(self, rows: Sequence[int]) -> Iterator[Block]:
+        """Those updates (by their place in `updates`), block by block."""
 
     @cached_property
     def peers(self) -> tuple[AgentId, ...]:
@@ -78,31 +93,43 @@ class MemoryCohort:
         """Every accepted update, own first."""
         return (self.own, *(self.others[peer] for peer in self.peers))
 
+    @cached_property
+    def _norms_and_distances(self) -> tuple[Tensor, Tensor]:
+        return vectors.norms_and_distances(self.blocks(), len(self.updates))
+
     def norms(self) -> Tensor:
         """|d_i|, own first: (n+1,) float64."""
-        return torch.tensor([norm(u.delta) for u in self.updates], dtype=torch.float64)
-
-    @cached_property
-    def _distances(self) -> Tensor:
-        own = norm(self.own.delta)
-        apart = [distance(self.others[peer].delta, self.own.delta) for peer in self.peers]
-        # Two zero updates are equal: their distance is 0, not 0/0.
-        relative = [0.0 if a == 0 else a / own if own else math.inf for a in apart]
-        return torch.tensor(relative, dtype=torch.float64)
+        return self._norms_and_distances[0]
 
     def distances_to_own(self) -> Tensor:
         """|d_i - d_0| / |d_0| of every peer: (n,) float64."""
-        return self._distances
+        norms, apart = self._norms_and_distances
+        own = float(norms[0])
+        # Two zero updates are equal: their distance is 0, not 0/0.
+        relative = [0.0 if a == 0 else a / own if own else math.inf for a in apart[1:].tolist()]
+        return torch.tensor(relative, dtype=torch.float64)
 
     def gram(self) -> Tensor:
         """Inner products of all updates, own first: (n+1, n+1) float64."""
-        deltas = [update.delta.double() for update in self.updates]
-        return torch.stack([torch.stack([a @ b for b in deltas]) for a in deltas])
+        return vectors.gram(self.blocks(), len(self.updates))
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """The sum of weight times update, own first: (n+1,) -> (dim,) float32."""
-        total = torch.zeros_like(self.own.delta)
-        for weight, update in zip(weights.tolist(), self.updates, strict=True):
-            if weight:
-                total.add_(update.delta, alpha=weight)
-        return total
+        factors: list[float] = weights.tolist()
+        if len(factors) != len(self.updates):
+            raise ValueError(f"{len(factors)} weights for {len(self.updates)} updates")
+        rows = [row for row, factor in enumerate(factors) if factor]  # a weight of 0 costs nothing
+        used = [factors[row] for row in rows]
+        return vectors.weighted_sum(self.read(rows) if rows else (), used, len(self.own.delta))
+
+    def blocks(self) -> Iterator[Block]:
+        """All updates, block by block, own first."""
+        return self.read(range(len(self.updates)))
+
+
+class MemoryCohort(BlockwiseCohort):
+    """A cohort whose updates are all in memory."""
+
+    def read(self, rows: Sequence[int]) -> Iterator[Block]:
+        """Views of those updates, block by block."""
+        return vectors.blocks_of([self.updates[row].delta for row in rows])

@@ -1,13 +1,13 @@
 """One round: from what the hospitals answered to the next state and the record of the round."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from torch import Tensor
 
 from common.algorithm import Algorithm
-from common.cohort import AgentId, MemoryCohort, Update
+from common.cohort import AgentId, Cohort, MemoryCohort, Update
 from common.messages import Metrics
 from common.study import Study
 from common.vectors import is_finite
@@ -105,9 +105,11 @@ def advance(
     arm: str,
     user: AgentId,
     quorum: int,
+    cohort_of: Callable[[Update, Mapping[AgentId, Update]], Cohort] = MemoryCohort,
 ) -> tuple[RunState, RoundRecord]:
     """Aggregate what was answered; hospitals that are not in `answers` were not asked.
 
+    `cohort_of` makes the cohort of the user's own update and the peers', which may lie on disk.
     Without the user's own update, or below `quorum` accepted updates (see `needed_updates`), the
     round is skipped: it is recorded and the parameters stay.
     """
@@ -119,7 +121,7 @@ def advance(
         return _skip(state, answers, arm, reason)
 
     peers = {agent: update for agent, update in accepted.items() if agent != user}
-    cohort = MemoryCohort(own, peers)
+    cohort = cohort_of(own, peers)
     step = algorithm.update(state.algorithm_state, cohort)
     distances = dict(zip(cohort.peers, cohort.distances_to_own().tolist(), strict=True)) | {
         user: 0.0

@@ -4,13 +4,16 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
+from common.algorithm import BuildContext
 from common.algorithms import AnyArm, ArmSettings
 from common.errors import StudyError
+from common.learning.layout import parameter_layout
 from common.learning.models import ModelSettings
 from common.settings import Settings, read_toml, validate
 
@@ -304,7 +307,9 @@ class Study(Settings):
                 )
         self.model.check_task(self.task.input_shape)
         for name, arm_settings in self.arms.items():
-            problem = arm_settings.problem_with(len(self.hospitals))
+            problem = arm_settings.problem_with(
+                len(self.hospitals)
+            ) or arm_settings.problem_with_model(self.build_context.layout)
             if problem:
                 raise ValueError(f"arms.{name}: {problem}")
         return self
@@ -318,6 +323,14 @@ class Study(Settings):
         reference = next((n for n in names if self.arms[n].algorithm == "local"), names[-1])
         first = next((n for n in names if n != reference), None)
         return (first, reference) if first is not None else None
+
+    @property
+    def build_context(self) -> BuildContext:
+        """What the study's algorithms are built with."""
+        layout = partial(
+            parameter_layout, self.model, tuple(self.task.input_shape), self.num_classes
+        )
+        return BuildContext(self.rounds, len(self.hospitals), layout)
 
     @property
     def num_classes(self) -> int:

@@ -38,7 +38,7 @@ def simulate(
     finals: dict[str, RunState] = {}
     records: dict[str, list[RoundRecord]] = {}
     for arm, settings in study.arms.items():
-        algorithm = settings.build()
+        algorithm = settings.build(study.build_context)
         state = rounds.start(algorithm, params)
         records[arm] = []
         for _ in range(study.rounds):

@@ -109,7 +109,7 @@ class Coordinator:
         journal = Journal(self._folder.journal)
         try:
             for arm, settings in study.arms.items():
-                algorithm = settings.build()
+                algorithm = settings.build(study.build_context)
                 strategy = PersonalizedStrategy(
                     study,
                     arm,

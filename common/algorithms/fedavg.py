@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 
-from common.algorithm import Algorithm, ArmBase, Step
+from common.algorithm import Algorithm, ArmBase, BuildContext, Step
 from common.cohort import Cohort
 
 
@@ -30,8 +30,9 @@ class FedAvg(ArmBase):
     algorithm: Literal["fedavg"] = "fedavg"
     weighting: Literal["samples", "uniform"] = "samples"
 
-    def build(self) -> Algorithm[FedAvgState]:
+    def build(self, context: BuildContext) -> Algorithm[FedAvgState]:
         """The algorithm with these parameters."""
+        del context
         by_samples = self.weighting == "samples"
 
         def update(state: FedAvgState, cohort: Cohort) -> Step[FedAvgState]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from common.algorithm import Algorithm, ArmBase, Step
+from common.algorithm import Algorithm, ArmBase, BuildContext, Step
 from common.cohort import AgentId, Cohort
 
 
@@ -35,6 +35,7 @@ class Local(ArmBase):
 
     algorithm: Literal["local"] = "local"
 
-    def build(self) -> Algorithm[LocalState]:
+    def build(self, context: BuildContext) -> Algorithm[LocalState]:
         """The algorithm."""
+        del context
         return Algorithm(_init, _update, _asks)

@@ -9,7 +9,7 @@ from typing import Literal, Self
 import torch
 from pydantic import Field, model_validator
 
-from common.algorithm import Algorithm, ArmBase, Step
+from common.algorithm import Algorithm, ArmBase, BuildContext, Step
 from common.cohort import AgentId, Cohort, Update
 
 SizeUnit = Literal["seen", "formula", "completed_passes", "batches"]
@@ -64,7 +64,7 @@ class WeightErosion(ArmBase):
             )
         return self
 
-    def build(self) -> Algorithm[WeightErosionState]:
+    def build(self, context: BuildContext) -> Algorithm[WeightErosionState]:
         """The algorithm with these parameters."""
         return Algorithm(_init, self._update, _asks)
 

@@ -20,6 +20,7 @@ from flwr.serverapp.grid import Grid
 from client.agent import Agent
 from client.fleet import FleetConnection
 from common import rounds, wire
+from common.allocator import keep_freed_memory
 from common.logs import configure_logging
 from common.messages import DescribeReply, TrainReply, TrainResult
 from common.study import Study
@@ -77,7 +78,7 @@ class ClockedStrategy(PersonalizedStrategy):
 def serve(address: str, num_sites: int, num_rounds: int, dim: int, folder: Path) -> None:
     """Run the coordinator to the end of the last round."""
     study = study_of(num_sites, num_rounds)
-    algorithm = study.arms["fedavg"].build()
+    algorithm = study.arms["fedavg"].build(study.build_context)
     start = torch.from_numpy(initial_parameters(dim))
     link = Link(address)
     link.start()
@@ -162,6 +163,7 @@ def main() -> None:
     options = parser.parse_args()
 
     configure_logging(0)
+    keep_freed_memory()
     torch.set_num_threads(1)
     if options.program == "server":
         serve(options.address, options.num_sites, options.num_rounds, options.dim, options.folder)

@@ -19,6 +19,7 @@ from common.algorithms import REGISTRY, AnyArm
 from common.cohort import AgentId, MemoryCohort, Update
 from common.rounds import Absence, Answer, RunState, advance, start
 from common.study import Study, study_from_json
+from tests.common.contexts import CONTEXT
 
 DIM = 5
 USER = "user"
@@ -29,7 +30,7 @@ every_algorithm = pytest.mark.parametrize("name", sorted(REGISTRY))
 
 
 def built(name: str) -> Algorithm[Any]:
-    return REGISTRY[name](algorithm=name).build()
+    return REGISTRY[name](algorithm=name).build(CONTEXT)
 
 
 def update(agent: AgentId, round_number: int, delta: Tensor | None = None) -> Update:

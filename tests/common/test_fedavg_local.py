@@ -6,6 +6,7 @@ import torch
 from common.algorithms.fedavg import FedAvg
 from common.algorithms.local import Local
 from common.cohort import MemoryCohort, Update
+from tests.common.contexts import CONTEXT
 
 
 def three_hospitals() -> MemoryCohort:
@@ -16,7 +17,7 @@ def three_hospitals() -> MemoryCohort:
 
 
 def test_fedavg_by_samples_counts_every_patient_once() -> None:
-    algorithm = FedAvg(weighting="samples").build()
+    algorithm = FedAvg(weighting="samples").build(CONTEXT)
     step = algorithm.update(algorithm.init(2), three_hospitals())
     # 0.1 (1, 0) + 0.2 (2, 1) + 0.7 (-1, 4) = (-0.2, 3)
     assert step.delta.tolist() == pytest.approx([-0.2, 3.0])
@@ -25,7 +26,7 @@ def test_fedavg_by_samples_counts_every_patient_once() -> None:
 
 
 def test_fedavg_uniformly_counts_every_hospital_once() -> None:
-    algorithm = FedAvg(weighting="uniform").build()
+    algorithm = FedAvg(weighting="uniform").build(CONTEXT)
     step = algorithm.update(algorithm.init(2), three_hospitals())
     # ((1, 0) + (2, 1) + (-1, 4)) / 3 = (2/3, 5/3)
     assert step.delta.tolist() == pytest.approx([2 / 3, 5 / 3])
@@ -34,7 +35,7 @@ def test_fedavg_uniformly_counts_every_hospital_once() -> None:
 
 def test_fedavg_with_an_absent_hospital_averages_the_others() -> None:
     full = three_hospitals()
-    algorithm = FedAvg().build()
+    algorithm = FedAvg().build(CONTEXT)
     step = algorithm.update(
         algorithm.init(2), MemoryCohort(full.own, {"near": full.others["near"]})
     )
@@ -43,17 +44,17 @@ def test_fedavg_with_an_absent_hospital_averages_the_others() -> None:
 
 
 def test_fedavg_always_asks_everyone() -> None:
-    algorithm = FedAvg().build()
+    algorithm = FedAvg().build(CONTEXT)
     assert algorithm.asks(algorithm.init(2), "near")
 
 
 def test_local_training_keeps_to_the_users_own_update() -> None:
-    algorithm = Local().build()
+    algorithm = Local().build(CONTEXT)
     step = algorithm.update(algorithm.init(2), three_hospitals())
     assert step.delta.tolist() == [1.0, 0.0]
     assert step.weights == {"own": 1.0, "near": 0.0, "far": 0.0}
 
 
 def test_local_training_asks_nobody() -> None:
-    algorithm = Local().build()
+    algorithm = Local().build(CONTEXT)
     assert not algorithm.asks(algorithm.init(2), "near")

@@ -17,6 +17,7 @@ from common.rounds import (
     start,
 )
 from tests.client.small_study import make_study
+from tests.common.contexts import CONTEXT
 
 
 def update(
@@ -29,7 +30,7 @@ def update(
 def fedavg_round(
     answers: dict[AgentId, Answer], state: RunState | None = None, quorum: int = 1
 ) -> tuple[RunState, RoundRecord]:
-    algorithm = FedAvg().build()
+    algorithm = FedAvg().build(CONTEXT)
     before = state or start(algorithm, torch.tensor([1.0, 1.0]))
     return advance(before, algorithm, answers, arm="fedavg", user="own", quorum=quorum)
 
@@ -119,7 +120,7 @@ def test_hospitals_that_are_not_asked_count_towards_the_quorum(
 
 def test_finite_updates_whose_sum_overflows_skip_the_round() -> None:
     huge = {"own": update("own", 3e38, 0.0), "b": update("b", 3e38, 0.0)}
-    before = RunState(0, torch.full((2,), 3e38), FedAvg().build().init(2))
+    before = RunState(0, torch.full((2,), 3e38), FedAvg().build(CONTEXT).init(2))
     after, record = fedavg_round(dict(huge), state=before)
     assert record.outcome == "skipped"
     assert torch.equal(after.params, before.params)
@@ -149,7 +150,7 @@ def erosion_state(**weights: float) -> RunState:
 def test_a_hospital_that_is_asked_no_more_stays_in_the_record(own: Answer) -> None:
     after, record = advance(
         erosion_state(b=0.5, eroded=0.0),
-        WeightErosion().build(),
+        WeightErosion().build(CONTEXT),
         {"own": own, "b": update("b", 3.0, 4.0, round_number=5)},
         arm="we",
         user="own",
@@ -164,7 +165,7 @@ def test_a_frozen_round_counts_as_skipped_and_keeps_all_weights() -> None:
     before = erosion_state(b=0.5)
     after, record = advance(
         before,
-        WeightErosion(zero_norm="freeze").build(),
+        WeightErosion(zero_norm="freeze").build(CONTEXT),
         {
             "own": update("own", 0.0, 0.0),
             "b": update("b", 1.0, 0.0),
@@ -186,7 +187,7 @@ def test_a_stopped_round_keeps_the_parameters() -> None:
     before = erosion_state(b=0.5)
     after, record = advance(
         before,
-        WeightErosion(zero_norm="stop").build(),
+        WeightErosion(zero_norm="stop").build(CONTEXT),
         {"own": update("own", 0.0, 0.0), "b": update("b", 1.0, 0.0)},
         arm="we",
         user="own",
@@ -201,7 +202,7 @@ def test_advancing_leaves_the_state_before_as_it_was() -> None:
     params = before.params.clone()
     advance(
         before,
-        WeightErosion().build(),
+        WeightErosion().build(CONTEXT),
         {"own": update("own", 3.0, 4.0), "b": update("b", 6.0, 8.0)},
         arm="we",
         user="own",

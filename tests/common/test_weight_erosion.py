@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from common.algorithms.weight_erosion import SizeUnit, WeightErosion, WeightErosionState
 from common.cohort import MemoryCohort, Update
+from tests.common.contexts import CONTEXT
 
 
 def update(agent: str, *delta: float, num_samples: int = 10, samples_seen: int = 10) -> Update:
@@ -27,7 +28,7 @@ def known(**weights: float) -> WeightErosionState:
 
 
 def test_three_rounds_by_hand() -> None:
-    algorithm = WeightErosion(distance_penalty=0.1, size_penalty=0.5).build()
+    algorithm = WeightErosion(distance_penalty=0.1, size_penalty=0.5).build(CONTEXT)
     own = update("own", 3.0, 4.0)  # |g_0| = 5
     near = update("near", 3.0, 5.0, num_samples=10)  # |(0, 1)| / 5 = 0.2
     far = update("far", -3.0, 4.0, num_samples=20)  # |(-6, 0)| / 5 = 1.2
@@ -70,7 +71,7 @@ def test_three_rounds_by_hand() -> None:
 )
 def test_each_size_unit_counts_in_its_own_way(unit: SizeUnit, weights: list[float]) -> None:
     settings = WeightErosion(distance_penalty=0.01, size_penalty=1.0, size_unit=unit, batch_size=4)
-    algorithm = settings.build()
+    algorithm = settings.build(CONTEXT)
     own = update("own", 3.0, 4.0)
     twice = update("twice", 6.0, 8.0, num_samples=10, samples_seen=12)  # |(3, 4)| / 5 = 1
     state, course = algorithm.init(2), []
@@ -82,7 +83,9 @@ def test_each_size_unit_counts_in_its_own_way(unit: SizeUnit, weights: list[floa
 
 
 def test_without_a_batch_size_the_rounds_samples_count_as_b() -> None:
-    algorithm = WeightErosion(distance_penalty=0.01, size_penalty=1.0, size_unit="formula").build()
+    algorithm = WeightErosion(distance_penalty=0.01, size_penalty=1.0, size_unit="formula").build(
+        CONTEXT
+    )
     peer = update("peer", 6.0, 8.0, num_samples=10, samples_seen=25)
     state = algorithm.init(2)
     for _ in range(2):
@@ -93,7 +96,7 @@ def test_without_a_batch_size_the_rounds_samples_count_as_b() -> None:
 
 
 def test_a_weight_stops_at_zero_and_the_hospital_is_asked_no_more() -> None:
-    algorithm = WeightErosion(distance_penalty=0.6).build()
+    algorithm = WeightErosion(distance_penalty=0.6).build(CONTEXT)
     own, across = update("own", 3.0, 4.0), update("across", -3.0, 4.0)  # d = 1.2, p_d d = 0.72
     first = algorithm.update(algorithm.init(2), cohort(own, across))
     assert first.weights["across"] == pytest.approx(0.28)
@@ -107,12 +110,12 @@ def test_a_weight_stops_at_zero_and_the_hospital_is_asked_no_more() -> None:
 
 
 def test_a_hospital_that_was_never_seen_is_asked() -> None:
-    algorithm = WeightErosion().build()
+    algorithm = WeightErosion().build(CONTEXT)
     assert algorithm.asks(algorithm.init(2), "anyone")
 
 
 def test_an_absent_hospital_keeps_its_weight_and_its_counter() -> None:
-    algorithm = WeightErosion().build()
+    algorithm = WeightErosion().build(CONTEXT)
     step = algorithm.update(
         known(here=0.9, away=0.4), cohort(update("own", 3.0, 4.0), update("here", 3.0, 4.0))
     )
@@ -122,7 +125,7 @@ def test_an_absent_hospital_keeps_its_weight_and_its_counter() -> None:
 
 
 def test_an_absent_hospital_has_no_part_in_the_average() -> None:
-    algorithm = WeightErosion(distance_penalty=0.0).build()
+    algorithm = WeightErosion(distance_penalty=0.0).build(CONTEXT)
     own, here = update("own", 1.0, 0.0), update("here", 0.0, 1.0)
     step = algorithm.update(known(here=0.5, away=1.0), cohort(own, here))
     # ((1, 0) + 0.5 (0, 1)) / 1.5
@@ -141,7 +144,7 @@ def test_an_absent_hospital_has_no_part_in_the_average() -> None:
 def test_a_late_joiner_starts_from_the_others(
     newcomer: str, weights: dict[str, float], expected: float
 ) -> None:
-    algorithm = WeightErosion.model_validate({"newcomer": newcomer}).build()
+    algorithm = WeightErosion.model_validate({"newcomer": newcomer}).build(CONTEXT)
     own, late = update("own", 3.0, 4.0), update("late", 3.0, 4.0)  # d = 0: nothing erodes
     step = algorithm.update(known(**weights), cohort(own, late))
     assert step.weights["late"] == pytest.approx(expected)
@@ -149,14 +152,14 @@ def test_a_late_joiner_starts_from_the_others(
 
 
 def test_a_late_joiner_erodes_in_its_first_round_too() -> None:
-    algorithm = WeightErosion(distance_penalty=0.1).build()
+    algorithm = WeightErosion(distance_penalty=0.1).build(CONTEXT)
     own, late = update("own", 3.0, 4.0), update("late", 6.0, 8.0)  # d = 1
     step = algorithm.update(known(b=0.8), cohort(own, late))
     assert step.weights["late"] == pytest.approx(0.7)  # k = 0: it has trained nothing yet
 
 
 def test_everyone_in_the_first_round_starts_at_one() -> None:
-    algorithm = WeightErosion(distance_penalty=0.0).build()
+    algorithm = WeightErosion(distance_penalty=0.0).build(CONTEXT)
     step = algorithm.update(
         algorithm.init(1), cohort(update("own", 1.0), update("a", 2.0), update("b", 3.0))
     )
@@ -165,7 +168,7 @@ def test_everyone_in_the_first_round_starts_at_one() -> None:
 
 def test_freezing_leaves_everything_where_the_users_update_is_zero() -> None:
     before = known(peer=0.7)
-    algorithm = WeightErosion(zero_norm="freeze").build()
+    algorithm = WeightErosion(zero_norm="freeze").build(CONTEXT)
     step = algorithm.update(before, cohort(update("own", 0.0, 0.0), update("peer", 1.0, 0.0)))
     assert step.outcome == "skipped"
     assert "norm zero" in step.note
@@ -175,7 +178,7 @@ def test_freezing_leaves_everything_where_the_users_update_is_zero() -> None:
 
 
 def test_eroding_takes_all_weight_where_the_users_update_is_zero() -> None:
-    algorithm = WeightErosion(zero_norm="erode").build()
+    algorithm = WeightErosion(zero_norm="erode").build(CONTEXT)
     step = algorithm.update(
         known(peer=0.7, away=0.5), cohort(update("own", 0.0, 0.0), update("peer", 1.0, 0.0))
     )
@@ -188,14 +191,14 @@ def test_eroding_takes_all_weight_where_the_users_update_is_zero() -> None:
 
 def test_stopping_ends_the_run_where_the_users_update_is_zero() -> None:
     before = known(peer=0.7)
-    algorithm = WeightErosion(zero_norm="stop").build()
+    algorithm = WeightErosion(zero_norm="stop").build(CONTEXT)
     step = algorithm.update(before, cohort(update("own", 0.0, 0.0), update("peer", 1.0, 0.0)))
     assert step.outcome == "stopped"
     assert step.state == before
 
 
 def test_an_update_up_to_the_bound_counts_as_zero() -> None:
-    algorithm = WeightErosion(zero_norm_below=0.1).build()
+    algorithm = WeightErosion(zero_norm_below=0.1).build(CONTEXT)
     peer = update("peer", 1.0)
     assert algorithm.update(algorithm.init(1), cohort(update("own", 0.09), peer)).outcome != "done"
     assert algorithm.update(algorithm.init(1), cohort(update("own", 0.11), peer)).outcome == "done"
@@ -260,7 +263,7 @@ def test_random_rounds_agree_with_the_papers_formula(
     ]
     algorithm = WeightErosion(
         distance_penalty=p_d, size_penalty=p_s, size_unit=unit, batch_size=b
-    ).build()
+    ).build(CONTEXT)
     state = algorithm.init(6)
     expected = paper(rounds, p_d=p_d, p_s=p_s, b=b, unit=unit)
     for answers, (alpha, aggregate) in zip(rounds, expected, strict=True):

@@ -141,7 +141,7 @@ def dies_while_uploading(site_file: str) -> None:
 
     def half(self: FleetConnection, message: Message) -> None:
         if message.metadata.message_type == wire.TRAIN:
-            FleetConnection._in_flight = staticmethod(lambda *_: os._exit(9))  # type: ignore[method-assign]
+            vars(self)["_in_flight"] = lambda *_: os._exit(9)
         reply(self, message)
 
     reply = FleetConnection.reply

@@ -1,0 +1,96 @@
+"""Weighted gradient averaging, WGA (Chayti et al. 2021)."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from common.algorithm import Algorithm, ArmBase, BuildContext, Step, relative_weights
+from common.algorithms.attendance import alone
+from common.algorithms.server_optimizer import PlainStep, ServerOptimizer
+from common.algorithms.variation import Variation, nothing_seen, observe
+from common.auto import OrAuto
+from common.cohort import Cohort
+
+Alpha = OrAuto[Annotated[float, Field(ge=0, le=1)]]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedGradientState:
+    """With a fixed alpha nothing is remembered."""
+
+
+class WeightedGradient(ArmBase):
+    """The user's own update and the average of the others', mixed by one weight.
+
+    The step is (1 - alpha) u + alpha m, with u the user's update and m the plain average of the
+    peers'. A larger alpha averages more noise away and takes on more of the others' bias. With
+    alpha = "auto" it is V_0 / (V_0 + V_a + T B^2), where V_0 and V_a are the variances of u and m
+    and B is their bias, all estimated from how u and m vary between rounds in a row; the estimates
+    of earlier rounds are used, and until there are any alpha is N / (N + 1), the average of all.
+    Use it where the others are alike among themselves, and you want one number for how far to
+    follow them.
+    Parameters: `alpha` (a number in [0, 1] or "auto"), `horizon` (T: over how many rounds noise
+    averages out while bias adds up; the study's rounds unless given), `server_optimizer` ("none",
+    "momentum" or "adam" on the aggregate).
+    Source: Chayti, Karimireddy, Stich, Flammarion, Jaggi, Linear Speedup in Personalized
+    Collaborative Learning, 2021. Its optimal alpha has mu T / L for our T; mu <= L, so T errs
+    towards the user's own update.
+    """
+
+    algorithm: Literal["weighted_gradient"] = "weighted_gradient"
+    alpha: Alpha = "auto"
+    horizon: float | None = Field(default=None, gt=0)  # T mu / L; None: the study's rounds
+    server_optimizer: ServerOptimizer = PlainStep()
+
+    def build(self, context: BuildContext) -> Algorithm[Any]:
+        """The algorithm with these parameters."""
+        if self.alpha == "auto":
+            method = _estimating(self.horizon or context.rounds)
+        else:
+            method = _fixed(self.alpha)
+        return self.server_optimizer.wrap(method)
+
+
+def _fixed(alpha: float) -> Algorithm[WeightedGradientState]:
+    def update(
+        state: WeightedGradientState, cohort: Cohort
+    ) -> Step[WeightedGradientState]:
+        if not cohort.peers:
+            return alone(cohort, state)
+        shares = mixing_shares(alpha, len(cohort.peers))
+        return Step(cohort.weighted_sum(shares), relative_weights(cohort, shares.tolist()), state)
+
+    return Algorithm(lambda _dim: WeightedGradientState(), update)
+
+
+def _estimating(horizon: float) -> Algorithm[Variation]:
+    def update(state: Variation, cohort: Cohort) -> Step[Variation]:
+        if not cohort.peers:
+            return alone(cohort, state)
+        num_peers = len(cohort.peers)
+        shares = mixing_shares(estimated_alpha(state, num_peers, horizon), num_peers)
+        average = cohort.weighted_sum(mixing_shares(1.0, num_peers))
+        after = observe(state, cohort.peers, cohort.own.delta, average)
+        delta = cohort.own.delta.lerp(average, 1 - float(shares[0]))
+        return Step(delta, relative_weights(cohort, shares.tolist()), after)
+
+    return Algorithm(nothing_seen, update)
+
+
+def estimated_alpha(seen: Variation, num_peers: int, horizon: float) -> float:
+    """The alpha with the least expected error after `horizon` rounds, as far as was seen."""
+    bias = horizon * max(0.0, seen.squared_bias)
+    total = seen.own_variance + seen.average_variance + bias
+    if total == 0:  # nothing seen yet, or neither noise nor bias
+        return num_peers / (num_peers + 1)
+    return seen.own_variance / total
+
+
+def mixing_shares(alpha: float, num_peers: int) -> Tensor:
+    """(1 - alpha) for the user, alpha spread evenly over the peers: (num_peers + 1,) float64."""
+    return torch.tensor(
+        [1 - alpha, *(alpha / num_peers for _ in range(num_peers))], dtype=torch.float64
+    )

@@ -1,0 +1,35 @@
+"""The README's picture: a run's weights per round, as an SVG file that needs no style sheet.
+
+`python -m experiments.readme_picture runs/20260101T120000-breast-cancer docs/weights.svg`
+"""
+
+import argparse
+import re
+from pathlib import Path
+
+from common.files import write_atomically
+from server.reporting.figures import weight_figure
+from server.reporting.run_data import read_run
+from server.reporting.style import STYLE
+from server.run_folder import RunFolder
+
+
+def picture(run_folder: Path) -> str:
+    """The weights figure of a finished run, in the report's light colours on white."""
+    colours = dict(re.findall(r"--([\w-]+): (#\w+);", STYLE.split("@media")[0]))
+    svg = weight_figure(read_run(RunFolder(run_folder)))
+    svg = re.sub(r"var\(--([\w-]+)\)", lambda match: colours[match[1]], svg)
+    return svg.replace("<svg ", '<svg style="background: #ffffff; font-family: sans-serif" ', 1)
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("run", type=Path)
+    parser.add_argument("output", type=Path)
+    options = parser.parse_args()
+    write_atomically(options.output, picture(options.run))
+
+
+if __name__ == "__main__":
+    main()
