@@ -11,9 +11,9 @@ from types import FrameType
 
 from common.allocator import keep_freed_memory
 from common.errors import ErosionError
-from common.logs import configure_logging
+from common.logs import LOG_FORMATS, configure_logging
 
-INTERRUPTED = 130
+CHECK_FAILED, INTERRUPTED = 1, 130
 
 EPILOG = """\
 a first run:
@@ -21,11 +21,15 @@ a first run:
   erosion testbed my-study.toml         the same for a study of your own
 
 in the field:
+  erosion enroll init                   once: the federation's own certificates
+  erosion enroll site NAME              for every hospital: a kit to hand over
   erosion server STUDY.toml             at the hospital that wants the model
+  erosion check SITE.toml               at every hospital: could it take part?
   erosion client SITE.toml              at every hospital, that one included
 
-exit codes: 0 done, 2 study file, 3 site file, 4 data, 5 refused by a site's limits,
-  6 network, 7 the study could not be carried on, 8 checkpoint or model, 130 interrupted
+exit codes: 0 done, 1 a check failed, 2 study file, 3 site file, 4 data, 5 refused by a site's
+  limits, 6 network, 7 the study could not be carried on, 8 checkpoint or model, 9 enrolment,
+  130 interrupted
 """
 
 
@@ -101,13 +105,26 @@ def _parser() -> argparse.ArgumentParser:
     )
     server.add_argument("study", type=Path, help="the study file; see `erosion schema study`")
     server.add_argument(
+        "--federation",
+        type=Path,
+        default=Path("federation"),
+        metavar="FOLDER",
+        help="what `erosion enroll init` made (default: %(default)s/)",
+    )
+    server.add_argument(
+        "--insecure",
+        action="store_true",
+        help="no TLS and no enrolment, on this machine only, for trying things",
+    )
+    server.add_argument(
         "--address",
-        default="127.0.0.1:9092",
         metavar="HOST:PORT",
-        help="where to listen (default: %(default)s; port 0 picks a free one)",
+        help="where to listen (default: every address, at the port that the site kits name; with"
+        " --insecure 127.0.0.1:9092; port 0 picks a free one)",
     )
     _add_runs(server)
     server.add_argument("--run-folder", type=Path, help="an empty folder for this very run")
+    _add_log_format(server)
     _add_supervised(server)
 
     client = command(
@@ -124,7 +141,15 @@ def _parser() -> argparse.ArgumentParser:
         metavar="S",
         help="end when the coordinator is out of reach for so long (default: keep trying)",
     )
+    _add_log_format(client)
+    client.add_argument(
+        "--until-study-ends",
+        action="store_true",
+        help="end when a study that this site took part in has ended (default: wait for the next)",
+    )
     _add_supervised(client)
+
+    _add_field_commands(command)
 
     predict = command(
         "predict",
@@ -145,6 +170,63 @@ def _parser() -> argparse.ArgumentParser:
 
     command("algorithms", _algorithms, "explain the algorithms that a study can name")
     return parser
+
+
+def _add_field_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
+    from server.enroll_command import add_enroll_commands
+
+    add_enroll_commands(
+        command(
+            "enroll",
+            _enroll,
+            "decide who may connect, by keys and certificates",
+            "At the coordinator, but for `key`,\nwhich a site may use.",
+        )
+    )
+
+    check = command(
+        "check",
+        _check,
+        "look into whether a site could take part",
+        "Files, data, limits, network, TLS, clock and enrolment,\neach failure with its remedy.",
+    )
+    check.add_argument("site", type=Path, help="the site file")
+    check.add_argument("--study", type=Path, help="look into the data for this study too")
+
+    status = command(
+        "status",
+        _status,
+        "say what a running coordinator or site is doing",
+        "Exit code 0 if it lives, for health checks.",
+    )
+    status.add_argument(
+        "where",
+        type=Path,
+        nargs="?",
+        default=Path("runs"),
+        help="a run's folder, a folder of runs, or a site file (default: %(default)s/)",
+    )
+    status.add_argument("--json", action="store_true", help="the file as it is")
+
+    log = command("log", _log, "look into the log of what a site sent")
+    what = log.add_subparsers(title="sub-commands", metavar="WHAT", required=True)
+    verify = what.add_parser(
+        "verify",
+        help="show whether a line was changed, removed or moved",
+        description="Goes through the chain of hashes. Lines missing at the end show only against a"
+        " hash that was noted earlier.",
+    )
+    verify.add_argument("file", type=Path, help="records/sent.jsonl")
+    verify.add_argument("--head", help="a hash that an earlier `verify` or `status` gave")
+
+
+def _add_log_format(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--log-format",
+        choices=LOG_FORMATS,
+        default="text",
+        help="json: one object a line, for programs that collect logs (default: text)",
+    )
 
 
 def _add_runs(parser: argparse.ArgumentParser) -> None:
@@ -185,36 +267,80 @@ def _testbed(options: argparse.Namespace) -> int:
 
 def _server(options: argparse.Namespace) -> int:
     keep_freed_memory()
-    configure_logging(options.verbose)
+    configure_logging(options.verbose, options.log_format)
     from common.study import load_study
     from common.supervised import end_with_stdin
     from server.coordinator import run_study
+    from server.federation_folder import FederationFolder
+    from server.open_link import federation_or_none
     from server.progress import progress
     from server.run_folder import new_run_folder, open_run_folder
 
     if options.until_stdin_closes:
         end_with_stdin()
     study = load_study(options.study)
+    federation = federation_or_none(FederationFolder(options.federation), insecure=options.insecure)
     folder = (
         open_run_folder(options.run_folder, study)
         if options.run_folder
         else new_run_folder(options.runs, study)
     )
-    with progress() as watcher:
-        run_study(study, folder, options.address, watcher)
+    with progress(log_format=options.log_format) as watcher:
+        run_study(study, folder, options.address, watcher, federation=federation)
     return 0
 
 
 def _client(options: argparse.Namespace) -> int:
     keep_freed_memory()
-    configure_logging(max(options.verbose, 1))
+    configure_logging(max(options.verbose, 1), options.log_format)
     from client.serve import serve
     from client.site_file import load_site
     from common.supervised import end_with_stdin
 
     if options.until_stdin_closes:
         end_with_stdin()
-    serve(load_site(options.site), give_up_seconds=options.give_up_seconds)
+    serve(
+        load_site(options.site),
+        give_up_seconds=options.give_up_seconds,
+        until_study_ends=options.until_study_ends,
+    )
+    return 0
+
+
+def _enroll(options: argparse.Namespace) -> int:
+    act: Callable[[argparse.Namespace], None] = options.enroll
+    act(options)
+    return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    configure_logging(options.verbose)
+    from rich.console import Console
+
+    from client.preflight import check_site
+
+    console = Console(highlight=False)
+    return 0 if check_site(options.site, options.study, console) else CHECK_FAILED
+
+
+def _status(options: argparse.Namespace) -> int:
+    from common.status_words import find_life_sign, in_words, is_well
+
+    path, seen = find_life_sign(options.where)
+    print(json.dumps(seen.values, indent=2) if options.json else in_words(path, seen))
+    return 0 if is_well(seen) else CHECK_FAILED
+
+
+def _log(options: argparse.Namespace) -> int:
+    from client.outbox_check import verify
+
+    found = verify(options.file, head=options.head)
+    print(f"{found.num_lines} lines, each as it was written and in its place.")
+    if found.cut_off:
+        print("Half a line follows, which a crash leaves behind; what it was to say was not sent.")
+    print(f"Hash of the last line: {found.head}")
+    if options.head is None:
+        print("Note it: only against it will lines show that are removed at the end.")
     return 0
 
 

@@ -5,19 +5,35 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Protocol
 
 import grpc
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from client.fleet import HEARTBEAT_SECONDS, FleetConnection
-from common import wire
+from client.line_trouble import trouble_with
+from common import expiry, wire
 from common.errors import LinkError
 
 logger = logging.getLogger("erosion.agent")
 
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.2, 30.0
+
+
+class Watcher(Protocol):
+    """Follows an agent: the log of what is sent, and the site's sign of life."""
+
+    def connected(self) -> None:
+        """The coordinator let this site in."""
+
+    def disconnected(self, why: str) -> None:
+        """The line is down; the agent goes on trying."""
+
+    def sending(self, request: Message, reply: Message) -> None:
+        """`reply` is about to be sent. Raises where it must not be."""
 
 
 class Agent:
@@ -29,33 +45,50 @@ class Agent:
         app: ClientApp,
         *,
         address: str,
+        encrypted: bool = False,
         give_up_seconds: float | None = None,
+        until_study_ends: bool = False,
+        watchers: Sequence[Watcher] = (),
     ) -> None:
         """`give_up_seconds`: end when the coordinator is out of reach for so long; None: never."""
         self._connect, self._app, self._address = connect, app, address
-        self._give_up_seconds = give_up_seconds
+        self._encrypted, self._give_up_seconds = encrypted, give_up_seconds
+        self._until_study_ends = until_study_ends
+        self._watchers = watchers
         self.stop = threading.Event()
 
     def run(self) -> None:
         """Serve until stopped. Raises LinkError where trying again would be of no use."""
         lost_at = time.monotonic()
-        tries = 0
+        tries, said = 0, ""
         while not self.stop.is_set():
             try:
                 with self._connect() as connection:
                     logger.info("connected to the coordinator at %s", self._address)
-                    tries = 0
+                    _warn_of_expiry(connection.key_expires)
+                    tries, said = 0, ""
+                    for watcher in self._watchers:
+                        watcher.connected()
                     self._serve(connection)
                     return
             except grpc.RpcError as problem:
+                trouble = trouble_with(problem, self._address, encrypted=self._encrypted)
+                sentence = trouble.text[:1].upper() + trouble.text[1:]
+                if trouble.is_final:
+                    raise LinkError(f"{sentence}.") from None
                 if tries == 0:
                     lost_at = time.monotonic()
-                    logger.warning("%s; trying again", self._plain_words(problem))
+                if trouble.text != said:
+                    said = trouble.text
+                    logger.warning("%s; trying again", sentence)
+                    for watcher in self._watchers:
+                        watcher.disconnected(sentence)
                 out_of_reach = time.monotonic() - lost_at
                 if self._give_up_seconds is not None and out_of_reach >= self._give_up_seconds:
                     raise LinkError(
-                        f"{self._plain_words(problem)}. Gave up after {out_of_reach:.0f} s. Check"
-                        " that the coordinator runs and that coordinator.address is right."
+                        f"{sentence}. Gave up after {out_of_reach:.0f} s. Check that the"
+                        " coordinator runs and that coordinator.address is right; `erosion check`"
+                        " looks into it."
                     ) from None
             # Full jitter: after an outage a hundred sites must not all come back at once.
             longest = min(LAST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2**tries)
@@ -79,12 +112,14 @@ class Agent:
         metadata = message.metadata
         if metadata.message_type == wire.NOTICE:
             notice = wire.decode_notice(message.content)
-            connection.reply(Message(wire.encode_notice(notice), reply_to=message))
+            self._send(connection, message, Message(wire.encode_notice(notice), reply_to=message))
             if notice.final:
                 raise LinkError(
                     f"The coordinator at {self._address} turned this site away: {notice.text}"
                 )
             logger.info("the coordinator says: %s", notice.text)
+            if notice.study_ended and self._until_study_ends:
+                self.stop.set()
             return
         context = Context(metadata.run_id, metadata.dst_node_id, {}, RecordDict(), {})
         started = time.monotonic()
@@ -95,6 +130,11 @@ class Agent:
             metadata.group_id,
             time.monotonic() - started,
         )
+        self._send(connection, message, reply)
+
+    def _send(self, connection: FleetConnection, request: Message, reply: Message) -> None:
+        for watcher in self._watchers:
+            watcher.sending(request, reply)
         connection.reply(reply)
 
     def _receive(
@@ -128,24 +168,12 @@ class Agent:
         except (grpc.RpcError, ValueError):
             return  # the receiving thread sees the same outage and reports it
 
-    def _plain_words(self, problem: grpc.RpcError) -> str:
-        code = problem.code() if isinstance(problem, grpc.Call) else None
-        details = (problem.details() or "") if isinstance(problem, grpc.Call) else str(problem)
-        if "handshake" in details.lower() or "certificate" in details.lower():
-            return (
-                f"The certificate of {self._address} was not accepted: check"
-                " coordinator.root_certificate and that the address is the one it was made for"
-            )
-        if "Invalid timestamp" in details:
-            return "This machine's clock differs from the coordinator's; set it (NTP)"
-        if "No SuperNode found" in details:
-            return "The coordinator does not know this site's key; ask it to enrol the site"
-        if "could not be activated" in details:
-            return "The coordinator still holds this site's earlier connection; it lapses soon"
-        if code == grpc.StatusCode.UNAVAILABLE:
-            return f"The coordinator at {self._address} cannot be reached"
-        answer = f"{code.name}: {details}" if code else details
-        return f"The coordinator at {self._address} answered {answer}"
+
+def _warn_of_expiry(expires: datetime | None) -> None:
+    if expires is not None and expiry.ends_soon(expires):
+        logger.warning(
+            "this site's key is %s; ask the coordinator to renew it", expiry.in_words(expires)
+        )
 
 
 def _newest(inbox: "queue.SimpleQueue[Message | grpc.RpcError]") -> Message | None:

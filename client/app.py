@@ -21,13 +21,13 @@ def make_app(hospital: Hospital) -> ClientApp:
     app = ClientApp()
 
     def describe(record: RecordDict) -> RecordDict:
-        return wire.encode_reply(hospital.describe(wire.decode_describe(record)))
+        return wire.encode_describe_reply(hospital.describe(wire.decode_describe(record)))
 
     def train(record: RecordDict) -> RecordDict:
         return wire.encode_train_result(hospital.train(wire.decode_train(record)))
 
     def evaluate(record: RecordDict) -> RecordDict:
-        return wire.encode_reply(hospital.evaluate(wire.decode_evaluate(record)))
+        return wire.encode_evaluate_result(hospital.evaluate(wire.decode_evaluate(record)))
 
     app.query("describe")(_handler(hospital.name, describe))
     app.train()(_handler(hospital.name, train))

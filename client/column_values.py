@@ -16,6 +16,7 @@ class Fault:
 
     wrong: str
     remedy: str  # {key} stands for the study's column
+    is_range: bool = False  # a number, but not one that the study allows
 
 
 Parse = Callable[[str], float | Fault]  # NaN where the value is missing
@@ -76,7 +77,8 @@ def _number_parser(feature: NumberFeature, decimal: str) -> Parse:
         if feature.range is not None and not feature.range[0] <= value <= feature.range[1]:
             low, high = feature.range
             unit = f" {feature.unit}" if feature.unit else ""
-            return Fault(f"outside {low:g} to {high:g}{unit}", f"check the unit; {_MAP}")
+            wrong = f"outside {low:g} to {high:g}{unit}"
+            return Fault(wrong, f"check the unit; {_MAP}", is_range=True)
         return value
 
     return parse

@@ -6,7 +6,8 @@ generated stubs, so a stock SuperLink understands it too. Every call has a deadl
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from pathlib import Path
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
 
@@ -27,6 +28,7 @@ from flwr.proto.fleet_pb2_grpc import FleetStub
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import (
     ConfirmMessageReceivedRequest,
+    ObjectTree,
     PullObjectRequest,
     PushObjectRequest,
 )
@@ -39,7 +41,8 @@ from flwr.supercore.inflatable.inflatable_object import (
 )
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
-from common.flower_arrays import inflate
+from common import door, expiry
+from common.flower_arrays import inflate, travels_inline
 
 HEARTBEAT_SECONDS = 10.0  # Flower's smallest; a site counts as gone after two silent intervals
 CALL_SECONDS = 30.0  # deadline of a small call
@@ -49,6 +52,18 @@ IN_FLIGHT = 4  # objects under way at once: enough to hide latency, few enough t
 MAX_RPC_BYTES = 64 * 2**20
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the coordinator said at the door."""
+
+    problem: grpc.RpcError | None  # why the key is not let in; None: it would be
+    hospital: str | None = None  # whose key it is; None where the coordinator enrols nobody
+    expires: datetime | None = None  # when the key ends
+    certificate_expires: datetime | None = None  # the coordinator's
+    ahead: timedelta | None = None  # by how much this machine's clock is; None: it did not say
+    uncertain: timedelta = timedelta(0)  # the time that the question took, halved
+
+
 class FleetConnection:
     """One site's authenticated connection. Raises grpc.RpcError; the agent decides what to do."""
 
@@ -56,10 +71,13 @@ class FleetConnection:
         self,
         address: str,
         *,
-        root_certificate: Path | None = None,
+        root_certificate: bytes | None = None,
         private_key: ec.EllipticCurvePrivateKey | None = None,
     ) -> None:
-        """Without `root_certificate` the line is not encrypted; without a key one is made up."""
+        """`root_certificate` is in PEM; without it the line is not encrypted.
+
+        Without a key one is made up, by which no coordinator but a local one lets a site in.
+        """
         self._enrolled = private_key is not None
         # P-256 signs and verifies several times faster than P-384, and every call is signed.
         key = private_key or ec.generate_private_key(ec.SECP256R1())
@@ -76,25 +94,33 @@ class FleetConnection:
         if root_certificate is None:
             channel = grpc.insecure_channel(address, options=options)
         else:
-            credentials = grpc.ssl_channel_credentials(root_certificate.read_bytes())
+            credentials = grpc.ssl_channel_credentials(root_certificate)
             channel = grpc.secure_channel(address, credentials, options=options)
         self._channel = grpc.intercept_channel(
             channel, NodeAuthClientInterceptor(key, key.public_key())
         )
         self._stub = FleetStub(self._channel)
         self._node: Node | None = None
+        self.key_expires: datetime | None = None  # known once signed in, where keys are enrolled
 
     def __enter__(self) -> Self:
         """Sign in."""
-        if not self._enrolled:
-            self._stub.RegisterNode(
-                RegisterNodeFleetRequest(public_key=self._public_key), timeout=CALL_SECONDS
+        try:
+            if not self._enrolled:
+                self._stub.RegisterNode(
+                    RegisterNodeFleetRequest(public_key=self._public_key), timeout=CALL_SECONDS
+                )
+            reply, call = self._stub.ActivateNode.with_call(
+                ActivateNodeRequest(
+                    public_key=self._public_key, heartbeat_interval=HEARTBEAT_SECONDS
+                ),
+                timeout=CALL_SECONDS,
             )
-        reply = self._stub.ActivateNode(
-            ActivateNodeRequest(public_key=self._public_key, heartbeat_interval=HEARTBEAT_SECONDS),
-            timeout=CALL_SECONDS,
-        )
+        except BaseException:
+            self._channel.close()
+            raise
         self._node = Node(node_id=reply.node_id)
+        self.key_expires = _time_in(call, door.EXPIRES)
         return self
 
     def __exit__(
@@ -114,6 +140,30 @@ class FleetConnection:
         finally:
             self._channel.close()
 
+    def knock(self, *, seconds: float) -> Answer:
+        """Ask whether this key is let in, without signing in; the channel is closed after that.
+
+        The question is a heartbeat of no node: a coordinator checks the signature and the key
+        before it looks at the node.
+        """
+        asked = expiry.precise_now()
+        try:
+            request = SendNodeHeartbeatRequest(node=Node(node_id=0), heartbeat_interval=10.0)
+            call = self._stub.SendNodeHeartbeat.future(request, timeout=seconds)
+            problem = call.exception()
+            answered = expiry.precise_now()
+            theirs = _time_in(call, door.TIME)
+            return Answer(
+                None if problem and problem.details() == "Invalid node ID" else problem,
+                dict(call.trailing_metadata() or ()).get(door.HOSPITAL),
+                _time_in(call, door.EXPIRES),
+                _time_in(call, door.CERTIFICATE),
+                None if theirs is None else asked + (answered - asked) / 2 - theirs,
+                (answered - asked) / 2,
+            )
+        finally:
+            self._channel.close()
+
     def heartbeat(self) -> bool:
         """Say that this site lives; False where the coordinator does not know it any more."""
         request = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT_SECONDS)
@@ -125,6 +175,8 @@ class FleetConnection:
         if not reply.messages_list:
             return None
         envelope = message_from_proto(reply.messages_list[0])
+        if envelope.content:
+            return envelope  # small enough to come with the call
         run_id = envelope.metadata.run_id
         root = reply.message_object_trees[0].object_id
         wanted = list(
@@ -157,11 +209,13 @@ class FleetConnection:
         run_id = message.metadata.run_id
         with no_object_id_recompute():
             message.metadata.__dict__["_message_id"] = message.object_id
-            tree = get_object_tree(message)
+            inline = travels_inline(message)
+            tree = ObjectTree(object_id=message.object_id) if inline else get_object_tree(message)
+            sent = message if inline else remove_content_from_message(message)
             answer = self._stub.PushMessages(
                 PushMessagesRequest(
                     node=self._node,
-                    messages_list=[message_to_proto(remove_content_from_message(message))],
+                    messages_list=[message_to_proto(sent)],
                     message_object_trees=[tree],
                     clientapp_runtime_list=[0.0],
                 ),
@@ -194,3 +248,11 @@ class FleetConnection:
             pending.append(call.future(request, timeout=OBJECT_SECONDS))  # type: ignore[attr-defined]
         answers.extend(future.result() for future in pending)
         return answers
+
+
+def _time_in(call: grpc.Call, name: str) -> datetime | None:
+    """A time that the coordinator said with its answer; None where it did not, or not clearly."""
+    try:
+        return datetime.fromisoformat(dict(call.trailing_metadata() or ())[name])
+    except (KeyError, ValueError, TypeError):
+        return None

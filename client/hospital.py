@@ -10,24 +10,27 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from client.kept_state import KeptState, Place
 from client.limits import check_limits, check_study
 from client.metrics import measure, measure_with_intervals
 from client.prepared import Prepared
 from client.site_file import Site
 from client.verdict import compare
+from common.algorithm import ArmBase
 from common.errors import Refusal, SiteError
-from common.learning.local_sgd import predict_probabilities, round_generator, train_locally
-from common.learning.models import load_flat_parameters
+from common.learning.local_sgd import probabilities_of
+from common.local_work import LocalWork, Tensors
 from common.messages import (
     DescribeReply,
     EvaluateReply,
     EvaluateRequest,
-    Metrics,
+    EvaluateResult,
     Scaling,
     TrainReply,
     TrainRequest,
     TrainResult,
 )
+from common.own_parameters import local_round, personal_parameters
 from common.study import Study
 
 STUDIES_KEPT = 2  # prepared data in memory; an older study is prepared again when it comes back
@@ -36,7 +39,7 @@ logger = logging.getLogger("erosion.site")
 
 
 class Hospital:
-    """One hospital. It keeps its data and model between requests, and nothing else.
+    """One hospital. Between requests it keeps its data and model, and what a method keeps here.
 
     Every method raises Refusal for what the site's limits do not allow and for a request that does
     not fit the study, and DataError for data that do not meet the study's contract. It serves one
@@ -46,6 +49,8 @@ class Hospital:
     def __init__(self, site: Site) -> None:
         """Take the machine's resources that the site file grants; raises SiteError."""
         self.site = site
+        folder = site.compute.state
+        self._kept = KeptState(None if folder is None else folder / site.name)
         self._prepared: OrderedDict[str, Prepared] = OrderedDict()  # by study digest, oldest first
         torch.set_num_threads(site.compute.threads)
         try:
@@ -76,31 +81,30 @@ class Hospital:
         """Train from the request's parameters; the user also measures them on its test part."""
         started = perf_counter()
         prepared = self._prepare(request.study)
-        start = self._checked(request.parameters, prepared)
-        training, _ = prepared.parts(request.scaling)
+        settings, layout = _arm(request, request.arm), request.study.build_context.layout
+        work = self._work(request, request.arm, request.round, request.parameters, request.enclosed)
         metrics = None
-        if self.name == request.study.user:
-            metrics = self._measure(prepared, start, request.scaling)
-        result = train_locally(
-            prepared.model,
-            start,
-            training.inputs,
-            training.labels,
-            request.study.training,
-            round_generator(request.study.seed, self.name, request.round),
+        if work.is_user:
+            personal = personal_parameters(settings, work, layout)
+            predicted = self._probabilities(prepared, personal, request.scaling)
+            metrics = measure(predicted, prepared.test_labels, prepared.majority)
+        outcome = local_round(settings, work, layout)
+        self._kept.keep(
+            _place(request, request.arm), request.round, before=work.kept, after=outcome.keep
         )
         header = TrainReply(
             hospital=self.name,
             arm=request.arm,
             round=request.round,
             num_samples=prepared.num_training,
-            samples_seen=result.samples_seen,
+            samples_seen=outcome.samples_seen,
             seconds=perf_counter() - started,
             metrics=metrics,
         )
-        return TrainResult(header, result.delta.cpu())
+        attachments = {name: tensor.cpu() for name, tensor in outcome.attachments.items()}
+        return TrainResult(header, outcome.delta.cpu(), attachments)
 
-    def evaluate(self, request: EvaluateRequest) -> EvaluateReply:
+    def evaluate(self, request: EvaluateRequest) -> EvaluateResult:
         """The final figures of every arm on the user's test part; refused anywhere else."""
         study = request.study
         if self.name != study.user:
@@ -109,9 +113,10 @@ class Hospital:
             )
         prepared = self._prepare(study)
         labels = prepared.test_labels
+        personal = {arm: self._personal(request, arm) for arm in request.parameters}
         probabilities = {
-            arm: self._probabilities(prepared, self._checked(vector, prepared), request.scaling)
-            for arm, vector in request.parameters.items()
+            arm: self._probabilities(prepared, parameters, request.scaling)
+            for arm, parameters in personal.items()
         }
         arms = {
             arm: measure_with_intervals(
@@ -134,7 +139,7 @@ class Hospital:
             )
         counts = np.bincount(labels, minlength=study.num_classes).tolist()
         names = [label.name for label in study.task.classes]
-        return EvaluateReply(
+        reply = EvaluateReply(
             hospital=self.name,
             arms=arms,
             comparison=comparison,
@@ -142,6 +147,12 @@ class Hospital:
             missing_means=prepared.missing_means,
             class_counts=dict(zip(names, counts, strict=True)),
         )
+        differing = {
+            arm: parameters.cpu()
+            for arm, parameters in personal.items()
+            if not torch.equal(parameters.cpu(), request.parameters[arm])
+        }
+        return EvaluateResult(reply, differing)
 
     def _prepare(self, study: Study) -> Prepared:
         check_study(self.site, study)
@@ -157,6 +168,46 @@ class Hospital:
         check_limits(self.site, study, prepared.num_training)
         return prepared
 
+    def _personal(self, request: EvaluateRequest, arm: str) -> Tensor:
+        """What the user predicts with after the last round: (dim,) or (m, dim)."""
+        study = request.study
+        enclosed = request.enclosed.get(arm, {})
+        work = self._work(request, arm, study.rounds + 1, request.parameters[arm], enclosed)
+        return personal_parameters(_arm(request, arm), work, study.build_context.layout)
+
+    def _work(
+        self,
+        request: TrainRequest | EvaluateRequest,
+        arm: str,
+        round_number: int,
+        parameters: Tensor,
+        enclosed: Tensors,
+    ) -> LocalWork:
+        study, device = request.study, self.site.compute.device
+        prepared = self._prepare(study)
+        received = self._checked(parameters, prepared)
+        training, _ = prepared.parts(request.scaling)
+        kept = self._kept.before(_place(request, arm), round_number)
+        return LocalWork(
+            agent=self.name,
+            is_user=self.name == study.user,
+            round=round_number,
+            seed=study.seed,
+            model=prepared.model,
+            received=received,
+            inputs=training.inputs,
+            labels=training.labels,
+            training=study.training,
+            kept={name: tensor.to(device) for name, tensor in kept.items()},
+            enclosed={name: self._checked_rows(t, prepared) for name, t in enclosed.items()},
+        )
+
+    def _checked_rows(self, enclosed: Tensor, prepared: Prepared) -> Tensor:
+        """Vectors of the model's length: (dim,) or (m, dim)."""
+        for row in enclosed.reshape(-1, enclosed.shape[-1]) if enclosed.dim() else [enclosed]:
+            self._checked(row, prepared)
+        return enclosed.to(self.site.compute.device)
+
     def _checked(self, parameters: Tensor, prepared: Prepared) -> Tensor:
         if parameters.shape != (prepared.dim,) or parameters.dtype != torch.float32:
             raise Refusal(
@@ -167,19 +218,25 @@ class Hospital:
             raise Refusal("The request brings parameters that are not finite; training diverged.")
         return parameters.to(self.site.compute.device)
 
-    def _measure(self, prepared: Prepared, vector: Tensor, scaling: Scaling | None) -> Metrics:
-        predicted = self._probabilities(prepared, vector, scaling)
-        return measure(predicted, prepared.test_labels, prepared.majority)
-
     def _probabilities(
-        self, prepared: Prepared, vector: Tensor, scaling: Scaling | None
+        self, prepared: Prepared, parameters: Tensor, scaling: Scaling | None
     ) -> NDArray[np.float64]:
         """Class probabilities of the test part: (n, classes)."""
         _, test = prepared.parts(scaling)
-        load_flat_parameters(prepared.model, vector)
-        predicted = predict_probabilities(prepared.model, test.inputs).cpu().numpy()
+        predicted = probabilities_of(prepared.model, parameters, test.inputs).cpu().numpy()
         # Logits that overflow leave no probabilities: such a model knows nothing.
         return np.where(np.isnan(predicted), 1 / predicted.shape[1], predicted)
+
+
+def _arm(request: TrainRequest | EvaluateRequest, arm: str) -> ArmBase:
+    arms = request.study.arms
+    if arm not in arms:
+        raise Refusal(f"The request names the arm {arm!r}; the study has {', '.join(arms)}.")
+    return arms[arm]
+
+
+def _place(request: TrainRequest | EvaluateRequest, arm: str) -> Place:
+    return Place(request.study.digest, arm, request.run)
 
 
 def software_version() -> str:

@@ -4,7 +4,8 @@ from fnmatch import fnmatchcase
 
 from client.site_file import Site
 from common.errors import Refusal
-from common.study import Study, Training
+from common.learning.training import Training
+from common.study import Study
 
 
 def local_steps(training: Training, num_patients: int) -> int:

@@ -20,7 +20,7 @@ from client.table_file import read_table
 from common.checkpoint import load_model
 from common.errors import CheckpointError, DataError
 from common.files import write_atomically
-from common.learning.local_sgd import predict_probabilities
+from common.learning.local_sgd import probabilities_of
 from common.learning.models import ModelSettings, build_model, load_flat_parameters
 from common.messages import Scaling
 from common.settings import Settings, validate
@@ -48,6 +48,7 @@ class SavedModel:
     card: ModelCard
     task: TabularTask
     network: nn.Module
+    parameters: Tensor  # (dim,), or (m, dim) for the mean of m models
 
 
 def predict(
@@ -92,9 +93,9 @@ def load_saved_model(run_folder: Path) -> SavedModel:
         raise CheckpointError(
             f"{run_folder} holds a model of images; predicting reads tables only."
         )
-    return SavedModel(
-        card, card.task, _network(card, card.task, load_model(parameters_path), run_folder)
-    )
+    parameters = load_model(parameters_path)
+    network = _network(card, card.task, parameters, run_folder)
+    return SavedModel(card, card.task, network, parameters)
 
 
 def _network(card: ModelCard, task: TabularTask, parameters: Tensor, run_folder: Path) -> nn.Module:
@@ -114,7 +115,8 @@ def _network(card: ModelCard, task: TabularTask, parameters: Tensor, run_folder:
         )
     network = build_model(card.model, task.input_shape, len(task.classes))
     try:
-        load_flat_parameters(network, parameters)
+        for member in parameters.reshape(-1, parameters.shape[-1]):
+            load_flat_parameters(network, member)
     except ValueError as problem:
         raise CheckpointError(
             f"{run_folder}: model.safetensors does not fit model.json ({problem})."
@@ -124,7 +126,8 @@ def _network(card: ModelCard, task: TabularTask, parameters: Tensor, run_folder:
 
 
 def _probabilities(saved: SavedModel, inputs: Tensor) -> NDArray[np.float64]:
-    probabilities: NDArray[np.float64] = predict_probabilities(saved.network, inputs).numpy()
+    predicted = probabilities_of(saved.network, saved.parameters, inputs)
+    probabilities: NDArray[np.float64] = predicted.numpy()
     if not np.isfinite(probabilities).all():
         raise CheckpointError("The model's training diverged: it has no probabilities to give.")
     return probabilities

@@ -4,33 +4,40 @@ import logging
 
 from client.agent import Agent
 from client.app import make_app
-from client.fleet import FleetConnection
 from client.hospital import Hospital
+from client.line import line_to
+from client.outbox import Outbox
 from client.site_file import Site
-from common.errors import SiteError
-from common.network import is_loopback
+from client.site_watch import SiteWatch
+from common.errors import ErosionError
 
 logger = logging.getLogger("erosion.site")
 
 
-def serve(site: Site, *, give_up_seconds: float | None = None) -> None:
+def serve(
+    site: Site, *, give_up_seconds: float | None = None, until_study_ends: bool = False
+) -> None:
     """Serve until interrupted. Raises SiteError, DataError, LinkError."""
-    coordinator = site.coordinator
-    if coordinator.root_certificate is None and not is_loopback(coordinator.address):
-        raise SiteError(
-            f"coordinator.address = {coordinator.address!r}; without coordinator.root_certificate"
-            " the line is not encrypted, which is allowed on this machine only (127.0.0.1)"
-        )
+    line = line_to(site.coordinator)
     hospital = Hospital(site)
-
-    def connect() -> FleetConnection:
-        return FleetConnection(coordinator.address, root_certificate=coordinator.root_certificate)
-
-    agent = Agent(
-        connect, make_app(hospital), address=coordinator.address, give_up_seconds=give_up_seconds
-    )
-    try:
-        agent.run()
-    except KeyboardInterrupt:
-        agent.stop.set()
-        logger.info("stopped")
+    with Outbox(site.records) as outbox:
+        watch = SiteWatch(site.records, outbox, name=site.name, coordinator=line.address)
+        agent = Agent(
+            line.connect,
+            make_app(hospital),
+            address=line.address,
+            encrypted=line.root_certificate is not None,
+            give_up_seconds=give_up_seconds,
+            until_study_ends=until_study_ends,
+            watchers=[watch],
+        )
+        try:
+            agent.run()
+            watch.end("the program ended")
+        except KeyboardInterrupt:
+            agent.stop.set()
+            watch.end("the program was stopped")
+            logger.info("stopped")
+        except ErosionError as problem:
+            watch.end(str(problem))
+            raise

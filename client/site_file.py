@@ -7,8 +7,9 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from common.errors import SiteError
+from common.names import Name
 from common.settings import Settings, read_toml, validate
-from common.study import Name, canonical
+from common.study import canonical
 
 Canonical = Annotated[str, BeforeValidator(canonical)]
 
@@ -69,6 +70,14 @@ class Coordinator(Settings):
     root_certificate: Path | None = None  # whom to trust; None: plain gRPC, for loopback only
     private_key: Path | None = None  # by which the coordinator knows this hospital
 
+    @model_validator(mode="after")
+    def _both_or_none(self) -> Self:
+        if (self.root_certificate is None) != (self.private_key is None):
+            raise ValueError(
+                "root_certificate and private_key go together; both come in the site kit"
+            )
+        return self
+
 
 class Limits(Settings):
     """What this hospital will take part in. It declines everything else, whoever asks."""
@@ -87,6 +96,8 @@ class Compute(Settings):
 
     threads: int = Field(default=1, ge=1, le=1024)
     device: Annotated[str, AfterValidator(_checked_device)] = "cpu"
+    state: Path | None = None  # folder for what methods keep here between rounds; None: "state"
+    # beside the site file (and in memory for a site that has no file)
 
 
 class Site(Settings):
@@ -96,6 +107,7 @@ class Site(Settings):
     data: DataSource
     coordinator: Coordinator
     limits: Limits = Limits()
+    records: Path = Path("records")  # folder for the log of what was sent, and the status
     compute: Compute = Compute()
 
 
@@ -112,11 +124,15 @@ def load_site(path: Path) -> Site:
     return site.model_copy(
         update={
             "data": site.data.model_copy(update={"path": beside(site.data.path)}),
+            "records": beside(site.records),
             "coordinator": coordinator.model_copy(
                 update={
                     "root_certificate": beside(coordinator.root_certificate),
                     "private_key": beside(coordinator.private_key),
                 }
+            ),
+            "compute": site.compute.model_copy(
+                update={"state": beside(site.compute.state or Path("state"))}
             ),
         }
     )

@@ -1,4 +1,8 @@
-"""The user's test part: patients that no model is trained on."""
+"""The user's test part: patients that no model is trained on.
+
+Where a study's settings are being chosen, a fold of the training part takes its place, and the
+true test part is not used at all.
+"""
 
 import hashlib
 from collections import Counter
@@ -8,6 +12,8 @@ from math import floor
 import numpy as np
 from numpy.typing import NDArray
 
+from common.errors import DataError
+from common.selection import Fold
 from common.study import Study
 
 
@@ -37,14 +43,28 @@ def split_patients(
     if hospital != study.user:
         return Split(np.arange(len(labels)), np.zeros(0, dtype=np.int64))
     lots = _lots(f"{study.seed}/{study.name}/{hospital}/", rows, labels)
+    training: list[int] = []  # by class, then by lot
     test: list[int] = []
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label).tolist()
         members.sort(key=lots.__getitem__)
-        test += members[: _test_count(len(members), study.evaluation.test_share)]
-    is_test = np.zeros(len(labels), dtype=bool)
-    is_test[test] = True
-    return Split(np.flatnonzero(~is_test), np.flatnonzero(is_test))
+        count = _test_count(len(members), study.evaluation.test_share)
+        test += members[:count]
+        training += members[count:]
+    if study.fold is not None:
+        training, test = _folded(training, study.fold, hospital)
+    return Split(np.array(sorted(training)), np.array(sorted(test), dtype=np.int64))
+
+
+def _folded(training: list[int], fold: Fold, hospital: str) -> tuple[list[int], list[int]]:
+    """The training part without the fold, and the fold: every `of`-th patient, class by class."""
+    if len(training) < fold.of:
+        raise DataError(
+            f"selection.folds = {fold.of}; {hospital} has {len(training)} training patients. Write"
+            " fewer folds, or leave out [selection]."
+        )
+    held_out = training[fold.number :: fold.of]
+    return sorted(set(training) - set(held_out)), held_out
 
 
 def _test_count(num_patients: int, test_share: float) -> int:

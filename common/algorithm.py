@@ -7,6 +7,8 @@ from typing import Any, Generic, Literal, TypeVar
 from torch import Tensor
 
 from common.cohort import AgentId, Cohort
+from common.learning.training import Training
+from common.local_work import LocalOutcome, LocalWork, Tensors
 from common.settings import Settings
 
 State = TypeVar("State")
@@ -38,6 +40,11 @@ def asks_everyone(_state: Any, _agent: AgentId) -> bool:
     return True
 
 
+def encloses_nothing(_state: Any) -> Tensors:
+    """The usual answer to "what must hospitals know beside the parameters?"."""
+    return {}
+
+
 @dataclass(frozen=True, slots=True)
 class Algorithm(Generic[State]):
     """An aggregation rule. `State` is a frozen dataclass of numbers, strings, tensors and maps."""
@@ -45,6 +52,8 @@ class Algorithm(Generic[State]):
     init: Callable[[int], State]  # dim -> complete state
     update: Callable[[State, Cohort], Step[State]]
     asks: Callable[[State, AgentId], bool] = asks_everyone  # of peers; the user is always asked
+    encloses: Callable[[State], Tensors] = encloses_nothing  # what everyone gets with parameters
+    encloses_for_user: Callable[[State], Tensors] = encloses_nothing  # and what the user gets too
 
 
 Layout = Mapping[str, slice]  # parameter name -> its place in the flat vector, in model order
@@ -60,13 +69,36 @@ class BuildContext:
 
 
 class ArmBase(Settings):
-    """The parameters of one algorithm, as an arm of a study file gives them."""
+    """The parameters of one algorithm, as an arm of a study file gives them.
+
+    `build` is the coordinator's part, a pure function of the hospitals' updates. `train` and
+    `personal` are the hospital's part: pure functions of its work, which most methods leave as
+    they are here.
+    """
 
     algorithm: str
+    own_parameters: tuple[str, ...] = ()  # that a hospital keeps; see `common.own_parameters`
 
     def build(self, context: BuildContext) -> Algorithm[Any]:
         """The algorithm with these parameters."""
         raise TypeError(f"{type(self).__name__} does not say how to build its algorithm")
+
+    def train(self, work: LocalWork) -> LocalOutcome:
+        """What a hospital does in a round: the study's local training."""
+        result = work.sgd(work.received)
+        return LocalOutcome(result.delta, result.samples_seen)
+
+    def personal(self, work: LocalWork) -> Tensor:
+        """What the hospital would predict with, given all but the training of this round.
+
+        (dim,), or (m, dim) for a mean over m models' probabilities.
+        """
+        return work.received
+
+    def attachment_sizes(self, dim: int) -> Mapping[str, int]:
+        """Attachments that every update must bring, and how many numbers each holds."""
+        del dim
+        return {}
 
     def problem_with(self, num_hospitals: int) -> str | None:
         """What makes this algorithm impossible in a study of `num_hospitals`, or None."""
@@ -76,4 +108,9 @@ class ArmBase(Settings):
     def problem_with_model(self, layout: Callable[[], Layout]) -> str | None:
         """What makes this algorithm impossible with the study's model, or None."""
         del layout
+        return None
+
+    def problem_with_training(self, training: Training) -> str | None:
+        """What makes this algorithm impossible with the study's local training, or None."""
+        del training
         return None

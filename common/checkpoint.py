@@ -92,16 +92,16 @@ def _plain(value: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def save_model(path: Path, params: Tensor) -> None:
-    """The final parameters alone, as `model.safetensors`."""
+    """The final parameters alone, as `model.safetensors`: (dim,), or (m, dim) of m models."""
     write_atomically(path, safetensors.torch.save({"parameters": params.contiguous()}))
 
 
 def load_model(path: Path) -> Tensor:
-    """What `save_model` wrote: (dim,) float32. Raises CheckpointError."""
+    """What `save_model` wrote: (dim,) or (m, dim) float32. Raises CheckpointError."""
     try:
         params = safetensors.torch.load_file(path)["parameters"]
     except (OSError, KeyError, safetensors.SafetensorError) as problem:
         raise CheckpointError(f"The model {path} cannot be read ({problem}).") from None
-    if params.dtype != torch.float32 or params.dim() != 1:
+    if params.dtype != torch.float32 or params.dim() not in (1, 2) or not len(params):
         raise CheckpointError(f"The model {path} holds {params.dtype} of shape {params.shape}.")
     return params

@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -46,6 +46,10 @@ class Cohort(Protocol):
         """The other hospitals' names, ascending; may be empty."""
         ...
 
+    def own_norm(self) -> float:
+        """|d_0|."""
+        ...
+
     def norms(self) -> Tensor:
         """|d_i| of every update, own first: (n+1,) float64."""
         ...
@@ -80,7 +84,7 @@ class BlockwiseCohort(ABC):
     others: Mapping[AgentId, Update] = field(default_factory=dict)
 
     @abstractmethod
-    def read(self, rows: Sequence[int]) -> Iterator[Block]:
+    def read(self, rows: Sequence[int]) -> Iterable[Block]:
         """Those updates (by their place in `updates`), block by block."""
 
     @cached_property
@@ -94,24 +98,27 @@ class BlockwiseCohort(ABC):
         return (self.own, *(self.others[peer] for peer in self.peers))
 
     @cached_property
-    def _norms_and_distances(self) -> tuple[Tensor, Tensor]:
-        return vectors.norms_and_distances(self.blocks(), len(self.updates))
+    def _own_norm_and_distances(self) -> Tensor:
+        return vectors.own_norm_and_distances(self.read(range(len(self.updates))))
+
+    def own_norm(self) -> float:
+        """|d_0|."""
+        return float(self._own_norm_and_distances[0])
 
     def norms(self) -> Tensor:
         """|d_i|, own first: (n+1,) float64."""
-        return self._norms_and_distances[0]
+        return vectors.norms(self.read(range(len(self.updates))))
 
     def distances_to_own(self) -> Tensor:
         """|d_i - d_0| / |d_0| of every peer: (n,) float64."""
-        norms, apart = self._norms_and_distances
-        own = float(norms[0])
+        own, *apart = self._own_norm_and_distances.tolist()
         # Two zero updates are equal: their distance is 0, not 0/0.
-        relative = [0.0 if a == 0 else a / own if own else math.inf for a in apart[1:].tolist()]
+        relative = [0.0 if a == 0 else a / own if own else math.inf for a in apart]
         return torch.tensor(relative, dtype=torch.float64)
 
     def gram(self) -> Tensor:
         """Inner products of all updates, own first: (n+1, n+1) float64."""
-        return vectors.gram(self.blocks(), len(self.updates))
+        return vectors.gram(self.read(range(len(self.updates))))
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """The sum of weight times update, own first: (n+1,) -> (dim,) float32."""
@@ -124,12 +131,12 @@ class BlockwiseCohort(ABC):
 
     def blocks(self) -> Iterator[Block]:
         """All updates, block by block, own first."""
-        return self.read(range(len(self.updates)))
+        return iter(self.read(range(len(self.updates))))
 
 
 class MemoryCohort(BlockwiseCohort):
     """A cohort whose updates are all in memory."""
 
-    def read(self, rows: Sequence[int]) -> Iterator[Block]:
+    def read(self, rows: Sequence[int]) -> list[Block]:
         """Views of those updates, block by block."""
         return vectors.blocks_of([self.updates[row].delta for row in rows])

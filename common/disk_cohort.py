@@ -1,7 +1,7 @@
 """A cohort whose updates lie in files: memory does not grow with the number of hospitals.
 
-    store(folder, update)  as each update arrives and has been screened
-    rounds.advance(..., cohort_of=partial(DiskCohort, folder=folder))
+store(folder, update)  as each update arrives and has been screened
+rounds.advance(..., cohort_of=partial(DiskCohort, folder=folder))
 """
 
 from collections.abc import Iterator, Sequence

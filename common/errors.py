@@ -7,7 +7,8 @@ ErosionError            shown to people as one message, never as a traceback
 ├── Refusal             a hospital declines a request (its own limits)
 ├── LinkError           the network, a port, or the other side
 ├── RunError            a study could not be carried on
-└── CheckpointError     a file of an earlier run cannot be used
+├── CheckpointError     a file of an earlier run cannot be used
+└── EnrolmentError      the federation's folder, keys or certificates
 """
 
 
@@ -71,3 +72,9 @@ class CheckpointError(ErosionError):
     """A file of an earlier run cannot be used."""
 
     exit_code = 8
+
+
+class EnrolmentError(ErosionError):
+    """The federation's folder, keys or certificates."""
+
+    exit_code = 9

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, Message
 from flwr.app.message.arraychunk import ArrayChunk
 from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
 from flwr.supercore.inflatable.inflatable_object import (
@@ -23,8 +23,10 @@ from flwr.supercore.inflatable.inflatable_object import (
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from torch import Tensor
 
+INLINE_BYTES = 64 * 2**10  # a message up to here travels inside its call, a larger one as objects
 RAW_FLOAT32 = "erosion.float32.le"  # the serialisation's name: little-endian values, no header
 _CHUNKS, _PARTS = "_chunks", "_erosion_parts"
+RECEIVED_BYTES = "_erosion_received_bytes"  # where a reply notes how large it came
 
 
 class _ReadyChunk(ArrayChunk):
@@ -47,12 +49,28 @@ class _ReadyChunk(ArrayChunk):
 def to_array(tensor: Tensor) -> Array:
     """A Flower Array of `tensor` (any shape), for sending."""
     values = tensor.detach().to(device="cpu", dtype=torch.float32).contiguous().numpy()
-    array = Array(dtype="float32", shape=tuple(values.shape), stype=RAW_FLOAT32, data=b"")
+    data = values.tobytes() if values.nbytes <= INLINE_BYTES else b""
+    array = Array(dtype="float32", shape=tuple(values.shape), stype=RAW_FLOAT32, data=data)
+    if data:
+        return array
     view = values.astype("<f4", copy=False).reshape(-1).data.cast("B")
     size = FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
     chunks = [_ReadyChunk(view[i : i + size]) for i in range(0, len(view), size)]
     array.__dict__[_CHUNKS] = [(chunk.object_id, chunk) for chunk in chunks]
     return array
+
+
+def travels_inline(message: Message) -> bool:
+    """Whether a message is small enough to go with its call instead of object by object."""
+    if not message.has_content():
+        return True
+    arrays = [
+        array for record in message.content.array_records.values() for array in record.values()
+    ]
+    return (
+        all(array.data for array in arrays)
+        and sum(len(array.data) for array in arrays) <= INLINE_BYTES
+    )
 
 
 def to_record(arrays: Mapping[str, Array]) -> ArrayRecord:
@@ -101,9 +119,9 @@ def to_tensor(array: Array) -> Tensor:
     """The values of a received array, float32 in the array's shape. Raises ValueError."""
     if array.stype != RAW_FLOAT32 or array.dtype != "float32":
         raise ValueError(f"{array.dtype} in {array.stype}, expected float32 in {RAW_FLOAT32}")
-    parts: list[memoryview] = array.__dict__.get(_PARTS) or [
-        chunk.data for _, chunk in array.slice_array() if isinstance(chunk, ArrayChunk)
-    ]
+    parts: list[memoryview] = (
+        [memoryview(array.data)] if array.data else array.__dict__.get(_PARTS, [])
+    )
     num_bytes = sum(map(len, parts))
     if any(size < 0 for size in array.shape) or num_bytes != 4 * int(
         np.prod(array.shape, dtype=np.float64)

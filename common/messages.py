@@ -109,6 +109,8 @@ class TrainRequest:
     round: int  # from 1
     parameters: Tensor  # (dim,) float32
     scaling: Scaling | None  # pooled; None unless the study's scaling is "federated"
+    run: str = ""  # which run of the study; what a site keeps between rounds belongs to one
+    enclosed: Mapping[str, Tensor] = field(default_factory=dict)  # the algorithm's, for the site
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,3 +129,15 @@ class EvaluateRequest:
     study: Study
     parameters: Mapping[str, Tensor]  # arm -> (dim,) float32
     scaling: Scaling | None
+    run: str = ""
+    enclosed: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)  # by arm
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluateResult:
+    """An evaluate reply with its arrays."""
+
+    header: EvaluateReply
+    personal: Mapping[str, Tensor] = field(default_factory=dict)
+    # arm -> what the user predicts with, where that is not what the coordinator has: (dim,), or
+    # (m, dim) for the mean of m models. They are the user's own and reach its own coordinator only.

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from common.algorithm import Algorithm
 from common.cohort import AgentId, Cohort, MemoryCohort, Update
-from common.messages import Metrics
+from common.messages import EvaluateRequest, Metrics, Scaling, TrainRequest
 from common.study import Study
 from common.vectors import is_finite
 
@@ -86,6 +86,44 @@ def wanted(study: Study, algorithm: Algorithm[Any], state: RunState) -> list[Age
         for name in study.hospitals
         if name == study.user or algorithm.asks(state.algorithm_state, name)
     ]
+
+
+def train_requests(
+    study: Study,
+    arm: str,
+    algorithm: Algorithm[Any],
+    state: RunState,
+    *,
+    scaling: Scaling | None,
+    run: str = "",
+) -> tuple[TrainRequest, TrainRequest]:
+    """What the next round asks of peers and of the user: the same object where it is the same."""
+    to_peers = TrainRequest(
+        study=study,
+        arm=arm,
+        round=state.round + 1,
+        parameters=state.params,
+        scaling=scaling,
+        run=run,
+        enclosed=algorithm.encloses(state.algorithm_state),
+    )
+    for_user = algorithm.encloses_for_user(state.algorithm_state)
+    if not for_user:
+        return to_peers, to_peers
+    return to_peers, replace(to_peers, enclosed={**to_peers.enclosed, **for_user})
+
+
+def evaluate_request(
+    study: Study, finals: Mapping[str, RunState], *, scaling: Scaling | None, run: str = ""
+) -> EvaluateRequest:
+    """What is asked of the user when every arm has ended."""
+    enclosed = {}
+    for arm, state in finals.items():
+        algorithm = study.arms[arm].build(study.build_context)
+        kept = state.algorithm_state
+        enclosed[arm] = {**algorithm.encloses(kept), **algorithm.encloses_for_user(kept)}
+    parameters = {arm: state.params for arm, state in finals.items()}
+    return EvaluateRequest(study, parameters, scaling, run, enclosed)
 
 
 def needed_updates(study: Study, num_wanted: int) -> int:

@@ -1,6 +1,8 @@
 """Whether what a hospital sent can be used: the same rules in simulation and deployment."""
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import torch
 
@@ -20,10 +22,12 @@ def screen(
     round_number: int,
     dim: int,
     max_norm: float | None = None,
+    attachment_sizes: Mapping[str, int] = MappingProxyType({}),
 ) -> Answer:
     """The update of `agent`, or the reason why its answer cannot be used.
 
     `max_norm` bounds the Euclidean norm of the update; None: any finite one is accepted.
+    `attachment_sizes` says what the update must bring beside its delta.
     """
     header, delta = result.header, result.delta
     if header.hospital != agent:
@@ -44,6 +48,11 @@ def screen(
         return Rejection(f"shape {tuple(delta.shape)}, expected ({dim},)")
     if delta.dtype != torch.float32:
         return Rejection(f"numbers of type {delta.dtype}, expected torch.float32")
+    for name, size in attachment_sizes.items():
+        if name not in result.attachments:
+            return Rejection(f"without the attachment {name!r}")
+        if (shape := result.attachments[name].shape) != (size,):
+            return Rejection(f"{name!r} of shape {tuple(shape)}, expected ({size},)")
     if not all(is_finite(values) for values in (delta, *result.attachments.values())):
         return Rejection("a value that is not finite")
     if not (length := norm(delta)) <= (math.inf if max_norm is None else max_norm):

@@ -15,18 +15,13 @@ from common.algorithms import AnyArm, ArmSettings
 from common.errors import StudyError
 from common.learning.layout import parameter_layout
 from common.learning.models import ModelSettings
+from common.learning.training import Training
+from common.names import Name
+from common.own_parameters import problem_with_own
+from common.selection import Fold, Selection
 from common.settings import Settings, read_toml, validate
 
-
-def _checked_name(value: str) -> str:
-    if not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,47}", value):
-        raise ValueError(
-            "use up to 48 small letters, digits, - and _, starting with a letter or digit"
-        )
-    return value
-
-
-Name = Annotated[str, AfterValidator(_checked_name)]
+MOST_ARMS = 30  # the final parameters of all, and what goes with them, are one message
 MissingPolicy = Literal["refuse", "drop", "impute"]
 
 
@@ -193,26 +188,6 @@ class ImageTask(Settings):
         return self.shape
 
 
-class Training(Settings):
-    """What every hospital does in a round, starting from the parameters that it receives."""
-
-    steps: int | None = Field(default=None, ge=1, le=100_000)  # mini-batches a round
-    epochs: int | None = Field(default=None, ge=1, le=1_000)  # or passes over the data
-    batch_size: int = Field(default=32, ge=1)
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    learning_rate: float = Field(default=0.1, gt=0)
-    momentum: float = Field(default=0.0, ge=0, lt=1)  # sgd only
-    weight_decay: float = Field(default=0.0, ge=0)
-
-    @model_validator(mode="after")
-    def _one_length(self) -> Self:
-        if (self.steps is None) == (self.epochs is None):
-            raise ValueError("give either steps (mini-batches a round) or epochs (passes a round)")
-        if self.optimizer == "adam" and self.momentum:
-            raise ValueError("momentum belongs to optimizer = 'sgd'; leave it out with adam")
-        return self
-
-
 class Evaluation(Settings):
     """How the user's hospital measures the models, on patients that no model was trained on."""
 
@@ -274,9 +249,11 @@ class Study(Settings):
     arms: Annotated[
         dict[Name, ArmSettings],
         BeforeValidator(_named_arms, json_schema_input_type=dict[Name, AnyArm] | list[Name]),
-        Field(min_length=1),
+        Field(min_length=1, max_length=MOST_ARMS),
     ]
     evaluation: Evaluation = Evaluation()
+    selection: Selection | None = None
+    fold: Fold | None = None  # the program's: in a trial of a selection, what is held out
     federation: Federation = Federation()
     testbed: Testbed | None = None
 
@@ -306,13 +283,37 @@ class Study(Settings):
                     f"evaluation.compare names the arm {arm!r}; the arms are {', '.join(self.arms)}"
                 )
         self.model.check_task(self.task.input_shape)
+        self._check_arms()
+        self._check_candidates()
+        return self
+
+    def _check_arms(self) -> None:
         for name, arm_settings in self.arms.items():
-            problem = arm_settings.problem_with(
-                len(self.hospitals)
-            ) or arm_settings.problem_with_model(self.build_context.layout)
+            layout = self.build_context.layout
+            problem = (
+                arm_settings.problem_with(len(self.hospitals))
+                or arm_settings.problem_with_training(self.training)
+                or arm_settings.problem_with_model(layout)
+                or problem_with_own(arm_settings.own_parameters, layout)
+            )
             if problem:
                 raise ValueError(f"arms.{name}: {problem}")
-        return self
+
+    def _check_candidates(self) -> None:
+        for arm, tried in (self.selection.candidates if self.selection else {}).items():
+            if arm not in self.arms:
+                raise ValueError(
+                    f"selection.candidates names the arm {arm!r}; the arms are"
+                    f" {', '.join(self.arms)}"
+                )
+            for number, settings in enumerate(tried, start=1):
+                where = f"selection.candidates.{arm}, number {number}"
+                raw = {**self.arms[arm].model_dump(mode="json"), **settings}
+                try:
+                    candidate = validate(type(self.arms[arm]), raw, where, StudyError)
+                except StudyError as problem:
+                    raise ValueError("".join(str(problem).splitlines())) from None
+                self.model_copy(update={"arms": {arm: candidate}})._check_arms()
 
     @property
     def comparison(self) -> tuple[str, str] | None:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from pydantic import Field, ValidationError
@@ -15,6 +15,7 @@ from common.messages import (
     DescribeReply,
     EvaluateReply,
     EvaluateRequest,
+    EvaluateResult,
     Scaling,
     TrainReply,
     TrainRequest,
@@ -27,8 +28,8 @@ from common.study import Study, study_from_json
 DESCRIBE, TRAIN, EVALUATE, NOTICE = "query.describe", "train", "evaluate", "query.notice"
 
 _HEADER, _ARRAYS = "header", "arrays"
-_UPDATE, _PARAMETERS = "update", "parameters"
-MAX_ATTACHMENTS = 16
+UPDATE, _PARAMETERS = "update", "parameters"
+MAX_ARRAYS = 64  # of one message
 
 
 class WireError(ErosionError):
@@ -44,11 +45,13 @@ class _TrainHeader(_StudyHeader):
     arm: str
     round: int = Field(ge=1)
     scaling: Scaling | None
+    run: str
 
 
 class _EvaluateHeader(_StudyHeader):
     arms: tuple[str, ...]
     scaling: Scaling | None
+    run: str
 
 
 H = TypeVar("H", bound=Settings)
@@ -65,36 +68,46 @@ def decode_describe(record: RecordDict) -> Study:
 
 
 def encode_train(request: TrainRequest) -> RecordDict:
-    """The same record for every hospital, so that its arrays are stored and hashed once."""
+    """One record for all who get the same, so that its arrays are stored and hashed once."""
     header = _TrainHeader(
         protocol=PROTOCOL,
         study=json.loads(request.study.canonical_json()),
         arm=request.arm,
         round=request.round,
         scaling=request.scaling,
+        run=request.run,
     )
-    return _record(header, {_PARAMETERS: request.parameters})
+    return _record(header, {_PARAMETERS: request.parameters, **request.enclosed})
 
 
 def decode_train(record: RecordDict) -> TrainRequest:
     """Raises WireError or StudyError."""
     header = _header(record, _TrainHeader)
-    parameters = _tensors(record).get(_PARAMETERS)
+    enclosed = _tensors(record)
+    parameters = enclosed.pop(_PARAMETERS, None)
     if parameters is None:
         raise WireError("a train request without parameters")
-    return TrainRequest(_study(header), header.arm, header.round, parameters, header.scaling)
+    return TrainRequest(
+        _study(header),
+        header.arm,
+        header.round,
+        parameters,
+        header.scaling,
+        header.run,
+        enclosed,
+    )
 
 
 def encode_train_result(result: TrainResult) -> RecordDict:
     """A trained update."""
-    return _record(result.header, {_UPDATE: result.delta, **result.attachments})
+    return _record(result.header, {UPDATE: result.delta, **result.attachments})
 
 
 def decode_train_result(record: RecordDict) -> TrainResult:
     """Raises WireError."""
     header = _header(record, TrainReply)
     tensors = _tensors(record)
-    delta = tensors.pop(_UPDATE, None)
+    delta = tensors.pop(UPDATE, None)
     if delta is None:
         raise WireError("a train reply without an update")
     return TrainResult(header, delta, tensors)
@@ -107,8 +120,14 @@ def encode_evaluate(request: EvaluateRequest) -> RecordDict:
         study=json.loads(request.study.canonical_json()),
         arms=tuple(request.parameters),
         scaling=request.scaling,
+        run=request.run,
     )
-    return _record(header, request.parameters)
+    enclosed = {
+        f"{arm}/{name}": tensor  # no arm's name has a slash
+        for arm, tensors in request.enclosed.items()
+        for name, tensor in tensors.items()
+    }
+    return _record(header, {**request.parameters, **enclosed})
 
 
 def decode_evaluate(record: RecordDict) -> EvaluateRequest:
@@ -118,12 +137,21 @@ def decode_evaluate(record: RecordDict) -> EvaluateRequest:
     missing = [arm for arm in header.arms if arm not in tensors]
     if missing:
         raise WireError(f"an evaluate request without parameters of {', '.join(missing)}")
+    enclosed: dict[str, dict[str, Tensor]] = {arm: {} for arm in header.arms}
+    for key, tensor in tensors.items():
+        arm, slash, name = key.partition("/")
+        if slash and arm in enclosed:
+            enclosed[arm][name] = tensor
     return EvaluateRequest(
-        _study(header), {arm: tensors[arm] for arm in header.arms}, header.scaling
+        _study(header),
+        {arm: tensors[arm] for arm in header.arms},
+        header.scaling,
+        header.run,
+        enclosed,
     )
 
 
-def encode_reply(reply: DescribeReply | EvaluateReply) -> RecordDict:
+def encode_describe_reply(reply: DescribeReply) -> RecordDict:
     """A reply without arrays."""
     return _record(reply, {})
 
@@ -133,9 +161,14 @@ def decode_describe_reply(record: RecordDict) -> DescribeReply:
     return _header(record, DescribeReply)
 
 
-def decode_evaluate_reply(record: RecordDict) -> EvaluateReply:
+def encode_evaluate_result(result: EvaluateResult) -> RecordDict:
+    """The user's final figures, and its personal parameters."""
+    return _record(result.header, result.personal)
+
+
+def decode_evaluate_result(record: RecordDict) -> EvaluateResult:
     """Raises WireError."""
-    return _header(record, EvaluateReply)
+    return EvaluateResult(_header(record, EvaluateReply), _tensors(record))
 
 
 class Notice(Settings):
@@ -143,6 +176,7 @@ class Notice(Settings):
 
     text: str
     final: bool  # the site is turned away and should not come back as it is
+    study_ended: bool = False
 
 
 def encode_notice(notice: Notice) -> RecordDict:
@@ -153,6 +187,24 @@ def encode_notice(notice: Notice) -> RecordDict:
 def decode_notice(record: RecordDict) -> Notice:
     """Raises WireError."""
     return _header(record, Notice)
+
+
+def header_of(record: RecordDict) -> dict[str, Any]:
+    """The header as plain values, unchecked; empty where there is none. For logs."""
+    config = record.get(_HEADER)
+    text = config.get("json") if isinstance(config, ConfigRecord) else None
+    try:
+        values = json.loads(text) if isinstance(text, str) else {}
+    except (ValueError, RecursionError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def contents_of(record: RecordDict) -> tuple[str, dict[str, Tensor]]:
+    """Everything that a reply of this program carries: its header's text, and its arrays."""
+    config = record[_HEADER]
+    text = config["json"] if isinstance(config, ConfigRecord) else ""
+    return str(text), _tensors(record)
 
 
 def _record(header: Settings, tensors: Mapping[str, Tensor]) -> RecordDict:
@@ -179,8 +231,8 @@ def _tensors(record: RecordDict) -> dict[str, Tensor]:
     arrays = record.get(_ARRAYS)
     if not isinstance(arrays, ArrayRecord):
         return {}
-    if len(arrays) > MAX_ATTACHMENTS:
-        raise WireError(f"{len(arrays)} arrays, at most {MAX_ATTACHMENTS} are accepted")
+    if len(arrays) > MAX_ARRAYS:
+        raise WireError(f"{len(arrays)} arrays, at most {MAX_ARRAYS} are accepted")
     return {name: _tensor(name, array) for name, array in arrays.items()}
 
 

@@ -3,11 +3,14 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from torch import Tensor
+
 from client.hospital import Hospital
 from common import rounds
+from common.choosing import Choice, choose, chosen
 from common.errors import ErosionError
 from common.learning.models import build_model, flat_parameters
-from common.messages import EvaluateReply, EvaluateRequest, Scaling, TrainRequest
+from common.messages import EvaluateReply, Scaling
 from common.rounds import Absence, Answer, RoundRecord, RunState
 from common.scaling import pool
 from common.screening import screen
@@ -21,6 +24,8 @@ class Simulation:
     finals: Mapping[str, RunState]  # by arm
     records: Mapping[str, list[RoundRecord]]  # by arm
     evaluation: EvaluateReply
+    personal: Mapping[str, Tensor]  # by arm, where the user predicts with other than the final's
+    choices: Mapping[str, Choice]  # by arm
 
 
 def simulate(
@@ -33,52 +38,75 @@ def simulate(
     The steps and their order are those of a deployment, and so are the numbers.
     """
     scaling = _pooled_scaling(study, hospitals)
-    model = build_model(study.model, study.task.input_shape, study.num_classes, study.seed)
-    params = flat_parameters(model)
+
+    def run_trial(trial: Study, num_rounds: int) -> list[RoundRecord]:
+        (arm,) = trial.arms
+        return _run_arm(trial, arm, num_rounds, hospitals, scaling, lambda _record: None)[1]
+
+    choices = {arm: choose(study, arm, run_trial) for arm in study.arms}
+    study = chosen(study, choices)
     finals: dict[str, RunState] = {}
     records: dict[str, list[RoundRecord]] = {}
-    for arm, settings in study.arms.items():
-        algorithm = settings.build(study.build_context)
-        state = rounds.start(algorithm, params)
-        records[arm] = []
-        for _ in range(study.rounds):
-            request = TrainRequest(study, arm, state.round + 1, state.params, scaling)
-            answers: dict[str, Answer] = {}
-            metrics = None
-            wanted = rounds.wanted(study, algorithm, state)
-            for name in wanted:
-                if name not in hospitals:
-                    answers[name] = Absence("was not connected")
-                    continue
-                try:
-                    result = hospitals[name].train(request)
-                except ErosionError as problem:
-                    answers[name] = Absence(problem.public)
-                    continue
-                answers[name] = screen(
-                    result,
-                    agent=name,
-                    arm=arm,
-                    round_number=request.round,
-                    dim=len(params),
-                    max_norm=study.federation.max_update_norm,
-                )
-                metrics = result.header.metrics if name == study.user else metrics
-            state, record = rounds.advance(
-                state,
-                algorithm,
-                answers,
+    for arm, choice in choices.items():
+        finals[arm], records[arm] = _run_arm(
+            study, arm, choice.rounds, hospitals, scaling, on_round
+        )
+    request = rounds.evaluate_request(study, finals, scaling=scaling)
+    evaluated = hospitals[study.user].evaluate(request)
+    return Simulation(finals, records, evaluated.header, evaluated.personal, choices)
+
+
+def _run_arm(
+    study: Study,
+    arm: str,
+    num_rounds: int,
+    hospitals: Mapping[str, Hospital],
+    scaling: Scaling | None,
+    on_round: Callable[[RoundRecord], None],
+) -> tuple[RunState, list[RoundRecord]]:
+    model = build_model(study.model, study.task.input_shape, study.num_classes, study.seed)
+    settings = study.arms[arm]
+    algorithm = settings.build(study.build_context)
+    state = rounds.start(algorithm, flat_parameters(model))
+    dim = len(state.params)
+    records = []
+    for _ in range(num_rounds):
+        to_peers, to_user = rounds.train_requests(study, arm, algorithm, state, scaling=scaling)
+        answers: dict[str, Answer] = {}
+        metrics = None
+        wanted = rounds.wanted(study, algorithm, state)
+        for name in wanted:
+            if name not in hospitals:
+                answers[name] = Absence("was not connected")
+                continue
+            asked = to_user if name == study.user else to_peers
+            try:
+                result = hospitals[name].train(asked)
+            except ErosionError as problem:
+                answers[name] = Absence(problem.public)
+                continue
+            answers[name] = screen(
+                result,
+                agent=name,
                 arm=arm,
-                user=study.user,
-                quorum=rounds.needed_updates(study, len(wanted)),
+                round_number=asked.round,
+                dim=dim,
+                max_norm=study.federation.max_update_norm,
+                attachment_sizes=settings.attachment_sizes(dim),
             )
-            record = replace(record, user_metrics=metrics)
-            records[arm].append(record)
-            on_round(record)
-        finals[arm] = state
-    parameters = {arm: state.params for arm, state in finals.items()}
-    evaluation = hospitals[study.user].evaluate(EvaluateRequest(study, parameters, scaling))
-    return Simulation(finals, records, evaluation)
+            metrics = result.header.metrics if name == study.user else metrics
+        state, record = rounds.advance(
+            state,
+            algorithm,
+            answers,
+            arm=arm,
+            user=study.user,
+            quorum=rounds.needed_updates(study, len(wanted)),
+        )
+        record = replace(record, user_metrics=metrics)
+        records.append(record)
+        on_round(record)
+    return state, records
 
 
 def _pooled_scaling(study: Study, hospitals: Mapping[str, Hospital]) -> Scaling | None:

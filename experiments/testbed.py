@@ -138,10 +138,13 @@ def run_testbed(study_file: Path, *, runs: Path, data_dir: Path, verbosity: int 
     address = f"127.0.0.1:{_free_port()}"
     place = ["--address", address, "--run-folder", str(folder.path)]
     flags = ["-" + "v" * verbosity] if verbosity else []
+    print(
+        f"Starting the coordinator and {len(hospitals)} hospitals, a process each ...", flush=True
+    )
     with _supervised() as parts:
         server = parts.start(
             "coordinator",
-            ["server", str(study_file), *place, *flags],
+            ["server", str(study_file), "--insecure", *place, *flags],
             None,
         )
         sites = [

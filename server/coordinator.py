@@ -2,8 +2,10 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from datetime import UTC, datetime
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -12,23 +14,28 @@ from flwr.app import ArrayRecord, Message
 from torch import Tensor
 
 from common import checkpoint, rounds, wire
-from common.errors import LinkError, RunError
+from common.choosing import Choice, choose, chosen
+from common.errors import RunError
 from common.files import write_atomically
 from common.learning.models import build_model, flat_parameters
 from common.memory import peak_megabytes
-from common.messages import EvaluateReply, EvaluateRequest, Scaling
-from common.network import is_loopback
+from common.messages import EvaluateReply, EvaluateResult, Scaling
 from common.rounds import RoundRecord, RunState
 from common.scaling import pool
 from common.study import Study
 from server import provenance
+from server.federation_folder import FederationFolder
 from server.journal import Journal
+from server.ledger import as_csv, contributions
 from server.link import Link
 from server.observer import Observer
+from server.open_link import make_link
 from server.report import write_report
-from server.result import ArmResult, Contribution, Result, SecondsPerRound, verdict
+from server.result import ArmResult, Result, SecondsPerRound, Selected, verdict
 from server.roster import Roster
 from server.run_folder import RunFolder
+from server.several import Several
+from server.status import StatusFile
 from server.strategy import PersonalizedStrategy
 
 EVALUATE_SECONDS = 600.0  # bootstrap intervals of every arm, on a slow machine
@@ -47,6 +54,7 @@ class Coordinator:
             on_joined=lambda name, samples: observer.joined(name, samples, self._roster.missing),
             on_declined=observer.declined,
             on_left=observer.left,
+            enrolment=link if link.enrolled_only else None,
         )
 
     def run(self) -> Result:
@@ -55,13 +63,22 @@ class Coordinator:
         self._observer.listening(self._study, self._link.address, str(self._folder.path))
         self._wait_for_hospitals()
         scaling = self._pooled_scaling()
-        finals = self._run_arms(scaling)
-        evaluation = self._evaluate(finals, scaling)
-        result = self._result(finals, evaluation, started, time.monotonic() - clock)
-        self._write(result, finals, evaluation)
+        choices = self._choices(scaling)
+        self._study = chosen(self._study, choices)
+        finals = self._run_arms(scaling, choices)
+        evaluated = self._evaluate(finals, scaling)
+        seconds = time.monotonic() - clock
+        result = self._result(finals, choices, evaluated.header, started, seconds)
+        self._write(result, finals, evaluated)
         self._say_goodbye()
         self._observer.finished(result, str(self._folder.path))
         return result
+
+    def waiting_for(self) -> list[str]:
+        """Hospitals that were asked and have not answered; for other threads to look at."""
+        unanswered = self._link.grid.unanswered()
+        members = dict(self._roster.members)
+        return sorted(name for name, member in members.items() if member.node_id in unanswered)
 
     def _wait_for_hospitals(self) -> None:
         """Until all are here, or the join deadline passes and enough are."""
@@ -101,48 +118,85 @@ class Coordinator:
         sums = [members[name].sums for name in sorted(members)]
         return pool([s for s in sums if s is not None], self._study.task)
 
-    def _run_arms(self, scaling: Scaling | None) -> dict[str, RunState]:
+    def _choices(self, scaling: Scaling | None) -> dict[str, Choice]:
+        """What every arm is run with; where the study leaves it open, after trials."""
         study = self._study
-        model = build_model(study.model, study.task.input_shape, study.num_classes, study.seed)
-        params = flat_parameters(model)
+        if study.selection is None:
+            return {arm: choose(study, arm, _no_trial) for arm in study.arms}
+        with closing(Journal(self._folder.trials)) as journal:
+
+            def run_trial(trial: Study, num_rounds: int) -> list[RoundRecord]:
+                records: list[RoundRecord] = []
+
+                def note(record: RoundRecord) -> None:
+                    records.append(record)
+                    self._observer.round_finished(record)
+
+                (arm,) = trial.arms
+                self._observer.arm_started(f"{arm}, choosing its settings", num_rounds)
+                checkpoint_path = self._folder.trial_checkpoint
+                self._run_arm(trial, arm, num_rounds, scaling, journal, checkpoint_path, note)
+                return records
+
+            return {arm: choose(study, arm, run_trial) for arm in study.arms}
+
+    def _run_arms(
+        self, scaling: Scaling | None, choices: Mapping[str, Choice]
+    ) -> dict[str, RunState]:
         finals: dict[str, RunState] = {}
-        journal = Journal(self._folder.journal)
-        try:
-            for arm, settings in study.arms.items():
-                algorithm = settings.build(study.build_context)
-                strategy = PersonalizedStrategy(
-                    study,
-                    arm,
-                    algorithm,
-                    rounds.start(algorithm, params),
-                    roster=self._roster,
-                    scaling=scaling,
-                    journal=journal,
-                    checkpoint_path=self._folder.checkpoint(arm),
-                    on_round=self._note,
-                )
-                self._observer.arm_started(arm, study.rounds)
-                strategy.start(
-                    self._link.grid,
-                    ArrayRecord(),  # the strategy's own state holds the parameters
-                    num_rounds=study.rounds - strategy.state.round,
-                    timeout=study.federation.round_deadline_seconds,
+        with closing(Journal(self._folder.journal)) as journal:
+            for arm, choice in choices.items():
+                self._observer.arm_started(arm, choice.rounds)
+                path = self._folder.checkpoint(arm)
+                finals[arm] = self._run_arm(
+                    self._study, arm, choice.rounds, scaling, journal, path, self._note
                 )
                 self._observer.arm_finished(arm)
-                finals[arm] = strategy.state
-        finally:
-            journal.close()
         return finals
+
+    def _run_arm(
+        self,
+        study: Study,
+        arm: str,
+        num_rounds: int,
+        scaling: Scaling | None,
+        journal: Journal,
+        checkpoint_path: Path,
+        on_round: Callable[[RoundRecord], None],
+    ) -> RunState:
+        model = build_model(study.model, study.task.input_shape, study.num_classes, study.seed)
+        algorithm = study.arms[arm].build(study.build_context)
+        strategy = PersonalizedStrategy(
+            study,
+            arm,
+            algorithm,
+            rounds.start(algorithm, flat_parameters(model)),
+            roster=self._roster,
+            scaling=scaling,
+            run=self._folder.path.name,
+            journal=journal,
+            checkpoint_path=checkpoint_path,
+            on_round=on_round,
+        )
+        strategy.start(
+            self._link.grid,
+            ArrayRecord(),  # the strategy's own state holds the parameters
+            num_rounds=num_rounds - strategy.state.round,
+            timeout=study.federation.round_deadline_seconds,
+        )
+        return strategy.state
 
     def _note(self, record: RoundRecord) -> None:
         self._records[record.arm].append(record)
         self._observer.round_finished(record)
 
-    def _evaluate(self, finals: Mapping[str, RunState], scaling: Scaling | None) -> EvaluateReply:
+    def _evaluate(self, finals: Mapping[str, RunState], scaling: Scaling | None) -> EvaluateResult:
         """Ask the user's site for the final figures; it may take a moment to come back first."""
         user = self._study.user
-        parameters = {arm: state.params for arm, state in finals.items()}
-        content = wire.encode_evaluate(EvaluateRequest(self._study, parameters, scaling))
+        request = rounds.evaluate_request(
+            self._study, finals, scaling=scaling, run=self._folder.path.name
+        )
+        content = wire.encode_evaluate(request)
         end = time.monotonic() + EVALUATE_SECONDS
         problem = "it was not connected"
         while (left := end - time.monotonic()) > 0:
@@ -154,7 +208,7 @@ class Coordinator:
             message = Message(content, member.node_id, wire.EVALUATE, ttl=left)
             replies = self._link.grid.send_and_receive([message], timeout=left)
             if replies and not replies[0].has_error():
-                return wire.decode_evaluate_reply(replies[0].content)
+                return wire.decode_evaluate_result(replies[0].content)
             problem = (replies[0].error.reason or "") if replies else "it did not answer"
             if replies and problem.startswith(f"{user}: "):
                 break  # it answered that it cannot; asking again would not help
@@ -167,6 +221,7 @@ class Coordinator:
     def _result(
         self,
         finals: Mapping[str, RunState],
+        choices: Mapping[str, Choice],
         evaluation: EvaluateReply,
         started: datetime,
         seconds: float,
@@ -178,6 +233,7 @@ class Coordinator:
                 rounds=state.round,
                 skipped_rounds=sum(r.outcome != "done" for r in self._records[arm]),
                 seconds_per_round=_seconds(self._records[arm]),
+                selected=_selected(choices[arm]),
             )
             for arm, state in finals.items()
         }
@@ -192,23 +248,28 @@ class Coordinator:
             arms=arms,
             comparison=evaluation.comparison,
             class_counts=evaluation.class_counts,
-            contributions=_contributions(self._study, self._records[next(iter(finals))]),
+            contributions=contributions(self._study.hospitals, self._records[next(iter(finals))]),
             peak_megabytes=peak_megabytes() or 0.0,
             verdict=verdict(evaluation.comparison, evaluation.arms),
         )
 
     def _write(
-        self, result: Result, finals: Mapping[str, RunState], evaluation: EvaluateReply
+        self, result: Result, finals: Mapping[str, RunState], evaluated: EvaluateResult
     ) -> None:
         folder = self._folder
         arm = result.verdict.best_arm or next(iter(finals))
-        write_model(folder, self._study, arm, finals[arm].params, evaluation)
+        params = evaluated.personal.get(arm, finals[arm].params)
+        write_model(folder, self._study, arm, params, evaluated.header)
         write_atomically(folder.result, result.model_dump_json(indent=2) + "\n")
+        ledgers = {a: contributions(self._study.hospitals, r) for a, r in self._records.items()}
+        write_atomically(folder.contributions, as_csv(ledgers))
         write_report(folder.path)
 
     def _say_goodbye(self) -> None:
         """Tell the sites; those that do not hear it in time see the connection close."""
-        notice = wire.encode_notice(wire.Notice(text="the study has ended", final=False))
+        notice = wire.encode_notice(
+            wire.Notice(text="the study has ended", final=False, study_ended=True)
+        )
         self._link.grid.send_and_receive(
             [
                 Message(notice, member.node_id, wire.NOTICE, ttl=5.0)
@@ -237,38 +298,40 @@ def write_model(
     write_atomically(folder.model_card, json.dumps(card, indent=2) + "\n")
 
 
-def run_study(study: Study, folder: RunFolder, address: str, observer: Observer) -> Result:
-    """Listen on `address` and run the study. Raises LinkError, RunError."""
-    if not is_loopback(address):
-        raise LinkError(
-            f"--address {address}: without TLS the coordinator listens on this machine only."
-            " Use 127.0.0.1:PORT."
-        )
-    link = Link(address)
+def run_study(
+    study: Study,
+    folder: RunFolder,
+    address: str | None,
+    observer: Observer,
+    *,
+    federation: FederationFolder | None = None,
+) -> Result:
+    """Listen and run the study; see `make_link`. Raises LinkError, EnrolmentError, RunError."""
+    link = make_link(study, address, federation)
     link.start()
-    completed = False
+    status = StatusFile(folder.status, study)
+    coordinator = Coordinator(study, link, folder, Several(observer, status))
+    status.waiting_for = coordinator.waiting_for
     try:
-        result = Coordinator(study, link, folder, observer).run()
-        completed = True
-        return result
-    finally:
-        link.stop(completed=completed)
+        result = coordinator.run()
+    except BaseException as problem:
+        status.failed(str(problem) or "interrupted")
+        link.stop(completed=False)
+        raise
+    link.stop(completed=True)
+    return result
+
+
+def _no_trial(_trial: Study, _num_rounds: int) -> list[RoundRecord]:
+    raise AssertionError("a study that leaves nothing open has no trials")
+
+
+def _selected(choice: Choice) -> Selected | None:
+    if choice.log_loss is None:
+        return None
+    return Selected(settings=dict(choice.settings), rounds=choice.rounds, log_loss=choice.log_loss)
 
 
 def _seconds(records: list[RoundRecord]) -> SecondsPerRound:
     seconds = [record.seconds for record in records]
     return SecondsPerRound(median=median(seconds), p95=float(np.percentile(seconds, 95)))
-
-
-def _contributions(study: Study, records: list[RoundRecord]) -> dict[str, Contribution]:
-    """Grimberg's incentives: rounds taken part in, and the weight summed over them."""
-    ledger: dict[str, Contribution] = {}
-    for name in study.hospitals:
-        entries = [record.hospitals.get(name) for record in records if record.outcome == "done"]
-        accepted = [e for e in entries if e is not None and e.outcome == "accepted"]
-        ledger[name] = Contribution(
-            rounds=len(accepted),
-            weight_sum=sum(e.weight_after or 0.0 for e in accepted),
-            samples_seen=sum(e.samples_seen or 0 for e in accepted),
-        )
-    return ledger

@@ -5,18 +5,32 @@ The only module of this side that uses Flower's private names. Two things differ
 there is a message for it (or after a while) instead of at once, so nobody polls; and where that
 waiting call breaks off, the site is known to be gone without waiting for a heartbeat to lapse.
 There is no Control API, no ServerAppIo API, and no code bundle for sites to run.
+
+Every call is held against the enrolment, beside Flower's own check of its signature, so that a key
+that was revoked or has expired is out at once.
 """
 
+import contextlib
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 import grpc
 from flwr.app import Error, Message, RecordDict
 from flwr.app.message.message import remove_content_from_message
-from flwr.common.constant import NOOP_FLWR_AID, SUPERLINK_NODE_ID, ErrorCode, SubStatus
+from flwr.common.constant import (
+    NOOP_ACCOUNT_NAME,
+    NOOP_FLWR_AID,
+    PUBLIC_KEY_HEADER,
+    SUPERLINK_NODE_ID,
+    TIMESTAMP_HEADER,
+    ErrorCode,
+    SubStatus,
+)
+from flwr.common.serde import message_from_proto
 from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
     ActivateNodeResponse,
@@ -46,9 +60,16 @@ from flwr.supercore.inflatable.inflatable_object import (
 from flwr.supercore.object_store import ObjectStore, ObjectStoreFactory
 from flwr.supercore.run import Run
 from flwr.superlink.federation import NoOpFederationManager
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from common.door import Reason
 from common.errors import LinkError
-from common.flower_arrays import inflate
+from common.flower_arrays import RECEIVED_BYTES, inflate, travels_inline
+from server import door_words
+from server.admission import Admission, Admitted, KeptOut
+from server.door_words import refusal, refuse, say
+from server.doorkeeper import Doorkeeper, TurnedAway
+from server.serving_certificate import ServingCertificate
 
 LONGEST_WAIT_SECONDS = 15.0  # of an unanswered PullMessages; below common proxies' idle limits
 LONGEST_ROUND_SECONDS = 86_400.0  # where no timeout is given
@@ -66,6 +87,18 @@ class _Desk:
     _announced: dict[str, ObjectTree] = field(
         default_factory=dict
     )  # request -> its reply's objects
+    _inline: dict[str, Message] = field(default_factory=dict)  # request -> its reply, if small
+    _sessions: dict[int, int] = field(default_factory=dict)
+
+    def session(self, node_id: int) -> int:
+        """How often this node has signed in: a site that came back has forgotten its requests."""
+        with self.lock:
+            return self._sessions.get(node_id, 0)
+
+    def begin_session(self, node_id: int) -> None:
+        """The node signed in, or was shown out."""
+        with self.lock:
+            self._sessions[node_id] = self._sessions.get(node_id, 0) + 1
 
     def bell(self, node_id: int) -> threading.Event:
         """Rings when there is a message for this node."""
@@ -76,6 +109,16 @@ class _Desk:
         """A reply has begun to arrive."""
         with self.lock:
             self._announced[request_id] = reply
+
+    def deliver(self, request_id: str, reply: Message) -> None:
+        """A reply has come, whole."""
+        with self.lock:
+            self._inline[request_id] = reply
+
+    def delivered(self, request_id: str) -> Message | None:
+        """A whole reply, once."""
+        with self.lock:
+            return self._inline.pop(request_id, None)
 
     def announced(self) -> dict[str, ObjectTree]:
         """Replies that have begun to arrive and were not taken yet, by request."""
@@ -106,7 +149,8 @@ class _Fleet(FleetServicer):
         self, request: ActivateNodeRequest, context: grpc.ServicerContext
     ) -> ActivateNodeResponse:
         """A site came, or came back."""
-        response = super().ActivateNode(request, context)
+        response: ActivateNodeResponse = super().ActivateNode(request, context)
+        self._desk.begin_session(response.node_id)
         self._desk.news.set()
         return response
 
@@ -123,14 +167,15 @@ class _Fleet(FleetServicer):
     ) -> PullMessagesResponse:
         """Wait for a message to this site, and know by a broken wait that the site is gone."""
         node_id = request.node.node_id
-        bell = self._desk.bell(node_id)
+        bell, session = self._desk.bell(node_id), self._desk.session(node_id)
         answered = threading.Event()
 
         def on_end() -> None:
-            if not answered.is_set():
+            # A line that was cut may be noticed only after the site has come back on another.
+            if not answered.is_set() and self._desk.session(node_id) == session:
                 self.state_factory.state().deactivate_node(node_id)
                 self._desk.news.set()
-                bell.set()
+            bell.set()
 
         deadline = time.monotonic() + LONGEST_WAIT_SECONDS
         waiting = context.add_callback(on_end)
@@ -138,7 +183,8 @@ class _Fleet(FleetServicer):
             bell.clear()
             response: PullMessagesResponse = super().PullMessages(request, context)
             left = deadline - time.monotonic()
-            if response.messages_list or left <= 0:
+            ended = self._desk.session(node_id) != session  # it signed in anew, or was shown out
+            if response.messages_list or left <= 0 or ended:
                 answered.set()
                 return response
             bell.wait(left)
@@ -148,13 +194,23 @@ class _Fleet(FleetServicer):
         self, request: PushMessagesRequest, context: grpc.ServicerContext
     ) -> PushMessagesResponse:
         """A reply begins to arrive: its envelope, and the list of its objects."""
+        if request.messages_list[0].metadata.src_node_id != request.node.node_id:
+            refuse(context, Reason.SIGNATURE, "it replied in another site's name")
         response: PushMessagesResponse = super().PushMessages(request, context)
         reply = request.message_object_trees[0]
         if "None" in response.results:  # too late, or a second reply: keep nothing of it
             self.objectstore_factory.store().delete(reply.object_id)
             response.objects_to_push[:] = []
             return response
-        self._desk.announce(request.messages_list[0].metadata.reply_to_message_id, reply)
+        envelope = request.messages_list[0]
+        whole = message_from_proto(envelope)
+        if whole.has_error() or whole.content:
+            whole.__dict__[RECEIVED_BYTES] = request.ByteSize()
+            response.objects_to_push[:] = []
+            self.objectstore_factory.store().delete(reply.object_id)
+            self._desk.deliver(envelope.metadata.reply_to_message_id, whole)
+        else:
+            self._desk.announce(envelope.metadata.reply_to_message_id, reply)
         self._desk.news.set()
         return response
 
@@ -167,6 +223,100 @@ class _Fleet(FleetServicer):
         return response
 
 
+class _Door(NodeAuthServerInterceptor):
+    """Flower's check of every call's signature, then ours of the key behind it."""
+
+    def __init__(
+        self,
+        states: LinkStateFactory,
+        desk: _Desk,
+        keeper: Doorkeeper,
+        certificate: ServingCertificate | None,
+    ) -> None:
+        super().__init__(states)
+        self._desk, self._keeper, self._certificate = desk, keeper, certificate
+
+    def intercept_service(
+        self,
+        continuation: Callable[[Any], Any],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler:
+        """Attend to the call, and tell of it if it is turned away."""
+        said = {pair[0]: pair[1] for pair in handler_call_details.invocation_metadata or ()}
+        public_key, site_time = said.get(PUBLIC_KEY_HEADER, b""), said.get(TIMESTAMP_HEADER, "")
+        try:
+            handler = super().intercept_service(continuation, handler_call_details)
+        except Exception:  # noqa: BLE001 - a key or a time that a stranger made up
+            handler = refusal(Reason.SIGNATURE, "its key or its time cannot be read")
+        if handler is None or handler.unary_unary is None:
+            return None  # no such method; a health watch, which strangers could keep open, neither
+
+        def attend(request: Any, context: grpc.ServicerContext) -> Any:
+            self._keeper.call(context.peer())
+            say(context)
+            try:
+                return handler.unary_unary(request, context)
+            except Exception:
+                self._tell(context, public_key, site_time)
+                raise
+
+        return grpc.unary_unary_rpc_method_handler(
+            attend, handler.request_deserializer, handler.response_serializer
+        )
+
+    def _wrap_method_handler(
+        self, method_handler: grpc.RpcMethodHandler, received_public_key: bytes
+    ) -> grpc.RpcMethodHandler:
+        """Called once the signature is known to be this key's; the node id is looked at after."""
+        verdict = self._keeper.verdict(received_public_key)
+        if isinstance(verdict, KeptOut):
+            self._show_out(received_public_key)
+            return refusal(verdict.reason, verdict.text, verdict.hospital)
+        if verdict is not None:
+            self._make_known(received_public_key)
+        handler = super()._wrap_method_handler(method_handler, received_public_key)
+
+        def serve(request: Any, context: grpc.ServicerContext) -> Any:
+            expires = self._certificate.expires if self._certificate else None
+            say(context, verdict, certificate_expires=expires)
+            claimed = getattr(request, "public_key", received_public_key)
+            if claimed != received_public_key:  # Flower would sign the other site in
+                text = "it signed in with another site's public key"
+                refuse(context, Reason.SIGNATURE, text, verdict.hospital if verdict else None)
+            return handler.unary_unary(request, context)
+
+        return grpc.unary_unary_rpc_method_handler(
+            serve, handler.request_deserializer, handler.response_serializer
+        )
+
+    def _make_known(self, public_key: bytes) -> None:
+        state = self.state_factory.state()
+        if state.get_node_id_by_public_key(public_key) is None:
+            with contextlib.suppress(ValueError):  # two calls at once
+                state.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, public_key, 0)
+
+    def _show_out(self, public_key: bytes) -> None:
+        """End the presence of a site that was let in earlier, so that no round waits for it."""
+        state = self.state_factory.state()
+        node_id = state.get_node_id_by_public_key(public_key)
+        if node_id is not None and state.deactivate_node(node_id):
+            self._desk.begin_session(node_id)
+            self._desk.bell(node_id).set()
+            self._desk.news.set()
+
+    def _tell(self, context: grpc.ServicerContext, public_key: bytes, site_time: str) -> None:
+        """Put a refusal into words, and on record."""
+        reason = door_words.refused_for(context)
+        if reason is None:
+            return  # a call of a session that has ended, say; nobody is kept out
+        hospital = door_words.hospital_in(context)
+        if reason is Reason.CLOCK:  # refused before the key was looked up, but rightly signed
+            verdict = self._keeper.verdict(public_key)
+            hospital = verdict.hospital if verdict is not None else None
+        text = door_words.put_into_words(context, reason, site_time)
+        self._keeper.keep_out(hospital, context.peer(), reason, text)
+
+
 class LinkGrid(Grid):
     """Flower's Grid on the SuperLink of this very process: messages are handed over, not sent."""
 
@@ -174,6 +324,7 @@ class LinkGrid(Grid):
         self._state, self._store, self._desk = state, store, desk
         self._run: Run | None = None
         self._asked: dict[str, Message] = {}  # without content, for error replies
+        self._asked_in: dict[str, int] = {}  # request -> the session that the site was in
 
     def set_run(self, run: Run) -> None:
         """Say which run the messages belong to."""
@@ -201,43 +352,62 @@ class LinkGrid(Grid):
         """Flower's ids of the sites that are connected."""
         return sorted(self._state.get_nodes(self.run.run_id))
 
+    def sessions(self) -> dict[int, int]:
+        """The sites that are connected: node id -> how often it has signed in."""
+        return {node_id: self._desk.session(node_id) for node_id in self.get_node_ids()}
+
+    def unanswered(self) -> set[int]:
+        """The sites that were asked and have not answered; for other threads to look at."""
+        return {message.metadata.dst_node_id for message in list(self._asked.values())}
+
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Leave messages for sites; a site that is unknown gets none (its id is left out)."""
         pushed: list[str] = []
         with no_object_id_recompute():
             for message in messages:
+                node_id = message.metadata.dst_node_id
                 metadata = message.metadata.__dict__
                 metadata["_run_id"] = self.run.run_id
                 metadata["_src_node_id"] = SUPERLINK_NODE_ID
                 metadata["_message_id"] = message.object_id
-                tree = get_object_tree(message)
-                wanted = set(self._store.preregister(self.run.run_id, tree))
-                for object_id, part in get_all_nested_objects(message).items():
-                    if object_id in wanted:
-                        self._store.put(object_id, part.deflate())
                 envelope = remove_content_from_message(message)
-                if self._state.store_message_ins(envelope) is None:
+                inline = travels_inline(message)
+                if inline:
+                    tree = ObjectTree(object_id=message.object_id)
+                    self._store.preregister(self.run.run_id, tree)
+                else:
+                    tree = get_object_tree(message)
+                    wanted = set(self._store.preregister(self.run.run_id, tree))
+                    for object_id, part in get_all_nested_objects(message).items():
+                        if object_id in wanted:
+                            self._store.put(object_id, part.deflate())
+                stored = message if inline else envelope
+                if self._state.store_message_ins(stored) is None:
                     self._store.delete(tree.object_id)
                     continue
                 pushed.append(tree.object_id)
                 self._asked[tree.object_id] = envelope
-                self._desk.bell(message.metadata.dst_node_id).set()
+                self._asked_in[tree.object_id] = self._desk.session(node_id)
+                self._desk.bell(node_id).set()
         return pushed
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Complete replies to `message_ids`, and an error for each site that left."""
         announced = self._desk.announced()
-        connected = set(self.get_node_ids())
+        sessions = self.sessions()
         replies: list[Message] = []
         for request_id in message_ids:
             asked = self._asked.get(request_id)
             if asked is None:
                 continue
             tree = announced.get(request_id)
-            if tree is not None and (contents := self._complete(tree)) is not None:
+            if (whole := self._desk.delivered(request_id)) is not None:
+                replies.append(self._from(asked, whole))
+                self.forget([request_id])
+            elif tree is not None and (contents := self._complete(tree)) is not None:
                 replies.append(self._inflate(asked, tree, contents))
                 self.forget([request_id])
-            elif asked.metadata.dst_node_id not in connected:
+            elif sessions.get(asked.metadata.dst_node_id) != self._asked_in[request_id]:
                 error = Error(ErrorCode.NODE_UNAVAILABLE, "the site left or lost its connection")
                 replies.append(Message(error, reply_to=asked))
                 self.forget([request_id])
@@ -272,8 +442,10 @@ class LinkGrid(Grid):
         """Drop requests and whatever arrived or will arrive in reply to them."""
         for request_id in list(message_ids):
             self._asked.pop(request_id, None)
+            self._asked_in.pop(request_id, None)
             self._state.delete_messages({request_id})
             self._store.delete(request_id)
+            self._desk.delivered(request_id)
             if (reply := self._desk.take(request_id)) is not None:
                 self._store.delete(reply.object_id)
 
@@ -296,11 +468,17 @@ class LinkGrid(Grid):
         except Exception as problem:  # noqa: BLE001 - whatever a site sent, only that site pays
             reason = f"a reply that cannot be read ({type(problem).__name__})"
             reply = Message(Error(ErrorCode.MESSAGE_UNAVAILABLE, reason), reply_to=asked)
-        reply.metadata.__dict__["_message_id"] = tree.object_id
-        # What the envelope claims is not trusted: the sender was authenticated for this request.
+        reply.__dict__[RECEIVED_BYTES] = received_bytes
+        return self._from(asked, reply)
+
+    @staticmethod
+    def _from(asked: Message, reply: Message) -> Message:
+        """The reply as the answer to `asked`, whatever its envelope claims.
+
+        The sender was authenticated for this request, so the request says who it is.
+        """
         reply.metadata.__dict__["_reply_to_message_id"] = asked.metadata.message_id
         reply.metadata.__dict__["_src_node_id"] = asked.metadata.dst_node_id
-        reply.__dict__["received_bytes"] = received_bytes
         return reply
 
 
@@ -311,18 +489,23 @@ class Link:
         self,
         address: str,
         *,
-        certificates: tuple[bytes, bytes, bytes] | None = None,
-        enrolled_only: bool = False,
+        certificate: ServingCertificate | None = None,
+        admission: Admission | None = None,
     ) -> None:
-        """Listen on `address` ("host:port"); `certificates` are (CA, certificate, key) in PEM."""
+        """Listen on `address` ("host:port").
+
+        `certificate`: what sites are shown, None for plain gRPC. `admission`: whom to let in, None
+        for everybody.
+        """
         desk = _Desk()
+        self._keeper = Doorkeeper(admission)
         stores = ObjectStoreFactory(FLWR_IN_MEMORY_DB_NAME)
         states = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), stores)
         self._state = states.state()
         self._asked_address = address
         self._server = grpc.server(
             ThreadPoolExecutor(WORKERS, thread_name_prefix="fleet"),
-            interceptors=[NodeAuthServerInterceptor(states)],
+            interceptors=[_Door(states, desk, self._keeper, certificate)],
             options=[
                 ("grpc.max_send_message_length", MAX_RPC_BYTES),
                 ("grpc.max_receive_message_length", MAX_RPC_BYTES),
@@ -338,20 +521,21 @@ class Link:
                 ("grpc.http2.max_pings_without_data", 0),
             ],
         )
-        fleet = _Fleet(states, stores, desk, enrolled_only=enrolled_only)
+        fleet = _Fleet(states, stores, desk, enrolled_only=admission is not None)
         add_FleetServicer_to_server(fleet, self._server)
-        self._certificates = certificates
+        self._health = health.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        self._certificate = certificate
         self.grid = LinkGrid(self._state, stores.store(), desk)
         self.address = address
 
     def start(self) -> None:
         """Open the port and the run; raises LinkError where the port cannot be had."""
         try:
-            if self._certificates is None:
+            if self._certificate is None:
                 port = self._server.add_insecure_port(self._asked_address)
             else:
-                authority, certificate, key = self._certificates
-                credentials = grpc.ssl_server_credentials([(key, certificate)], authority)
+                credentials = self._certificate.credentials(on_handshake=self._keeper.handshake)
                 port = self._server.add_secure_port(self._asked_address, credentials)
         except RuntimeError:
             raise LinkError(
@@ -382,9 +566,32 @@ class Link:
         self._alive = HeartbeatSender(lambda: self._state.acknowledge_task_heartbeat(task_id))
         self._alive.start()
         self.grid.set_run(run)
+        self._health.set("", health_pb2.HealthCheckResponse.SERVING)
+
+    @property
+    def enrolled_only(self) -> bool:
+        """Whether only sites with an enrolled key are let in."""
+        return self._keeper.admission is not None
+
+    def hospital_of(self, node_id: int) -> str | None:
+        """Whose key a node signs with; None where the key is not, or no longer, let in."""
+        for node in self._state.get_node_info(node_ids=[node_id]):
+            verdict = self._keeper.verdict(node.public_key)
+            return verdict.hospital if isinstance(verdict, Admitted) else None
+        return None
+
+    def why_not(self, hospital: str) -> str | None:
+        """Why no site could come in as `hospital` now; None where one could."""
+        admission = self._keeper.admission
+        return None if admission is None else admission.why_not(hospital)
+
+    def turned_away(self) -> list[TurnedAway]:
+        """Who was not let in since this was last asked."""
+        return self._keeper.news()
 
     def stop(self, *, completed: bool = True) -> None:
         """End the run and close the port; returns within a few seconds."""
+        self._health.enter_graceful_shutdown()
         self._alive.stop()
         self._state.finish_task(
             self._task_id, SubStatus.COMPLETED if completed else SubStatus.FAILED, ""

@@ -8,10 +8,12 @@ from typing import Protocol, Self, TextIO
 
 from rich.console import Console
 
+from common.logs import LogFormat
 from common.rounds import RoundRecord
 from common.study import Study
 from server.observer import Observer
 from server.result import Result
+from server.terminal.json_lines import JsonProgress
 from server.terminal.live import LiveProgress
 from server.terminal.plain import PlainProgress
 
@@ -31,9 +33,11 @@ class Watcher(Observer, Protocol):
         """Give the terminal back."""
 
 
-def progress(stream: TextIO | None = None) -> Watcher:
+def progress(stream: TextIO | None = None, log_format: LogFormat = "text") -> Watcher:
     """The observer that suits `stream` (standard output): live on a terminal, else plain."""
     stream = sys.stdout if stream is None else stream
+    if log_format == "json":
+        return JsonProgress(stream)
     # Asked of the stream and not of rich, which FORCE_COLOR makes take a log file for a terminal.
     if stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
         return LiveProgress(Console(file=stream, highlight=False))

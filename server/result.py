@@ -1,6 +1,7 @@
 """What a study ends with: `result.json`, and whether collaborating helped."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from pydantic import Field
 
@@ -15,6 +16,14 @@ class SecondsPerRound(Settings):
     p95: float
 
 
+class Selected(Settings):
+    """What was chosen for an arm inside the user's training part."""
+
+    settings: dict[str, Any]  # in place of the arm's own
+    rounds: int
+    log_loss: float  # for the training patients held out
+
+
 class ArmResult(Settings):
     """How one arm ended."""
 
@@ -23,6 +32,7 @@ class ArmResult(Settings):
     rounds: int
     skipped_rounds: int
     seconds_per_round: SecondsPerRound
+    selected: Selected | None = None  # where the study has a selection
 
 
 class Verdict(Settings):

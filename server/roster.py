@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from flwr.app import Message
-from flwr.serverapp.grid import Grid
 
 from common import wire
 from common.errors import ErosionError
 from common.messages import DescribeReply, FeatureSums
 from common.scaling import problem_with_sums
 from common.study import Study, TabularTask
+from server.doorkeeper import TurnedAway
+from server.link import LinkGrid
 
 DESCRIBE_SECONDS = 300.0  # a site may load its data before it answers
 
@@ -20,8 +22,22 @@ class Member:
     """A hospital that introduced itself."""
 
     node_id: int  # Flower's; it changes when a site without an enrolled key reconnects
+    session: int  # a site that signed in anew has to introduce itself anew
     num_samples: int
     sums: FeatureSums | None
+
+
+class Enrolment(Protocol):
+    """Whose keys are let in."""
+
+    def hospital_of(self, node_id: int) -> str | None:
+        """Whose key a node signs with; None where the key is not, or no longer, let in."""
+
+    def why_not(self, hospital: str) -> str | None:
+        """Why no site could come in as `hospital` now; None where one could."""
+
+    def turned_away(self) -> Sequence[TurnedAway]:
+        """Who was not let in since this was last asked."""
 
 
 class Roster:
@@ -30,19 +46,19 @@ class Roster:
     def __init__(
         self,
         study: Study,
-        grid: Grid,
+        grid: LinkGrid,
         *,
         on_joined: Callable[[str, int], None] = lambda _name, _samples: None,
         on_declined: Callable[[str, str], None] = lambda _name, _reason: None,
         on_left: Callable[[str], None] = lambda _name: None,
-        enrolled: Mapping[int, str] | None = None,
+        enrolment: Enrolment | None = None,
     ) -> None:
-        """`enrolled` binds node ids to names; None: a site's own word is taken (loopback only)."""
-        self._study, self._grid, self._enrolled = study, grid, enrolled
+        """`enrolment` binds nodes to names; None: a site's own word is taken (loopback only)."""
+        self._study, self._grid, self._enrolment = study, grid, enrolment
         self._on_joined, self._on_declined, self._on_left = on_joined, on_declined, on_left
         self._members: dict[str, Member] = {}
-        self._asked: dict[str, int] = {}  # describe request -> node
-        self._known_nodes: set[int] = set()
+        self._asked: dict[str, tuple[int, int]] = {}  # describe request -> node, session
+        self._known: set[tuple[int, int]] = set()  # node, session
         self.declined: dict[str, str] = {}  # hospital -> reason
         self.open = True  # whether hospitals may still join
 
@@ -62,23 +78,36 @@ class Roster:
 
     def refresh(self) -> None:
         """Take note of who came, who left, and who answered."""
-        nodes = set(self._grid.get_node_ids())
+        sessions = self._grid.sessions()
+        self._look_at_the_door()
         for name, member in list(self._members.items()):
-            if member.node_id not in nodes:
+            if sessions.get(member.node_id) != member.session:
                 del self._members[name]
                 self._on_left(name)
-        newcomers = sorted(nodes - self._known_nodes)
-        self._known_nodes = nodes
+        newcomers = sorted(set(sessions.items()) - self._known)
+        self._known = set(sessions.items())
         content = wire.encode_describe(self._study)
-        for node_id in newcomers:
+        for node_id, session in newcomers:
             message = Message(content, node_id, wire.DESCRIBE, ttl=DESCRIBE_SECONDS)
             for request_id in self._grid.push_messages([message]):
-                self._asked[request_id] = node_id
+                self._asked[request_id] = node_id, session
         for reply in self._grid.pull_messages(list(self._asked)):
-            node_id = self._asked.pop(reply.metadata.reply_to_message_id)
-            self._take(reply, node_id)
+            self._take(reply, *self._asked.pop(reply.metadata.reply_to_message_id))
 
-    def _take(self, reply: Message, node_id: int) -> None:
+    def _look_at_the_door(self) -> None:
+        """Part with hospitals whose key was revoked or has expired, and tell of strangers."""
+        if self._enrolment is None:
+            return
+        for event in self._enrolment.turned_away():
+            if event.hospital is None or event.hospital not in self.declined:
+                self._on_declined(event.who, event.text)
+        for name, member in list(self._members.items()):
+            if self._enrolment.hospital_of(member.node_id) != name:
+                del self._members[name]
+                self.declined[name] = self._enrolment.why_not(name) or "its key was replaced"
+                self._on_declined(name, self.declined[name])
+
+    def _take(self, reply: Message, node_id: int, session: int) -> None:
         if reply.has_error():
             name, _, reason = (reply.error.reason or "").partition(": ")
             if name in self._study.hospitals and self._may_be(name, node_id):
@@ -95,11 +124,11 @@ class Roster:
             self._turn_away(node_id, name, problem_with_it)
             return
         self.declined.pop(name, None)
-        self._members[name] = Member(node_id, described.num_samples, described.sums)
+        self._members[name] = Member(node_id, session, described.num_samples, described.sums)
         self._on_joined(name, described.num_samples)
 
     def _may_be(self, name: str, node_id: int) -> bool:
-        return self._enrolled is None or self._enrolled.get(node_id) == name
+        return self._enrolment is None or self._enrolment.hospital_of(node_id) == name
 
     def _why_not(self, described: DescribeReply, node_id: int) -> str | None:
         name = described.hospital

@@ -28,6 +28,11 @@ class RunFolder:
         return self.path / "rounds.jsonl"
 
     @property
+    def trials(self) -> Path:
+        """The same for trials, by which settings are chosen."""
+        return self.path / "trials.jsonl"
+
+    @property
     def result(self) -> Path:
         """The figures and the verdict."""
         return self.path / "result.json"
@@ -43,9 +48,24 @@ class RunFolder:
         return self.path / "model.json"
 
     @property
+    def contributions(self) -> Path:
+        """What every hospital gave, for a spreadsheet."""
+        return self.path / "contributions.csv"
+
+    @property
+    def status(self) -> Path:
+        """What the coordinator is doing."""
+        return self.path / "status.json"
+
+    @property
     def report(self) -> Path:
         """The report for people."""
         return self.path / "report.html"
+
+    @property
+    def trial_checkpoint(self) -> Path:
+        """The last finished round of a trial; nothing is resumed from it."""
+        return self.path / "checkpoints" / ".trial.safetensors"
 
     def checkpoint(self, arm: str) -> Path:
         """The last finished round of one arm."""

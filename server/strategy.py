@@ -14,6 +14,7 @@ from flwr.serverapp.strategy import Strategy
 from common import checkpoint, wire
 from common.algorithm import Algorithm
 from common.errors import ErosionError, RunError
+from common.flower_arrays import RECEIVED_BYTES
 from common.messages import Metrics, Scaling, TrainRequest
 from common.rounds import (
     Absence,
@@ -23,6 +24,7 @@ from common.rounds import (
     RunState,
     advance,
     needed_updates,
+    train_requests,
     wanted,
 )
 from common.screening import screen
@@ -30,6 +32,11 @@ from common.study import Study
 from server.journal import Journal
 from server.link import LinkGrid
 from server.roster import Roster
+
+
+def _num_bytes(request: TrainRequest) -> int:
+    tensors = (request.parameters, *request.enclosed.values())
+    return 4 * sum(tensor.numel() for tensor in tensors) + len(request.study.canonical_json())
 
 
 class PersonalizedStrategy(Strategy):
@@ -48,21 +55,25 @@ class PersonalizedStrategy(Strategy):
         *,
         roster: Roster,
         scaling: Scaling | None,
+        run: str,
         journal: Journal,
         checkpoint_path: Path,
         on_round: Callable[[RoundRecord], None],
     ) -> None:
-        """Go on from `state`; `scaling` is the pooled one, where the study wants it."""
+        """Go on from `state`; `scaling` is the pooled one, where the study wants it.
+
+        `run` names the run: what sites keep for it is no other run's.
+        """
         self.state = state
         self._study, self._arm, self._algorithm = study, arm, algorithm
-        self._roster, self._scaling = roster, scaling
+        self._roster, self._scaling, self._run = roster, scaling, run
         self._journal, self._checkpoint_path, self._on_round = journal, checkpoint_path, on_round
         self._answers: dict[
             str, Answer
         ] = {}  # of this round; filled with reasons for silence first
         self._nodes: dict[int, str] = {}  # of this round: who was asked under which node id
         self._started = 0.0
-        self._sent_bytes = 0
+        self._sent_bytes: dict[str, int] = {}
         self._num_wanted = 0
 
     def configure_train(
@@ -84,15 +95,30 @@ class PersonalizedStrategy(Strategy):
             for name in names
         }
         self._nodes = {members[name].node_id: name for name in names if name in members}
-        request = TrainRequest(
-            self._study, self._arm, self.state.round + 1, self.state.params, self._scaling
+        to_peers, to_user = train_requests(
+            self._study,
+            self._arm,
+            self._algorithm,
+            self.state,
+            scaling=self._scaling,
+            run=self._run,
         )
-        self._sent_bytes = 4 * len(self.state.params) + len(self._study.canonical_json())
-        content = wire.encode_train(request)
-        group = f"{self._arm}/{request.round}"
+        content = wire.encode_train(to_peers)
+        own_content = content if to_user is to_peers else wire.encode_train(to_user)
+        user = self._study.user
+        self._sent_bytes = {
+            name: _num_bytes(to_user if name == user else to_peers) for name in names
+        }
+        group = f"{self._arm}/{to_peers.round}"
         return [
-            Message(content, node_id, wire.TRAIN, ttl=deadline, group_id=group)
-            for node_id in self._nodes
+            Message(
+                own_content if name == user else content,
+                node_id,
+                wire.TRAIN,
+                ttl=deadline,
+                group_id=group,
+            )
+            for node_id, name in self._nodes.items()
         ]
 
     def aggregate_train(
@@ -106,7 +132,7 @@ class PersonalizedStrategy(Strategy):
             name = self._nodes[reply.metadata.src_node_id]
             answer, seconds, user_metrics = self._screen(name, reply)
             self._answers[name] = answer
-            received[name] = (seconds, reply.__dict__.get("received_bytes", 0))
+            received[name] = (seconds, reply.__dict__.get(RECEIVED_BYTES, 0))
             metrics = user_metrics if name == self._study.user else metrics
         after, record = advance(
             self.state,
@@ -123,7 +149,7 @@ class PersonalizedStrategy(Strategy):
                 entry,
                 site_seconds=received[name][0] if name in received else None,
                 bytes_received=received[name][1] if name in received else None,
-                bytes_sent=self._sent_bytes if name in asked else None,
+                bytes_sent=self._sent_bytes[name] if name in asked else None,
             )
             for name, entry in record.hospitals.items()
         }
@@ -189,6 +215,7 @@ class PersonalizedStrategy(Strategy):
             round_number=self.state.round + 1,
             dim=len(self.state.params),
             max_norm=self._study.federation.max_update_norm,
+            attachment_sizes=self._study.arms[self._arm].attachment_sizes(len(self.state.params)),
         )
         return answer, result.header.seconds, result.header.metrics
 

@@ -6,14 +6,50 @@ from typing import Annotated, get_args
 from pydantic import Field
 
 from common.algorithm import ArmBase
+from common.algorithms.apfl import Apfl
+from common.algorithms.bias_correction import BiasCorrection
+from common.algorithms.centered_clipping import CenteredClipping
+from common.algorithms.coordinate_median import CoordinateMedian
+from common.algorithms.ditto import Ditto
+from common.algorithms.ensemble import Ensemble
+from common.algorithms.evidence_erosion import EvidenceErosion
 from common.algorithms.fedavg import FedAvg
+from common.algorithms.fedfomo import FedFomo
+from common.algorithms.fedprox import FedProx
+from common.algorithms.fine_tuning import FineTuning
+from common.algorithms.geometric_median import GeometricMedian
+from common.algorithms.krum import Krum
 from common.algorithms.local import Local
+from common.algorithms.model_averaging import ModelAveraging
+from common.algorithms.multi_krum import MultiKrum
+from common.algorithms.personal_intercept import PersonalIntercept
+from common.algorithms.scaffold import Scaffold
+from common.algorithms.trimmed_mean import TrimmedMean
 from common.algorithms.weight_erosion import WeightErosion
+from common.algorithms.weighted_gradient import WeightedGradient
 
 AnyArm = (
     WeightErosion
     | FedAvg
     | Local
+    | WeightedGradient
+    | BiasCorrection
+    | Krum
+    | MultiKrum
+    | CoordinateMedian
+    | TrimmedMean
+    | GeometricMedian
+    | CenteredClipping
+    | EvidenceErosion
+    | PersonalIntercept
+    | FineTuning
+    | Ditto
+    | Apfl
+    | ModelAveraging
+    | FedFomo
+    | FedProx
+    | Scaffold
+    | Ensemble
 )  # fmt: skip
 
 ArmSettings = Annotated[AnyArm, Field(discriminator="algorithm")]
@@ -23,6 +59,15 @@ REGISTRY: dict[str, type[ArmBase]] = {
 }
 
 
+OF_EVERY_METHOD = """\
+Every method takes `own_parameters`: a list of parameters that each hospital keeps to itself, trains
+alone and never sends. They are "output_bias" (which then starts at the hospital's base rates),
+"output_layer", or names and patterns of the model's parameters ("0.*"). Use it where hospitals
+differ in something that few parameters can hold, above all in how common the disease is. Source:
+FedPer (Arivazhagan et al., Federated Learning with Personalization Layers, 2019)."""
+
+
 def catalogue() -> str:
-    """Every algorithm's paragraph, as its class explains it."""
-    return "\n\n".join(f"{name}\n{inspect.getdoc(arm)}" for name, arm in REGISTRY.items())
+    """Every algorithm's paragraph, as its class explains it, and what all have in common."""
+    paragraphs = [f"{name}\n{inspect.getdoc(arm)}" for name, arm in REGISTRY.items()]
+    return "\n\n".join([*paragraphs, OF_EVERY_METHOD])

@@ -47,11 +47,11 @@ class BiasCorrection(ArmBase):
     at 0, and nobody else is affected.
     Parameters: `alpha` (a number in [0, 1], or "auto" for N / (N + 1) with the N peers of the
     round), `beta` (the newest round's share in c, or "auto" for contraction / N, the largest with
-    which noise falls N-fold), `contraction` (eta a: which share of the way to its own optimum a
-    round takes the user), `warm_up` (true: c starts as the plain mean of all rounds, until a
-    round's share in that is down to beta; wise where beta times the rounds is not far above 1),
-    `bias` ("average" or "per_hospital"), `server_optimizer` ("none", "momentum" or "adam" on the
-    aggregate).
+    which the error still falls like 1 / N), `contraction` (eta a: which share of the way to its own
+    optimum a round takes the user), `warm_up` (true: c starts as the plain mean of all rounds,
+    until a round's share in that is down to beta; wise where beta times the rounds is not far above
+    1), `bias` ("average" or "per_hospital"), `server_optimizer` ("none", "momentum" or "adam" on
+    the aggregate).
     Source: Chayti, Karimireddy, Stich, Flammarion, Jaggi, Linear Speedup in Personalized
     Collaborative Learning, 2021; `warm_up` is ours.
     """

@@ -1,11 +1,11 @@
 """Federated averaging (McMahan et al. 2017, Algorithm 1)."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
-from common.algorithm import Algorithm, ArmBase, BuildContext, Step
+from common.algorithm import Algorithm, ArmBase, BuildContext, Step, relative_weights
 from common.cohort import Cohort
 
 
@@ -18,7 +18,27 @@ def _init(_dim: int) -> FedAvgState:
     return FedAvgState()
 
 
-class FedAvg(ArmBase):
+class Averaging(ArmBase):
+    """What methods share whose aggregate is the average of all accepted updates."""
+
+    weighting: Literal["samples", "uniform"] = "samples"
+
+    def build(self, context: BuildContext) -> Algorithm[Any]:
+        """The average, by training samples or uniform."""
+        del context
+        by_samples = self.weighting == "samples"
+
+        def update(state: FedAvgState, cohort: Cohort) -> Step[FedAvgState]:
+            counts = torch.tensor(
+                [u.num_samples if by_samples else 1 for u in cohort.updates], dtype=torch.float64
+            )
+            delta = cohort.weighted_sum(counts / counts.sum())
+            return Step(delta, relative_weights(cohort, counts.tolist()), state)
+
+        return Algorithm(_init, update)
+
+
+class FedAvg(Averaging):
     """Every hospital counts, whatever its update looks like.
 
     The aggregate is the average of all accepted updates, weighted by training samples or uniformly.
@@ -28,20 +48,3 @@ class FedAvg(ArmBase):
     """
 
     algorithm: Literal["fedavg"] = "fedavg"
-    weighting: Literal["samples", "uniform"] = "samples"
-
-    def build(self, context: BuildContext) -> Algorithm[FedAvgState]:
-        """The algorithm with these parameters."""
-        del context
-        by_samples = self.weighting == "samples"
-
-        def update(state: FedAvgState, cohort: Cohort) -> Step[FedAvgState]:
-            counts = torch.tensor(
-                [u.num_samples if by_samples else 1 for u in cohort.updates], dtype=torch.float64
-            )
-            delta = cohort.weighted_sum(counts / counts.sum())
-            relative = (counts / counts[0]).tolist()
-            weights = {u.agent: w for u, w in zip(cohort.updates, relative, strict=True)}
-            return Step(delta, weights, state)
-
-        return Algorithm(_init, update)

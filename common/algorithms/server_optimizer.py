@@ -93,7 +93,13 @@ def _optimized(
     def asks(state: OptimizedState[Any], agent: AgentId) -> bool:
         return algorithm.asks(state.method, agent)
 
-    return Algorithm(init, update, asks)
+    return Algorithm(
+        init,
+        update,
+        asks,
+        encloses=lambda state: algorithm.encloses(state.method),
+        encloses_for_user=lambda state: algorithm.encloses_for_user(state.method),
+    )
 
 
 def _from_name(value: Any) -> Any:

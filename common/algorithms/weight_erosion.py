@@ -1,31 +1,42 @@
 """Weight Erosion (Grimberg et al. 2020, Algorithm 1, equations 4-6)."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from math import ceil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean, median
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
 
-from common.algorithm import Algorithm, ArmBase, BuildContext, Step
+from common.algorithm import Algorithm, ArmBase, BuildContext, Layout, Step
+from common.algorithms import erosion_pace
+from common.algorithms.cone import half_angle
+from common.algorithms.erosion_distance import (
+    DistanceKind,
+    WeightedPlace,
+    measure,
+    weighted_places,
+)
+from common.algorithms.erosion_repeats import SizeUnit, repeats
+from common.auto import OrAuto
 from common.cohort import AgentId, Cohort, Update
 
-SizeUnit = Literal["seen", "formula", "completed_passes", "batches"]
+NotNegative = Annotated[float, Field(ge=0)]
 
 
 @dataclass(frozen=True, slots=True)
 class WeightErosionState:
-    """One weight and one counter for every peer that has been in a cohort."""
+    """What is known of every peer that has been in a cohort."""
 
     round: int  # rounds aggregated so far; r - 1 in the paper
     weights: Mapping[AgentId, float]  # alpha_i; the user's own is always 1 and not stored
     samples_seen: Mapping[AgentId, int]  # samples that hospital i has used in earlier rounds
+    betas: Mapping[AgentId, float]  # beta_i: 1, or n_i / n_0 of hospital i's last round
+    paths: tuple[float, ...]  # of the first rounds; distance_penalty = "auto" learns from them
 
 
 def _init(_dim: int) -> WeightErosionState:
-    return WeightErosionState(round=0, weights={}, samples_seen={})
+    return WeightErosionState(round=0, weights={}, samples_seen={}, betas={}, paths=())
 
 
 def _asks(state: WeightErosionState, agent: AgentId) -> bool:
@@ -36,25 +47,42 @@ def _asks(state: WeightErosionState, agent: AgentId) -> bool:
 class WeightErosion(ArmBase):
     """Hospitals start with full weight and lose it by how far their updates are from the user's.
 
-    In round r hospital i's weight falls by (1 + p_s k_i) p_d d_i, where d_i = |g_i - g_0| / |g_0|
-    is its relative distance and k_i how often its data have been used up; the aggregate is the
-    average by the new weights. Similar hospitals help for many rounds, different ones for few, and
-    small ones for fewer the more often their samples repeat. Use it where you do not know who is
-    like you.
-    Parameters: `distance_penalty` (p_d), `size_penalty` (p_s), `size_unit` and `batch_size` (how
-    k_i counts), `zero_norm` (what to do where the user's own update vanishes), `newcomer` (the
-    weight of a late joiner).
-    Source: Grimberg, Hartley, Jaggi, Karimireddy, Weight Erosion, 2020.
+    In round r hospital i's weight alpha_i falls by (1 + p_s k_i) p_d d_i, where
+    d_i = |g_i - g_0| / |g_0| is its relative distance and k_i how often its data have been used up;
+    the aggregate is the average by the new weights. Similar hospitals help for many rounds,
+    different ones for few, and small ones for fewer the more often their samples repeat. Use it
+    where you do not know who is like you.
+    Parameters of the paper: `distance_penalty` (p_d, or "auto": see below), `size_penalty` (p_s),
+    `size_unit` and `batch_size` (how k_i counts), `zero_norm` (what to do where the user's own
+    update vanishes: "freeze" skips the round, "erode" drops the others, "stop" ends the run),
+    `newcomer` (the weight of a late joiner: the others' "median" or "mean").
+    Its authors' extensions: `weighting` ("samples" multiplies alpha_i by beta_i = n_i / n_0 in the
+    average, so that large hospitals are not under-represented; "equal": beta_i = 1), `distance`
+    ("euclidean", or "cosine", which asks for the direction alone), `layer_weights` (what each
+    parameter or layer, by name, counts in the distance; 1 unless named, 0 leaves it out),
+    `erosion_share` (with distance_penalty = "auto", p_d is chosen in the first three rounds so that
+    the median hospital's weight ends after this share of the study's rounds), `cone` and
+    `cone_angle` ("warn" or "stop" once the updates that still have weight fit into no cone of that
+    half-angle in degrees; in a large model unrelated updates are nearly perpendicular, and n of
+    them just fit into arccos(1 / sqrt(n)): set it below that).
+    Source: Grimberg, Hartley, Jaggi, Karimireddy, Weight Erosion, 2020; layers and share: Gengler,
+    Beaussart, Yuan, 2020.
     """
 
     algorithm: Literal["weight_erosion"] = "weight_erosion"
-    distance_penalty: float = Field(default=0.01, ge=0)  # p_d in eq. 5
+    distance_penalty: OrAuto[NotNegative] = 0.01  # p_d in eq. 5
+    erosion_share: float = Field(default=2 / 3, gt=0, le=10)  # above 1: the weight outlasts the run
     size_penalty: float = Field(default=0.2, ge=0)  # p_s in eq. 5
     size_unit: SizeUnit = "seen"
     batch_size: int | None = Field(default=None, ge=1)  # b in eq. 5; None: samples of the round
     zero_norm: Literal["freeze", "erode", "stop"] = "freeze"
     zero_norm_below: float = Field(default=1e-12, ge=0)  # |g_0| up to this counts as zero
     newcomer: Literal["median", "mean"] = "median"
+    weighting: Literal["equal", "samples"] = "equal"
+    distance: DistanceKind = "euclidean"
+    layer_weights: dict[str, NotNegative] = Field(default_factory=dict)
+    cone: Literal["off", "warn", "stop"] = "off"
+    cone_angle: float = Field(default=90.0, gt=0, le=90)  # degrees
 
     @model_validator(mode="after")
     def _counts_batches(self) -> Self:
@@ -64,85 +92,158 @@ class WeightErosion(ArmBase):
             )
         return self
 
+    def problem_with_model(self, layout: Callable[[], Layout]) -> str | None:
+        """A layer weight may name a parameter that the model does not have."""
+        if not self.layer_weights:
+            return None
+        try:
+            weighted_places(self.layer_weights, layout())
+        except ValueError as problem:
+            return str(problem)
+        return None
+
     def build(self, context: BuildContext) -> Algorithm[WeightErosionState]:
         """The algorithm with these parameters."""
-        return Algorithm(_init, self._update, _asks)
+        places = weighted_places(self.layer_weights, context.layout()) if self.layer_weights else []
+        last_round = max(1, round(self.erosion_share * context.rounds))
 
-    def _update(self, state: WeightErosionState, cohort: Cohort) -> Step[WeightErosionState]:
-        own = cohort.own.agent
-        before = self._with_newcomers(state, cohort)
-        if float(cohort.norms()[0]) <= self.zero_norm_below:
-            return self._without_direction(state, cohort, before)
+        def update(state: WeightErosionState, cohort: Cohort) -> Step[WeightErosionState]:
+            return self._update(state, cohort, places, last_round)
 
-        distances = dict(zip(cohort.peers, cohort.distances_to_own().tolist(), strict=True))
-        after = {
-            **before,
-            **{
-                update.agent: self._eroded(
-                    state, update, before[update.agent], distances[update.agent]
-                )
-                for update in cohort.updates[1:]
-            },
+        return Algorithm(_init, update, _asks)
+
+    def _update(
+        self,
+        state: WeightErosionState,
+        cohort: Cohort,
+        places: Sequence[WeightedPlace],
+        last_round: int,
+    ) -> Step[WeightErosionState]:
+        known = self._with_newcomers(state, cohort)
+        measured = measure(cohort, self.distance, places)
+        if measured.own_norm <= self.zero_norm_below:
+            return self._without_direction(state, known, cohort)
+
+        penalty, paths = self._penalty(state, cohort, measured.to_own, last_round)
+        eroded = {
+            update.agent: self._eroded(state, update, known.weights[update.agent], penalty * d)
+            for update, d in zip(cohort.updates[1:], measured.to_own, strict=True)
         }
-        factors = torch.tensor([1.0, *(after[peer] for peer in cohort.peers)], dtype=torch.float64)
+        after = _after(known, cohort, {**known.weights, **eroded}, paths)
+        factors = torch.tensor(
+            [1.0, *(_factor(after, peer) for peer in cohort.peers)], dtype=torch.float64
+        )
+        note = self._outside_cone(cohort, factors)
+        if note and self.cone == "stop":
+            nothing = torch.zeros_like(cohort.own.delta)
+            return Step(nothing, _shown(known, cohort), state, outcome="stopped", note=note)
         delta = cohort.weighted_sum(factors / factors.sum())  # eq. 6, with the new weights
-        return Step(delta, {own: 1.0} | after, self._next(state, cohort, after))
+        return Step(delta, _shown(after, cohort), after, note=note)
 
     def _eroded(
-        self, state: WeightErosionState, update: Update, weight: float, distance: float
+        self, state: WeightErosionState, update: Update, weight: float, cost: float
     ) -> float:
-        repeats = self._repeats(state, update)
-        return max(
-            0.0, weight - (1 + self.size_penalty * repeats) * self.distance_penalty * distance
+        """Eq. 5; `cost` is p_d d_i."""
+        k = repeats(
+            self.size_unit,
+            update,
+            self.batch_size,
+            state.round,
+            state.samples_seen.get(update.agent, 0),
         )
+        return max(0.0, weight - (1 + self.size_penalty * k) * cost)
 
-    def _repeats(self, state: WeightErosionState, update: Update) -> int:
-        """k_i: how often hospital i's samples have been used, as `size_unit` counts it."""
-        batch = self.batch_size or update.samples_seen  # b
-        batches = ceil(update.num_samples / batch)
-        match self.size_unit:
-            case "seen":  # the intent: samples used before this round
-                return state.samples_seen.get(update.agent, 0) // update.num_samples
-            case "formula":  # eq. 5 to the letter; state.round is r - 1
-                return state.round * batch // update.num_samples
-            case "completed_passes":  # the authors' Titanic code
-                return (state.round + 1) // batches
-            case "batches":  # the authors' MNIST code: |S_i| counted in batches
-                return state.round * batch // batches
+    def _penalty(
+        self,
+        state: WeightErosionState,
+        cohort: Cohort,
+        distances: Sequence[float],
+        last_round: int,
+    ) -> tuple[float, tuple[float, ...]]:
+        """p_d of this round, and the paths that it was found from."""
+        if self.distance_penalty != "auto":
+            return self.distance_penalty, ()
+        paths = state.paths
+        if distances and len(paths) < erosion_pace.FIRST_ROUNDS:
+            path = erosion_pace.median_path(
+                cohort.updates[1:],
+                distances,
+                last_round=last_round,
+                size_penalty=self.size_penalty,
+                size_unit=self.size_unit,
+                batch_size=self.batch_size,
+            )
+            paths = (*paths, path)
+        return erosion_pace.penalty(paths) if paths else 0.0, paths
 
-    def _with_newcomers(self, state: WeightErosionState, cohort: Cohort) -> dict[AgentId, float]:
+    def _with_newcomers(self, state: WeightErosionState, cohort: Cohort) -> WeightErosionState:
         """Weights of all peers known by now; a late joiner starts at the median or mean.
 
         The median and mean are over the other hospitals registered so far, eroded ones included
         and the user (whose weight is 1 by definition) excluded.
         """
-        known = dict(state.weights)
         typical = median if self.newcomer == "median" else fmean
-        start = typical(known.values()) if known else 1.0
-        return {**dict.fromkeys(cohort.peers, start), **known}
-
-    def _next(
-        self, state: WeightErosionState, cohort: Cohort, weights: Mapping[AgentId, float]
-    ) -> WeightErosionState:
-        seen = {
-            update.agent: state.samples_seen.get(update.agent, 0) + update.samples_seen
+        start = typical(state.weights.values()) if state.weights else 1.0
+        by_samples = self.weighting == "samples"
+        betas = {
+            update.agent: update.num_samples / cohort.own.num_samples if by_samples else 1.0
             for update in cohort.updates[1:]
         }
-        return WeightErosionState(state.round + 1, dict(weights), {**state.samples_seen, **seen})
+        return replace(
+            state,
+            weights={**dict.fromkeys(cohort.peers, start), **state.weights},
+            betas={**state.betas, **betas},
+        )
+
+    def _outside_cone(self, cohort: Cohort, factors: torch.Tensor) -> str:
+        """What to say where the updates with weight fit into no cone; empty where they do."""
+        if self.cone == "off":
+            return ""
+        counted = factors > 0
+        angle = half_angle(cohort.gram()[counted][:, counted])
+        if angle < self.cone_angle:
+            return ""
+        return (
+            f"the updates that still have weight fit into no cone of {self.cone_angle:g} degrees"
+            f" (the narrowest around them has {angle:.0f})"
+        )
 
     def _without_direction(
-        self, state: WeightErosionState, cohort: Cohort, before: Mapping[AgentId, float]
+        self, state: WeightErosionState, known: WeightErosionState, cohort: Cohort
     ) -> Step[WeightErosionState]:
         """Where |g_0| vanishes no distance is defined (appendix A, example 3)."""
-        own = cohort.own.agent
         note = "the user's own update has norm zero, so no distance is defined"
-        nothing = torch.zeros_like(cohort.own.delta)
         if self.zero_norm == "erode":
-            after = {**before, **dict.fromkeys(cohort.peers, 0.0)}
-            return Step(
-                cohort.own.delta, {own: 1.0} | after, self._next(state, cohort, after), note=note
-            )
+            eroded = {**known.weights, **dict.fromkeys(cohort.peers, 0.0)}
+            after = _after(known, cohort, eroded, state.paths)
+            return Step(cohort.own.delta, _shown(after, cohort), after, note=note)
         outcome: Literal["skipped", "stopped"] = (
             "stopped" if self.zero_norm == "stop" else "skipped"
         )
-        return Step(nothing, {own: 1.0, **before}, state, outcome=outcome, note=note)
+        nothing = torch.zeros_like(cohort.own.delta)
+        return Step(nothing, _shown(known, cohort), state, outcome=outcome, note=note)
+
+
+def _after(
+    known: WeightErosionState,
+    cohort: Cohort,
+    weights: Mapping[AgentId, float],
+    paths: tuple[float, ...],
+) -> WeightErosionState:
+    seen = {
+        update.agent: known.samples_seen.get(update.agent, 0) + update.samples_seen
+        for update in cohort.updates[1:]
+    }
+    return WeightErosionState(
+        known.round + 1, weights, {**known.samples_seen, **seen}, known.betas, paths
+    )
+
+
+def _factor(state: WeightErosionState, agent: AgentId) -> float:
+    """beta_i alpha_i: what hospital i counts in the average beside the user's 1."""
+    return state.betas[agent] * state.weights[agent]
+
+
+def _shown(state: WeightErosionState, cohort: Cohort) -> dict[AgentId, float]:
+    """The weights of a step: absent hospitals keep theirs."""
+    return {cohort.own.agent: 1.0} | {agent: _factor(state, agent) for agent in state.weights}

@@ -47,6 +47,7 @@ class WeightedGradient(ArmBase):
 
     def build(self, context: BuildContext) -> Algorithm[Any]:
         """The algorithm with these parameters."""
+        method: Algorithm[Any]
         if self.alpha == "auto":
             method = _estimating(self.horizon or context.rounds)
         else:
@@ -55,9 +56,7 @@ class WeightedGradient(ArmBase):
 
 
 def _fixed(alpha: float) -> Algorithm[WeightedGradientState]:
-    def update(
-        state: WeightedGradientState, cohort: Cohort
-    ) -> Step[WeightedGradientState]:
+    def update(state: WeightedGradientState, cohort: Cohort) -> Step[WeightedGradientState]:
         if not cohort.peers:
             return alone(cohort, state)
         shares = mixing_shares(alpha, len(cohort.peers))

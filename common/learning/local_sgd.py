@@ -1,14 +1,14 @@
 """Local training: some steps of SGD or Adam from the received parameters."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from common.learning.models import flat_parameters, load_flat_parameters
-from common.study import Training
+from common.learning.training import Training
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,10 @@ class LocalResult:
 
     delta: Tensor  # (dim,) float32; parameters after minus before
     samples_seen: int  # samples over all mini-batches, repeats counted
+    steps: int  # mini-batches
+
+
+Pull = Callable[[Tensor], Tensor]  # current parameters (dim,) -> what is added to their gradient
 
 
 def round_generator(seed: int, agent: str, round_number: int) -> torch.Generator:
@@ -55,11 +59,13 @@ def train_locally(
     labels: Tensor,
     training: Training,
     generator: torch.Generator,
+    pull: Pull | None = None,
 ) -> LocalResult:
     """Train `model` from `start` (dim,) on inputs (n, *shape) and labels (n,) int64.
 
-    The optimiser starts fresh: momentum does not outlive a round, because the parameters that it
-    was gathered for do not either. The model is left at the trained parameters.
+    `pull` is added to the gradient of every step: a proximal term, a control variate. The optimiser
+    starts fresh: momentum does not outlive a round, because the parameters that it was gathered
+    for do not either. The model is left at the trained parameters.
     """
     load_flat_parameters(model, start)
     model.train()
@@ -75,14 +81,27 @@ def train_locally(
             momentum=training.momentum,
             weight_decay=training.weight_decay,
         )
-    samples_seen = 0
+    samples_seen = steps = 0
     for batch in mini_batches(len(labels), training, generator):
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(inputs[batch]), labels[batch])
+        if pull is not None:
+            current = nn.utils.parameters_to_vector(model.parameters())
+            loss = loss + pull(current.detach()) @ current  # whose gradient is the pull itself
         torch.autograd.backward(loss)
         optimizer.step()
         samples_seen += len(batch)
-    return LocalResult(flat_parameters(model) - start, samples_seen)
+        steps += 1
+    return LocalResult(flat_parameters(model) - start, samples_seen, steps)
+
+
+def gradient(model: nn.Module, at: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
+    """The gradient of the mean log loss of inputs (m, *shape) in the parameters `at`: (dim,)."""
+    load_flat_parameters(model, at)
+    model.train()
+    loss = nn.functional.cross_entropy(model(inputs), labels)
+    parts = torch.autograd.grad(loss, list(model.parameters()))
+    return torch.cat([part.flatten() for part in parts])
 
 
 @torch.no_grad()
@@ -91,3 +110,14 @@ def predict_probabilities(model: nn.Module, inputs: Tensor, batch_size: int = 10
     model.eval()
     logits = [model(part) for part in torch.split(inputs, batch_size)]
     return torch.cat(logits).double().softmax(dim=1)
+
+
+def probabilities_of(model: nn.Module, parameters: Tensor, inputs: Tensor) -> Tensor:
+    """Class probabilities with `parameters` (dim,), or the mean of those of each row (m, dim)."""
+
+    def of(member: Tensor) -> Tensor:
+        load_flat_parameters(model, member)
+        return predict_probabilities(model, inputs)
+
+    members = parameters.reshape(-1, parameters.shape[-1])
+    return torch.stack([of(member) for member in members]).mean(dim=0)

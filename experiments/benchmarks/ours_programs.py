@@ -94,6 +94,7 @@ def serve(address: str, num_sites: int, num_rounds: int, dim: int, folder: Path)
         rounds.start(algorithm, start),
         roster=roster,
         scaling=None,
+        run=folder.name,
         journal=Journal(folder / "journal.jsonl"),
         checkpoint_path=folder / "checkpoint.safetensors",
         on_round=lambda _record: clock.tick(),
@@ -126,7 +127,7 @@ class AddingSite:
         @app.query("describe")
         def describe(message: Message, _context: Any) -> Message:
             reply = DescribeReply(hospital=self._name, num_samples=1, software="benchmark")
-            return Message(wire.encode_reply(reply), reply_to=message)
+            return Message(wire.encode_describe_reply(reply), reply_to=message)
 
         @app.train()
         def train(message: Message, _context: Any) -> Message:

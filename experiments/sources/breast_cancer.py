@@ -52,7 +52,8 @@ class BreastCancer(SourceBase):
         order = np.random.default_rng(seed).permutation(NUM_PATIENTS)
         cuts = np.cumsum([self.home, self.alike, self.miscoded])
         home, alike, miscoded, rest = np.split(order, cuts)
-        size = load_breast_cancer(as_frame=True).data[SIZE].to_numpy()
+        table = load_breast_cancer()
+        size = table.data[:, table.feature_names.tolist().index(SIZE)]
         rest = rest[np.argsort(size[rest], kind="stable")]
         small, large = np.array_split(rest, 2)
         return {HOME: home, ALIKE: alike, SMALL: small, LARGE: large, MISCODED: miscoded}
@@ -63,9 +64,9 @@ class BreastCancer(SourceBase):
         """One CSV per hospital: 30 features and the diagnosis."""
         del data_dir  # nothing is downloaded
         check_hospitals(study, HOSPITALS)
-        table = load_breast_cancer(as_frame=True)
-        features = table.data.to_numpy()
-        malignant = table.target.to_numpy() == 0  # so scikit-learn codes it
+        table = load_breast_cancer()
+        features = table.data
+        malignant = table.target == 0  # so scikit-learn codes it
         parts = self.split(study.seed if self.split_seed is None else self.split_seed)
         files = {}
         for hospital in study.hospitals:
@@ -76,6 +77,6 @@ class BreastCancer(SourceBase):
             patients = (
                 [*features[row].tolist(), label] for row, label in zip(rows, labels, strict=True)
             )
-            write_table(path, [*table.data.columns, TARGET], patients)
+            write_table(path, [*table.feature_names.tolist(), TARGET], patients)
             files[hospital] = HospitalFiles(path)
         return files

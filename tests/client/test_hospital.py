@@ -120,7 +120,7 @@ def test_federated_scaling_makes_training_independent_of_units(tmp_path: Path) -
 def test_local_scaling_uses_the_training_part_alone(tmp_path: Path) -> None:
     study = make_study(scaling="local")
     hospital = Hospital(user_site(tmp_path))
-    scaling = hospital.evaluate(EvaluateRequest(study, {}, None)).scaling
+    scaling = hospital.evaluate(EvaluateRequest(study, {}, None)).header.scaling
     sums = Hospital(user_site(tmp_path)).describe(make_study(scaling="federated")).sums
     assert sums is not None
     assert scaling == pool([sums], study.task)
@@ -129,7 +129,7 @@ def test_local_scaling_uses_the_training_part_alone(tmp_path: Path) -> None:
 def test_missing_numbers_are_imputed_by_the_training_mean_without_scaling(tmp_path: Path) -> None:
     study = make_study(task={**TASK, "missing": "impute"})
     site = make_site(tmp_path, twenty_patients() + "?,f,0\n")
-    reply = Hospital(site).evaluate(EvaluateRequest(study, {}, None))
+    reply = Hospital(site).evaluate(EvaluateRequest(study, {}, None)).header
     assert reply.scaling is None
     assert reply.missing_means is not None
     assert 30 < reply.missing_means[0] < 65
@@ -145,14 +145,14 @@ def test_the_user_evaluates_every_arm_and_the_declared_comparison(tmp_path: Path
     study = make_study(evaluation={"bootstrap": 100})
     reply = hospital.evaluate(
         EvaluateRequest(study, {"fedavg": good, "local": torch.zeros(DIM)}, None)
-    )
+    ).header
     assert reply.class_counts == {"healthy": 15, "ill": 15}
     assert reply.arms["fedavg"].accuracy == 1
     assert reply.arms["local"].intervals["accuracy"].high <= 0.8
     assert reply.comparison is not None
     assert (reply.comparison.arm, reply.comparison.reference) == ("fedavg", "local")
     assert reply.comparison.conclusion == "better"
-    again = hospital.evaluate(EvaluateRequest(study, {"fedavg": good}, None))
+    again = hospital.evaluate(EvaluateRequest(study, {"fedavg": good}, None)).header
     assert again.comparison is None
     assert again.arms["fedavg"] == reply.arms["fedavg"]
 
@@ -176,6 +176,20 @@ def test_parameters_that_do_not_fit_are_refused(
 ) -> None:
     with pytest.raises(Refusal, match=reason):
         Hospital(peer_site(tmp_path)).train(request(make_study(), parameters=parameters))
+
+
+def test_an_arm_that_the_study_does_not_have_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refusal, match=r"names the arm 'ditto'; the study has fedavg, local"):
+        Hospital(peer_site(tmp_path)).train(request(make_study(), arm="ditto"))
+
+
+@pytest.mark.parametrize(
+    "enclosed",
+    [torch.zeros(7), torch.zeros(3, 7), torch.tensor(1.0), torch.full((2, 6), torch.nan)],
+)
+def test_what_is_enclosed_must_fit_the_model(tmp_path: Path, enclosed: torch.Tensor) -> None:
+    with pytest.raises(Refusal):
+        Hospital(peer_site(tmp_path)).train(request(make_study(), enclosed={"mean": enclosed}))
 
 
 @pytest.mark.parametrize(

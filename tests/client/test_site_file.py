@@ -7,7 +7,7 @@ import pytest
 from client.limits import check_limits, check_study, local_steps
 from client.site_file import load_site
 from common.errors import Refusal, SiteError
-from common.study import Training
+from common.learning.training import Training
 from tests.client.small_study import make_site, make_study
 
 WHOLE = """

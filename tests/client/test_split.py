@@ -1,11 +1,13 @@
 """The user's test part."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from client.split import split_patients
+from common.errors import DataError
 from tests.client.small_study import make_study
 
 STUDY = make_study()
@@ -94,3 +96,29 @@ def test_images_are_split_by_their_pixels() -> None:
     pixels = np.arange(10, dtype=np.uint8).reshape(10, 1, 1, 1)
     labels = np.arange(10) % 2
     assert len(split_patients(STUDY, "a", pixels, labels).test) == 4
+
+
+def test_folds_share_out_the_training_part_and_leave_the_test_part_alone() -> None:
+    labels = (np.arange(43) % 3 == 0).astype(np.int64)
+    whole = split_patients(STUDY, "a", rows_of(labels), labels)
+    held_out: list[int] = []
+    for number in range(4):
+        study = make_study(fold={"number": number, "of": 4})
+        split = split_patients(study, "a", rows_of(labels), labels)
+        assert sorted([*split.training, *split.test]) == whole.training.tolist()
+        assert 1 <= labels[split.test].sum() < len(split.test)  # both classes
+        held_out += split.test.tolist()
+    assert sorted(held_out) == whole.training.tolist()
+
+
+def test_more_folds_than_training_patients_are_refused() -> None:
+    labels = np.arange(10) % 2
+    study = make_study(fold={"number": 0, "of": 9})
+    with pytest.raises(DataError, match=r"selection\.folds = 9; a has 6 training patients"):
+        split_patients(study, "a", rows_of(labels), labels)
+
+
+def test_other_hospitals_train_on_all_their_patients_in_a_trial_too() -> None:
+    labels = np.arange(10) % 2
+    split = split_patients(make_study(fold={"number": 0, "of": 5}), "b", rows_of(labels), labels)
+    assert len(split.training) == 10

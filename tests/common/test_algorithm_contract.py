@@ -36,13 +36,20 @@ def built(name: str) -> Algorithm[Any]:
 def update(agent: AgentId, round_number: int, delta: Tensor | None = None) -> Update:
     """An update that depends on the hospital and the round alone."""
     seed = 100 * round_number + HOSPITALS.index(agent)
-    random = torch.randn(DIM, generator=torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(seed)
+    random = torch.randn(DIM, generator=generator)
+    attachments = {
+        name: torch.rand(length, generator=generator)
+        for algorithm, arm in REGISTRY.items()
+        for name, length in arm(algorithm=algorithm).attachment_sizes(DIM).items()
+    }
     return Update(
         agent,
         round_number,
         1.0 + 0.3 * random if delta is None else delta.clone(),
         num_samples=10 * (1 + HOSPITALS.index(agent)),
         samples_seen=8,
+        attachments=attachments,
     )
 
 
@@ -85,7 +92,8 @@ def test_its_help_says_what_it_is_for(name: str) -> None:
     text = REGISTRY[name].__doc__ or ""
     assert text.splitlines()[0].endswith("."), "the first line is one sentence"
     assert "Use it" in text, "says when to use it"
-    for parameter in set(REGISTRY[name].model_fields) - {"algorithm", "zero_norm_below"}:
+    of_every_method = {"algorithm", "own_parameters", "zero_norm_below"}
+    for parameter in set(REGISTRY[name].model_fields) - of_every_method:
         assert f"`{parameter}`" in text, "names every parameter"
 
 
@@ -149,14 +157,17 @@ def test_the_delta_is_finite_float32_of_the_models_length(name: str) -> None:
 
 
 @every_algorithm
-def test_the_weights_name_everyone_and_the_user_with_one(name: str) -> None:
+def test_the_weights_name_everyone_and_are_relative_to_the_users(name: str) -> None:
     algorithm = built(name)
     state = algorithm.init(DIM)
     for round_number in (1, 2, 3):
         step = algorithm.update(state, cohort(round_number, *PEERS))
         state = step.state
-        assert step.weights[USER] == 1.0
         assert set(step.weights) == set(HOSPITALS)
+        if step.weights[USER] == 0.0:  # a rule may leave the user's own update out, like Krum
+            assert max(step.weights.values()) == 1.0
+        else:
+            assert step.weights[USER] == 1.0
         finite = torch.isfinite(torch.tensor(list(step.weights.values())))
         assert bool(finite.all())
 

@@ -17,7 +17,7 @@ from common.learning.local_sgd import (
     train_locally,
 )
 from common.learning.models import Logistic, Mlp, build_model, flat_parameters
-from common.study import Training
+from common.learning.training import Training
 
 
 def batches(num_samples: int, **training: Any) -> list[list[int]]:

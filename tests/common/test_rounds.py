@@ -139,7 +139,9 @@ def erosion_state(**weights: float) -> RunState:
     return RunState(
         round=4,
         params=torch.zeros(2),
-        algorithm_state=WeightErosionState(4, weights, dict.fromkeys(weights, 40)),
+        algorithm_state=WeightErosionState(
+            4, weights, dict.fromkeys(weights, 40), dict.fromkeys(weights, 1.0), ()
+        ),
         weights={"own": 1.0, **weights},
     )
 
@@ -210,4 +212,4 @@ def test_advancing_leaves_the_state_before_as_it_was() -> None:
     )
     assert torch.equal(before.params, params)
     assert before.weights == {"own": 1.0, "b": 0.5}
-    assert before.algorithm_state == WeightErosionState(4, {"b": 0.5}, {"b": 40})
+    assert before.algorithm_state == WeightErosionState(4, {"b": 0.5}, {"b": 40}, {"b": 1.0}, ())

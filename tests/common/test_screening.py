@@ -102,3 +102,25 @@ def test_screening_answers_whatever_a_hospital_sends(
         samples_seen=samples_seen,
     )
     assert isinstance(screened(result), Update | Rejection)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "reason"),
+    [
+        ({"radius": 1}, None),
+        ({"noise": 1}, "without the attachment 'noise'"),
+        ({"radius": 2}, "'radius' of shape (1,), expected (2,)"),
+    ],
+)
+def test_an_update_must_bring_what_its_method_needs(
+    sizes: dict[str, int], reason: str | None
+) -> None:
+    answer = screen(
+        answered(torch.ones(2)),
+        agent="a",
+        arm="fedavg",
+        round_number=1,
+        dim=2,
+        attachment_sizes=sizes,
+    )
+    assert answer == Rejection(reason) if reason else isinstance(answer, Update)

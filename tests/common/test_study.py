@@ -263,7 +263,8 @@ def test_an_empty_file_is_told_what_it_needs(tmp_path: Path) -> None:
         (
             "[arms.fedavg]",
             "[arms.fedavg]\nsize_penalty = 1",
-            "arms.fedavg.size_penalty is not a known key; known here: algorithm, weighting",
+            "arms.fedavg.size_penalty is not a known key; known here: algorithm, own_parameters,"
+            " weighting",
         ),
         (
             "[arms.fedavg]",
@@ -297,6 +298,30 @@ def test_an_empty_file_is_told_what_it_needs(tmp_path: Path) -> None:
             "[training]",
             "[federation]\nquorum = 9\n[training]",
             "federation.quorum = 9; it must be 3 or less, as many as the study has hospitals",
+        ),
+        (
+            "[arms.fedavg]",
+            '[arms.fedavg]\nown_parameters = ["bias"]',
+            "arms.fedavg: own_parameters names 'bias'; the model has 1.weight, 1.bias, 3.weight,"
+            " 3.bias. Write names or patterns of those, 'output_bias' or 'output_layer'",
+        ),
+        (
+            "steps = 5",
+            "steps = 5\nmomentum = 0.9\n[arms.scaffold]",
+            "arms.scaffold: scaffold is defined for plain SGD steps, and training has momentum;"
+            " write optimizer = 'sgd' and leave momentum out, or leave this arm out",
+        ),
+        (
+            "[training]",
+            "[[selection.candidates.ditto]]\nproximal_weight = 1\n[training]",
+            "selection.candidates names the arm 'ditto'; the arms are weight_erosion, fedavg,"
+            " local",
+        ),
+        (
+            "[training]",
+            "[[selection.candidates.weight_erosion]]\ndistance_penalty = -1\n[training]",
+            "selection.candidates.weight_erosion, number 1:  distance_penalty = -1; it must be 0"
+            " or more",
         ),
     ],
 )
@@ -405,7 +430,11 @@ def test_the_json_schema_knows_every_key() -> None:
     schema = Study.model_json_schema()
     assert set(schema["properties"]) == set(Study.model_fields)
     assert schema["additionalProperties"] is False
-    assert properties(schema, "WeightErosion")["distance_penalty"]["minimum"] == 0
+    assert properties(schema, "WeightErosion")["size_penalty"]["minimum"] == 0
+    assert properties(schema, "WeightErosion")["distance_penalty"]["oneOf"] == [
+        {"minimum": 0, "type": "number"},
+        {"const": "auto", "type": "string"},
+    ]
     json.dumps(schema)
 
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from common.algorithms.weight_erosion import SizeUnit, WeightErosion, WeightErosionState
+from common.algorithms.erosion_repeats import SizeUnit
+from common.algorithms.weight_erosion import WeightErosion, WeightErosionState
 from common.cohort import MemoryCohort, Update
 from tests.common.contexts import CONTEXT
 
@@ -24,7 +25,13 @@ def cohort(own: Update, *others: Update) -> MemoryCohort:
 
 
 def known(**weights: float) -> WeightErosionState:
-    return WeightErosionState(round=5, weights=weights, samples_seen=dict.fromkeys(weights, 50))
+    return WeightErosionState(
+        round=5,
+        weights=weights,
+        samples_seen=dict.fromkeys(weights, 50),
+        betas=dict.fromkeys(weights, 1.0),
+        paths=(),
+    )
 
 
 def test_three_rounds_by_hand() -> None:

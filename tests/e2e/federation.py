@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -21,9 +21,10 @@ from server.result import Result
 from server.run_folder import RunFolder, new_run_folder
 from tests.e2e import programs
 
-# Processes forked from one that has imported everything start in milliseconds.
+# Processes forked from one that has imported everything start in milliseconds. torch._dynamo is
+# what the first optimiser imports.
 _processes = multiprocessing.get_context("forkserver")
-multiprocessing.set_forkserver_preload(["torch", "tests.e2e.programs"])
+multiprocessing.set_forkserver_preload(["torch", "torch._dynamo", "tests.e2e.programs"])
 
 
 def small_study(**changes: Any) -> Study:
@@ -96,10 +97,10 @@ class Recorder:
 class Federation:
     """Use as a context manager: nothing that it started outlives it."""
 
-    def __init__(self, study: Study, folder: Path) -> None:
+    def __init__(self, study: Study, folder: Path, link: Link | None = None) -> None:
         self.study, self.folder = study, folder
         self.observer = Recorder()
-        self.link = Link("127.0.0.1:0")
+        self.link = link or Link("127.0.0.1:0")
         self.link.start()
         self.run_folder: RunFolder = new_run_folder(folder / "runs", study)
         self.coordinator = Coordinator(study, self.link, self.run_folder, self.observer)
@@ -108,7 +109,7 @@ class Federation:
         self.error: ErosionError | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> "Federation":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -142,9 +143,15 @@ class Federation:
     ) -> BaseProcess:
         """Start a site as a process of its own."""
         path = self.site_file(name, index)
-        process = _processes.Process(target=program, args=(str(path),), daemon=True)
+        return self.start_program(name if index is None else f"{name}-{index}", program, path)
+
+    def start_program(
+        self, label: str, program: Callable[[str], None], site_file: Path
+    ) -> BaseProcess:
+        """Start `program` with a site file that is there already."""
+        process = _processes.Process(target=program, args=(str(site_file),), daemon=True)
         process.start()
-        self.sites[name if index is None else f"{name}-{index}"] = process
+        self.sites[label] = process
         return process
 
     def start(self) -> None:

@@ -10,10 +10,12 @@ import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+import client.fleet
 from client.agent import Agent
 from client.app import make_app
 from client.fleet import FleetConnection
 from client.hospital import Hospital
+from client.line import line_to
 from client.site_file import load_site
 from common import wire
 from common.errors import ErosionError
@@ -43,11 +45,8 @@ def run(
                 return app(message, context)
             return answer_train(message, lambda m: app(m, context))
 
-    agent = Agent(
-        lambda: FleetConnection(site.coordinator.address),
-        Spoiled(),
-        address=site.coordinator.address,
-    )
+    line = line_to(site.coordinator)
+    agent = Agent(line.connect, Spoiled(), address=line.address)
     try:
         agent.run()
     except ErosionError as problem:
@@ -116,6 +115,14 @@ def never_answers(site_file: str) -> None:
     run(site_file, answer_train)
 
 
+def takes_its_time(site_file: str) -> None:
+    def answer_train(message: Message, answer: Callable[[Message], Message]) -> Message:
+        time.sleep(0.1)
+        return answer(message)
+
+    run(site_file, answer_train)
+
+
 def is_slow_once(site_file: str) -> None:
     """Misses the deadline of round 2 by far, then is quick again."""
 
@@ -144,6 +151,7 @@ def dies_while_uploading(site_file: str) -> None:
             vars(self)["_in_flight"] = lambda *_: os._exit(9)
         reply(self, message)
 
+    vars(client.fleet)["travels_inline"] = lambda _message: False  # as a large model would
     reply = FleetConnection.reply
     FleetConnection.reply = half  # type: ignore[method-assign]
     honest(site_file)

@@ -95,6 +95,25 @@ def test_the_testbed_ends_with_a_result_and_the_model_predicts(
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.data
+@pytest.mark.skipif(
+    not (Path(os.environ.get("EROSION_DATA") or "data") / "heart-disease").is_dir(),
+    reason="needs the heart-disease data: set EROSION_DATA to the folder that holds them",
+)
+def test_the_heart_disease_study_ends_with_a_result_for_cleveland(tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "erosion", "testbed", "heart-disease", "--runs", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert run.returncode == 0, run.stderr
+    (folder,) = tmp_path.iterdir()
+    result = json.loads((folder / "result.json").read_text())
+    assert result["user"] == "cleveland"
+    assert set(result["arms"]["fedavg"]["weights"]) == {"cleveland", "hungary", "switzerland", "va"}
+
+
 def test_ctrl_c_stops_everything_that_the_testbed_started(
     testbed: subprocess.Popen[str], tmp_path: Path
 ) -> None:
@@ -155,8 +174,8 @@ def test_a_port_in_use_is_said_with_the_remedy(
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         study = str(quick_study(tmp_path))
-        arguments = ["server", study, "--address", address, "--runs", str(tmp_path / "runs")]
-        assert erosion.main(arguments) == 6
+        place = ["--address", address, "--runs", str(tmp_path / "runs")]
+        assert erosion.main(["server", study, "--insecure", *place]) == 6
     errors = capsys.readouterr().err
     assert address in errors
     assert "in use" in errors
@@ -192,9 +211,19 @@ def test_without_tls_the_coordinator_listens_on_this_machine_only(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study = str(quick_study(tmp_path))
-    arguments = ["server", study, "--address", "0.0.0.0:0", "--runs", str(tmp_path / "runs")]
-    assert erosion.main(arguments) == 6
+    place = ["--address", "0.0.0.0:0", "--runs", str(tmp_path / "runs")]
+    assert erosion.main(["server", study, "--insecure", *place]) == 6
     assert "127.0.0.1" in capsys.readouterr().err
+
+
+def test_a_server_without_a_federation_says_how_to_make_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = str(quick_study(tmp_path))
+    assert erosion.main(["server", study, "--federation", str(tmp_path / "none")]) == 9
+    errors = capsys.readouterr().err
+    assert "erosion enroll init" in errors
+    assert "--insecure" in errors
 
 
 def test_a_site_that_cannot_reach_its_coordinator_gives_up_when_told_to(

@@ -73,7 +73,7 @@ def test_a_late_joiner_takes_part_from_the_round_in_which_it_comes(tmp_path: Pat
         federation={"join_deadline_seconds": 1.5, "round_deadline_seconds": 20.0},
     )
     with Federation(study, tmp_path) as federation:
-        federation.start_site("alice")
+        federation.start_site("alice", programs.takes_its_time)
         federation.start_site("bob")
         federation.start()
         federation.observer.wait_for(

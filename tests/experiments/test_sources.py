@@ -132,10 +132,10 @@ def test_the_same_seed_gives_the_same_files_and_another_seed_others(tmp_path: Pa
 
 
 def test_labels_are_swapped_at_the_miscoded_hospital_and_nowhere_else(tmp_path: Path) -> None:
-    known = load_breast_cancer(as_frame=True)
+    known = load_breast_cancer()
     truth = {
         tuple(row): ("malignant", "benign")[target]  # scikit-learn codes malignant as 0
-        for row, target in zip(known.data.to_numpy().tolist(), known.target, strict=True)
+        for row, target in zip(known.data.tolist(), known.target, strict=True)
     }
     files = make_hospitals(study("breast-cancer"), tmp_path, None)
     assert files["home"].data == tmp_path / "home" / "patients.csv"
@@ -150,9 +150,9 @@ def test_labels_are_swapped_at_the_miscoded_hospital_and_nowhere_else(tmp_path: 
 
 
 def test_the_shifted_hospitals_see_other_patients_and_the_others_do_not() -> None:
-    known = load_breast_cancer(as_frame=True)
-    radius = known.data["mean radius"].to_numpy()
-    malignant = known.target.to_numpy() == 0
+    known = load_breast_cancer()
+    radius = known.data[:, 0]  # mean radius
+    malignant = known.target == 0
     parts = BreastCancer().split(0)
     assert radius[parts["small-tumours"]].max() <= radius[parts["large-tumours"]].min()
     shares = {hospital: malignant[rows].mean() for hospital, rows in parts.items()}

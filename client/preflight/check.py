@@ -1,0 +1,94 @@
+"""Running every check and showing the table."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from client.preflight.data import check_study_here
+from client.preflight.files import check_files
+from client.preflight.finding import Finding, Outcome, ok
+from client.preflight.network import check_network
+from client.preflight.overview import ColumnCounts, column_counts
+from client.site_file import Site, load_site
+from common.errors import DataError
+from common.study import Study, TabularTask, load_study
+
+STYLES = {
+    Outcome.OK: "green",
+    Outcome.WARNING: "yellow",
+    Outcome.FAILED: "red",
+    Outcome.SKIPPED: "dim",
+}
+
+
+def check_site(site_file: Path, study_file: Path | None, console: Console) -> bool:
+    """Show what was found, as it is found; whether nothing failed. Raises SiteError, StudyError."""
+    site = load_site(site_file)
+    study = load_study(study_file) if study_file else None
+    findings = []
+    for finding in _findings(site, site_file, study):
+        findings.append(finding)
+        _show(finding, console)
+    if study is not None and isinstance(study.task, TabularTask):
+        _show_columns(site, study.task, console)
+    num_failed = sum(f.outcome is Outcome.FAILED for f in findings)
+    console.print()
+    if num_failed:
+        things = "1 thing keeps" if num_failed == 1 else f"{num_failed} things keep"
+        console.print(Text(f"{things} this site from taking part.", style="bold"))
+    else:
+        console.print(Text("This site can take part.", style="bold"))
+    if study is None:
+        console.print("Name the study to look into the data too: --study STUDY.toml")
+    return num_failed == 0
+
+
+def _findings(site: Site, site_file: Path, study: Study | None) -> Iterator[Finding]:
+    yield ok("site file", f"{site_file} is {site.name}'s")
+    yield from check_files(site)
+    if study is not None:
+        yield from check_study_here(site, study)
+    yield from check_network(site)
+
+
+def _show(finding: Finding, console: Console) -> None:
+    line = Table.grid(padding=(0, 2, 0, 0), expand=False)
+    line.add_column(width=8, no_wrap=True)
+    line.add_column(width=16, no_wrap=True)
+    line.add_column(overflow="fold")
+    text = Text(finding.text)
+    if finding.remedy:
+        text.append(f"\n→ {finding.remedy}", style="bold")
+    line.add_row(
+        Text(finding.outcome.value, style=STYLES[finding.outcome]), Text(finding.what), text
+    )
+    console.print(line)
+
+
+def _show_columns(site: Site, task: TabularTask, console: Console) -> None:
+    try:
+        counts = list(column_counts(site, task))
+    except DataError:
+        return  # told of above
+    table = Table(title="Patients by column", title_justify="left", title_style="bold", box=SIMPLE)
+    table.add_column("column")
+    for heading in ("usable", "missing", "out of range", "not understood"):
+        table.add_column(heading, justify="right")
+    for column in counts:
+        called = f" ({column.in_file} in the file)" if column.in_file != column.name else ""
+        table.add_row(Text(column.name + called), *_cells(column))
+    console.print()
+    console.print(table)
+
+
+def _cells(column: ColumnCounts) -> list[Text]:
+    numbers = (column.usable, column.missing, column.out_of_range, column.not_understood)
+    styles = ("", "yellow", "red", "red")
+    return [
+        Text(str(number), style=style if number else "")
+        for number, style in zip(numbers, styles, strict=True)
+    ]

@@ -1,0 +1,90 @@
+"""The files that a site file names, and who may read them."""
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+
+from client.preflight.finding import Finding, failed, ok, warning
+from client.site_file import Site
+from common import expiry
+from common.errors import SiteError
+from common.keys import fingerprint, load_private_key
+from common.network import is_loopback
+
+
+def check_files(site: Site) -> Iterator[Finding]:
+    """The keys, the folder of records, and the data."""
+    coordinator = site.coordinator
+    if coordinator.private_key is not None:
+        yield _private_key(coordinator.private_key)
+    if coordinator.root_certificate is not None:
+        yield _authority(coordinator.root_certificate)
+    elif is_loopback(coordinator.address):
+        yield ok("keys", "none are named, and none are needed on this machine alone")
+    else:
+        yield failed(
+            "keys",
+            "none are named, so the line would be neither encrypted nor signed",
+            "name coordinator.root_certificate and coordinator.private_key; they are in the kit",
+        )
+    yield _records(site.records)
+    yield _data(site.data.path)
+
+
+def _private_key(path: Path) -> Finding:
+    try:
+        key = load_private_key(path, SiteError)
+    except SiteError as problem:
+        return _as_failed("private key", problem)
+    return ok("private key", f"for its owner alone; fingerprint {fingerprint(key.public_key())}")
+
+
+def _authority(path: Path) -> Finding:
+    what, remedy = "coordinator's CA", "take ca.crt from the site kit again"
+    try:
+        certificate = x509.load_pem_x509_certificate(path.read_bytes())
+    except OSError as problem:
+        return failed(what, f"{path}: {problem.strerror}", remedy)
+    except ValueError:
+        return failed(what, f"{path} does not hold a certificate in PEM", remedy)
+    digits = certificate.fingerprint(hashes.SHA256()).hex()[:32]
+    groups = " ".join(digits[i : i + 4] for i in range(0, len(digits), 4))
+    expires = certificate.not_valid_after_utc
+    text = f"{expiry.in_words(expires)}; fingerprint {groups}"
+    if expiry.has_ended(expires):
+        return failed(what, text, "ask the coordinator for the current site kit")
+    if expiry.ends_soon(expires):
+        return warning(what, text, "ask the coordinator for a new site kit")
+    return ok(what, text)
+
+
+def _records(folder: Path) -> Finding:
+    what = "records"
+    place = folder if folder.exists() else folder.parent
+    if not os.access(place, os.W_OK | os.X_OK):
+        return failed(
+            what,
+            f"{place} cannot be written, so what is sent cannot be logged",
+            f"give this account the folder, or name another with `records`: chown USER {place}",
+        )
+    return ok(what, f"{folder} can be written")
+
+
+def _data(path: Path) -> Finding:
+    what = "data"
+    if not path.exists():
+        return failed(what, f"there is nothing at {path}", "check data.path in the site file")
+    if not os.access(path, os.R_OK):
+        return failed(what, f"{path} cannot be read by this account", f"run: chmod u+r {path}")
+    if stat.S_IMODE(path.stat().st_mode) & 0o007:
+        return warning(what, f"every account of this machine may read {path}", f"chmod o= {path}")
+    return ok(what, f"{path} can be read")
+
+
+def _as_failed(what: str, problem: SiteError) -> Finding:
+    text, _, remedy = str(problem).partition(". ")
+    return failed(what, text, remedy)

@@ -1,0 +1,53 @@
+"""How complete each column of a hospital's table is: figures for the hospital's own eyes."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from client.column_values import Fault, Parse, class_parser, feature_parser
+from client.site_file import DataSource, Site
+from client.table_contract import columns_of
+from client.table_file import TextColumn, read_table
+from common.study import TabularTask, canonical
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnCounts:
+    """One column of the study, in patients."""
+
+    name: str
+    in_file: str  # what the hospital calls it
+    usable: int
+    missing: int
+    out_of_range: int
+    not_understood: int  # no number, or no category of the study
+
+
+def column_counts(site: Site, task: TabularTask) -> Iterator[ColumnCounts]:
+    """Every column of the study that the file has. Raises DataError where it is no table."""
+    table = read_table(site.data, columns_of(task, site.data))
+    parsers = {f.name: feature_parser(f, site.data.decimal) for f in task.features}
+    parsers[task.target] = class_parser(task.classes)
+    for name, parse in parsers.items():
+        in_file = site.data.local_name(name)
+        if (column := table.columns.get(in_file)) is not None:
+            yield _count(name, in_file, column, parse, site.data)
+
+
+def _count(
+    name: str, in_file: str, column: TextColumn, parse: Parse, source: DataSource
+) -> ColumnCounts:
+    meant = source.values.get(name, {})
+    times = np.bincount(column.codes, minlength=len(column.texts)).tolist()
+    counts = {"usable": 0, "missing": 0, "out_of_range": 0, "not_understood": 0}
+    for text, patients in zip(column.texts, times, strict=True):
+        counts[_kind(parse(meant.get(canonical(text), text)))] += patients
+    return ColumnCounts(name, in_file, **counts)
+
+
+def _kind(value: float | Fault) -> str:
+    if isinstance(value, Fault):
+        return "out_of_range" if value.is_range else "not_understood"
+    return "missing" if math.isnan(value) else "usable"

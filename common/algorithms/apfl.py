@@ -1,0 +1,66 @@
+"""Adaptive personalised federated learning, APFL (Deng et al. 2020, Algorithm 1)."""
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from common.algorithms.fedavg import Averaging
+from common.learning.local_sgd import gradient, mini_batches
+from common.learning.training import Training
+from common.local_work import LocalOutcome, LocalWork
+
+_LOCAL, _MIXING = "local", "mixing"  # v and a
+
+
+class Apfl(Averaging):
+    """The user predicts with a mixture of a local model and FedAvg's, and learns how much of each.
+
+    The mixture is a v + (1 - a) w, with v the user's own parameters, which never leave it, and w
+    the common ones. Each local step moves w by its own gradient, v by the mixture's, and a, too,
+    by the mixture's, within [0, 1]. Use it where you cannot say beforehand how much a hospital
+    should rely on itself.
+    Parameters: `mixing` (a at the start; 0 is FedAvg, 1 is local training), `adaptive` (whether a
+    is learned) and `weighting` ("samples" or "uniform", of the average). It needs optimizer = "sgd"
+    without momentum.
+    Source: Deng, Kamani, Mahdavi, Adaptive Personalized Federated Learning, 2020.
+    """
+
+    algorithm: Literal["apfl"] = "apfl"
+    mixing: float = Field(default=0.5, ge=0, le=1)  # alpha of the paper, a here
+    adaptive: bool = True
+
+    def train(self, work: LocalWork) -> LocalOutcome:
+        """Local training of w for the average; at the user also of v and a, step by step."""
+        if not work.is_user:  # nobody predicts with a peer's mixture
+            return super().train(work)
+        w, (v, a) = work.received, self._state(work)
+        rate, decay = work.training.learning_rate, work.training.weight_decay
+        samples_seen = 0
+        for batch in mini_batches(len(work.labels), work.training, work.randomness()):
+            inputs, labels = work.inputs[batch], work.labels[batch]
+            mixture = a * v + (1 - a) * w
+            of_common = gradient(work.model, w, inputs, labels) + decay * w
+            of_mixture = gradient(work.model, mixture, inputs, labels) + decay * mixture
+            slope = float(torch.dot(of_mixture, v - w))  # of the loss in a
+            v, w = v - rate * a * of_mixture, w - rate * of_common
+            a = min(max(a - rate * slope, 0.0), 1.0) if self.adaptive else a
+            samples_seen += len(batch)
+        keep = {_LOCAL: v, _MIXING: torch.tensor([a])}
+        return LocalOutcome(w - work.received, samples_seen, keep=keep)
+
+    def personal(self, work: LocalWork) -> Tensor:
+        """a v + (1 - a) w with the newest w."""
+        v, a = self._state(work)
+        return a * v + (1 - a) * work.received
+
+    def problem_with_training(self, training: Training) -> str | None:
+        """Its steps are those of plain SGD."""
+        return training.problem_for_plain_sgd("apfl")
+
+    def _state(self, work: LocalWork) -> tuple[Tensor, float]:
+        """v, which starts where the common model does, and a."""
+        if _LOCAL not in work.kept:
+            return work.received, self.mixing
+        return work.kept[_LOCAL], float(work.kept[_MIXING])

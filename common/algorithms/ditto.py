@@ -1,0 +1,40 @@
+"""Ditto (Li et al. 2021, Algorithm 1)."""
+
+from dataclasses import replace
+from typing import Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from common.algorithms.fedavg import Averaging
+from common.local_work import LocalOutcome, LocalWork
+
+_PERSONAL = "personal"  # v
+
+
+class Ditto(Averaging):
+    """FedAvg, and beside it a personal model of the user that is pulled towards the common one.
+
+    In every round the user also trains a model v that never leaves it, on the loss plus
+    lambda/2 |v - w|^2, with w the common parameters received. lambda = 0 is local training, a large
+    lambda is FedAvg. Use it where a hospital has enough patients for a model of its own and wants
+    it steadied by the others.
+    Parameters: `proximal_weight` (lambda) and `weighting` ("samples" or "uniform", of the average).
+    Source: Li, Hu, Beirami, Smith, Ditto: Fair and Robust Federated Learning, 2021.
+    """
+
+    algorithm: Literal["ditto"] = "ditto"
+    proximal_weight: float = Field(default=0.1, ge=0)  # lambda
+
+    def train(self, work: LocalWork) -> LocalOutcome:
+        """Local training of w for the average; at the user also of v."""
+        common = super().train(work)
+        if not work.is_user:  # nobody predicts with a peer's v
+            return common
+        personal = self.personal(work)
+        pulled = work.sgd(personal, lambda v: self.proximal_weight * (v - work.received))
+        return replace(common, keep={_PERSONAL: personal + pulled.delta})
+
+    def personal(self, work: LocalWork) -> Tensor:
+        """v, which starts where the common model does."""
+        return work.kept.get(_PERSONAL, work.received)

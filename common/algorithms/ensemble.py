@@ -1,0 +1,46 @@
+"""An ensemble of locally trained models: the mean of their probabilities."""
+
+from typing import Any, Literal
+
+from torch import Tensor
+
+from common.algorithm import Algorithm, ArmBase, BuildContext
+from common.algorithms.own_model import OwnModelState, follow_own_model, with_others
+from common.cohort import AgentId, Cohort
+from common.local_work import LocalOutcome, LocalWork
+
+_LOCAL = "local"
+
+
+class Ensemble(ArmBase):
+    """Every hospital trains a model alone, and the user averages what the models predict.
+
+    Nothing is averaged but probabilities, each model counting alike. Use it to see how much of a
+    gain is due to many models rather than to training together, and with models whose parameters
+    cannot be averaged. The result is as many models as hospitals: they reach the user's site, which
+    keeps them and runs them together. It has no parameters.
+    Source: Breiman, Bagging Predictors, 1996; as the baseline of Guha, Talwalkar, Smith, One-Shot
+    Federated Learning, 2019.
+    """
+
+    algorithm: Literal["ensemble"] = "ensemble"
+
+    def build(self, context: BuildContext) -> Algorithm[Any]:
+        """The user's own model, and the others' beside it."""
+        del context
+        return follow_own_model(_alike)
+
+    def train(self, work: LocalWork) -> LocalOutcome:
+        """Local training of the hospital's own model, whatever was received."""
+        start = work.kept.get(_LOCAL, work.received)
+        result = work.sgd(start)
+        local = start + result.delta
+        return LocalOutcome(local - work.received, result.samples_seen, keep={_LOCAL: local})
+
+    def personal(self, work: LocalWork) -> Tensor:
+        """All models: (m, dim), the user's first."""
+        return with_others(work)
+
+
+def _alike(_state: OwnModelState, cohort: Cohort) -> dict[AgentId, float]:
+    return {update.agent: 1.0 for update in cohort.updates}

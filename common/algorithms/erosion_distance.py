@@ -1,0 +1,88 @@
+"""The distances that Weight Erosion can punish: Euclidean or cosine, layers weighted or not."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from common.algorithm import Layout
+from common.cohort import Cohort
+
+DistanceKind = Literal["euclidean", "cosine"]
+WeightedPlace = tuple[slice, float]  # a layer's place in the flat vector, and its weight
+
+
+@dataclass(frozen=True, slots=True)
+class Distances:
+    """How far every peer is from the user."""
+
+    own_norm: float  # |g_0| in the same measure; where it is 0 no distance is defined
+    to_own: Sequence[float]  # (n,) d_i, in the order of the cohort's peers
+
+
+def measure(cohort: Cohort, kind: DistanceKind, places: Sequence[WeightedPlace]) -> Distances:
+    """All d_i.
+
+    With layer weights w_l, <g, h> is the sum over layers of w_l <g_l, h_l>. Euclidean:
+    |g_i - g_0| / |g_0|. Cosine: 1 - <g_i, g_0> / (|g_i| |g_0|), from 0 (same direction) to 2; a
+    zero update has no direction and is at distance 1.
+    """
+    if kind == "euclidean" and not places:
+        return Distances(cohort.own_norm(), cohort.distances_to_own().tolist())
+    squares, with_own = _products(cohort, places)
+    own = squares[0]
+    if kind == "euclidean":
+        apart = (squares - 2 * with_own + own).clamp(min=0.0).sqrt() / own.sqrt()
+    else:
+        cosine = with_own / (squares * own).sqrt()
+        apart = 1 - cosine.nan_to_num(nan=0.0).clamp(-1.0, 1.0)  # 0 / 0 where g_i = 0
+    return Distances(float(own.sqrt()), apart[1:].tolist())
+
+
+def weighted_places(layer_weights: Mapping[str, float], layout: Layout) -> list[WeightedPlace]:
+    """Where weights other than 1 apply; a name means a parameter or all below it ("fc": "fc.bias").
+
+    The longest name that fits a parameter counts. Raises ValueError for a name that fits none, and
+    where no weight is left.
+    """
+    for name in layer_weights:
+        if not any(_fits(name, parameter) for parameter in layout):
+            raise ValueError(
+                f"layer_weights names {name!r}; the model's parameters are {', '.join(layout)}"
+            )
+    weights = {
+        parameter: layer_weights[max(names, key=len)]
+        for parameter in layout
+        if (names := [name for name in layer_weights if _fits(name, parameter)])
+    }
+    if len(weights) == len(layout) and not any(weights.values()):
+        raise ValueError("layer_weights are all 0; leave at least one layer in the distance")
+    return [(layout[parameter], weight) for parameter, weight in weights.items() if weight != 1]
+
+
+def _fits(name: str, parameter: str) -> bool:
+    return parameter == name or parameter.startswith(f"{name}.")
+
+
+def _products(cohort: Cohort, places: Sequence[WeightedPlace]) -> tuple[Tensor, Tensor]:
+    """<g_i, g_i> and <g_i, g_0> with layer weights, own first: two (n+1,) float64."""
+    squares = torch.zeros(len(cohort.updates), dtype=torch.float64)
+    with_own = torch.zeros_like(squares)
+    for block, rows in cohort.blocks():
+        values = torch.stack(rows).double()
+        scaled = values * _weights_in(block, places)
+        squares += torch.linalg.vecdot(scaled, values)
+        with_own += scaled @ values[0]
+    return squares, with_own
+
+
+def _weights_in(block: slice, places: Sequence[WeightedPlace]) -> Tensor:
+    """The weight of each coordinate of a block: (width,) float64."""
+    weights = torch.ones(block.stop - block.start, dtype=torch.float64)
+    for place, weight in places:
+        start, stop = max(place.start, block.start), min(place.stop, block.stop)
+        if start < stop:
+            weights[start - block.start : stop - block.start] = weight
+    return weights

@@ -1,0 +1,114 @@
+"""Evidence erosion: distance counts only as far as noise does not explain it. A rule of our own."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import exp
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+
+from common.algorithm import Algorithm, ArmBase, BuildContext, Step, relative_weights
+from common.cohort import AgentId, Cohort, Update
+from common.local_work import LocalOutcome, LocalWork
+from common.own_parameters import OUTPUT_BIAS
+
+_NOISE = "noise"  # (1,) s_i
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceErosionState:
+    """Moving averages for every hospital that has been in a cohort, the user included."""
+
+    round: int  # rounds aggregated so far
+    squared_distances: Mapping[AgentId, float]  # D_i
+    noises: Mapping[AgentId, float]  # s_i
+
+
+class EvidenceErosion(ArmBase):
+    """Hospitals count by how many patients they have and how little evidence of bias there is.
+
+    Much of the distance between two hospitals' updates is noise: few patients, few steps. So every
+    hospital trains in each round on two random halves of its patients; its update is the mean of
+    the two, and their difference measures its noise s_i. What a distance D_i to the user's update
+    exceeds (1 + delta) (s_i + s_0) by is squared bias b_i^2, and the hospital's weight relative to
+    the user's is (n_i / n_0) / (1 + kappa b_i^2 / s_i), times exp(-rho r / R) in round r of R. The
+    output bias stays at each hospital. Use it where you have few patients (30 to 60) and do not
+    know who is like you; it expects everyone to state its noise honestly.
+    Parameters: `bias_penalty` (kappa), `noise_margin` (delta; 0 for networks), `decay` (rho; 2.4
+    leaves the last rounds to the user), `smoothing` (of the moving averages of D_i and s_i) and
+    `own_parameters` (what stays at the hospital).
+    Source: this project; shared/design/evidence-erosion.md has the measurements.
+    """
+
+    algorithm: Literal["evidence_erosion"] = "evidence_erosion"
+    own_parameters: tuple[str, ...] = (OUTPUT_BIAS,)
+    bias_penalty: float = Field(default=2.0, ge=0)  # kappa
+    noise_margin: float = Field(default=1.0, ge=0)  # delta
+    decay: float = Field(default=0.0, ge=0)  # rho
+    smoothing: float = Field(default=0.7, ge=0, lt=1)  # what a moving average keeps of its past
+
+    def train(self, work: LocalWork) -> LocalOutcome:
+        """Local training on each half, the mean of both, and how far they are apart."""
+        order = torch.randperm(len(work.labels), generator=work.randomness())
+        middle = (len(order) + 1) // 2
+        # A single patient is both halves: its noise cannot be seen, so it gets no weight.
+        halves = (order[:middle], order[middle:] if len(order) > 1 else order)
+        first, second = (work.only(half).sgd(work.received) for half in halves)
+        apart = first.delta - second.delta
+        if work.own is not None:
+            apart = apart.masked_fill(work.own, 0.0)
+        noise = apart.double().square().sum().reshape(1) / 4  # |a - b|^2 / 4
+        return LocalOutcome(
+            (first.delta + second.delta) / 2,
+            first.samples_seen + second.samples_seen,
+            {_NOISE: noise.float()},
+        )
+
+    def build(self, context: BuildContext) -> Algorithm[Any]:
+        """The rule, for a run of so many rounds."""
+
+        def update(state: EvidenceErosionState, cohort: Cohort) -> Step[EvidenceErosionState]:
+            after = self._observed(state, cohort)
+            faded = exp(-self.decay * after.round / context.rounds)
+            shares = [1.0, *(faded * self._share(after, cohort.own, u) for u in cohort.updates[1:])]
+            factors = torch.tensor(shares, dtype=torch.float64)
+            delta = cohort.weighted_sum(factors / factors.sum())
+            return Step(delta, relative_weights(cohort, shares), after)
+
+        return Algorithm(lambda _dim: EvidenceErosionState(0, {}, {}), update)
+
+    def attachment_sizes(self, dim: int) -> Mapping[str, int]:
+        """Every update brings its noise."""
+        del dim
+        return {_NOISE: 1}
+
+    def _share(self, state: EvidenceErosionState, own: Update, peer: Update) -> float:
+        """alpha_i: (n_i / n_0) / (1 + kappa b_i^2 / s_i)."""
+        noise, own_noise = state.noises[peer.agent], state.noises[own.agent]
+        excess = state.squared_distances[peer.agent] - (1 + self.noise_margin) * (noise + own_noise)
+        error = noise + self.bias_penalty * max(0.0, excess)
+        return peer.num_samples / own.num_samples * (noise / error if error > 0 else 1.0)
+
+    def _observed(self, state: EvidenceErosionState, cohort: Cohort) -> EvidenceErosionState:
+        """One round more in the moving averages; an absent hospital's stay."""
+        norms = cohort.norms()
+        # Relative distances to an update of norm zero are infinite; these are not.
+        apart = cohort.distances_to_own() * norms[0] if norms[0] > 0 else norms[1:]
+        squares = apart.square().tolist()
+        noises = {u.agent: max(0.0, float(u.attachments[_NOISE])) for u in cohort.updates}
+        return replace(
+            state,
+            round=state.round + 1,
+            squared_distances=self._averaged(
+                state.squared_distances, dict(zip(cohort.peers, squares, strict=True))
+            ),
+            noises=self._averaged(state.noises, noises),
+        )
+
+    def _averaged(
+        self, old: Mapping[AgentId, float], new: Mapping[AgentId, float]
+    ) -> dict[AgentId, float]:
+        past = self.smoothing
+        averaged = {a: past * old[a] + (1 - past) * new[a] if a in old else new[a] for a in new}
+        return {**old, **averaged}

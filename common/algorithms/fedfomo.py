@@ -1,0 +1,84 @@
+"""FedFomo: first-order model optimisation (Zhang et al. 2021, equation 6)."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from common.algorithm import Algorithm, ArmBase, BuildContext, relative_weights
+from common.algorithms.own_model import OwnModelState, follow_own_model, with_others
+from common.cohort import AgentId, Cohort
+from common.local_work import LocalOutcome, LocalWork
+
+_BASE = "base"  # the user's model before its last local training, theta_i^(l-1)
+_SHARES = "shares"  # (n,) w of the user's own model and of the others, as last enclosed
+
+
+class FedFomo(ArmBase):
+    """The user moves towards the models of those who predict well for its held-out patients.
+
+    Before each local training the user weighs every hospital's latest model theta_n, its own
+    included: w_n is proportional to max(0, [L(theta) - L(theta_n)] / |theta_n - theta|), where L is
+    the log loss on some of its training patients, held out of all training, and theta its model
+    before the last round; theta then moves by the sum of w_n (theta_n - theta). Peers train from
+    the user's model. Use it where few hospitals are useful and the user can spare the patients;
+    their models reach the user's site, and nobody else.
+    Parameter: `validation_share` (of the user's training patients).
+    Source: Zhang, Sapra, Fidler, Yeung, Alvarez, Personalized Federated Learning with First Order
+    Model Optimization, 2021.
+    """
+
+    algorithm: Literal["fedfomo"] = "fedfomo"
+    validation_share: float = Field(default=0.25, gt=0, lt=1)
+
+    def build(self, context: BuildContext) -> Algorithm[Any]:
+        """The user's own model, and the others' beside it."""
+        del context
+        return follow_own_model(_shares)
+
+    def train(self, work: LocalWork) -> LocalOutcome:
+        """At the user: the move, then local training without the patients held out."""
+        if not work.is_user:
+            return super().train(work)
+        start, shares = self._moved(work)
+        rest, _ = work.hold_out(self.validation_share)
+        result = rest.sgd(start)
+        return LocalOutcome(
+            start + result.delta - work.received,
+            result.samples_seen,
+            attachments={_SHARES: shares},
+            keep={_BASE: start},
+        )
+
+    def personal(self, work: LocalWork) -> Tensor:
+        """The user's model after the move."""
+        return self._moved(work)[0]
+
+    def _moved(self, work: LocalWork) -> tuple[Tensor, Tensor]:
+        """theta + sum w_n (theta_n - theta): (dim,), and w: (n,), the user's own model first."""
+        models = with_others(work)
+        base = work.kept.get(_BASE)
+        if base is None:  # before the first local training there is nothing to compare
+            return work.received, torch.zeros(len(models))
+        _, held_out = work.hold_out(self.validation_share)
+        at_base = held_out.loss(base)
+        moves = models - base
+        gains = torch.tensor([max(0.0, at_base - held_out.loss(model)) for model in models])
+        lengths = moves.norm(dim=1).cpu()
+        weights = torch.where(lengths > 0, gains / lengths, 0.0)
+        if weights.sum() > 0:
+            weights = weights / weights.sum()
+        return base + weights.to(moves.device) @ moves, weights
+
+
+def _shares(state: OwnModelState, cohort: Cohort) -> Mapping[AgentId, float]:
+    """The weights that the user's site found for the models that were enclosed for it."""
+    weighed = [cohort.own.agent, *sorted(state.offsets)]
+    found = cohort.own.attachments.get(_SHARES, torch.zeros(0)).tolist()
+    by_agent = dict(zip(weighed, found, strict=False))  # nothing is found before the second round
+    shares = [by_agent.get(update.agent, 0.0) for update in cohort.updates]
+    if not any(shares):  # the user stays where it is
+        shares[0] = 1.0
+    return relative_weights(cohort, shares)

@@ -1,0 +1,94 @@
+"""Krum (Blanchard et al. 2017)."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from common.algorithm import Algorithm, ArmBase, BuildContext, Step, relative_weights
+from common.algorithms.attendance import short_of, too_few_in_study
+from common.auto import OrAuto
+from common.cohort import Cohort
+
+NumByzantine = OrAuto[Annotated[int, Field(ge=0)]]
+
+
+@dataclass(frozen=True, slots=True)
+class KrumState:
+    """Nothing is remembered."""
+
+
+class Krum(ArmBase):
+    """Each round follows the one hospital whose update has the nearest neighbours.
+
+    With n updates of which up to f may be anything, an update's score is the sum of the squared
+    distances to its n - f - 2 nearest others; the step is the update with the smallest score, the
+    user's own where scores are equal. n counts the user, who has no privilege otherwise.
+    Use it where some hospitals may send harmful updates and the rest are alike; it averages nothing
+    away, and hospitals that differ for good reasons are treated as harmful.
+    Parameters: `num_byzantine` (f; "auto" for the most that the updates of the round allow,
+    (n - 3) / 2 rounded down). A study of fewer than 2f + 3 hospitals is refused; a round with fewer
+    usable updates is skipped, and one with the user's alone is local training.
+    Source: Blanchard, El Mhamdi, Guerraoui, Stainer, Machine Learning with Adversaries: Byzantine
+    Tolerant Gradient Descent, 2017.
+    """
+
+    algorithm: Literal["krum"] = "krum"
+    num_byzantine: NumByzantine = "auto"  # f
+
+    def problem_with(self, num_hospitals: int) -> str | None:
+        """Krum needs n >= 2f + 3."""
+        return problem_with_f("krum", self.num_byzantine, num_hospitals)
+
+    def build(self, context: BuildContext) -> Algorithm[KrumState]:
+        """The algorithm with these parameters."""
+        del context
+
+        def update(state: KrumState, cohort: Cohort) -> Step[KrumState]:
+            if step := short_of(cohort, state, needed(self.num_byzantine)):
+                return step
+            best = int(krum_scores(cohort, tolerated(self.num_byzantine, cohort)).argmin())
+            shares = torch.zeros(len(cohort.updates), dtype=torch.float64)
+            shares[best] = 1.0
+            weights = relative_weights(cohort, shares.tolist())
+            return Step(cohort.weighted_sum(shares), weights, state)
+
+        return Algorithm(lambda _dim: KrumState(), update)
+
+
+def krum_scores(cohort: Cohort, num_byzantine: int) -> Tensor:
+    """Sum of squared distances to the n - f - 2 nearest others, own first: (n,) float64."""
+    gram = cohort.gram()
+    squares = gram.diagonal()
+    squared_distances = (squares[:, None] + squares - 2 * gram).clamp(min=0.0)
+    squared_distances.fill_diagonal_(torch.inf)  # a hospital is not its own neighbour
+    num_neighbours = len(gram) - num_byzantine - 2
+    return squared_distances.sort(dim=1).values[:, :num_neighbours].sum(dim=1)
+
+
+def needed(num_byzantine: int | Literal["auto"]) -> int:
+    """How many updates, own included, it takes to withstand f harmful ones."""
+    return 3 if num_byzantine == "auto" else 2 * num_byzantine + 3
+
+
+def tolerated(num_byzantine: int | Literal["auto"], cohort: Cohort) -> int:
+    """The f of this round."""
+    return (len(cohort.updates) - 3) // 2 if num_byzantine == "auto" else num_byzantine
+
+
+def problem_with_f(
+    rule: str, num_byzantine: int | Literal["auto"], num_hospitals: int
+) -> str | None:
+    """Why f is too large for the study, with the largest that is not."""
+    if num_byzantine == "auto":
+        return too_few_in_study(rule, num_hospitals, 3, "use 'fedavg' or add hospitals")
+    most = (num_hospitals - 3) // 2
+    remedy = f"lower num_byzantine to {most} or less" if most >= 0 else "use 'fedavg'"
+    return too_few_in_study(
+        f"{rule} with num_byzantine = {num_byzantine}",
+        num_hospitals,
+        needed(num_byzantine),
+        f"{remedy}, or add hospitals",
+    )

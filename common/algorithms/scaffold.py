@@ -1,0 +1,81 @@
+"""SCAFFOLD (Karimireddy et al. 2020, Algorithm 1, option II of the control variates)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from common.algorithm import Algorithm, BuildContext, Step
+from common.algorithms.fedavg import Averaging
+from common.cohort import AgentId, Cohort
+from common.learning.training import Training
+from common.local_work import LocalOutcome, LocalWork, Tensors
+
+_CONTROL = "control"  # c_i, at the hospital and on its way to the coordinator
+_MEAN_CONTROL = "mean_control"  # c, on its way to the hospitals
+
+
+@dataclass(frozen=True, slots=True)
+class ScaffoldState:
+    """Every hospital's last control variate."""
+
+    # The paper adds up the changes of c_i instead. A reply that is lost after the hospital has
+    # moved its c_i would then be missing in c for ever; like this the next reply mends it.
+    controls: Mapping[AgentId, Tensor]  # c_i, each (dim,)
+
+
+class Scaffold(Averaging):
+    """FedAvg in which every hospital's steps are corrected for how its gradient differs.
+
+    A local step is y - lr (g - c_i + c), where c_i is the hospital's mean gradient in its last
+    round and c the average of all c_i. So hospitals that differ move in the common direction even
+    during many local steps. Use it where FedAvg drifts because of long local training; it makes no
+    personal model. The coordinator keeps one c_i for every hospital, and an update has two arrays
+    of the model's length instead of one.
+    Parameter: `weighting` ("samples" or "uniform"). It needs optimizer = "sgd" without momentum.
+    Source: Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging, 2020.
+    """
+
+    algorithm: Literal["scaffold"] = "scaffold"
+    weighting: Literal["samples", "uniform"] = "uniform"  # as in the paper
+
+    def build(self, context: BuildContext) -> Algorithm[Any]:
+        """The average, with the hospitals' control variates beside it."""
+        average = super().build(context)
+
+        def update(state: ScaffoldState, cohort: Cohort) -> Step[ScaffoldState]:
+            step = average.update(average.init(len(cohort.own.delta)), cohort)
+            new = {u.agent: u.attachments[_CONTROL] for u in cohort.updates}
+            return Step(step.delta, step.weights, ScaffoldState({**state.controls, **new}))
+
+        return Algorithm(lambda _dim: ScaffoldState({}), update, encloses=_encloses)
+
+    def train(self, work: LocalWork) -> LocalOutcome:
+        """Corrected local training, and the control variate that it leaves."""
+        nothing = torch.zeros_like(work.received)
+        own, mean = work.kept.get(_CONTROL, nothing), work.enclosed.get(_MEAN_CONTROL, nothing)
+        result = work.sgd(work.received, lambda _y: mean - own)
+        # c_i+ = c_i - c + (x - y) / (K lr), the mean of the round's gradients
+        control = own - mean - result.delta / (result.steps * work.training.learning_rate)
+        if work.own is not None:  # what is not shared has no common direction
+            control = control.masked_fill(work.own, 0.0)
+        return LocalOutcome(
+            result.delta, result.samples_seen, {_CONTROL: control}, {_CONTROL: control}
+        )
+
+    def attachment_sizes(self, dim: int) -> Mapping[str, int]:
+        """Every update brings its control variate."""
+        return {_CONTROL: dim}
+
+    def problem_with_training(self, training: Training) -> str | None:
+        """The control variate is computed from plain SGD's steps."""
+        return training.problem_for_plain_sgd("scaffold")
+
+
+def _encloses(state: ScaffoldState) -> Tensors:
+    if not state.controls:
+        return {}
+    controls = [state.controls[agent] for agent in sorted(state.controls)]
+    return {_MEAN_CONTROL: torch.stack(controls).mean(dim=0)}

@@ -1,0 +1,77 @@
+"""Coordinate-wise trimmed mean (Yin et al. 2018)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from common.algorithm import Algorithm, ArmBase, BuildContext, Step, relative_weights
+from common.algorithms.attendance import short_of, too_few_in_study
+from common.cohort import Cohort
+
+
+@dataclass(frozen=True, slots=True)
+class TrimmedMeanState:
+    """Nothing is remembered."""
+
+
+class TrimmedMean(ArmBase):
+    """Every parameter moves by the average of what is left without the extreme values.
+
+    For each parameter by itself the f largest and the f smallest values are dropped, and the others
+    averaged, each the same. The weight that is shown of a hospital is in how many parameters its
+    value was kept, relative to the user's.
+    Use it where up to f hospitals may send harmful updates and the rest are alike; it keeps more of
+    the averaging than the coordinate median.
+    Parameters: `num_byzantine` (f). A study of fewer than 2f + 1 hospitals is refused; a round with
+    fewer usable updates is skipped, and one with the user's alone is local training.
+    Source: Yin, Chen, Ramchandran, Bartlett, Byzantine-Robust Distributed Learning: Towards Optimal
+    Statistical Rates, 2018.
+    """
+
+    algorithm: Literal["trimmed_mean"] = "trimmed_mean"
+    num_byzantine: int = Field(default=1, ge=1)  # f; beta n in the paper
+
+    def problem_with(self, num_hospitals: int) -> str | None:
+        """Something must be left between the extremes."""
+        most = (num_hospitals - 1) // 2
+        return too_few_in_study(
+            f"trimmed_mean with num_byzantine = {self.num_byzantine}",
+            num_hospitals,
+            2 * self.num_byzantine + 1,
+            (f"lower num_byzantine to {most} or less" if most else "use 'fedavg'")
+            + ", or add hospitals",
+        )
+
+    def build(self, context: BuildContext) -> Algorithm[TrimmedMeanState]:
+        """The algorithm with these parameters."""
+        del context
+
+        def update(state: TrimmedMeanState, cohort: Cohort) -> Step[TrimmedMeanState]:
+            if step := short_of(cohort, state, 2 * self.num_byzantine + 1):
+                return step
+            delta, kept = mean_of_middle(cohort, self.num_byzantine)
+            return Step(delta, relative_weights(cohort, kept.tolist()), state)
+
+        return Algorithm(lambda _dim: TrimmedMeanState(), update)
+
+
+def mean_of_middle(cohort: Cohort, num_trimmed: int) -> tuple[Tensor, Tensor]:
+    """Without the `num_trimmed` largest and smallest values of each coordinate.
+
+    Returns the mean of the others (dim,), and the share of coordinates in which each update's value
+    lay among them, own first: (n+1,) float64.
+    """
+    dim, num_updates = len(cohort.own.delta), len(cohort.updates)
+    delta = torch.empty(dim)
+    num_kept = torch.zeros(num_updates, dtype=torch.int64)
+    for place, rows in cohort.blocks():
+        values = torch.stack(rows, dim=1)  # (width, n+1): sorting neighbours in memory is faster
+        middle = values.sort(dim=1).values[:, num_trimmed : num_updates - num_trimmed]
+        torch.mean(middle, dim=1, out=delta[place])
+        # A value equal to the last one that is kept counts as kept: which of them was is arbitrary.
+        kept = (values >= middle[:, :1]) & (values <= middle[:, -1:])
+        num_kept += kept.sum(dim=0)
+    return delta, num_kept.double() / dim

@@ -1,0 +1,41 @@
+"""How long a key or certificate is still good for, in words."""
+
+from datetime import UTC, datetime, timedelta
+
+WARNING = timedelta(days=30)  # how long before the end people are warned
+
+
+def now() -> datetime:
+    """This machine's clock, in UTC and whole seconds."""
+    return datetime.now(UTC).replace(microsecond=0)
+
+
+def precise_now() -> datetime:
+    """This machine's clock, in UTC."""
+    return datetime.now(UTC)
+
+
+def ends_soon(expires: datetime) -> bool:
+    """Whether people should be warned: it ends within WARNING, or has ended."""
+    return expires - now() <= WARNING
+
+
+def has_ended(expires: datetime) -> bool:
+    """Whether it is too late."""
+    return expires <= now()
+
+
+def in_words(expires: datetime) -> str:
+    """For example "valid until 2026-10-01 (89 days)"."""
+    day = expires.astimezone(UTC).strftime("%Y-%m-%d")
+    left = expires - now()
+    if left <= timedelta(0):
+        return f"expired on {day}"
+    return f"valid until {day} ({_count(left)})"
+
+
+def _count(left: timedelta) -> str:
+    days = round(left / timedelta(days=1))
+    if days <= 1:
+        return "a day" if days else "less than a day"
+    return f"{days} days"

@@ -1,0 +1,27 @@
+"""Patients of the training part that a method sets aside, to choose between models."""
+
+from math import floor
+
+import torch
+from torch import Tensor
+
+
+def hold_out(labels: Tensor, share: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Split labels (n,) class by class at random: indices of the rest and of the held-out patients.
+
+    `share` of each class is held out, rounded, and at least one patient of a class of two or more;
+    a class never loses all its patients.
+    """
+    held_out = torch.zeros(len(labels), dtype=torch.bool)
+    for label in sorted(set(labels.tolist())):
+        members = torch.nonzero(labels == label).flatten()
+        members = members[torch.randperm(len(members), generator=generator)]
+        held_out[members[: held_out_count(len(members), share)]] = True
+    return torch.nonzero(~held_out).flatten(), torch.nonzero(held_out).flatten()
+
+
+def held_out_count(num_patients: int, share: float) -> int:
+    """How many of a class's patients are held out."""
+    if num_patients < 2:
+        return 0
+    return min(max(floor(share * num_patients + 0.5), 1), num_patients - 1)

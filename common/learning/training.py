@@ -1,0 +1,37 @@
+"""What every hospital does in a round: how many steps of which optimiser."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from common.settings import Settings
+
+
+class Training(Settings):
+    """What every hospital does in a round, starting from the parameters that it receives."""
+
+    steps: int | None = Field(default=None, ge=1, le=100_000)  # mini-batches a round
+    epochs: int | None = Field(default=None, ge=1, le=1_000)  # or passes over the data
+    batch_size: int = Field(default=32, ge=1)
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    learning_rate: float = Field(default=0.1, gt=0)
+    momentum: float = Field(default=0.0, ge=0, lt=1)  # sgd only
+    weight_decay: float = Field(default=0.0, ge=0)
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Self:
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError("give either steps (mini-batches a round) or epochs (passes a round)")
+        if self.optimizer == "adam" and self.momentum:
+            raise ValueError("momentum belongs to optimizer = 'sgd'; leave it out with adam")
+        return self
+
+    def problem_for_plain_sgd(self, method: str) -> str | None:
+        """Why a method whose steps are defined for plain SGD cannot use this, or None."""
+        if self.optimizer == "sgd" and not self.momentum:
+            return None
+        given = "momentum" if self.optimizer == "sgd" else f"optimizer = {self.optimizer!r}"
+        return (
+            f"{method} is defined for plain SGD steps, and training has {given};"
+            " write optimizer = 'sgd' and leave momentum out, or leave this arm out"
+        )

@@ -1,0 +1,218 @@
+"""What one aggregation costs: ours, with distances, beside Flower's own average of the same arrays.
+
+    python -m experiments.benchmarks.aggregation --json aggregation.json
+
+Flower's is `aggregate_arrayrecords`, which its FedAvg calls on the replies of a round. Ours is the
+update of Weight Erosion: distances measured, weights eroded, updates averaged. It starts from
+updates that were decoded as they arrived. The line "whole_round" is everything from Flower's arrays
+to the round's record: decoding, the same update, moving and checking the parameters. Each runs in a
+process of its own, set up as it is in use, and they take turns.
+"""
+
+import argparse
+import multiprocessing
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
+from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
+
+from common.algorithm import BuildContext
+from common.algorithms.weight_erosion import WeightErosion
+from common.allocator import keep_freed_memory
+from common.cohort import AgentId, MemoryCohort, Update
+from common.flower_arrays import RAW_FLOAT32, to_tensor
+from common.learning.layout import parameter_layout
+from common.learning.models import Resnet18
+from common.rounds import Answer, advance, start
+from experiments.benchmarks.report_line import ReportLine, report
+
+NUM_UPDATES = 10
+SAMPLES = 100  # of every hospital
+FLOWER, WHOLE_ROUND, UPDATE = "flower", "whole_round", "update"
+Vector = npt.NDArray[np.float32]  # (dim,)
+
+
+class System(Protocol):
+    """What is measured."""
+
+    def aggregate(self) -> None:
+        """One round's aggregation."""
+
+    def result(self) -> Vector:
+        """What the last one came to."""
+
+
+class Flower:
+    """Flower's average; its arrays are the model's layers, as its users send them."""
+
+    def __init__(self, deltas: Sequence[torch.Tensor], places: Sequence[slice]) -> None:
+        self._last = ArrayRecord()
+        self._replies = [
+            RecordDict(
+                {
+                    "arrays": ArrayRecord(
+                        {str(i): Array(delta[place].numpy()) for i, place in enumerate(places)}
+                    ),
+                    "metrics": MetricRecord({"num-examples": SAMPLES}),
+                }
+            )
+            for delta in deltas
+        ]
+
+    def aggregate(self) -> None:
+        """What FedAvg does with the replies of a round."""
+        self._last = aggregate_arrayrecords(self._replies, "num-examples")
+
+    def result(self) -> Vector:
+        """The layers in a row."""
+        return np.concatenate([array.numpy().ravel() for array in self._last.values()])
+
+
+class Ours:
+    """Weight Erosion's update; with a distance penalty of 0 it is the plain average."""
+
+    def __init__(self, deltas: Sequence[torch.Tensor]) -> None:
+        own, *others = (
+            Update(f"h{i}", 1, delta, SAMPLES, SAMPLES) for i, delta in enumerate(deltas)
+        )
+        self._own, self._others = own, {update.agent: update for update in others}
+        settings = WeightErosion(distance_penalty=0.0)
+        self._algorithm = settings.build(BuildContext(30, len(deltas), dict))
+        self._state = self._algorithm.init(len(deltas[0]))
+        self._last = deltas[0]
+
+    def aggregate(self) -> None:
+        """In the first round; a fresh cohort remembers no distances."""
+        step = self._algorithm.update(self._state, MemoryCohort(self._own, self._others))
+        self._last = step.delta
+
+    def result(self) -> Vector:
+        """The average."""
+        values: Vector = self._last.numpy()
+        return values
+
+
+class WholeRound:
+    """From the arrays of the replies to the next state and the record."""
+
+    def __init__(self, deltas: Sequence[torch.Tensor]) -> None:
+        self._arrays = {
+            f"h{i}": Array("float32", (len(delta),), RAW_FLOAT32, delta.numpy().tobytes())
+            for i, delta in enumerate(deltas)
+        }
+        settings = WeightErosion(distance_penalty=0.0)
+        self._algorithm = settings.build(BuildContext(30, len(deltas), dict))
+        self._first = self._last = start(self._algorithm, torch.zeros(len(deltas[0])))
+
+    def aggregate(self) -> None:
+        """The first round."""
+        updates: dict[AgentId, Answer] = {
+            name: Update(name, 1, to_tensor(array), SAMPLES, SAMPLES)
+            for name, array in self._arrays.items()
+        }
+        self._last, record = advance(
+            self._first, self._algorithm, updates, arm="benchmark", user="h0", quorum=1
+        )
+        if record.outcome != "done" or record.hospitals["h1"].distance is None:
+            raise RuntimeError(f"the round was {record.outcome}: {record.note}")
+
+    def result(self) -> Vector:
+        """The parameters, which started at 0."""
+        values: Vector = self._last.params.numpy()
+        return values
+
+
+def built(name: str, num_updates: int) -> System:
+    """A system with its updates, in the process that it is to be measured in."""
+    if name != FLOWER:
+        keep_freed_memory()  # as `erosion` does; Flower's programs leave malloc as it is
+    places = list(parameter_layout(Resnet18(), (3, 32, 32), 10).values())
+    random = torch.Generator().manual_seed(1)
+    deltas = [torch.randn(places[-1].stop, generator=random) for _ in range(num_updates)]
+    if name == FLOWER:
+        return Flower(deltas, places)
+    return Ours(deltas) if name == UPDATE else WholeRound(deltas)
+
+
+def serve(name: str, num_updates: int, orders: Connection) -> None:
+    """Measured process: True means aggregate and answer the seconds, False answer the result."""
+    system = built(name, num_updates)
+    system.aggregate()
+    orders.send(0.0)
+    while True:
+        if not orders.recv():
+            orders.send(system.result())
+            return
+        begun = time.perf_counter()
+        system.aggregate()
+        orders.send(time.perf_counter() - begun)
+
+
+def measure(names: Sequence[str], num_updates: int, repeats: int) -> dict[str, list[float]]:
+    """Seconds of every aggregation, the systems in turns; raises where results disagree."""
+    spawning = multiprocessing.get_context("spawn")
+    ends = {}
+    processes = []
+    for name in sorted(names, key=lambda name: name != FLOWER):
+        if name != FLOWER:
+            keep_freed_memory()  # torch looks at the environment while it is imported
+        ends[name], far_end = spawning.Pipe()
+        process = spawning.Process(target=serve, args=(name, num_updates, far_end), daemon=True)
+        process.start()
+        processes.append(process)
+    for end in ends.values():
+        end.recv()
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(repeats):
+        for name, end in ends.items():
+            end.send(True)
+            seconds[name].append(end.recv())
+    results = []
+    for end in ends.values():
+        end.send(False)
+        results.append(end.recv())
+    for process in processes:
+        process.join()
+    for result in results[1:]:
+        np.testing.assert_allclose(result, results[0], rtol=1e-4, atol=1e-5)
+    return seconds
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.benchmarks.aggregation",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--repeats", type=int, default=21)
+    parser.add_argument("--updates", type=int, default=NUM_UPDATES)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result as JSON")
+    options = parser.parse_args(arguments)
+    if options.repeats < 1 or options.updates < 2:
+        parser.error("--repeats must be 1 or more and --updates 2 or more")
+    seconds = measure((FLOWER, WHOLE_ROUND, UPDATE), options.updates, options.repeats)
+    medians = {name: statistics.median(each) for name, each in seconds.items()}
+    peer = medians[FLOWER]
+    report(
+        [
+            ReportLine("aggregation.whole_round", medians[WHOLE_ROUND], peer, "s"),
+            ReportLine("aggregation", medians[UPDATE], peer, "s"),
+        ],
+        json_path=options.json,
+        details={"seconds": seconds},
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

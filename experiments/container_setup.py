@@ -1,0 +1,110 @@
+"""The compose testbed's one-shot service: deals out data, keys and site files, one volume each.
+
+`python -m experiments.container_setup breast-cancer --coordinator coordinator`
+
+Runs as root, once: every volume ends up belonging to the user that the other services run as. Where
+a federation is there already nothing is made anew, so that `docker compose up` can be repeated.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import tomli_w
+
+from common.errors import ErosionError, StudyError
+from common.study import load_study
+from experiments.sources import make_hospitals
+from experiments.testbed import study_path
+from server.enrolment import enrol_site, init_federation
+from server.federation_folder import FederationFolder, Place
+
+USER = 10001  # of the image
+SITE_TEMPLATE = 'path = "patients.csv"'
+
+
+def set_up(
+    study_file: Path, *, coordinator: str, federation: Path, sites: Path, runs: Path, data_dir: Path
+) -> None:
+    """Fill `federation` and `sites`/1, 2, ...; the user's hospital is number 1."""
+    study = load_study(study_file)
+    volumes = sorted((path for path in sites.iterdir() if path.name.isdigit()), key=_number)
+    order = [study.user, *(name for name in study.hospitals if name != study.user)]
+    if len(order) > len(volumes):
+        raise StudyError(
+            f"{study_file} names {len(order)} hospitals, the compose file has {len(volumes)}."
+            " Add services and volumes, or name fewer."
+        )
+    shutil.copy(study_file, federation / "study.toml")
+    folder = FederationFolder(federation / "enrolment")
+    if not folder.place.exists():
+        init_federation(folder, Place(hosts=(coordinator,), port=9092))
+        hospitals = make_hospitals(study, federation / "made", data_dir)
+        for name, volume in zip(order, volumes, strict=False):
+            enrol_site(folder, name)
+            _unpack(folder.kit(name), volume)
+            folder.kit(name).unlink()  # the key is the hospital's alone
+            data = hospitals[name].data
+            shutil.copy(data, volume / data.name)
+            _name_data(volume / "site.toml", data.name, dict(hospitals[name].columns))
+        shutil.rmtree(federation / "made")
+    for path in (federation, runs, *volumes):
+        for entry in (path, *path.rglob("*")):
+            os.chown(entry, USER, USER)
+
+
+def _number(volume: Path) -> int:
+    return int(volume.name)
+
+
+def _unpack(kit: Path, volume: Path) -> None:
+    """The kit's files themselves, without the folder around them."""
+    with tarfile.open(kit) as archive:
+        for member in archive.getmembers():
+            if content := archive.extractfile(member):  # None: a folder
+                path = volume / Path(member.name).name
+                path.write_bytes(content.read())
+                path.chmod(member.mode)
+
+
+def _name_data(site_file: Path, name: str, columns: dict[str, str]) -> None:
+    """Fill in what the kit leaves to the hospital."""
+    text = site_file.read_text(encoding="utf-8")
+    if SITE_TEMPLATE not in text:
+        raise StudyError(f"{site_file} is not the site file of a kit.")
+    table = tomli_w.dumps({"data": {"columns": columns}}) if columns else ""
+    text = text.replace(SITE_TEMPLATE, f'path = "{name}"') + "\n" + table
+    site_file.write_text(text, encoding="utf-8")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("study", help="a study file, or the name of one that comes along")
+    parser.add_argument("--coordinator", required=True, help="the name that sites dial")
+    parser.add_argument("--federation", type=Path, default=Path("/federation"))
+    parser.add_argument("--sites", type=Path, default=Path("/sites"))
+    parser.add_argument("--runs", type=Path, default=Path("/runs"))
+    parser.add_argument("--data-dir", type=Path, default=Path("/data"))
+    options = parser.parse_args(arguments)
+    try:
+        set_up(
+            study_path(options.study),
+            coordinator=options.coordinator,
+            federation=options.federation,
+            sites=options.sites,
+            runs=options.runs,
+            data_dir=options.data_dir,
+        )
+    except ErosionError as problem:
+        print(f"set-up: {problem}", file=sys.stderr)
+        return problem.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""`status.json`: what the coordinator is doing, for `erosion status` and a container's health."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from common.life_sign import LifeSign
+from common.rounds import RoundRecord
+from common.study import Study
+from server.plain_text import printable
+from server.result import Result
+
+
+class StatusFile:
+    """An observer that keeps the file; `waiting_for` is asked for whom the round waits."""
+
+    def __init__(self, path: Path, study: Study) -> None:
+        """Begin the file."""
+        self.waiting_for: Callable[[], Sequence[str]] = tuple
+        self._sign = LifeSign(
+            path,
+            live=lambda: {"waiting_for": list(self.waiting_for())},
+            study=study.name,
+            user=study.user,
+            phase="starting",
+            rounds=study.rounds,
+        )
+        self._connected: set[str] = set()
+        self._turned_away: dict[str, str] = {}  # the latest reason, by whom
+
+    def listening(self, study: Study, address: str, run_folder: str) -> None:
+        """The hospitals may come."""
+        self._sign.show(
+            phase="waiting for hospitals", address=address, missing=list(study.hospitals)
+        )
+
+    def joined(self, hospital: str, num_samples: int, missing: Sequence[str]) -> None:
+        """A hospital came."""
+        del num_samples
+        self._connected.add(hospital)
+        self._turned_away.pop(hospital, None)
+        self._show_hospitals()
+        self._sign.show(missing=list(missing))
+
+    def declined(self, hospital: str, reason: str) -> None:
+        """A hospital does not take part, or a stranger was turned away."""
+        self._connected.discard(hospital)
+        self._turned_away[printable(hospital, at_most=80)] = printable(reason)
+        while len(self._turned_away) > 50:
+            del self._turned_away[next(iter(self._turned_away))]
+        self._show_hospitals()
+
+    def left(self, hospital: str) -> None:
+        """A hospital went."""
+        self._connected.discard(hospital)
+        self._show_hospitals()
+
+    def arm_started(self, arm: str, rounds: int) -> None:
+        """An arm begins."""
+        del rounds
+        self._sign.show(phase="training", arm=arm, round=0, weights={})
+
+    def round_finished(self, record: RoundRecord) -> None:
+        """A round ended."""
+        self._sign.show(
+            round=record.round,
+            weights={
+                name: entry.weight_after
+                for name, entry in record.hospitals.items()
+                if entry.weight_after is not None
+            },
+            last_round={"outcome": record.outcome, "seconds": round(record.seconds, 3)},
+        )
+
+    def arm_finished(self, arm: str) -> None:
+        """An arm ended; if it was the last, the user's site measures the models now."""
+        del arm
+        self._sign.show(phase="between arms, or measuring the final models")
+
+    def finished(self, result: Result, run_folder: str) -> None:
+        """The study has a result."""
+        del run_folder
+        self._sign.end(phase="finished", verdict=result.verdict.text, ended=True)
+
+    def failed(self, reason: str) -> None:
+        """The study ended without a result."""
+        self._sign.end(phase="failed", reason=printable(reason), ended=True)
+
+    def _show_hospitals(self) -> None:
+        self._sign.show(connected=sorted(self._connected), turned_away=dict(self._turned_away))

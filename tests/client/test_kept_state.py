@@ -1,0 +1,208 @@
+"""What a hospital keeps between rounds, and that nothing can confuse it."""
+
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from client.hospital import Hospital
+from client.kept_state import KeptState, Place
+from client.site_file import Site, load_site
+from common import wire
+from common.errors import CheckpointError, SiteError
+from common.messages import EvaluateRequest, TrainRequest, TrainResult
+from common.study import Study
+from tests.client.small_study import make_site, make_study, twenty_patients
+
+DIM = 6
+PLACE = Place("0123456789abcdef" * 4, "ditto", "first run")
+ONE, TWO, THREE = ({"v": torch.tensor([float(n)])} for n in (1, 2, 3))
+
+
+def study() -> Study:
+    return make_study(
+        arms={
+            "ditto": {},
+            "apfl": {},
+            "scaffold": {},
+            "bias": {"algorithm": "fedavg", "own_parameters": ["output_bias"]},
+        },
+        training={"steps": 3, "batch_size": 4, "learning_rate": 0.01},
+    )
+
+
+def site(folder: Path, **keys: Any) -> Site:
+    return make_site(folder, twenty_patients(), compute={"state": folder / "state"}, **keys)
+
+
+def train(hospital: Hospital, arm: str, round_number: int, run: str = "run") -> TrainResult:
+    generator = torch.Generator().manual_seed(round_number)  # what the coordinator would send
+    parameters = 0.1 * torch.randn(DIM, generator=generator)
+    return hospital.train(TrainRequest(study(), arm, round_number, parameters, None, run))
+
+
+def personal(hospital: Hospital, arm: str, run: str = "run") -> torch.Tensor:
+    request = EvaluateRequest(study(), {arm: torch.full((DIM,), 0.1)}, None, run)
+    return hospital.evaluate(request).personal[arm]
+
+
+# -- By itself ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["file", "memory"])
+def kept(request: pytest.FixtureRequest, tmp_path: Path) -> KeptState:
+    return KeptState(tmp_path if request.param == "file" else None)
+
+
+def value(kept: KeptState, round_number: int, place: Place = PLACE) -> float | None:
+    found = kept.before(place, round_number)
+    return float(found["v"]) if found else None
+
+
+def test_a_round_starts_where_the_last_one_ended(kept: KeptState) -> None:
+    assert value(kept, 1) is None
+    kept.keep(PLACE, 1, {}, ONE)
+    kept.keep(PLACE, 2, ONE, TWO)
+    assert value(kept, 3) == 2.0
+
+
+def test_a_round_that_is_asked_for_again_starts_where_it_started(kept: KeptState) -> None:
+    kept.keep(PLACE, 1, {}, ONE)
+    assert value(kept, 1) is None
+    kept.keep(PLACE, 2, ONE, TWO)
+    assert value(kept, 2) == 1.0
+
+
+def test_a_round_that_this_site_missed_changes_nothing(kept: KeptState) -> None:
+    kept.keep(PLACE, 1, {}, ONE)
+    assert value(kept, 7) == 1.0
+
+
+def test_an_earlier_round_starts_afresh(kept: KeptState) -> None:
+    kept.keep(PLACE, 5, ONE, TWO)
+    assert value(kept, 3) is None
+
+
+def test_what_is_kept_belongs_to_one_study_arm_and_run(kept: KeptState) -> None:
+    kept.keep(PLACE, 1, {}, ONE)
+    for other in (
+        Place("f" * 64, PLACE.arm, PLACE.run),
+        Place(PLACE.study, "apfl", PLACE.run),
+        Place(PLACE.study, PLACE.arm, "second run"),
+    ):
+        assert value(kept, 2, other) is None
+    assert value(kept, 2) == 1.0
+
+
+def test_a_method_that_keeps_nothing_writes_nothing(tmp_path: Path) -> None:
+    KeptState(tmp_path).keep(PLACE, 1, {}, {})
+    assert not list(tmp_path.iterdir())
+
+
+def test_it_is_for_the_site_alone_to_read(tmp_path: Path) -> None:
+    KeptState(tmp_path).keep(PLACE, 1, {}, ONE)
+    (file,) = tmp_path.rglob("*.safetensors")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_a_damaged_file_is_told_of_with_the_remedy(tmp_path: Path) -> None:
+    KeptState(tmp_path).keep(PLACE, 1, {}, ONE)
+    (file,) = tmp_path.rglob("*.safetensors")
+    file.write_bytes(file.read_bytes()[:20])
+    with pytest.raises(CheckpointError, match=r"ditto\.safetensors cannot be read .* Delete it"):
+        KeptState(tmp_path).before(PLACE, 2)
+
+
+def test_a_folder_that_cannot_be_written_to_is_told_of_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("a file where the folder should be")
+    with pytest.raises(SiteError, match=r"compute\.state in the site file"):
+        KeptState(tmp_path / "state").keep(PLACE, 1, {}, ONE)
+
+
+@pytest.mark.parametrize(
+    ("text", "folder"), [("", "state"), ('[compute]\nstate = "elsewhere/kept"\n', "elsewhere/kept")]
+)
+def test_the_folder_is_relative_to_the_site_file(tmp_path: Path, text: str, folder: str) -> None:
+    file = tmp_path / "site.toml"
+    rest = '[data]\npath = "a.csv"\n[coordinator]\naddress = "127.0.0.1:1"\n'
+    file.write_text(f'name = "a"\n{text}{rest}')
+    assert load_site(file).compute.state == tmp_path / folder
+
+
+# -- At a hospital -----------------------------------------------------------------------------
+
+with_state = pytest.mark.parametrize("arm", ["ditto", "apfl", "scaffold", "bias"])
+
+
+@with_state
+def test_a_site_that_is_restarted_goes_on_as_if_it_had_not_been(arm: str, tmp_path: Path) -> None:
+    uninterrupted = Hospital(make_site(tmp_path, twenty_patients()))  # in memory
+    expected = [train(uninterrupted, arm, r) for r in (1, 2, 3)]
+    for round_number, before in enumerate(expected, start=1):
+        restarted = Hospital(site(tmp_path))
+        after = train(restarted, arm, round_number)
+        assert torch.equal(after.delta, before.delta)
+        assert all(
+            torch.equal(after.attachments[n], before.attachments[n]) for n in after.attachments
+        )
+        assert after.header.metrics == before.header.metrics
+    if arm != "scaffold":  # which has no personal model
+        assert torch.equal(personal(Hospital(site(tmp_path)), arm), personal(uninterrupted, arm))
+
+
+@with_state
+def test_a_repeated_round_gives_the_same_and_leaves_the_same(arm: str, tmp_path: Path) -> None:
+    hospital = Hospital(site(tmp_path))
+    train(hospital, arm, 1)
+    first = train(hospital, arm, 2)
+    second = train(hospital, arm, 2)
+    assert torch.equal(first.delta, second.delta)
+    once = Hospital(make_site(tmp_path, twenty_patients()))
+    train(once, arm, 1)
+    train(once, arm, 2)
+    assert torch.equal(train(hospital, arm, 3).delta, train(once, arm, 3).delta)
+
+
+def test_another_run_of_the_study_starts_afresh(tmp_path: Path) -> None:
+    hospital, fresh = Hospital(site(tmp_path)), Hospital(make_site(tmp_path, twenty_patients()))
+    for round_number in (1, 2, 3):
+        train(hospital, "bias", round_number, run="yesterday")
+    # It joins today's run late, in a round that yesterday's did not reach.
+    late = train(hospital, "bias", 5, run="today")
+    assert torch.equal(late.delta, train(fresh, "bias", 5, run="today").delta)
+
+
+def test_two_sites_may_share_a_folder(tmp_path: Path) -> None:
+    first, second = Hospital(site(tmp_path)), Hospital(site(tmp_path, name="b"))
+    train(first, "bias", 1)
+    train(second, "bias", 1)
+    expected = Hospital(make_site(tmp_path, twenty_patients()))
+    train(expected, "bias", 1)
+    assert torch.equal(train(first, "bias", 2).delta, train(expected, "bias", 2).delta)
+
+
+def test_own_parameters_are_in_no_message_that_leaves(tmp_path: Path) -> None:
+    hospital = Hospital(site(tmp_path))
+    for round_number in (1, 2):
+        record = wire.encode_train_result(train(hospital, "bias", round_number))
+        received = wire.decode_train_result(record)
+        assert received.delta[4:].tolist() == [0.0, 0.0]  # the biases
+        assert received.delta[:4].abs().min() > 0
+        assert not received.attachments
+
+
+def test_the_user_hands_its_personal_model_to_its_own_coordinator(tmp_path: Path) -> None:
+    hospital = Hospital(site(tmp_path))
+    train(hospital, "bias", 1)
+    train(hospital, "scaffold", 1)
+    received = torch.full((DIM,), 0.1)
+    request = EvaluateRequest(study(), {"bias": received, "scaffold": received}, None, "run")
+    result = hospital.evaluate(request)
+    assert set(result.personal) == {"bias"}  # scaffold's is what the coordinator has
+    assert torch.equal(result.personal["bias"][:4], received[:4])
+    assert not torch.equal(result.personal["bias"][4:], received[4:])
+    decoded = wire.decode_evaluate_result(wire.encode_evaluate_result(result))
+    assert torch.equal(decoded.personal["bias"], result.personal["bias"])
+    assert decoded.header == result.header

@@ -1,0 +1,120 @@
+"""Choosing settings and rounds by trials."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from common.choosing import choose, chosen
+from common.errors import RunError
+from common.messages import Metrics
+from common.rounds import RoundRecord
+from common.selection import Fold
+from common.study import Study
+from tests.client.small_study import make_study
+
+
+def study(**selection: Any) -> Study:
+    return make_study(
+        arms={"weight_erosion": {"size_penalty": 0.5}, "local": {}},
+        selection={
+            "folds": 2,
+            "candidates": {"weight_erosion": [{"distance_penalty": p} for p in (0.1, 0.2)]},
+            **selection,
+        },
+    )
+
+
+def records(*losses: float | None, patients: int = 10) -> list[RoundRecord]:
+    """A trial whose user had these log losses after 0, 1, 2, ... rounds."""
+
+    def metrics(loss: float) -> Metrics:
+        return Metrics(
+            num_samples=patients,
+            accuracy=0.5,
+            majority_accuracy=0.5,
+            auroc=None,
+            brier=0.5,
+            log_loss=loss,
+        )
+
+    return [
+        RoundRecord("x", number, "done", "", {}, metrics(loss) if loss is not None else None)
+        for number, loss in enumerate(losses, start=1)
+    ]
+
+
+class Trials:
+    """Answers each trial with what was prepared for it, and remembers the trials."""
+
+    def __init__(self, *prepared: list[RoundRecord]) -> None:
+        self.prepared, self.seen = iter(prepared), list[Study]()
+
+    def __call__(self, trial: Study, num_rounds: int) -> Sequence[RoundRecord]:
+        assert num_rounds == trial.rounds + 1
+        self.seen.append(trial)
+        return next(self.prepared)
+
+
+def test_the_candidate_and_the_round_with_the_least_mean_loss_are_chosen() -> None:
+    trials = Trials(
+        records(9.0, 0.5, 0.4, 0.6, patients=10),  # distance_penalty = 0.1, the first fold
+        records(9.0, 0.5, 0.7, 0.6, patients=30),
+        records(9.0, 0.6, 0.6, 0.2, patients=10),  # distance_penalty = 0.2
+        records(9.0, 0.6, 0.3, 0.6, patients=30),
+    )
+    choice = choose(study(), "weight_erosion", trials)
+    # After two rounds: (10 * 0.4 + 30 * 0.7) / 40 and (10 * 0.6 + 30 * 0.3) / 40, the least of all.
+    assert choice.tried[0] == pytest.approx((0.5, 0.625, 0.6))
+    assert choice.tried[1] == pytest.approx((0.6, 0.375, 0.5))
+    assert (choice.settings, choice.rounds) == ({"distance_penalty": 0.2}, 2)
+    assert choice.log_loss == pytest.approx(0.375)
+
+
+def test_each_trial_holds_out_one_fold_and_has_a_candidates_settings() -> None:
+    trials = Trials(*[records(1.0, 1.0, 1.0, 1.0)] * 4)
+    choose(study(), "weight_erosion", trials)
+    folds = [Fold(number=0, of=2), Fold(number=1, of=2)]
+    assert [trial.fold for trial in trials.seen] == folds * 2
+    penalties = [trial.arms["weight_erosion"].distance_penalty for trial in trials.seen]  # type: ignore[union-attr]
+    assert penalties == [0.1, 0.1, 0.2, 0.2]
+    for trial in trials.seen:
+        assert list(trial.arms) == ["weight_erosion"]
+        assert trial.arms["weight_erosion"].size_penalty == 0.5  # type: ignore[union-attr]
+        assert trial.selection is None
+
+
+def test_validation_holds_out_the_first_fold_alone() -> None:
+    trials = Trials(records(1.0, 0.3, 0.2, 0.4))
+    choice = choose(study(method="validation", folds=4), "local", trials)
+    assert [trial.fold for trial in trials.seen] == [Fold(number=0, of=4)]
+    assert (choice.settings, choice.rounds) == ({}, 2)
+
+
+def test_of_equals_the_first_candidate_and_the_fewest_rounds_are_taken() -> None:
+    choice = choose(study(), "weight_erosion", Trials(*[records(1.0, 0.5, 0.5, 0.5)] * 4))
+    assert (choice.settings, choice.rounds) == ({"distance_penalty": 0.1}, 1)
+
+
+def test_a_round_that_was_not_measured_in_every_fold_cannot_be_chosen() -> None:
+    trials = Trials(records(1.0, 0.1, 0.5, None), records(1.0, None, 0.5, 0.1))
+    assert choose(study(), "local", trials).rounds == 2
+    with pytest.raises(RunError, match="settings of local cannot be chosen"):
+        choose(study(), "local", Trials(records(), records()))
+
+
+def test_the_chosen_study_leaves_nothing_open() -> None:
+    before = study()
+    trials = Trials(*[records(1.0, 0.5, 0.5, 0.5)] * 6)
+    after = chosen(before, {arm: choose(before, arm, trials) for arm in before.arms})
+    assert after.selection is None
+    assert after.arms["weight_erosion"].distance_penalty == 0.1  # type: ignore[union-attr]
+    assert after.arms["local"] == before.arms["local"]
+    assert (after.rounds, after.evaluation) == (before.rounds, before.evaluation)
+
+
+def test_without_a_selection_the_study_stays_as_it_is() -> None:
+    plain = make_study()
+    choices = {arm: choose(plain, arm, Trials()) for arm in plain.arms}
+    assert [choice.rounds for choice in choices.values()] == [plain.rounds] * 2
+    assert chosen(plain, choices) is plain

@@ -1,0 +1,123 @@
+"""Evidence erosion by hand."""
+
+import math
+
+import pytest
+import torch
+
+from common.algorithm import Step
+from common.algorithms.evidence_erosion import EvidenceErosion, EvidenceErosionState
+from common.cohort import MemoryCohort, Update
+from common.own_parameters import local_round
+from tests.common.contexts import context
+from tests.common.local_works import U, along, layout, work
+
+
+def update(agent: str, *delta: float, noise: float, num_samples: int = 10) -> Update:
+    return Update(agent, 1, torch.tensor(delta), num_samples, 10, {"noise": torch.tensor([noise])})
+
+
+OWN = update("own", 1.0, 0.0, noise=1.0)
+PEER = update("peer", 1.0, 4.0, noise=2.0, num_samples=20)  # D = 16
+
+
+def course(arm: EvidenceErosion, *cohorts: MemoryCohort) -> list[Step[EvidenceErosionState]]:
+    algorithm = arm.build(context(rounds=4))
+    state, steps = algorithm.init(2), []
+    for each in cohorts:
+        steps.append(algorithm.update(state, each))
+        state = steps[-1].state
+    return steps
+
+
+def test_distance_counts_only_beyond_what_noise_explains() -> None:
+    (step,) = course(EvidenceErosion(), MemoryCohort(OWN, {"peer": PEER}))
+    # b^2 = 16 - (1 + 1) (2 + 1) = 10; alpha = 20/10 / (1 + 2 * 10 / 2) = 2 / 11
+    assert step.weights["peer"] == pytest.approx(2 / 11)
+    # (0 + 2/11 * 4) / (1 + 2/11) = 8 / 13
+    assert step.delta.tolist() == pytest.approx([1.0, 8 / 13])
+
+
+def test_a_hospital_without_evidence_against_it_counts_by_its_patients() -> None:
+    noisy = update("peer", 1.0, 4.0, noise=7.0, num_samples=30)  # 16 <= 2 (7 + 1)
+    (step,) = course(EvidenceErosion(), MemoryCohort(OWN, {"peer": noisy}))
+    assert step.weights["peer"] == pytest.approx(3.0)
+
+
+def test_distances_and_noises_are_averaged_over_the_rounds() -> None:
+    closer = update("peer", 1.0, 2.0, noise=1.0, num_samples=20)  # D = 4
+    quieter = update("own", 1.0, 0.0, noise=0.5)
+    _, step = course(
+        EvidenceErosion(),
+        MemoryCohort(OWN, {"peer": PEER}),
+        MemoryCohort(quieter, {"peer": closer}),
+    )
+    # D = 0.7 * 16 + 0.3 * 4 = 12.4; s_i = 0.7 * 2 + 0.3 * 1 = 1.7; s_0 = 0.7 + 0.15 = 0.85
+    squared_bias = 12.4 - 2 * (1.7 + 0.85)
+    assert step.weights["peer"] == pytest.approx(2 / (1 + 2 * squared_bias / 1.7))
+
+
+def test_the_decay_ends_at_exp_minus_rho() -> None:
+    cohort = MemoryCohort(OWN, {"peer": update("peer", 1.0, 0.0, noise=1.0)})
+    steps = course(EvidenceErosion(decay=2.4), *[cohort] * 4)
+    expected = [math.exp(-2.4 * r / 4) for r in (1, 2, 3, 4)]
+    assert [step.weights["peer"] for step in steps] == pytest.approx(expected)
+
+
+def test_a_hospital_without_noise_must_agree_exactly() -> None:
+    silent = {
+        "peer": update("peer", 1.0, 4.0, noise=0.0),
+        "twin": update("twin", 1.0, 0.0, noise=0.0),
+    }
+    (step,) = course(EvidenceErosion(), MemoryCohort(OWN, silent))
+    assert step.weights["peer"] == 0.0
+    assert step.weights["twin"] == 1.0
+
+
+def test_an_absent_hospital_keeps_its_averages() -> None:
+    first, second = course(EvidenceErosion(), MemoryCohort(OWN, {"peer": PEER}), MemoryCohort(OWN))
+    assert second.state.squared_distances == first.state.squared_distances
+    assert second.state.noises["peer"] == first.state.noises["peer"]
+
+
+def test_an_update_of_the_user_that_is_zero_still_has_distances() -> None:
+    nothing = update("own", 0.0, 0.0, noise=1.0)
+    (step,) = course(
+        EvidenceErosion(), MemoryCohort(nothing, {"peer": update("peer", 0.0, 4.0, noise=2.0)})
+    )
+    assert step.weights["peer"] == pytest.approx(1 / 11)
+
+
+# -- At the hospital -----------------------------------------------------------------------------
+
+
+def test_the_noise_is_that_of_two_halves_without_the_bias() -> None:
+    arm = EvidenceErosion()
+    # One patient of each class, so each half is one patient, and base rates are even: the halves
+    # end at 0.5 U and -0.5 U. Half their difference is 0.5 U, without the bias (-0.5, 0.5).
+    outcome = local_round(arm, work(labels=(0, 1)), layout)
+    assert outcome.attachments["noise"].tolist() == pytest.approx([0.5])
+    assert along(outcome.delta) == 0.0
+    assert outcome.samples_seen == 2
+
+
+def test_with_no_own_parameters_the_noise_has_the_bias_in_it() -> None:
+    outcome = EvidenceErosion(own_parameters=()).train(work(labels=(0, 1)))
+    assert outcome.attachments["noise"].tolist() == pytest.approx([1.0])  # |0.5 U|^2
+
+
+def test_equal_halves_have_no_noise() -> None:
+    outcome = local_round(EvidenceErosion(own_parameters=()), work(labels=(1,) * 6), layout)
+    assert outcome.attachments["noise"].tolist() == [0.0]
+    assert outcome.delta.tolist() == pytest.approx((0.5 * U).tolist())
+
+
+def test_the_halves_are_drawn_anew_in_each_round() -> None:
+    labels = (0, 1, 1, 1, 0, 1)
+    noises = {
+        local_round(EvidenceErosion(), work(labels=labels, round=r), layout)
+        .attachments["noise"]
+        .item()
+        for r in range(1, 9)
+    }
+    assert len(noises) > 1

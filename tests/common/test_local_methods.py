@@ -1,0 +1,271 @@
+"""Methods that change what a hospital does in a round, by hand (see `local_works`)."""
+
+from dataclasses import replace
+from math import exp, log1p
+
+import pytest
+import torch
+
+from common.algorithms.apfl import Apfl
+from common.algorithms.ditto import Ditto
+from common.algorithms.ensemble import Ensemble
+from common.algorithms.fedavg import FedAvg
+from common.algorithms.fedfomo import FedFomo
+from common.algorithms.fedprox import FedProx
+from common.algorithms.fine_tuning import FineTuning
+from common.algorithms.local import Local
+from common.algorithms.model_averaging import ModelAveraging
+from common.algorithms.own_model import OwnModelState
+from common.algorithms.scaffold import Scaffold
+from common.cohort import MemoryCohort, Update
+from common.learning.training import Training
+from common.local_work import Tensors
+from tests.common.contexts import CONTEXT
+from tests.common.local_works import DIM, U, along, work
+
+TWO_STEPS = {"steps": 2}
+STEP_AT_HALF = 1 / (1 + exp(2))  # s at t = 0.5: 0.1192
+
+
+def update(agent: str, t: float, **attachments: torch.Tensor) -> Update:
+    return Update(agent, 1, t * U, 10, 10, attachments)
+
+
+def cohort(own: Update, *others: Update) -> MemoryCohort:
+    return MemoryCohort(own, {other.agent: other for other in others})
+
+
+# -- FedProx -------------------------------------------------------------------------------------
+
+
+def test_fedprox_pulls_the_second_step_back() -> None:
+    outcome = FedProx(proximal_weight=0.4).train(work(training=TWO_STEPS))
+    # from t = 0: + 0.5, without a pull yet; then + 0.1192 - 0.4 * 0.5
+    assert along(outcome.delta) == pytest.approx(0.5 + STEP_AT_HALF - 0.2)
+
+
+def test_fedprox_with_mu_0_is_fedavg() -> None:
+    task = work(0.1, (1, 0, 1, 1, 0), training={"steps": 7, "batch_size": 2})
+    without = FedProx(proximal_weight=0.0).train(task)
+    assert torch.equal(without.delta, FedAvg().train(task).delta)
+
+
+# -- Fine-tuning ---------------------------------------------------------------------------------
+
+
+def test_fine_tuning_predicts_after_a_round_of_local_training_more() -> None:
+    task = work(0.5)
+    assert along(FineTuning().personal(task)) == pytest.approx(0.5 + STEP_AT_HALF)
+    twice = FineTuning(tuning_rounds=2).personal(task)
+    after_one = 0.5 + STEP_AT_HALF
+    assert along(twice) == pytest.approx(after_one + 1 / (1 + exp(4 * after_one)))
+
+
+def test_fine_tuning_does_not_change_what_is_shared() -> None:
+    task = work(0.5)
+    assert torch.equal(FineTuning().train(task).delta, FedAvg().train(task).delta)
+
+
+# -- Ditto ---------------------------------------------------------------------------------------
+
+
+def test_dittos_personal_model_is_pulled_to_the_common_one() -> None:
+    task = work(0.0, kept={"personal": 0.5 * U})
+    ditto = Ditto(proximal_weight=0.4)
+    outcome = ditto.train(task)
+    assert along(ditto.personal(task)) == 0.5
+    # v: 0.5 + 0.1192 - 0.4 (0.5 - 0); w: 0 + 0.5, as in FedAvg
+    assert along(outcome.keep["personal"]) == pytest.approx(0.5 + STEP_AT_HALF - 0.2)
+    assert along(outcome.delta) == pytest.approx(0.5)
+
+
+def test_ditto_with_lambda_0_is_local_training() -> None:
+    task = work(0.2, (1, 0, 1, 1, 0), training={"steps": 3, "batch_size": 2})
+    local = task.received
+    kept: Tensors = {}
+    for round_number in (1, 2, 3):
+        now = replace(task, round=round_number)
+        local = local + Local().train(replace(now, received=local)).delta
+        # Whatever the common model does meanwhile does not matter.
+        kept = (
+            Ditto(proximal_weight=0.0).train(replace(now, received=task.received, kept=kept)).keep
+        )
+    assert torch.equal(kept["personal"], local)
+
+
+def test_only_the_user_trains_a_personal_model() -> None:
+    for method in (Ditto(), Apfl(), ModelAveraging()):
+        assert not method.train(work(is_user=False, labels=(1, 0, 1, 0))).keep
+
+
+# -- APFL ----------------------------------------------------------------------------------------
+
+
+def test_a_step_of_apfl() -> None:
+    task = work(
+        training={"learning_rate": 0.1}, kept={"local": 0.5 * U, "mixing": torch.tensor([0.5])}
+    )
+    apfl = Apfl()
+    assert along(apfl.personal(task)) == 0.25  # 0.5 * 0.5 + 0.5 * 0
+    outcome = apfl.train(task)
+    # the mixture is at t = 0.25, where s = 1 / (1 + e) = 0.2689; w is at 0, where s = 0.5
+    s = 1 / (1 + exp(1))
+    assert along(outcome.delta) == pytest.approx(0.1 * 0.5)
+    assert along(outcome.keep["local"]) == pytest.approx(0.5 + 0.1 * 0.5 * s)
+    # the slope in a is <-s U, (0.5 - 0) U> = -2 s
+    assert outcome.keep["mixing"].item() == pytest.approx(0.5 + 0.1 * 2 * s)
+
+
+def test_apfl_keeps_the_mixture_within_0_and_1() -> None:
+    kept = {"local": 0.5 * U, "mixing": torch.tensor([0.5])}
+    assert Apfl().train(work(kept=kept)).keep["mixing"].item() == 1.0  # 0.5 + 0.54, cut
+
+
+@pytest.mark.parametrize("mixing", [0.0, 1.0])
+def test_apfl_with_a_fixed_mixture_is_fedavg_or_local_training(mixing: float) -> None:
+    apfl = Apfl(mixing=mixing, adaptive=False)
+    task = work(0.2, (1, 0, 1, 1, 0), training={"steps": 3, "batch_size": 2})
+    outcome = apfl.train(task)
+    torch.testing.assert_close(outcome.delta, FedAvg().train(task).delta)
+    common = 0.7 * U  # the coordinator's, by the next round
+    personal = apfl.personal(replace(task, received=common, kept=outcome.keep))
+    expected = common if mixing == 0 else task.received + Local().train(task).delta
+    torch.testing.assert_close(personal, expected)
+
+
+# -- SCAFFOLD ------------------------------------------------------------------------------------
+
+
+def test_a_step_of_scaffold_and_its_control_variate() -> None:
+    task = work(
+        training={"learning_rate": 0.5},
+        kept={"control": 0.2 * U},
+        enclosed={"mean_control": 0.3 * U},
+    )
+    outcome = Scaffold().train(task)
+    # g = -0.5 U, so the step is -0.5 (-0.5 - 0.2 + 0.3) U
+    assert along(outcome.delta) == pytest.approx(0.2)
+    # c_i+ = 0.2 - 0.3 + (0 - 0.2) / (1 * 0.5), which is g, as it should be with one step
+    assert along(outcome.keep["control"]) == pytest.approx(-0.5)
+    assert torch.equal(outcome.attachments["control"], outcome.keep["control"])
+
+
+def test_scaffold_without_control_variates_is_fedavg() -> None:
+    task = work(0.2, (1, 0, 1, 1, 0), training={"steps": 3, "batch_size": 2})
+    assert torch.equal(Scaffold().train(task).delta, FedAvg().train(task).delta)
+
+
+def test_scaffolds_coordinator_encloses_the_mean_of_the_last_control_variates() -> None:
+    algorithm = Scaffold().build(CONTEXT)
+    state = algorithm.init(DIM)
+    assert not algorithm.encloses(state)
+    first = algorithm.update(
+        state, cohort(update("a", 1.0, control=1.0 * U), update("b", 3.0, control=3.0 * U))
+    )
+    assert along(first.delta) == 2.0
+    assert along(algorithm.encloses(first.state)["mean_control"]) == 2.0
+    # b is away: its last control variate still counts
+    second = algorithm.update(first.state, cohort(update("a", 1.0, control=5.0 * U)))
+    assert along(algorithm.encloses(second.state)["mean_control"]) == 4.0
+    assert not algorithm.encloses_for_user(second.state)
+
+
+@pytest.mark.parametrize("settings", [{"optimizer": "adam"}, {"momentum": 0.9}])
+@pytest.mark.parametrize("method", [Scaffold(), Apfl()])
+def test_methods_of_plain_sgd_refuse_other_steps(
+    method: Scaffold | Apfl, settings: dict[str, object]
+) -> None:
+    training = Training.model_validate({"steps": 2, **settings})
+    problem = method.problem_with_training(training)
+    assert problem is not None
+    assert "write optimizer = 'sgd'" in problem
+    assert method.problem_with_training(Training(steps=2)) is None
+
+
+# -- Model averaging of two ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("local", "common"), [(-1.0, 1.0), (0.0, -1.0), (2.0, 0.0), (-0.5, 2.0)])
+def test_the_average_that_predicts_the_held_out_patients_best_is_chosen(
+    local: float, common: float
+) -> None:
+    # As many patients of each class and no feature to tell them apart: t = 0 is best.
+    task = work(common, (0, 1) * 4, kept={"local": local * U})
+    assert along(ModelAveraging().personal(task)) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_the_local_model_is_trained_alone_and_without_the_held_out_patients() -> None:
+    task = work(0.0, (1,) * 8, kept={"local": 0.5 * U}, training={"batch_size": 8})
+    outcome = ModelAveraging(validation_share=0.25).train(task)
+    assert along(outcome.keep["local"]) == pytest.approx(0.5 + STEP_AT_HALF)
+    assert along(outcome.delta) == pytest.approx(0.5)
+    assert outcome.samples_seen == 6  # of 8
+
+
+# -- FedFomo -------------------------------------------------------------------------------------
+
+
+def test_fedfomo_moves_towards_those_who_predict_better() -> None:
+    task = work(
+        0.5,
+        (1,) * 4,
+        round=2,
+        kept={"base": 0.0 * U},
+        enclosed={"others": torch.stack([0.5 * U, -1.5 * U])},  # they are at 1 and at -1
+    )
+    # Losses at 0, 0.5, 1 and -1 are log(1 + exp(-4 t)); the distances from 0 are 1, 2 and 2.
+    own, better = (log1p(1) - log1p(exp(-2))) / 1, (log1p(1) - log1p(exp(-4))) / 2
+    w_own, w_better = own / (own + better), better / (own + better)  # 0.6265, 0.3735
+    moved = w_own * 0.5 + w_better * 1.0
+    assert along(FedFomo().personal(task)) == pytest.approx(moved, abs=1e-6)
+    outcome = FedFomo().train(task)
+    assert outcome.attachments["shares"].tolist() == pytest.approx([w_own, w_better, 0.0])
+    assert along(outcome.keep["base"]) == pytest.approx(moved, abs=1e-6)
+    # one step of local training from there
+    assert along(outcome.delta) == pytest.approx(moved + 1 / (1 + exp(4 * moved)) - 0.5, abs=1e-6)
+
+
+def test_fedfomo_goes_back_where_nothing_was_better() -> None:
+    task = work(-0.5, (1,) * 4, round=2, kept={"base": 0.0 * U})
+    assert along(FedFomo().personal(task)) == 0.0
+
+
+def test_fedfomos_weights_are_those_that_the_user_found() -> None:
+    algorithm = FedFomo().build(CONTEXT)
+    state = OwnModelState({"b": U, "c": U})
+    shares = torch.tensor([0.5, 0.25, 0.25])
+    step = algorithm.update(
+        state, cohort(update("a", 1.0, shares=shares), update("b", 1.0), update("d", 1.0))
+    )
+    assert step.weights == {"a": 1.0, "b": 0.5, "d": 0.0}
+    only_c = torch.tensor([0.0, 0.0, 1.0])  # who is away in this round
+    step = algorithm.update(state, cohort(update("a", 1.0, shares=only_c), update("b", 1.0)))
+    assert step.weights == {"a": 1.0, "b": 0.0}
+
+
+# -- Ensembles -----------------------------------------------------------------------------------
+
+
+def test_the_others_models_are_enclosed_as_seen_from_the_users() -> None:
+    algorithm = Ensemble().build(CONTEXT)
+    first = algorithm.update(
+        algorithm.init(DIM), cohort(update("a", 1.0), update("b", 3.0), update("c", 4.0))
+    )
+    # The user is at 1 now, b at 3, c at 4.
+    assert [along(row) for row in algorithm.encloses_for_user(first.state)["others"]] == [2.0, 3.0]
+    # b moves on to 3.5, that is 2.5 from where the user was; c is away and stays at 4.
+    second = algorithm.update(first.state, cohort(update("a", 0.5), update("b", 2.5)))
+    assert along(second.delta) == 0.5
+    assert [along(row) for row in algorithm.encloses_for_user(second.state)["others"]] == [2.0, 2.5]
+    assert not algorithm.encloses(second.state)
+
+
+def test_a_member_of_an_ensemble_trains_its_own_model() -> None:
+    outcome = Ensemble().train(work(9.0, kept={"local": 0.5 * U}))
+    assert along(outcome.keep["local"]) == pytest.approx(0.5 + STEP_AT_HALF)
+    assert along(outcome.delta) == pytest.approx(0.5 + STEP_AT_HALF - 9.0)
+
+
+def test_an_ensemble_predicts_with_all_its_members() -> None:
+    personal = Ensemble().personal(work(0.5, enclosed={"others": torch.stack([0.5 * U, -1.5 * U])}))
+    assert [along(row) for row in personal] == [0.5, 1.0, -1.0]

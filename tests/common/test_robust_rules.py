@@ -1,0 +1,397 @@
+"""Byzantine-robust rules: by hand, against Flower's own or numpy, and with too few hospitals."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.server.strategy.aggregate import (
+    aggregate_krum,
+    aggregate_median,
+    aggregate_trimmed_avg,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from common.algorithms import REGISTRY
+from common.cohort import MemoryCohort, Update
+from common.errors import StudyError
+from common.settings import validate
+from common.study import Study
+from tests.client.small_study import make_study
+from tests.common.contexts import CONTEXT
+from tests.common.hand_sized import cohort, course, of_values, update
+
+RULES = ("krum", "multi_krum", "coordinate_median", "trimmed_mean", "geometric_median")
+Vectors = NDArray[np.float32]  # (n, dim), own first
+
+
+def step_of(name: str, hospitals: MemoryCohort, **parameters: Any) -> Any:
+    [step] = course(REGISTRY[name](algorithm=name, **parameters).build(CONTEXT), hospitals)
+    return step
+
+
+def random_vectors(seed: int, num_hospitals: int, dim: int = 7) -> Vectors:
+    return np.random.default_rng(seed).normal(1.0, 1.0, (num_hospitals, dim)).astype(np.float32)
+
+
+def cohort_of(vectors: Vectors) -> MemoryCohort:
+    updates = [Update(f"h{i:02}", 1, torch.from_numpy(v), 10, 10) for i, v in enumerate(vectors)]
+    return MemoryCohort(updates[0], {u.agent: u for u in updates[1:]})
+
+
+def flower(vectors: Vectors) -> list[tuple[list[NDArray[Any]], int]]:
+    """The same updates as Flower's aggregators take them."""
+    return [([vector], 10) for vector in vectors]
+
+
+seeds = given(seed=st.integers(0, 2**32 - 1), num_hospitals=st.integers(5, 11))
+
+
+# -- Krum and Multi-Krum -------------------------------------------------------------------------
+
+
+def test_krum_follows_the_hospital_with_the_nearest_neighbours() -> None:
+    # n = 5, f = 1: the score is the sum of squares to the 2 nearest.
+    # own 0: 1 + 4 = 5; a 1: 1 + 1 = 2; b 2: 1 + 4 = 5; c 9: 49 + 64; d 30: far
+    step = step_of("krum", of_values(0.0, 1.0, 2.0, 9.0, 30.0), num_byzantine=1)
+    assert step.delta.tolist() == [1.0]
+    assert step.weights == {"own": 0.0, "a": 1.0, "b": 0.0, "c": 0.0, "d": 0.0}
+
+
+def test_krum_prefers_the_user_where_scores_are_equal() -> None:
+    # n = 3, f = 0: one neighbour each; own and a are each other's.
+    step = step_of("krum", of_values(1.0, 2.0, 9.0))
+    assert step.delta.tolist() == [1.0]
+    assert step.weights == {"own": 1.0, "a": 0.0, "b": 0.0}
+
+
+def test_auto_tolerates_as_many_as_the_round_allows() -> None:
+    # n = 5: f = 1; with f = 0 three neighbours would count and b's 4 + 1 + 49 beat own's 1 + 4 + 81
+    hospitals = of_values(0.0, 1.0, 2.0, 9.0, 30.0)
+    assert step_of("krum", hospitals).weights == step_of("krum", hospitals, num_byzantine=1).weights
+
+
+def test_multi_krum_averages_the_best() -> None:
+    # Scores with n = 5, f = 1: own 5, a 2, b 5, c 113, d 1225
+    hospitals = of_values(0.0, 1.0, 2.0, 9.0, 30.0)
+    two = step_of("multi_krum", hospitals, num_byzantine=1, num_selected=2)
+    assert two.delta.tolist() == [0.5]  # a and, before b with the same score, the user
+    auto = step_of("multi_krum", hospitals, num_byzantine=1)  # n - f = 4
+    assert auto.delta.tolist() == [3.0]
+    assert auto.weights == {"own": 1.0, "a": 1.0, "b": 1.0, "c": 1.0, "d": 0.0}
+
+
+@seeds
+def test_krum_agrees_with_flowers(seed: int, num_hospitals: int) -> None:
+    vectors = random_vectors(seed, num_hospitals)
+    f = (num_hospitals - 3) // 2
+    expected = aggregate_krum(flower(vectors), num_malicious=f, to_keep=0)[0]
+    np.testing.assert_array_equal(step_of("krum", cohort_of(vectors)).delta.numpy(), expected)
+
+
+@seeds
+def test_multi_krum_agrees_with_flowers(seed: int, num_hospitals: int) -> None:
+    vectors = random_vectors(seed, num_hospitals)
+    expected = aggregate_krum(flower(vectors), num_malicious=1, to_keep=num_hospitals - 1)[0]
+    step = step_of("multi_krum", cohort_of(vectors), num_byzantine=1)
+    np.testing.assert_allclose(step.delta.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+# -- Coordinate by coordinate --------------------------------------------------------------------
+
+
+def test_the_median_of_each_coordinate() -> None:
+    hospitals = cohort(update("own", 1.0, 9.0), update("a", 2.0, -5.0), update("b", 50.0, 4.0))
+    step = step_of("coordinate_median", hospitals)
+    assert step.delta.tolist() == [2.0, 4.0]  # a's, b's
+    assert step.weights == {"own": 0.0, "a": 1.0, "b": 1.0}  # the user's value was never taken
+
+
+def test_the_median_of_an_even_number_is_between_the_middle_two() -> None:
+    step = step_of("coordinate_median", of_values(1.0, 2.0, 4.0, 90.0))
+    assert step.delta.tolist() == [3.0]
+
+
+def test_the_trimmed_mean_drops_both_ends() -> None:
+    hospitals = cohort(
+        update("own", 1.0, 1.0),
+        update("a", 2.0, 7.0),
+        update("b", 6.0, -8.0),
+        update("c", 70.0, 3.0),
+    )
+    step = step_of("trimmed_mean", hospitals)
+    assert step.delta.tolist() == [4.0, 2.0]  # (2 + 6) / 2, (1 + 3) / 2
+    # own was kept in the second coordinate, a in the first, b in the first, c in the second
+    assert step.weights == {"own": 1.0, "a": 1.0, "b": 1.0, "c": 1.0}
+
+
+@seeds
+def test_the_median_agrees_with_flowers(seed: int, num_hospitals: int) -> None:
+    vectors = random_vectors(seed, num_hospitals)
+    step = step_of("coordinate_median", cohort_of(vectors))
+    [expected] = aggregate_median(flower(vectors))
+    np.testing.assert_allclose(step.delta.numpy(), expected, rtol=1e-6)
+
+
+@seeds
+def test_the_trimmed_mean_agrees_with_flowers(seed: int, num_hospitals: int) -> None:
+    vectors = random_vectors(seed, num_hospitals)
+    step = step_of("trimmed_mean", cohort_of(vectors), num_byzantine=2)
+    [expected] = aggregate_trimmed_avg(flower(vectors), 2.01 / num_hospitals)
+    np.testing.assert_allclose(step.delta.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_vector_of_many_blocks_is_done_to_its_end() -> None:
+    vectors = random_vectors(5, 5, dim=300_001)
+    step = step_of("coordinate_median", cohort_of(vectors))
+    np.testing.assert_array_equal(step.delta.numpy(), np.median(vectors, axis=0))
+
+
+# -- Geometric median ----------------------------------------------------------------------------
+
+
+def rfa(vectors: Vectors, importance: NDArray[np.float64], steps: int, nu: float) -> Any:
+    """Pillutla et al., Algorithm 2, with the vectors themselves."""
+    wide = vectors.astype(np.float64)
+    v = importance @ wide / importance.sum()
+    for _ in range(steps):
+        beta = importance / np.maximum(nu, np.linalg.norm(wide - v, axis=1))
+        v = beta @ wide / beta.sum()
+    return v
+
+
+def test_one_weiszfeld_step_by_hand() -> None:
+    # From the mean 4 the distances are 4, 3, 7; weights 1/4, 1/3, 1/7 = 21, 28, 12 of 84.
+    step = step_of("geometric_median", of_values(0.0, 1.0, 11.0), steps=1)
+    assert step.delta.tolist() == pytest.approx([(28 * 1 + 12 * 11) / 61])
+    assert step.weights == pytest.approx({"own": 1.0, "a": 28 / 21, "b": 12 / 21})
+
+
+@seeds
+def test_the_geometric_median_agrees_with_the_papers_algorithm(
+    seed: int, num_hospitals: int
+) -> None:
+    vectors = random_vectors(seed, num_hospitals)
+    step = step_of("geometric_median", cohort_of(vectors))
+    expected = rfa(vectors, np.ones(num_hospitals), 3, 1e-6)
+    np.testing.assert_allclose(step.delta.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_geometric_median_can_count_samples() -> None:
+    hospitals = cohort(
+        update("own", 0.0, num_samples=1),
+        update("a", 1.0, num_samples=2),
+        update("b", 11.0, num_samples=7),
+    )
+    step = step_of("geometric_median", hospitals, steps=2, weighting="samples")
+    expected = rfa(np.array([[0], [1], [11]], np.float32), np.array([1.0, 2.0, 7.0]), 2, 1e-6)
+    assert step.delta.tolist() == pytest.approx(expected.tolist())
+
+
+def test_a_far_outlier_cannot_carry_the_geometric_median_away() -> None:
+    step = step_of("geometric_median", of_values(0.0, 1.0, 2.0, 1e6), steps=50)
+    assert 0.0 <= float(step.delta) <= 2.1
+
+
+# -- Centered clipping ---------------------------------------------------------------------------
+
+
+def test_centered_clipping_pulls_in_what_is_far_from_the_last_aggregate() -> None:
+    algorithm = REGISTRY["centered_clipping"](algorithm="centered_clipping", radius=5.0)  # type: ignore[call-arg]
+    hospitals = cohort(update("own", 3.0, 0.0), update("a", 0.0, 4.0), update("b", 6.0, 8.0))
+    first, second = course(algorithm.build(CONTEXT), hospitals, hospitals)
+    # From v = 0 only b, at distance 10, is halved: ((3, 0) + (0, 4) + (3, 4)) / 3
+    assert first.delta.tolist() == pytest.approx([2.0, 8 / 3])
+    assert first.weights == pytest.approx({"own": 1.0, "a": 1.0, "b": 0.5})
+    # From (2, 8/3): b is at |(4, 16/3)| = 20/3, its factor 3/4; the others' distances are below 5:
+    # v + ((1, -8/3) + (-2, 4/3) + .75 (4, 16/3)) / 3 = (2, 8/3) + (2, 8/3) / 3
+    assert second.delta.tolist() == pytest.approx([8 / 3, 32 / 9])
+
+
+def test_each_step_starts_from_the_result_of_the_last() -> None:
+    hospitals = cohort(update("own", 3.0, 0.0), update("a", 0.0, 4.0), update("b", 6.0, 8.0))
+    step = step_of("centered_clipping", hospitals, radius=5.0, steps=2)
+    assert step.delta.tolist() == pytest.approx([8 / 3, 32 / 9])
+
+
+def test_around_the_users_own_update_nothing_gets_further_than_the_radius() -> None:
+    # own + (0 + 1 + (-2) + 2) / 4, each pulled in to 2
+    step = step_of("centered_clipping", of_values(5.0, 6.0, -5.0, 105.0), radius=2.0, centre="own")
+    assert step.delta.tolist() == pytest.approx([5.25])
+    assert step.weights == pytest.approx({"own": 1.0, "a": 1.0, "b": 0.2, "c": 0.02})
+
+
+def test_an_automatic_radius_is_the_median_distance() -> None:
+    # Around the user: 1, 10, 100, so 10: 5 + (0 + 1 - 10 + 10) / 4
+    step = step_of("centered_clipping", of_values(5.0, 6.0, -5.0, 105.0), centre="own")
+    assert step.delta.tolist() == pytest.approx([5.25])
+    # Around 0: 1, 2, 30, so 2: (1 + 2 - 2) / 3
+    assert step_of("centered_clipping", of_values(1.0, 2.0, -30.0)).delta.tolist() == pytest.approx(
+        [1 / 3]
+    )
+
+
+@seeds
+def test_centered_clipping_agrees_with_its_definition(seed: int, num_hospitals: int) -> None:
+    vectors = random_vectors(seed, num_hospitals)
+    step = step_of("centered_clipping", cohort_of(vectors), radius=2.0)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    expected = (vectors * np.minimum(1, 2.0 / lengths)).mean(axis=0)
+    np.testing.assert_allclose(step.delta.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+# -- A harmful hospital, and too few hospitals ---------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*RULES, "centered_clipping"])
+def test_one_harmful_hospital_of_five_cannot_do_much(name: str) -> None:
+    honest = random_vectors(3, 4) * 0.1 + 1
+    harmful = np.full((1, honest.shape[1]), -1e4, np.float32)
+    # Three Weiszfeld steps from the average leave 1 % of so large a pull.
+    parameters = {"steps": 10} if name == "geometric_median" else {}
+    step = step_of(name, cohort_of(np.concatenate([honest, harmful])), **parameters)
+    assert np.linalg.norm(step.delta.numpy() - honest.mean(axis=0)) < 2.0
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_with_two_updates_the_round_is_skipped(name: str) -> None:
+    step = step_of(name, of_values(1.0, 5.0))
+    assert step.outcome == "skipped"
+    assert step.note == "2 usable updates, the rule needs 3 to tell a harmful one"
+    assert step.delta.tolist() == [0.0]
+
+
+def test_krum_with_a_given_f_skips_a_round_in_which_too_many_are_away() -> None:
+    step = step_of("krum", of_values(1.0, 5.0, 3.0, 4.0), num_byzantine=1)
+    assert (step.outcome, step.note) == (
+        "skipped",
+        "4 usable updates, the rule needs 5 to tell a harmful one",
+    )
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_the_user_alone_trains_locally(name: str) -> None:
+    step = step_of(name, of_values(7.0))
+    assert (step.outcome, step.delta.tolist(), step.weights) == ("done", [7.0], {"own": 1.0})
+
+
+def problem(name: str, num_hospitals: int, **parameters: Any) -> str:
+    """What a study file with this arm is told."""
+    raw = make_study(hospitals=["a", *(f"h{i}" for i in range(1, num_hospitals))]).model_dump(
+        mode="json"
+    )
+    with pytest.raises(StudyError) as refusal:
+        validate(Study, raw | {"arms": {name: parameters}}, "Study", StudyError)
+    return str(refusal.value).splitlines()[1].strip()
+
+
+@pytest.mark.parametrize(
+    ("name", "num_hospitals", "parameters", "message"),
+    [
+        (
+            "krum",
+            4,
+            {"num_byzantine": 1},
+            "arms.krum: krum with num_byzantine = 1 needs 5 hospitals and the study has 4;"
+            " lower num_byzantine to 0 or less, or add hospitals",
+        ),
+        (
+            "krum",
+            2,
+            {"num_byzantine": 0},
+            "arms.krum: krum with num_byzantine = 0 needs 3 hospitals and the study has 2;"
+            " use 'fedavg', or add hospitals",
+        ),
+        (
+            "krum",
+            2,
+            {},
+            "arms.krum: krum needs 3 hospitals and the study has 2; use 'fedavg' or add hospitals",
+        ),
+        (
+            "multi_krum",
+            6,
+            {"num_byzantine": 2},
+            "arms.multi_krum: multi_krum with num_byzantine = 2 needs 7 hospitals and the study"
+            " has 6; lower num_byzantine to 1 or less, or add hospitals",
+        ),
+        (
+            "multi_krum",
+            5,
+            {"num_selected": 5},
+            "arms.multi_krum: num_selected = 5 of 5 hospitals leaves no room for 1 harmful ones;"
+            " lower it to 4 or less",
+        ),
+        (
+            "trimmed_mean",
+            4,
+            {"num_byzantine": 2},
+            "arms.trimmed_mean: trimmed_mean with num_byzantine = 2 needs 5 hospitals and the"
+            " study has 4; lower num_byzantine to 1 or less, or add hospitals",
+        ),
+        (
+            "trimmed_mean",
+            2,
+            {},
+            "arms.trimmed_mean: trimmed_mean with num_byzantine = 1 needs 3 hospitals and the"
+            " study has 2; use 'fedavg', or add hospitals",
+        ),
+        (
+            "coordinate_median",
+            2,
+            {},
+            "arms.coordinate_median: coordinate_median needs 3 hospitals and the study has 2;"
+            " use 'fedavg' or add hospitals",
+        ),
+        (
+            "geometric_median",
+            2,
+            {},
+            "arms.geometric_median: geometric_median needs 3 hospitals and the study has 2;"
+            " use 'fedavg' or add hospitals",
+        ),
+        ("krum", 5, {"num_byzantine": -1}, "arms.krum.num_byzantine = -1; it must be 0 or more"),
+        (
+            "krum",
+            5,
+            {"num_byzantine": "many"},
+            "arms.krum.num_byzantine = 'many'; it must be 'auto'",
+        ),
+        (
+            "geometric_median",
+            5,
+            {"steps": 0},
+            "arms.geometric_median.steps = 0; it must be 1 or more",
+        ),
+        (
+            "geometric_median",
+            5,
+            {"smoothing": 0},
+            "arms.geometric_median.smoothing = 0; it must be more than 0",
+        ),
+        (
+            "centered_clipping",
+            5,
+            {"radius": 0},
+            "arms.centered_clipping.radius = 0; it must be more than 0",
+        ),
+        (
+            "centered_clipping",
+            5,
+            {"centre": "mean"},
+            "arms.centered_clipping.centre = 'mean'; it must be 'previous' or 'own'",
+        ),
+    ],
+)
+def test_a_study_that_a_rule_does_not_fit_is_refused(
+    name: str, num_hospitals: int, parameters: dict[str, Any], message: str
+) -> None:
+    assert problem(name, num_hospitals, **parameters) == message
+
+
+def test_a_study_with_enough_hospitals_is_read() -> None:
+    arms = {"krum": {"num_byzantine": 1}, "trimmed_mean": {"num_byzantine": 2}}
+    hospitals = ["a", "b", "c", "d", "e"]
+    assert list(make_study(hospitals=hospitals, arms=arms).arms) == ["krum", "trimmed_mean"]

@@ -1,0 +1,99 @@
+"""Momentum and Adam on the aggregate, by hand."""
+
+from math import sqrt
+
+import pytest
+import torch
+from pydantic import TypeAdapter, ValidationError
+
+from common.algorithm import Algorithm, Step
+from common.algorithms.bias_correction import BiasCorrection
+from common.algorithms.server_optimizer import (
+    PlainStep,
+    ServerAdam,
+    ServerMomentum,
+    ServerOptimizer,
+)
+from common.algorithms.weight_erosion import WeightErosion
+from common.cohort import Cohort
+from tests.common.contexts import CONTEXT
+from tests.common.hand_sized import course, of_values
+
+
+def summing() -> Algorithm[int]:
+    """A method whose aggregate is the user's update; it skips the rounds in which that is 0."""
+
+    def step(state: int, cohort: Cohort) -> Step[int]:
+        moved = bool(cohort.own.delta.any())
+        return Step(
+            cohort.own.delta, {}, state + moved, outcome="done" if moved else "skipped", note="x"
+        )
+
+    return Algorithm(lambda _dim: 0, step, asks=lambda state, agent: state < 2 or agent == "a")
+
+
+def test_no_optimizer_leaves_the_method_as_it_is() -> None:
+    method = summing()
+    assert PlainStep().wrap(method) is method
+
+
+def test_momentum_adds_the_earlier_aggregates() -> None:
+    algorithm = ServerMomentum(momentum=0.5, learning_rate=2.0).wrap(summing())
+    steps = course(algorithm, of_values(1.0), of_values(3.0), of_values(-1.0))
+    # m = 1, .5 + 3 = 3.5, 1.75 - 1 = .75; twice that
+    assert [float(s.delta) for s in steps] == pytest.approx([2.0, 7.0, 1.5])
+
+
+def test_adam_divides_by_the_size_of_earlier_aggregates() -> None:
+    algorithm = ServerAdam(learning_rate=1.0, beta_1=0.5, beta_2=0.75, adaptivity=1.0).wrap(
+        summing()
+    )
+    steps = course(algorithm, of_values(2.0), of_values(4.0))
+    # m = 1, v = .25 4 = 1: 1 / (1 + 1); m = .5 + 2 = 2.5, v = .75 + .25 16 = 4.75
+    assert [float(s.delta) for s in steps] == pytest.approx([0.5, 2.5 / (sqrt(4.75) + 1)])
+
+
+def test_a_skipped_round_leaves_the_moments_alone() -> None:
+    algorithm = ServerMomentum(momentum=0.5).wrap(summing())
+    steps = course(algorithm, of_values(1.0), of_values(0.0), of_values(1.0))
+    assert [s.outcome for s in steps] == ["done", "skipped", "done"]
+    assert (steps[1].note, float(steps[1].delta)) == ("x", 0.0)
+    assert float(steps[2].delta) == pytest.approx(1.5)
+
+
+def test_the_method_still_decides_who_is_asked() -> None:
+    algorithm = ServerAdam().wrap(summing())
+    last = course(algorithm, of_values(1.0), of_values(1.0))[-1]
+    assert algorithm.asks(last.state, "a")
+    assert not algorithm.asks(last.state, "b")
+
+
+def test_a_study_can_name_it_in_short_or_in_full() -> None:
+    short = BiasCorrection.model_validate({"server_optimizer": "adam"})
+    assert short.server_optimizer == ServerAdam()
+    full = {"server_optimizer": {"name": "momentum", "momentum": 0.5}}
+    assert BiasCorrection.model_validate(full).server_optimizer == ServerMomentum(momentum=0.5)
+    read = TypeAdapter[ServerOptimizer](ServerOptimizer)
+    with pytest.raises(ValidationError):
+        read.validate_python("sgd")
+    with pytest.raises(ValidationError):
+        read.validate_python({"name": "momentum", "momentum": 1.0})
+
+
+def test_bias_correction_with_momentum_keeps_both_states() -> None:
+    algorithm = BiasCorrection(
+        alpha=0.5, beta=0.5, server_optimizer=ServerMomentum(momentum=0.5)
+    ).build(CONTEXT)
+    first, second = course(algorithm, of_values(0.0, 4.0), of_values(0.0, 4.0))
+    assert float(first.delta) == pytest.approx(2.0)  # c = 0
+    # c = 2: (4 - 2) / 2 = 1, and half of the first step
+    assert float(second.delta) == pytest.approx(2.0)
+    assert float(second.state.method.bias) == pytest.approx(3.0)
+
+
+def test_any_method_can_be_wrapped() -> None:
+    algorithm = ServerMomentum(momentum=0.0).wrap(WeightErosion().build(CONTEXT))
+    plain = course(WeightErosion().build(CONTEXT), of_values(1.0, 2.0))[0]
+    [wrapped] = course(algorithm, of_values(1.0, 2.0))
+    assert torch.equal(wrapped.delta, plain.delta)
+    assert wrapped.weights == plain.weights

@@ -1,0 +1,106 @@
+"""What the hospital's part of every method of the registry promises.
+
+Like the algorithms' contract: a new method is picked up from the registry.
+"""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from common.algorithms import REGISTRY
+from common.local_work import LocalOutcome, LocalWork, Tensors
+from common.own_parameters import local_round, personal_parameters
+from tests.common.contexts import CONTEXT
+from tests.common.local_works import DIM, layout, work
+from tests.common.test_algorithm_contract import same
+
+every_algorithm = pytest.mark.parametrize("name", sorted(REGISTRY))
+
+
+def task(**changes: object) -> LocalWork:
+    """Twelve patients who differ, three short steps."""
+    inputs = torch.randn(12, 1, generator=torch.Generator().manual_seed(5))
+    return work(
+        0.1,
+        tuple((inputs[:, 0] > 0).long().tolist()),
+        inputs=inputs,
+        training={"steps": 3, "batch_size": 4, "learning_rate": 0.5},
+        **changes,
+    )
+
+
+def train(name: str, of: LocalWork) -> LocalOutcome:
+    return local_round(REGISTRY[name](algorithm=name), of, layout)
+
+
+def after_two_rounds(name: str, is_user: bool) -> Tensors:
+    first = train(name, task(is_user=is_user))
+    return train(name, task(is_user=is_user, round=2, kept=first.keep)).keep
+
+
+@every_algorithm
+@pytest.mark.parametrize("is_user", [True, False])
+def test_it_answers_with_a_finite_update_and_what_it_announced(name: str, is_user: bool) -> None:
+    kept = after_two_rounds(name, is_user)
+    outcome = train(name, task(is_user=is_user, round=3, kept=kept))
+    assert outcome.delta.shape == (DIM,)
+    assert outcome.delta.dtype == torch.float32
+    assert bool(outcome.delta.isfinite().all())
+    assert outcome.samples_seen > 0
+    for attachment, length in REGISTRY[name](algorithm=name).attachment_sizes(DIM).items():
+        assert outcome.attachments[attachment].shape == (length,)
+
+
+@every_algorithm
+def test_the_user_can_predict_before_and_after_training(name: str) -> None:
+    arm = REGISTRY[name](algorithm=name)
+    for now in (task(), task(round=3, kept=after_two_rounds(name, is_user=True))):
+        personal = personal_parameters(arm, now, layout)
+        assert personal.shape[-1] == DIM
+        assert bool(personal.isfinite().all())
+
+
+@every_algorithm
+def test_it_changes_nothing_that_it_was_given(name: str) -> None:
+    kept = after_two_rounds(name, is_user=True)
+    given, copy = task(kept=kept), task(kept={key: tensor.clone() for key, tensor in kept.items()})
+    train(name, given)
+    personal_parameters(REGISTRY[name](algorithm=name), given, layout)
+    assert torch.equal(given.received, copy.received)
+    assert same(given.kept, copy.kept)
+
+
+@every_algorithm
+def test_it_repeats_and_draws_nothing_from_the_global_generator(name: str) -> None:
+    before = torch.get_rng_state()
+    now = task(round=3, kept=after_two_rounds(name, is_user=True))
+    first, second = train(name, now), train(name, now)
+    assert torch.equal(first.delta, second.delta)
+    assert same(first.keep, second.keep)
+    assert same(first.attachments, second.attachments)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@every_algorithm
+def test_own_parameters_stay_whatever_the_method(name: str) -> None:
+    arm = REGISTRY[name].model_validate({"algorithm": name, "own_parameters": ["output_bias"]})
+    first = local_round(arm, task(), layout)
+    second = local_round(arm, replace(task(round=2), kept=first.keep), layout)
+    for outcome in (first, second):
+        assert outcome.delta[2:].tolist() == [0.0, 0.0]
+        assert outcome.delta[:2].abs().max() > 0
+        for attachment in outcome.attachments.values():
+            if attachment.shape == (DIM,):
+                assert attachment[2:].tolist() == [0.0, 0.0]
+    assert not torch.equal(first.keep["own_parameters"], second.keep["own_parameters"])
+    personal = personal_parameters(arm, replace(task(round=3), kept=second.keep), layout)
+    assert not torch.equal(personal.reshape(-1, DIM)[0, 2:], task().received[2:])
+
+
+@every_algorithm
+def test_what_is_enclosed_has_the_models_length(name: str) -> None:
+    algorithm = REGISTRY[name](algorithm=name).build(CONTEXT)
+    state = algorithm.init(DIM)
+    for enclosed in (algorithm.encloses(state), algorithm.encloses_for_user(state)):
+        assert all(tensor.shape[-1] == DIM for tensor in enclosed.values())

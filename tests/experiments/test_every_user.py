@@ -1,0 +1,27 @@
+"""Every hospital as the user in turn."""
+
+from pathlib import Path
+
+from client.hospital import Hospital
+from experiments.every_user import for_every_user, table
+from tests.client.small_study import make_site, make_study, twenty_patients
+
+
+def test_every_hospital_gets_a_model_and_a_line_of_its_own(tmp_path: Path) -> None:
+    text = {"a": twenty_patients(), "b": twenty_patients(older=5)}
+    hospitals = {
+        name: Hospital(make_site(tmp_path, text[name], name=name, file=f"{name}.csv"))
+        for name in text
+    }
+    study = make_study(
+        arms=["personal_intercept", "local"], rounds=2, evaluation={"bootstrap": 100}
+    )
+    simulations = for_every_user(study, hospitals)
+    assert {user: s.evaluation.hospital for user, s in simulations.items()} == {"a": "a", "b": "b"}
+    personal = [s.personal["personal_intercept"] for s in simulations.values()]
+    assert not personal[0].equal(personal[1])
+    lines = table(simulations).splitlines()
+    assert [line.split()[0] for line in lines] == [
+        *("personal_intercept", "user", "a", "b", "mean"),
+        *("local", "user", "a", "b", "mean"),
+    ]

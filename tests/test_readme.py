@@ -1,0 +1,52 @@
+"""What the README says exists and works as written."""
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from client.site_file import load_site
+from erosion import _parser
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text()
+COMMANDS = [
+    line.split("#")[0].strip()
+    for block in re.findall(r"```sh\n(.*?)```", README, flags=re.DOTALL)
+    for line in block.splitlines()
+    if line.strip()
+]
+
+
+def test_every_file_that_is_linked_exists() -> None:
+    links = re.findall(r"\]\(([^)#:]+)\)", README)
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith(".venv/bin/erosion")])
+def test_every_erosion_command_is_understood(command: str) -> None:
+    options = _parser().parse_args(shlex.split(command)[1:])
+    assert callable(options.handler)
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("make")])
+def test_every_make_target_exists(command: str) -> None:
+    run = subprocess.run(
+        ["make", "--dry-run", *shlex.split(command)[1:]], cwd=ROOT, capture_output=True, timeout=30
+    )
+    assert run.returncode == 0
+
+
+def test_nothing_but_known_programs_is_asked_for() -> None:
+    programs = {shlex.split(command)[0] for command in COMMANDS}
+    assert programs <= {"make", ".venv/bin/erosion", "docker", "eval", ".venv/bin/python"}
+
+
+def test_the_site_file_of_the_readme_is_valid(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```toml\n(# SITE.toml.*?)```", README, flags=re.DOTALL)
+    path = tmp_path / "site.toml"
+    path.write_text(block)
+    assert load_site(path).limits.min_patients == 20
