@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 from common.allocator import keep_freed_memory
-from common.errors import ErosionError
+from common.errors import ErosionError, StudyError
 from common.logs import LOG_FORMATS, configure_logging
 
 CHECK_FAILED, INTERRUPTED = 1, 130
@@ -103,7 +103,15 @@ def _parser() -> argparse.ArgumentParser:
         "coordinate a study, at the hospital that wants the model",
         "Waits for the hospitals, runs every arm\nof the study, and writes the report.",
     )
-    server.add_argument("study", type=Path, help="the study file; see `erosion schema study`")
+    server.add_argument(
+        "study", type=Path, nargs="?", help="the study file; see `erosion schema study`"
+    )
+    server.add_argument(
+        "--resume",
+        type=Path,
+        metavar="RUN",
+        help="go on with a run that was cut off, from its last finished round",
+    )
     server.add_argument(
         "--federation",
         type=Path,
@@ -274,17 +282,20 @@ def _server(options: argparse.Namespace) -> int:
     from server.federation_folder import FederationFolder
     from server.open_link import federation_or_none
     from server.progress import progress
-    from server.run_folder import new_run_folder, open_run_folder
+    from server.run_folder import new_run_folder, open_run_folder, resumed_run_folder
 
     if options.until_stdin_closes:
         end_with_stdin()
-    study = load_study(options.study)
+    if (options.study is None) == (options.resume is None):
+        raise StudyError("Give a study file to start a run, or --resume RUN to go on with one.")
+    study = load_study(options.study or resumed_run_folder(options.resume).study)
     federation = federation_or_none(FederationFolder(options.federation), insecure=options.insecure)
-    folder = (
-        open_run_folder(options.run_folder, study)
-        if options.run_folder
-        else new_run_folder(options.runs, study)
-    )
+    if options.resume:
+        folder = resumed_run_folder(options.resume)
+    elif options.run_folder:
+        folder = open_run_folder(options.run_folder, study)
+    else:
+        folder = new_run_folder(options.runs, study)
     with progress(log_format=options.log_format) as watcher:
         run_study(study, folder, options.address, watcher, federation=federation)
     return 0

@@ -24,8 +24,9 @@ from common.rounds import RoundRecord, RunState
 from common.scaling import pool
 from common.study import Study
 from server import provenance
+from server.beginning import Beginning, read_beginning
 from server.federation_folder import FederationFolder
-from server.journal import Journal
+from server.journal import Journal, cut_back
 from server.ledger import as_csv, contributions
 from server.link import Link
 from server.observer import Observer
@@ -59,11 +60,14 @@ class Coordinator:
 
     def run(self) -> Result:
         """Run every arm, evaluate, and write the result. Raises RunError."""
-        started, clock = datetime.now(UTC), time.monotonic()
+        clock = time.monotonic()
+        beginning = read_beginning(self._folder)  # there only where a run is resumed
+        started = beginning.started if beginning else datetime.now(UTC).isoformat("T", "seconds")
         self._observer.listening(self._study, self._link.address, str(self._folder.path))
         self._wait_for_hospitals()
-        scaling = self._pooled_scaling()
-        choices = self._choices(scaling)
+        scaling = beginning.scaling if beginning else self._pooled_scaling()
+        choices = beginning.chosen() if beginning else self._choices(scaling)
+        Beginning.of(started, scaling, choices).write(self._folder.beginning)
         self._study = chosen(self._study, choices)
         finals = self._run_arms(scaling, choices)
         evaluated = self._evaluate(finals, scaling)
@@ -123,6 +127,7 @@ class Coordinator:
         study = self._study
         if study.selection is None:
             return {arm: choose(study, arm, _no_trial) for arm in study.arms}
+        self._folder.trials.unlink(missing_ok=True)  # a run that was cut off here tries anew
         with closing(Journal(self._folder.trials)) as journal:
 
             def run_trial(trial: Study, num_rounds: int) -> list[RoundRecord]:
@@ -143,16 +148,29 @@ class Coordinator:
     def _run_arms(
         self, scaling: Scaling | None, choices: Mapping[str, Choice]
     ) -> dict[str, RunState]:
+        states = {arm: self._first_or_last(arm) for arm in choices}
+        last_round = {arm: state.round for arm, state in states.items()}
+        for record in cut_back(self._folder.journal, last_round):
+            self._records[record.arm].append(record)
         finals: dict[str, RunState] = {}
         with closing(Journal(self._folder.journal)) as journal:
             for arm, choice in choices.items():
                 self._observer.arm_started(arm, choice.rounds)
                 path = self._folder.checkpoint(arm)
                 finals[arm] = self._run_arm(
-                    self._study, arm, choice.rounds, scaling, journal, path, self._note
+                    self._study, arm, choice.rounds, scaling, journal, path, self._note, states[arm]
                 )
                 self._observer.arm_finished(arm)
         return finals
+
+    def _first_or_last(self, arm: str) -> RunState:
+        """The state of an arm's last finished round, or the one before its first."""
+        study = self._study
+        first = _first_state(study, arm)
+        path = self._folder.checkpoint(arm)
+        if not path.exists():
+            return first
+        return checkpoint.load(path, first, arm=arm, study_digest=study.digest)
 
     def _run_arm(
         self,
@@ -163,14 +181,13 @@ class Coordinator:
         journal: Journal,
         checkpoint_path: Path,
         on_round: Callable[[RoundRecord], None],
+        state: RunState | None = None,
     ) -> RunState:
-        model = build_model(study.model, study.task.input_shape, study.num_classes, study.seed)
-        algorithm = study.arms[arm].build(study.build_context)
         strategy = PersonalizedStrategy(
             study,
             arm,
-            algorithm,
-            rounds.start(algorithm, flat_parameters(model)),
+            study.arms[arm].build(study.build_context),
+            state or _first_state(study, arm),
             roster=self._roster,
             scaling=scaling,
             run=self._folder.path.name,
@@ -223,7 +240,7 @@ class Coordinator:
         finals: Mapping[str, RunState],
         choices: Mapping[str, Choice],
         evaluation: EvaluateReply,
-        started: datetime,
+        started: str,
         seconds: float,
     ) -> Result:
         arms = {
@@ -243,7 +260,7 @@ class Coordinator:
             seed=self._study.seed,
             commit=provenance.commit(),
             command=provenance.command(),
-            started=started.isoformat(timespec="seconds"),
+            started=started,
             seconds=seconds,
             arms=arms,
             comparison=evaluation.comparison,
@@ -320,6 +337,11 @@ def run_study(
         raise
     link.stop(completed=True)
     return result
+
+
+def _first_state(study: Study, arm: str) -> RunState:
+    model = build_model(study.model, study.task.input_shape, study.num_classes, study.seed)
+    return rounds.start(study.arms[arm].build(study.build_context), flat_parameters(model))
 
 
 def _no_trial(_trial: Study, _num_rounds: int) -> list[RoundRecord]:

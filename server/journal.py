@@ -2,11 +2,14 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
+from common.files import write_atomically
 from common.rounds import RoundRecord
 
 
@@ -28,6 +31,19 @@ class Journal:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def cut_back(path: Path, last_round: Mapping[str, int]) -> list[RoundRecord]:
+    """Keep every arm's rounds up to its last finished one; what is kept, in order.
+
+    A round is written here before its checkpoint: one that was never finished is done again.
+    """
+    if not path.exists():
+        return []
+    lines = [line for line in read_journal(path) if line["round"] <= last_round.get(line["arm"], 0)]
+    text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
+    write_atomically(path, text)
+    return TypeAdapter(list[RoundRecord]).validate_python(lines)
 
 
 def read_journal(path: Path) -> Iterator[dict[str, Any]]:

@@ -98,14 +98,14 @@ class Roster:
         """Part with hospitals whose key was revoked or has expired, and tell of strangers."""
         if self._enrolment is None:
             return
-        for event in self._enrolment.turned_away():
-            if event.hospital is None or event.hospital not in self.declined:
-                self._on_declined(event.who, event.text)
         for name, member in list(self._members.items()):
             if self._enrolment.hospital_of(member.node_id) != name:
                 del self._members[name]
                 self.declined[name] = self._enrolment.why_not(name) or "its key was replaced"
                 self._on_declined(name, self.declined[name])
+        for event in self._enrolment.turned_away():
+            if event.hospital is None or event.hospital not in self.declined:
+                self._on_declined(event.who, event.text)
 
     def _take(self, reply: Message, node_id: int, session: int) -> None:
         if reply.has_error():

@@ -33,6 +33,11 @@ class RunFolder:
         return self.path / "trials.jsonl"
 
     @property
+    def beginning(self) -> Path:
+        """What was decided before the first round; a resumed run needs it."""
+        return self.path / "beginning.json"
+
+    @property
     def result(self) -> Path:
         """The figures and the verdict."""
         return self.path / "result.json"
@@ -103,6 +108,16 @@ def open_run_folder(path: Path, study: Study) -> RunFolder:
         write_study(folder.study, study)
     except OSError as problem:
         raise RunError(f"The run folder {path} cannot be used: {problem}.") from None
+    return folder
+
+
+def resumed_run_folder(path: Path) -> RunFolder:
+    """The folder of a run that did not end. Raises RunError."""
+    folder = RunFolder(path)
+    if not folder.study.exists():
+        raise RunError(f"{path} is not a run folder: it has no {folder.study.name}.")
+    if folder.result.exists():
+        raise RunError(f"The run in {path} has ended; its report is {folder.report}.")
     return folder
 
 

@@ -28,6 +28,7 @@ W = 0
 [coordinator]
 address = "coordinator.example.org:9092"
 root_certificate = "keys/ca.crt"
+private_key = "keys/node.key"
 
 [limits]
 min_patients = 30
@@ -45,7 +46,7 @@ def test_paths_in_a_site_file_are_relative_to_it(tmp_path: Path) -> None:
     site = load_site(written(tmp_path, WHOLE))
     assert site.data.path == tmp_path / "export/patients.csv"
     assert site.coordinator.root_certificate == tmp_path / "keys/ca.crt"
-    assert site.coordinator.private_key is None
+    assert site.coordinator.private_key == tmp_path / "keys/node.key"
     assert site.data.local_name("age") == "Alter"
     assert site.data.local_name("sex") == "sex"
     assert site.data.values == {"sex": {"M": "1", "W": "0"}}

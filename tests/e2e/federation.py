@@ -51,6 +51,22 @@ def small_study(**changes: Any) -> Study:
     return Study.model_validate({**values, **changes})
 
 
+def write_site(parent: Path, name: str, address: str, index: int | None = None) -> Path:
+    """Write a hospital's data and site file; its patients depend on its name alone."""
+    folder = parent / (name if index is None else f"{name}-{index}")
+    folder.mkdir(exist_ok=True)
+    draws = np.random.default_rng(sum(map(ord, name)))
+    rows = draws.normal(size=(60, 2)) + 1
+    ill = np.where(rows @ [1.0, -0.5] + draws.normal(size=60) * 0.5 > 0.5, "yes", "no")
+    lines = [f"{a:.4f},{d:.4f},{i}" for (a, d), i in zip(rows, ill, strict=True)]
+    (folder / "data.csv").write_text("\n".join(["age,dose,ill", *lines]) + "\n")
+    path = folder / "site.toml"
+    path.write_text(
+        f'name = "{name}"\n[data]\npath = "data.csv"\n[coordinator]\naddress = "{address}"\n'
+    )
+    return path
+
+
 class Recorder:
     """An observer that remembers."""
 
@@ -123,20 +139,8 @@ class Federation:
                 process.close()
 
     def site_file(self, name: str, index: int | None = None) -> Path:
-        """Write a hospital's data and site file; its patients depend on its name alone."""
-        folder = self.folder / (name if index is None else f"{name}-{index}")
-        folder.mkdir(exist_ok=True)
-        draws = np.random.default_rng(sum(map(ord, name)))
-        rows = draws.normal(size=(60, 2)) + 1
-        ill = np.where(rows @ [1.0, -0.5] + draws.normal(size=60) * 0.5 > 0.5, "yes", "no")
-        lines = [f"{a:.4f},{d:.4f},{i}" for (a, d), i in zip(rows, ill, strict=True)]
-        (folder / "data.csv").write_text("\n".join(["age,dose,ill", *lines]) + "\n")
-        path = folder / "site.toml"
-        path.write_text(
-            f'name = "{name}"\n[data]\npath = "data.csv"\n'
-            f'[coordinator]\naddress = "{self.link.address}"\n'
-        )
-        return path
+        """See `write_site`."""
+        return write_site(self.folder, name, self.link.address, index)
 
     def start_site(
         self, name: str, program: Callable[[str], None] = programs.honest, index: int | None = None

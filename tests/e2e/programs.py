@@ -123,6 +123,17 @@ def takes_its_time(site_file: str) -> None:
     run(site_file, answer_train)
 
 
+def takes_its_time_until_told(site_file: str) -> None:
+    """Slow while there is no file `hurry` beside the site file, so that a test sets the pace."""
+
+    def answer_train(message: Message, answer: Callable[[Message], Message]) -> Message:
+        if not Path(site_file).with_name("hurry").exists():
+            time.sleep(0.1)
+        return answer(message)
+
+    run(site_file, answer_train)
+
+
 def is_slow_once(site_file: str) -> None:
     """Misses the deadline of round 2 by far, then is quick again."""
 

@@ -32,9 +32,9 @@ def test_enrolled_sites_run_a_study_over_tls(tmp_path: Path) -> None:
 
 
 def test_a_site_that_is_revoked_in_a_run_is_out_from_the_next_round_on(tmp_path: Path) -> None:
-    study = small_study(rounds=40, arms=ONE_ARM)
+    study = small_study(rounds=300, arms=ONE_ARM)
     with EnrolledFederation(study, tmp_path) as federation:
-        federation.start_site("alice", programs.takes_its_time)
+        federation.start_site("alice", programs.takes_its_time_until_told)
         federation.start_site("bob")
         carol = federation.start_site("carol")
         federation.start()
@@ -42,6 +42,7 @@ def test_a_site_that_is_revoked_in_a_run_is_out_from_the_next_round_on(tmp_path:
         revoke_site(federation.keys, "carol")
         carol.join(30)
         assert carol.exitcode == 6  # it is told, and ends
+        (tmp_path / "alice" / "hurry").touch()
         federation.finish()
         records = [record.hospitals["carol"] for record in federation.observer.records]
         told = [e for e in federation.observer.events if e[:2] == ("declined", "carol")]
@@ -73,16 +74,19 @@ def test_a_site_killed_while_it_trains_comes_back_at_once_with_the_same_key(
     tmp_path: Path,
 ) -> None:
     study = small_study(
-        rounds=40, arms=ONE_ARM, federation={"round_deadline_seconds": 600.0}
+        rounds=300, arms=ONE_ARM, federation={"round_deadline_seconds": 600.0}
     )  # no round can end by its deadline within the test
     with EnrolledFederation(study, tmp_path) as federation:
-        federation.start_site("alice", programs.takes_its_time)
+        federation.start_site("alice", programs.takes_its_time_until_told)
         federation.start_site("carol")
         bob = federation.start_site("bob", programs.dies_in_round_2)
         federation.start()
         bob.join(60)
         assert bob.exitcode == -9
         federation.start_program("bob again", programs.honest, tmp_path / "bob" / "site.toml")
+        events = federation.observer.events
+        federation.observer.wait_for(lambda: events.count(("joined", "bob")) == 2)
+        (tmp_path / "alice" / "hurry").touch()
         federation.finish()
         records = [record.hospitals["bob"] for record in federation.observer.records]
         outcomes = [record.outcome for record in records]

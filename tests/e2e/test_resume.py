@@ -1,0 +1,186 @@
+"""A coordinator killed at any moment and resumed ends where an uninterrupted one does."""
+
+import multiprocessing
+import os
+import signal
+import socket
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import erosion
+from common import checkpoint, rounds
+from common.learning.models import build_model, flat_parameters
+from common.study import Study, study_from_json
+from server.journal import read_journal
+from server.run_folder import RunFolder, open_run_folder
+from tests.e2e import programs
+from tests.e2e.federation import Recorder, small_study, write_site
+
+processes = multiprocessing.get_context("forkserver")
+
+
+def die(*_: Any, **__: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def coordinate(study: str, folder: str, address: str, phase: str | None) -> None:
+    """What `erosion server` does, with a bullet waiting in round 3 of the first arm."""
+    from common.logs import configure_logging
+    from server import coordinator, link, strategy
+
+    configure_logging(0)
+    if phase is not None:
+        lay_bullet(phase, coordinator, link, strategy)
+    parsed = study_from_json(study)
+    run = (
+        RunFolder(Path(folder)) if Path(folder).exists() else open_run_folder(Path(folder), parsed)
+    )
+    coordinator.run_study(parsed, run, address, Recorder())
+
+
+def lay_bullet(phase: str, coordinator: Any, link: Any, strategy: Any) -> None:
+    def in_round_3(original: Callable[..., Any]) -> Callable[..., Any]:
+        def at(self: Any, *arguments: Any, **options: Any) -> Any:
+            if self.state.round == 2:
+                die()
+            return original(self, *arguments, **options)
+
+        return at
+
+    arm = strategy.PersonalizedStrategy
+    if phase == "before sending":
+        arm.configure_train = in_round_3(arm.configure_train)
+    elif phase == "before aggregating":
+        arm.aggregate_train = in_round_3(arm.aggregate_train)
+    elif phase == "during upload":
+        push, pushes = link._Fleet.PushMessages, []
+
+        def push_messages(self: Any, request: Any, context: Any) -> Any:
+            pushes.append(request)
+            if len(pushes) == 3 + 2 * 3 + 2:  # introductions, two rounds, the second of the third
+                die()
+            return push(self, request, context)
+
+        link._Fleet.PushMessages = push_messages
+    elif phase == "between aggregation and journal":
+        append = strategy.Journal.append
+        strategy.Journal.append = lambda self, r: die() if r.round == 3 else append(self, r)
+    elif phase == "between journal and checkpoint":
+        save = checkpoint.save
+        vars(checkpoint)["save"] = lambda path, state, **options: (
+            die() if state.round == 3 else save(path, state, **options)
+        )
+    elif phase == "while the checkpoint is written":
+        replace = Path.replace
+        written: list[Path] = []
+
+        def replace_or_die(self: Path, target: Path) -> Path:
+            if Path(target).suffix == ".safetensors":
+                written.append(target)
+                if len(written) == 3:
+                    die()
+            return replace(self, target)
+
+        setattr(Path, "replace", replace_or_die)  # noqa: B010 - mypy allows no assignment here
+    elif phase == "during evaluation":
+        coordinator.Coordinator._evaluate = die
+    else:
+        raise AssertionError(phase)
+
+
+def start(program: Callable[..., None], *arguments: object) -> BaseProcess:
+    process = processes.Process(target=program, args=arguments, daemon=True)
+    process.start()
+    return process
+
+
+def free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def without_times(line: dict[str, Any]) -> dict[str, Any]:
+    """A journal line less what no two runs share."""
+    hospitals = {
+        name: {key: value for key, value in entry.items() if key != "site_seconds"}
+        for name, entry in line["hospitals"].items()
+    }
+    for entry in hospitals.values():
+        entry.pop("bytes_received")  # the digits of the seconds travel too
+    return {**line, "hospitals": hospitals, "seconds": 0}
+
+
+def final_params(study: Study, folder: RunFolder, arm: str) -> torch.Tensor:
+    model = build_model(study.model, study.task.input_shape, study.num_classes)
+    first = rounds.start(study.arms[arm].build(study.build_context), flat_parameters(model))
+    state = checkpoint.load(folder.checkpoint(arm), first, arm=arm, study_digest=study.digest)
+    assert state.round == study.rounds
+    return state.params
+
+
+PHASES = [
+    "before sending",
+    "during upload",
+    "before aggregating",
+    "between aggregation and journal",
+    "between journal and checkpoint",
+    "while the checkpoint is written",
+    "during evaluation",
+]
+
+
+def test_killed_at_every_phase_and_resumed_is_bit_identical(tmp_path: Path) -> None:
+    # scaffold keeps state at the sites, which must not count a repeated round twice.
+    study = small_study(
+        arms={"weight_erosion": {"distance_penalty": 0.1}, "scaffold": {}}, rounds=4
+    )
+    text, address = study.canonical_json(), free_address()
+    sites = [start(programs.honest, str(write_site(tmp_path, n, address))) for n in study.hospitals]
+    try:
+        folders = {}
+        for phase in [None, *PHASES]:
+            folder = tmp_path / "runs" / (phase or "uninterrupted").replace(" ", "-")
+            arguments = (text, str(folder), address)
+            if phase is not None:
+                killed = start(coordinate, *arguments, phase)
+                killed.join(60)
+                assert killed.exitcode == -signal.SIGKILL, phase
+            resumed = start(coordinate, *arguments, None)
+            resumed.join(60)
+            assert resumed.exitcode == 0, phase
+            folders[phase] = RunFolder(folder)
+    finally:
+        for site in sites:
+            site.kill()
+            site.join(10)
+    uninterrupted = folders.pop(None)
+    journal = [without_times(line) for line in read_journal(uninterrupted.journal)]
+    assert [line["round"] for line in journal] == [1, 2, 3, 4] * 2
+    for phase, run in folders.items():
+        assert [without_times(line) for line in read_journal(run.journal)] == journal, phase
+        assert run.report.exists()
+        for arm in study.arms:
+            expected_params = final_params(study, uninterrupted, arm)
+            assert torch.equal(final_params(study, run, arm), expected_params), (phase, arm)
+
+
+def test_a_run_that_ended_is_not_resumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = open_run_folder(tmp_path / "run", small_study())
+    folder.result.write_text("{}")
+    assert erosion.main(["server", "--resume", str(folder.path), "--insecure"]) == 7
+    assert "has ended" in capsys.readouterr().err
+
+
+def test_a_folder_without_a_run_is_not_resumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert erosion.main(["server", "--resume", str(tmp_path), "--insecure"]) == 7
+    assert "is not a run folder" in capsys.readouterr().err
