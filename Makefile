@@ -5,11 +5,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help testbed test install lint types contracts unit clean
+.PHONY: help testbed test test-docker install lint types contracts unit clean
 
 help:
 	@echo "make testbed    run a study with five hospitals on this machine"
 	@echo "make test       every check that CI runs"
+	@echo "make test-docker  the compose testbed on a Docker engine, from building the image"
 	@echo "make clean      remove the environment and the caches (runs/ and data/ stay)"
 
 testbed: $(VENV)/installed
@@ -27,6 +28,7 @@ $(VENV)/installed: pyproject.toml
 lint: $(VENV)/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/hadolint docker/Dockerfile
 
 types: $(VENV)/installed
 	$(BIN)/mypy
@@ -36,6 +38,10 @@ contracts: $(VENV)/installed
 
 unit: $(VENV)/installed
 	$(BIN)/pytest
+
+# TORCH_INDEX= (empty) builds from docker/wheelhouse/ and the default index alone.
+test-docker: $(VENV)/installed
+	$(BIN)/pytest -m docker tests/docker
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -23,14 +23,17 @@ Values = NDArray[np.float32]
 Block = tuple[slice, tuple[Tensor, ...]]  # a part of the vectors, and every vector's values there
 R = TypeVar("R")
 
-BLOCK_VALUES = 1 << 21  # of all vectors together; 8 MiB
-WIDEST = 1 << 18  # values of one vector in a block; 1 MiB
+# Wide blocks, because threads have to take turns between two operations; but a block of all vectors
+# is a quarter of one, so that a cohort on disk needs little memory.
+FEWEST_VALUES, MOST_VALUES = 1 << 18, 1 << 22  # of all vectors together in a block
+WIDEST = 1 << 19  # values of one vector in a block; 2 MiB
 MOST_THREADS = 4  # beyond, memory is what is waited for
 
 
 def block_places(dim: int, num_vectors: int) -> Iterator[slice]:
     """The parts into which `num_vectors` vectors of `dim` values are cut."""
-    width = min(WIDEST, max(1, BLOCK_VALUES // max(1, num_vectors)))
+    values = min(MOST_VALUES, max(FEWEST_VALUES, dim // 4))
+    width = min(WIDEST, max(1, values // max(1, num_vectors)))
     for start in range(0, dim, width):
         yield slice(start, min(dim, start + width))
 

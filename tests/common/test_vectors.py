@@ -64,10 +64,11 @@ def test_blocks_cover_every_value_once_and_in_order() -> None:
         assert torch.equal(torch.cat([rows[i] for _, rows in parts]), update.delta)
 
 
-def test_a_block_of_all_vectors_has_a_bounded_size() -> None:
-    for num_vectors in (1, 10, 65, 1000):
-        widths = {p.stop - p.start for p in vectors.block_places(1_000_000, num_vectors)}
-        assert max(widths) * num_vectors <= vectors.BLOCK_VALUES
+@pytest.mark.parametrize("num_vectors", [1, 10, 65, 1000])
+@pytest.mark.parametrize("dim", [5_000_000, 11_181_642, 100_000_000])
+def test_a_block_of_all_vectors_is_at_most_a_quarter_of_one(dim: int, num_vectors: int) -> None:
+    widths = {place.stop - place.start for place in vectors.block_places(dim, num_vectors)}
+    assert max(widths) * num_vectors <= dim / 4
 
 
 def test_a_small_distance_between_long_vectors_survives_in_the_gram_matrix() -> None:

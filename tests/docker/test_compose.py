@@ -1,0 +1,104 @@
+"""The compose testbed on a real Docker engine: `make test-docker`."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = "erosion-test"
+LARGEST_IMAGE = 1.6e9  # bytes
+
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(900)]
+
+
+def docker(*arguments: str, timeout: float = 300, check: bool = True) -> str:
+    run = subprocess.run(
+        ["docker", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env={**os.environ, "EROSION_IMAGE": "erosion-test"},
+    )
+    if check and run.returncode:
+        raise AssertionError(f"docker {' '.join(arguments)}\n{run.stdout}\n{run.stderr}")
+    return run.stdout
+
+
+def compose(*arguments: str, timeout: float = 300, check: bool = True) -> str:
+    return docker("compose", "--project-name", PROJECT, *arguments, timeout=timeout, check=check)
+
+
+@pytest.fixture(scope="module")
+def finished_testbed() -> Iterator[Path]:
+    """The folder of a run that `docker compose up` made, from building the image on."""
+    if shutil.which("docker") is None or not docker("info", "--format", "{{.ID}}", check=False):
+        pytest.fail("no Docker engine answers; `make test-docker` needs one")
+    compose("down", "--volumes", "--remove-orphans")
+    compose("build", "setup", timeout=800)
+    before = set((ROOT / "runs").glob("*")) if (ROOT / "runs").exists() else set()
+    try:
+        compose("up", "--no-build", timeout=300)
+        (run,) = set((ROOT / "runs").glob("*")) - before
+        yield run
+    finally:
+        compose("down", "--volumes", "--remove-orphans")
+
+
+def test_the_report_is_on_the_host(finished_testbed: Path) -> None:
+    result = json.loads((finished_testbed / "result.json").read_text())
+    assert result["user"] == "home"
+    assert set(result["arms"]) == {"weight_erosion", "fedavg", "local"}
+    assert "<html" in (finished_testbed / "report.html").read_text()
+
+
+def test_every_container_ended_well(finished_testbed: Path) -> None:
+    del finished_testbed
+    states = [json.loads(line) for line in compose("ps", "-a", "--format", "json").splitlines()]
+    assert {state["Service"]: state["ExitCode"] for state in states} == dict.fromkeys(
+        ["setup", "coordinator", "user", *(f"hospital-{n}" for n in range(2, 6))], 0
+    )
+
+
+def test_the_containers_are_not_root_and_their_root_is_read_only(finished_testbed: Path) -> None:
+    del finished_testbed
+    for service in ("coordinator", "user"):
+        inspected = json.loads(docker("inspect", f"{PROJECT}-{service}-1"))[0]
+        assert inspected["Config"]["User"] == "10001:10001"
+        assert inspected["HostConfig"]["ReadonlyRootfs"] is True
+        assert inspected["HostConfig"]["CapDrop"] == ["ALL"]
+        assert "Healthcheck" in inspected["Config"]
+
+
+def test_every_volume_of_a_hospital_is_mounted_by_it_alone(finished_testbed: Path) -> None:
+    del finished_testbed
+    users: dict[str, set[str]] = {}
+    for name in docker("ps", "-a", "--filter", f"name={PROJECT}", "--format", "{{.Names}}").split():
+        for mount in json.loads(docker("inspect", name))[0]["Mounts"]:
+            if mount["Type"] == "volume":
+                users.setdefault(mount["Name"], set()).add(name)
+    setup = f"{PROJECT}-setup-1"
+    for volume, containers in users.items():
+        assert len(containers - {setup}) == 1, volume
+
+
+def test_the_network_leads_nowhere_else(finished_testbed: Path) -> None:
+    del finished_testbed
+    network = json.loads(docker("network", "inspect", f"{PROJECT}_federation"))[0]
+    assert network["Internal"] is True
+
+
+def test_the_image_is_small_and_has_no_build_tools(finished_testbed: Path) -> None:
+    del finished_testbed
+    image = json.loads(docker("image", "inspect", "erosion-test"))[0]
+    assert image["Size"] < LARGEST_IMAGE
+    for tool in ("pip", "gcc", "make"):
+        found = docker(
+            "run", "--rm", "--entrypoint", "sh", "erosion-test", "-c", f"command -v {tool} || true"
+        )
+        assert found == "" or not found.startswith("/opt/erosion"), found
