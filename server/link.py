@@ -96,9 +96,16 @@ class _Desk:
             return self._sessions.get(node_id, 0)
 
     def begin_session(self, node_id: int) -> None:
-        """The node signed in, or was shown out."""
+        """The node signed in, or its session was ended."""
         with self.lock:
             self._sessions[node_id] = self._sessions.get(node_id, 0) + 1
+
+    def end_session(self, node_id: int, state: LinkState) -> None:
+        """Part with a node, whose waiting call is answered so that it asks again and is told."""
+        if state.deactivate_node(node_id):
+            self.begin_session(node_id)
+            self.bell(node_id).set()
+            self.news.set()
 
     def bell(self, node_id: int) -> threading.Event:
         """Rings when there is a message for this node."""
@@ -299,10 +306,8 @@ class _Door(NodeAuthServerInterceptor):
         """End the presence of a site that was let in earlier, so that no round waits for it."""
         state = self.state_factory.state()
         node_id = state.get_node_id_by_public_key(public_key)
-        if node_id is not None and state.deactivate_node(node_id):
-            self._desk.begin_session(node_id)
-            self._desk.bell(node_id).set()
-            self._desk.news.set()
+        if node_id is not None:
+            self._desk.end_session(node_id, state)
 
     def _tell(self, context: grpc.ServicerContext, public_key: bytes, site_time: str) -> None:
         """Put a refusal into words, and on record."""
@@ -498,7 +503,7 @@ class Link:
         for everybody.
         """
         desk = _Desk()
-        self._keeper = Doorkeeper(admission)
+        self._desk, self._keeper = desk, Doorkeeper(admission)
         stores = ObjectStoreFactory(FLWR_IN_MEMORY_DB_NAME)
         states = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), stores)
         self._state = states.state()
@@ -584,6 +589,10 @@ class Link:
         """Why no site could come in as `hospital` now; None where one could."""
         admission = self._keeper.admission
         return None if admission is None else admission.why_not(hospital)
+
+    def part_with(self, node_id: int) -> None:
+        """End the presence of a node whose key is no longer let in, so that it is told."""
+        self._desk.end_session(node_id, self._state)
 
     def turned_away(self) -> list[TurnedAway]:
         """Who was not let in since this was last asked."""

@@ -7,11 +7,14 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+COMMIT_VARIABLE = "EROSION_COMMIT"  # set in an image, which holds no checkout
 COMMAND_VARIABLE = "EROSION_COMMAND"  # set by a program that starts the coordinator for somebody
 
 
 def commit() -> str:
     """This program's git commit, "+changes" where the checkout is not clean, or "unknown"."""
+    if built_from := os.environ.get(COMMIT_VARIABLE):
+        return built_from
     folder = Path(__file__).resolve().parent.parent
 
     def git(*arguments: str) -> str:

@@ -36,6 +36,9 @@ class Enrolment(Protocol):
     def why_not(self, hospital: str) -> str | None:
         """Why no site could come in as `hospital` now; None where one could."""
 
+    def part_with(self, node_id: int) -> None:
+        """End the presence of a node whose key is no longer let in, so that it is told."""
+
     def turned_away(self) -> Sequence[TurnedAway]:
         """Who was not let in since this was last asked."""
 
@@ -102,6 +105,7 @@ class Roster:
             if self._enrolment.hospital_of(member.node_id) != name:
                 del self._members[name]
                 self.declined[name] = self._enrolment.why_not(name) or "its key was replaced"
+                self._enrolment.part_with(member.node_id)
                 self._on_declined(name, self.declined[name])
         for event in self._enrolment.turned_away():
             if event.hospital is None or event.hospital not in self.declined:

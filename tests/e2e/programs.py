@@ -128,7 +128,7 @@ def takes_its_time_until_told(site_file: str) -> None:
 
     def answer_train(message: Message, answer: Callable[[Message], Message]) -> Message:
         if not Path(site_file).with_name("hurry").exists():
-            time.sleep(0.1)
+            time.sleep(0.3)
         return answer(message)
 
     run(site_file, answer_train)

@@ -32,7 +32,7 @@ def test_enrolled_sites_run_a_study_over_tls(tmp_path: Path) -> None:
 
 
 def test_a_site_that_is_revoked_in_a_run_is_out_from_the_next_round_on(tmp_path: Path) -> None:
-    study = small_study(rounds=300, arms=ONE_ARM)
+    study = small_study(rounds=100, arms=ONE_ARM)
     with EnrolledFederation(study, tmp_path) as federation:
         federation.start_site("alice", programs.takes_its_time_until_told)
         federation.start_site("bob")
@@ -74,7 +74,7 @@ def test_a_site_killed_while_it_trains_comes_back_at_once_with_the_same_key(
     tmp_path: Path,
 ) -> None:
     study = small_study(
-        rounds=300, arms=ONE_ARM, federation={"round_deadline_seconds": 600.0}
+        rounds=100, arms=ONE_ARM, federation={"round_deadline_seconds": 600.0}
     )  # no round can end by its deadline within the test
     with EnrolledFederation(study, tmp_path) as federation:
         federation.start_site("alice", programs.takes_its_time_until_told)
