@@ -13,7 +13,7 @@ that was revoked or has expired is out at once.
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -74,6 +74,7 @@ from server.serving_certificate import ServingCertificate
 LONGEST_WAIT_SECONDS = 15.0  # of an unanswered PullMessages; below common proxies' idle limits
 LONGEST_ROUND_SECONDS = 86_400.0  # where no timeout is given
 MAX_RPC_BYTES = 64 * 2**20  # arrays travel in chunks of 5 MiB, so no honest call comes near
+SILENT_SECONDS = 2.0  # without a call, after which a site that signs in anew is let in
 WORKERS = 512  # threads; each connected site holds one while it waits
 
 
@@ -89,6 +90,8 @@ class _Desk:
     )  # request -> its reply's objects
     _inline: dict[str, Message] = field(default_factory=dict)  # request -> its reply, if small
     _sessions: dict[int, int] = field(default_factory=dict)
+    _standing: dict[int, int] = field(default_factory=dict)  # calls under way, by node
+    _last_call: dict[int, float] = field(default_factory=dict)  # when one ended
 
     def session(self, node_id: int) -> int:
         """How often this node has signed in: a site that came back has forgotten its requests."""
@@ -106,6 +109,24 @@ class _Desk:
             self.begin_session(node_id)
             self.bell(node_id).set()
             self.news.set()
+
+    @contextlib.contextmanager
+    def calling(self, node_id: int) -> Iterator[None]:
+        """For as long as a call of this node is under way."""
+        with self.lock:
+            self._standing[node_id] = self._standing.get(node_id, 0) + 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self._standing[node_id] -= 1
+                self._last_call[node_id] = time.monotonic()
+
+    def is_silent(self, node_id: int) -> bool:
+        """Whether nothing is heard of a node; one that lives has a call standing, or soon has."""
+        with self.lock:
+            silent = time.monotonic() - self._last_call.get(node_id, 0.0)
+            return not self._standing.get(node_id) and silent > SILENT_SECONDS
 
     def bell(self, node_id: int) -> threading.Event:
         """Rings when there is a message for this node."""
@@ -155,7 +176,11 @@ class _Fleet(FleetServicer):
     def ActivateNode(  # noqa: N802
         self, request: ActivateNodeRequest, context: grpc.ServicerContext
     ) -> ActivateNodeResponse:
-        """A site came, or came back."""
+        """A site came, or came back: where its earlier session is silent, that one has died."""
+        state = self.state_factory.state()
+        known = state.get_node_id_by_public_key(request.public_key)
+        if known is not None and self._desk.is_silent(known):
+            self._desk.end_session(known, state)
         response: ActivateNodeResponse = super().ActivateNode(request, context)
         self._desk.begin_session(response.node_id)
         self._desk.news.set()
@@ -281,7 +306,17 @@ class _Door(NodeAuthServerInterceptor):
             return refusal(verdict.reason, verdict.text, verdict.hospital)
         if verdict is not None:
             self._make_known(received_public_key)
-        handler = super()._wrap_method_handler(method_handler, received_public_key)
+
+        def act(request: Any, context: grpc.ServicerContext) -> Any:
+            if not hasattr(request, "node"):
+                return method_handler.unary_unary(request, context)
+            with self._desk.calling(request.node.node_id):  # by now known to be this key's
+                return method_handler.unary_unary(request, context)
+
+        acting = grpc.unary_unary_rpc_method_handler(
+            act, method_handler.request_deserializer, method_handler.response_serializer
+        )
+        handler = super()._wrap_method_handler(acting, received_public_key)
 
         def serve(request: Any, context: grpc.ServicerContext) -> Any:
             expires = self._certificate.expires if self._certificate else None

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from client.site_file import load_site
+from common.algorithms import catalogue
 from erosion import _parser
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -43,6 +44,11 @@ def test_every_make_target_exists(command: str) -> None:
 def test_nothing_but_known_programs_is_asked_for() -> None:
     programs = {shlex.split(command)[0] for command in COMMANDS}
     assert programs <= {"make", ".venv/bin/erosion", "docker", "eval", ".venv/bin/python"}
+
+
+def test_the_documented_algorithms_are_those_that_there_are() -> None:
+    page = (ROOT / "docs" / "algorithms.md").read_text()
+    assert page.endswith(catalogue() + "\n")
 
 
 def test_the_site_file_of_the_readme_is_valid(tmp_path: Path) -> None:

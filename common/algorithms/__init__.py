@@ -69,5 +69,5 @@ FedPer (Arivazhagan et al., Federated Learning with Personalization Layers, 2019
 
 def catalogue() -> str:
     """Every algorithm's paragraph, as its class explains it, and what all have in common."""
-    paragraphs = [f"{name}\n{inspect.getdoc(arm)}" for name, arm in REGISTRY.items()]
+    paragraphs = [f"## {name}\n\n{inspect.getdoc(arm)}" for name, arm in REGISTRY.items()]
     return "\n\n".join([*paragraphs, OF_EVERY_METHOD])

@@ -1,0 +1,214 @@
+"""What a harmful hospital sends, and a hospital that sends it: for simulations alone.
+
+The attacker is omniscient: it hears the updates of all others before it sends its own. A sound rule
+must hold against that, and no honest program can do it.
+"""
+
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from client.hospital import Hospital
+from client.site_file import Site
+from common.errors import Refusal
+from common.learning.local_sgd import round_generator
+from common.local_work import Tensors
+from common.messages import TrainRequest, TrainResult
+from common.study import Study, TabularTask, canonical
+
+DEVIATIONS = 1.5  # z of "a little is enough"
+TIMES = 10.0  # how much longer than honest ones scaled updates and Gaussian noise are
+HARM = 0.5  # the harmful part of the mimic's update, in lengths of the user's
+CLAIMED_NOISE = 1e6  # the claim is so many times the truth
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Knowledge:
+    """What the attacker knows when it answers."""
+
+    honest: Tensor  # (dim,) the update that its own patients give
+    others: Sequence[Tensor]  # (dim,) each: this round's updates of the user and the peers
+    users_last: Tensor | None  # (dim,) the user's update of the last round; None in the first
+    randomness: torch.Generator
+
+
+def honest(known: Knowledge) -> Tensor:
+    """No lie."""
+    return known.honest
+
+
+def sign_flip(known: Knowledge) -> Tensor:
+    """Minus the honest update."""
+    return -known.honest
+
+
+def gaussian_noise(known: Knowledge) -> Tensor:
+    """No update but noise, `TIMES` as long as the honest one (in root mean square)."""
+    deviation = TIMES * known.honest.norm() / len(known.honest) ** 0.5
+    return deviation * torch.randn(len(known.honest), generator=known.randomness)
+
+
+def scaled(known: Knowledge) -> Tensor:
+    """`TIMES` the honest update."""
+    return TIMES * known.honest
+
+
+def little_is_enough(known: Knowledge) -> Tensor:
+    """Mean minus z standard deviations of the others, by coordinate (Baruch et al. 2019)."""
+    others = torch.stack(list(known.others))
+    return others.mean(dim=0) - DEVIATIONS * others.std(dim=0, correction=0)
+
+
+def free_ride(known: Knowledge) -> Tensor:
+    """Zeros."""
+    return torch.zeros_like(known.honest)
+
+
+def mimic(known: Knowledge) -> Tensor:
+    """The user's last update, and beside it a step against what the attacker's patients say."""
+    copied = known.honest if known.users_last is None else known.users_last
+    length = known.honest.norm()
+    against = known.honest / length if length > 0 else known.honest
+    return copied - HARM * copied.norm() * against
+
+
+def as_they_are(attachments: Tensors) -> Tensors:
+    """Honest attachments."""
+    return attachments
+
+
+def zeros(attachments: Tensors) -> Tensors:
+    """Nothing in them either."""
+    return {name: torch.zeros_like(tensor) for name, tensor in attachments.items()}
+
+
+def huge_noise(attachments: Tensors) -> Tensors:
+    """The stated noise is `CLAIMED_NOISE` times the truth."""
+    return {
+        name: tensor * CLAIMED_NOISE if name == "noise" else tensor
+        for name, tensor in attachments.items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    """One kind of harm."""
+
+    title: str
+    explanation: str  # completes "The attacker ..."
+    update: Callable[[Knowledge], Tensor] = honest
+    attachments: Callable[[Tensors], Tensors] = as_they_are
+    flips_labels: bool = False
+    answers: bool = True
+
+
+NO_ATTACK, ABSENT, CLAIM = "none", "absent", "claimed_noise"
+
+ATTACKS: Mapping[str, Attack] = {
+    NO_ATTACK: Attack("no attack", "is honest."),
+    ABSENT: Attack(
+        "absent", "never answers: what a perfect defence would leave of it.", answers=False
+    ),
+    "label_flip": Attack(
+        "label flip", "trains honestly on patients with swapped labels.", flips_labels=True
+    ),
+    "sign_flip": Attack("sign flip", "sends minus its honest update.", sign_flip),
+    "noise": Attack(
+        "noise",
+        f"sends Gaussian noise {TIMES:g} times as long as its honest update.",
+        gaussian_noise,
+    ),
+    "scaled": Attack("scaled", f"sends {TIMES:g} times its honest update.", scaled),
+    "little": Attack(
+        "ALIE",
+        f"sends, for every parameter, the mean of the others' updates minus {DEVIATIONS:g} of their"
+        " standard deviations (a little is enough). The paper's own z is 0 or less with so few"
+        " hospitals.",
+        little_is_enough,
+    ),
+    "free_rider": Attack("free rider", "sends zeros.", free_ride, zeros),
+    "mimic": Attack(
+        "mimic",
+        "sends the user's update of the round before, plus a step against its own honest update,"
+        f" {HARM:g} times as long as the copied one.",
+        mimic,
+    ),
+    CLAIM: Attack(
+        "claimed noise",
+        f"sends minus its honest update and states {CLAIMED_NOISE:g} times its noise; only"
+        " evidence_erosion asks for it.",
+        sign_flip,
+        huge_noise,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """The updates of one simulation, as the attacker hears them."""
+
+    heard: dict[int, dict[str, Tensor]] = field(default_factory=dict)  # by round, by hospital
+
+
+class Overheard(Hospital):
+    """An honest hospital whose updates the attacker hears."""
+
+    def __init__(self, site: Site, wire: Wire) -> None:
+        """A hospital on the wire."""
+        super().__init__(site)
+        self._wire = wire
+
+    def train(self, request: TrainRequest) -> TrainResult:
+        """The honest answer."""
+        result = super().train(request)
+        self._wire.heard.setdefault(request.round, {})[self.name] = result.delta
+        return result
+
+
+class Attacker(Hospital):
+    """A harmful hospital. It must be asked last, for it needs the others' updates."""
+
+    def __init__(self, site: Site, wire: Wire, attack: Attack) -> None:
+        """A hospital that carries out `attack` in every round."""
+        super().__init__(site)
+        self._wire, self._attack = wire, attack
+
+    def train(self, request: TrainRequest) -> TrainResult:
+        """The honest answer with another update; raises Refusal where the attacker is absent."""
+        if not self._attack.answers:
+            raise Refusal("takes no part.")
+        result = super().train(request)
+        study, heard = request.study, self._wire.heard
+        known = Knowledge(
+            honest=result.delta,
+            others=list(heard[request.round].values()),
+            users_last=heard.get(request.round - 1, {}).get(study.user),
+            randomness=round_generator(study.seed, f"{self.name}/attack", request.round),
+        )
+        return replace(
+            result,
+            delta=self._attack.update(known),
+            attachments=self._attack.attachments(result.attachments),
+        )
+
+
+def flip_labels(table: Path, study: Study) -> None:
+    """Swap the classes in a hospital's CSV, the first with the last and so on."""
+    assert isinstance(study.task, TabularTask)
+    classes, target = study.task.classes, study.task.target
+    swapped = {
+        value: other.values[0]
+        for label, other in zip(classes, reversed(classes), strict=True)
+        for value in label.values
+    }
+    with table.open(newline="", encoding="utf-8") as file:
+        reader = csv.DictReader(file)
+        columns, rows = list(reader.fieldnames or ()), list(reader)
+    with table.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({**row, target: swapped[canonical(row[target])]} for row in rows)

@@ -1,0 +1,38 @@
+"""Whether the list of objects that comes with a reply can be taken note of.
+
+Flower's store counts references to objects, so a list that names an object within itself, or that
+breaks off at a name that is none, would leave entries behind that nothing ever deletes.
+"""
+
+from collections.abc import Iterator
+
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+from flwr.supercore.inflatable.inflatable_utils import is_valid_sha256_hash
+
+MOST_OBJECTS = 20_000  # a hundred gigabytes of parameters, in Flower's chunks
+
+
+def problem_with(request: PushMessagesRequest) -> str | None:
+    """Why a reply's envelope and its list cannot be used; None where they can."""
+    if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
+        return "a reply is one message with one list of its objects"
+    tree = request.message_object_trees[0]
+    for number, part in enumerate(iterate_object_tree(tree), 1):
+        if number > MOST_OBJECTS:
+            return f"a reply of more than {MOST_OBJECTS} objects"
+        if not is_valid_sha256_hash(part.object_id):
+            return "an object whose name is not a SHA-256 hash"
+    if any(len(set(path)) < len(path) for path in _paths(tree, ())):
+        return "an object that contains itself"
+    return None
+
+
+def _paths(tree: ObjectTree, above: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """From the root to every object that holds no other."""
+    path = (*above, tree.object_id)
+    if not tree.children:
+        yield path
+    for child in tree.children:
+        yield from _paths(child, path)

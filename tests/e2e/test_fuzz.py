@@ -1,0 +1,45 @@
+"""Two hundred rounds with a site that answers every request with nonsense."""
+
+from pathlib import Path
+
+import pytest
+
+from common.memory import peak_megabytes
+from tests.e2e import fuzzing
+from tests.e2e.federation import Federation, small_study
+
+ROUNDS = 200
+MOST_MEGABYTES = 600  # more than before; the site pushes several GB
+
+
+@pytest.mark.timeout(400)
+def test_200_malformed_replies_cost_nobody_a_round_and_leave_nothing_behind(
+    tmp_path: Path,
+) -> None:
+    study = small_study(
+        rounds=ROUNDS, arms={"fedavg": {}}, federation={"round_deadline_seconds": 4.0}
+    )
+    before = peak_megabytes() or 0.0
+    with Federation(study, tmp_path) as federation:
+        federation.start_site("alice")
+        federation.start_site("bob", fuzzing.fuzzes)
+        federation.start_site("carol")
+        federation.start()
+        result = federation.finish(seconds=350)
+        records = federation.observer.records
+        grid, desk = federation.link.grid, federation.link._desk
+        left_behind = [grid._store, grid._asked, desk._announced, desk._inline]
+        assert [len(each) for each in left_behind] == [0, 0, 0, 0]  # type: ignore[arg-type]
+    assert [r.outcome for r in records] == ["done"] * ROUNDS
+    for record in records:
+        bob = record.hospitals["bob"]
+        assert (record.round, bob.outcome) in [
+            (record.round, "rejected"),
+            (record.round, "absent"),
+        ]
+        assert bob.reason
+        assert record.hospitals["alice"].outcome == "accepted", record.round
+        assert record.hospitals["carol"].outcome == "accepted", record.round
+    assert result.verdict.text
+    assert federation.run_folder.report.exists()
+    assert (peak_megabytes() or 0.0) - before < MOST_MEGABYTES
