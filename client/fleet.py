@@ -4,6 +4,7 @@ The only module of this side that uses Flower's private names. It speaks Flower'
 generated stubs, so a stock SuperLink understands it too. Every call has a deadline.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -41,8 +42,11 @@ from flwr.supercore.inflatable.inflatable_object import (
 )
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
-from common import door, expiry
+from common import door
+from common.expiry import precise_now
 from common.flower_arrays import inflate, travels_inline
+
+logger = logging.getLogger("erosion.line")
 
 HEARTBEAT_SECONDS = 10.0  # Flower's smallest; a site counts as gone after two silent intervals
 CALL_SECONDS = 30.0  # deadline of a small call
@@ -146,12 +150,12 @@ class FleetConnection:
         The question is a heartbeat of no node: a coordinator checks the signature and the key
         before it looks at the node.
         """
-        asked = expiry.precise_now()
+        asked = precise_now()
         try:
             request = SendNodeHeartbeatRequest(node=Node(node_id=0), heartbeat_interval=10.0)
             call = self._stub.SendNodeHeartbeat.future(request, timeout=seconds)
             problem = call.exception()
-            answered = expiry.precise_now()
+            answered = precise_now()
             theirs = _time_in(call, door.TIME)
             return Answer(
                 None if problem and problem.details() == "Invalid node ID" else problem,
@@ -198,7 +202,13 @@ class FleetConnection:
         )
         # Nobody waits for the answer: it only lets the coordinator free the objects sooner.
         self._stub.ConfirmMessageReceived.future(confirmation, timeout=CALL_SECONDS)
-        message = inflate(root, contents)
+        try:
+            message = inflate(root, contents)
+        except Exception as problem:  # noqa: BLE001 - a request that is nonsense must not end a site
+            logger.warning(
+                "a request that cannot be read (%s) is left alone", type(problem).__name__
+            )
+            return None
         if not isinstance(message, Message):
             return None
         message.metadata.__dict__["_message_id"] = root

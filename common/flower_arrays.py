@@ -116,12 +116,10 @@ def _arrays(content: bytes, objects: Mapping[str, InflatableObject]) -> dict[str
 
 
 def to_tensor(array: Array) -> Tensor:
-    """The values of a received array, float32 in the array's shape. Raises ValueError."""
+    """The values of an array, float32 in the array's shape. Raises ValueError."""
     if array.stype != RAW_FLOAT32 or array.dtype != "float32":
         raise ValueError(f"{array.dtype} in {array.stype}, expected float32 in {RAW_FLOAT32}")
-    parts: list[memoryview] = (
-        [memoryview(array.data)] if array.data else array.__dict__.get(_PARTS, [])
-    )
+    parts: list[memoryview] = [memoryview(array.data)] if array.data else _parts(array)
     num_bytes = sum(map(len, parts))
     if any(size < 0 for size in array.shape) or num_bytes != 4 * int(
         np.prod(array.shape, dtype=np.float64)
@@ -134,3 +132,11 @@ def to_tensor(array: Array) -> Tensor:
         raw[start : start + len(part)] = part
         start += len(part)
     return torch.from_numpy(values.astype(np.float32, copy=False).reshape(array.shape))
+
+
+def _parts(array: Array) -> list[memoryview]:
+    """Of an array that travels in chunks: as it came, or as it is about to be sent."""
+    if _PARTS in array.__dict__:
+        parts: list[memoryview] = array.__dict__[_PARTS]
+        return parts
+    return [chunk.data for _, chunk in array.__dict__.get(_CHUNKS) or ()]

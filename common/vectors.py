@@ -23,8 +23,8 @@ Values = NDArray[np.float32]
 Block = tuple[slice, tuple[Tensor, ...]]  # a part of the vectors, and every vector's values there
 R = TypeVar("R")
 
-# Wide blocks, because threads have to take turns between two operations; but a block of all vectors
-# is a quarter of one, so that a cohort on disk needs little memory.
+# Wide blocks, because memory is read fastest in long runs; but a block of all vectors is at most
+# half of one, so that a cohort on disk needs little memory.
 FEWEST_VALUES, MOST_VALUES = 1 << 18, 1 << 22  # of all vectors together in a block
 WIDEST = 1 << 19  # values of one vector in a block; 2 MiB
 PIECE = 1 << 10  # values whose squares are added up in float32
@@ -33,7 +33,7 @@ MOST_THREADS = 4  # beyond, memory is what is waited for
 
 def block_places(dim: int, num_vectors: int) -> Iterator[slice]:
     """The parts into which `num_vectors` vectors of `dim` values are cut."""
-    values = min(MOST_VALUES, max(FEWEST_VALUES, dim // 4))
+    values = min(MOST_VALUES, max(FEWEST_VALUES, dim // 2))
     width = min(WIDEST, max(1, values // max(1, num_vectors)))
     for start in range(0, dim, width):
         yield slice(start, min(dim, start + width))

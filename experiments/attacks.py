@@ -48,8 +48,8 @@ def sign_flip(known: Knowledge) -> Tensor:
 
 def gaussian_noise(known: Knowledge) -> Tensor:
     """No update but noise, `TIMES` as long as the honest one (in root mean square)."""
-    deviation = TIMES * known.honest.norm() / len(known.honest) ** 0.5
-    return deviation * torch.randn(len(known.honest), generator=known.randomness)
+    deviation = TIMES * float(known.honest.norm()) / len(known.honest) ** 0.5
+    return torch.randn(len(known.honest), generator=known.randomness).mul(deviation)
 
 
 def scaled(known: Knowledge) -> Tensor:
@@ -71,9 +71,9 @@ def free_ride(known: Knowledge) -> Tensor:
 def mimic(known: Knowledge) -> Tensor:
     """The user's last update, and beside it a step against what the attacker's patients say."""
     copied = known.honest if known.users_last is None else known.users_last
-    length = known.honest.norm()
+    length = float(known.honest.norm())
     against = known.honest / length if length > 0 else known.honest
-    return copied - HARM * copied.norm() * against
+    return copied - HARM * float(copied.norm()) * against
 
 
 def as_they_are(attachments: Tensors) -> Tensors:

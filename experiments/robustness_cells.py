@@ -96,17 +96,6 @@ def keys(name: str, seeds: Iterable[int]) -> Iterator[tuple[Key, Study]]:
                     yield Key(name, method, attack, seed, study.digest[:12]), study
 
 
-def unfit(name: str) -> dict[str, str]:
-    """The methods that do not fit a study, and why."""
-    found = {}
-    for method in REGISTRY:
-        try:
-            one_arm_study(name, method, 0)
-        except StudyError as problem:
-            found[method] = str(problem)
-    return found
-
-
 def run_cell(key: Key, study: Study, data_dir: Path | None, commit: str) -> Cell:
     """Train and measure."""
     with tempfile.TemporaryDirectory() as folder:
@@ -146,9 +135,7 @@ def attacked(
     }
 
 
-def complete(
-    path: Path, name: str, seeds: Iterable[int], data_dir: Path | None
-) -> None:
+def complete(path: Path, name: str, seeds: Iterable[int], data_dir: Path | None) -> None:
     """Run the cells that the file does not have, and add each to it as it is done."""
     done = {cell.key for cell in read_cells(path)}
     commit = provenance.commit()

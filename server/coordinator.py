@@ -330,13 +330,25 @@ def run_study(
     coordinator = Coordinator(study, link, folder, Several(observer, status))
     status.waiting_for = coordinator.waiting_for
     try:
-        result = coordinator.run()
+        result = _run(coordinator, folder)
     except BaseException as problem:
         status.failed(str(problem) or "interrupted")
         link.stop(completed=False)
         raise
     link.stop(completed=True)
     return result
+
+
+def _run(coordinator: Coordinator, folder: RunFolder) -> Result:
+    try:
+        return coordinator.run()
+    except OSError as problem:  # a full disk, say
+        where = f" ({problem.filename})" if problem.filename else ""
+        raise RunError(
+            f"The run cannot be written to {folder.path}{where}: {problem.strerror or problem}."
+            " Every finished round is there. Mend that, then go on with `erosion server --resume"
+            f" {folder.path}`."
+        ) from problem
 
 
 def _first_state(study: Study, arm: str) -> RunState:

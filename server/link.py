@@ -69,6 +69,7 @@ from server import door_words
 from server.admission import Admission, Admitted, KeptOut
 from server.door_words import refusal, refuse, say
 from server.doorkeeper import Doorkeeper, TurnedAway
+from server.reply_tree import problem_with
 from server.serving_certificate import ServingCertificate
 
 LONGEST_WAIT_SECONDS = 15.0  # of an unanswered PullMessages; below common proxies' idle limits
@@ -102,6 +103,7 @@ class _Desk:
         """The node signed in, or its session was ended."""
         with self.lock:
             self._sessions[node_id] = self._sessions.get(node_id, 0) + 1
+            self._last_call[node_id] = time.monotonic()
 
     def end_session(self, node_id: int, state: LinkState) -> None:
         """Part with a node, whose waiting call is answered so that it asks again and is told."""
@@ -226,6 +228,8 @@ class _Fleet(FleetServicer):
         self, request: PushMessagesRequest, context: grpc.ServicerContext
     ) -> PushMessagesResponse:
         """A reply begins to arrive: its envelope, and the list of its objects."""
+        if (problem := problem_with(request)) is not None:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, problem)
         if request.messages_list[0].metadata.src_node_id != request.node.node_id:
             refuse(context, Reason.SIGNATURE, "it replied in another site's name")
         response: PushMessagesResponse = super().PushMessages(request, context)

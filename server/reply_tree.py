@@ -1,4 +1,4 @@
-"""Whether the list of objects that comes with a reply can be taken note of.
+"""Whether a reply, and the list of objects that comes with it, can be taken note of.
 
 Flower's store counts references to objects, so a list that names an object within itself, or that
 breaks off at a name that is none, would leave entries behind that nothing ever deletes.
@@ -6,10 +6,13 @@ breaks off at a name that is none, would leave entries behind that nothing ever 
 
 from collections.abc import Iterator
 
+from flwr.common.serde import message_from_proto
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.proto.message_pb2 import ObjectTree
-from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
-from flwr.supercore.inflatable.inflatable_utils import is_valid_sha256_hash
+from flwr.supercore.inflatable.inflatable_object import (
+    is_valid_sha256_hash,
+    iterate_object_tree,
+)
 
 MOST_OBJECTS = 20_000  # a hundred gigabytes of parameters, in Flower's chunks
 
@@ -26,6 +29,10 @@ def problem_with(request: PushMessagesRequest) -> str | None:
             return "an object whose name is not a SHA-256 hash"
     if any(len(set(path)) < len(path) for path in _paths(tree, ())):
         return "an object that contains itself"
+    try:
+        message_from_proto(request.messages_list[0])
+    except Exception as problem:  # noqa: BLE001 - whatever a site made up
+        return f"a message that cannot be read ({type(problem).__name__})"
     return None
 
 

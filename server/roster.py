@@ -13,6 +13,7 @@ from common.scaling import problem_with_sums
 from common.study import Study, TabularTask
 from server.doorkeeper import TurnedAway
 from server.link import LinkGrid
+from server.plain_text import printable
 
 DESCRIBE_SECONDS = 300.0  # a site may load its data before it answers
 
@@ -115,8 +116,8 @@ class Roster:
         if reply.has_error():
             name, _, reason = (reply.error.reason or "").partition(": ")
             if name in self._study.hospitals and self._may_be(name, node_id):
-                self.declined[name] = reason
-                self._on_declined(name, reason)
+                self.declined[name] = printable(reason)
+                self._on_declined(name, self.declined[name])
             return
         try:
             described = wire.decode_describe_reply(reply.content)
@@ -153,6 +154,7 @@ class Roster:
         return None
 
     def _turn_away(self, node_id: int, name: str, reason: str) -> None:
+        name, reason = printable(name), printable(reason)  # a site's own words may be megabytes
         self._on_declined(name, reason)
         notice = wire.encode_notice(wire.Notice(text=reason, final=True))
         self._grid.push_messages([Message(notice, node_id, wire.NOTICE, ttl=60.0)])

@@ -94,7 +94,10 @@ def new_run_folder(parent: Path, study: Study) -> RunFolder:
                 f"The run folder {path} cannot be made: {problem}. Give another with --runs FOLDER."
             ) from None
     folder = RunFolder(path)
-    write_study(folder.study, study)
+    try:
+        write_study(folder.study, study)
+    except OSError as problem:
+        raise RunError(f"The run folder {path} cannot be used: {problem}.") from None
     return folder
 
 

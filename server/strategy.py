@@ -31,7 +31,15 @@ from common.screening import screen
 from common.study import Study
 from server.journal import Journal
 from server.link import LinkGrid
+from server.plain_text import printable
 from server.roster import Roster
+
+
+def _brief(answer: Answer) -> Answer:
+    """The same with a reason that is safe to keep: a site's own words may be megabytes."""
+    if isinstance(answer, Rejection | Absence):
+        return replace(answer, reason=printable(answer.reason) or "no reason given")
+    return answer
 
 
 def _num_bytes(request: TrainRequest) -> int:
@@ -131,7 +139,7 @@ class PersonalizedStrategy(Strategy):
         for reply in replies:
             name = self._nodes[reply.metadata.src_node_id]
             answer, seconds, user_metrics = self._screen(name, reply)
-            self._answers[name] = answer
+            self._answers[name] = _brief(answer)
             received[name] = (seconds, reply.__dict__.get(RECEIVED_BYTES, 0))
             metrics = user_metrics if name == self._study.user else metrics
         after, record = advance(

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -66,12 +67,16 @@ def mean_of_middle(cohort: Cohort, num_trimmed: int) -> tuple[Tensor, Tensor]:
     """
     dim, num_updates = len(cohort.own.delta), len(cohort.updates)
     delta = torch.empty(dim)
-    num_kept = torch.zeros(num_updates, dtype=torch.int64)
+    num_kept = np.zeros(num_updates, np.int64)
     for place, rows in cohort.blocks():
-        values = torch.stack(rows, dim=1)  # (width, n+1): sorting neighbours in memory is faster
-        middle = values.sort(dim=1).values[:, num_trimmed : num_updates - num_trimmed]
-        torch.mean(middle, dim=1, out=delta[place])
+        # numpy, because it sorts so short rows five to sixteen times as fast as torch
+        ascending = np.stack(rows, axis=1)  # (width, n+1)
+        ascending.sort(axis=1)
+        middle = ascending[:, num_trimmed : num_updates - num_trimmed]
+        np.mean(middle, axis=1, out=delta[place].numpy())
         # A value equal to the last one that is kept counts as kept: which of them was is arbitrary.
-        kept = (values >= middle[:, :1]) & (values <= middle[:, -1:])
-        num_kept += kept.sum(dim=0)
-    return delta, num_kept.double() / dim
+        smallest, largest = middle[:, 0], middle[:, -1]
+        for i, row in enumerate(rows):
+            values = row.numpy()
+            num_kept[i] += np.count_nonzero((values >= smallest) & (values <= largest))
+    return delta, torch.from_numpy(num_kept / dim)

@@ -45,6 +45,13 @@ def test_what_was_sent_is_what_is_read(size: int) -> None:
     assert torch.equal(to_tensor(arrays["update"]), values)
 
 
+@pytest.mark.parametrize("size", [10, 100_000, 3_000_000])
+def test_what_is_about_to_be_sent_can_be_read_too(size: int) -> None:
+    """A site's log looks at the arrays of a reply before the reply leaves."""
+    values = torch.randn(size, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(to_tensor(to_array(values)), values)
+
+
 def test_flower_reads_what_we_send() -> None:
     values = torch.randn(SIZES[-1], generator=torch.Generator().manual_seed(2))
     record = RecordDict({"arrays": to_record({"update": to_array(values)})})

@@ -16,6 +16,10 @@ from common.algorithms.server_optimizer import (
 )
 from common.algorithms.weight_erosion import WeightErosion
 from common.cohort import Cohort
+from common.errors import StudyError
+from common.settings import validate
+from common.study import Study
+from tests.client.small_study import make_study
 from tests.common.contexts import CONTEXT
 from tests.common.hand_sized import course, of_values
 
@@ -97,3 +101,35 @@ def test_any_method_can_be_wrapped() -> None:
     [wrapped] = course(algorithm, of_values(1.0, 2.0))
     assert torch.equal(wrapped.delta, plain.delta)
     assert wrapped.weights == plain.weights
+
+
+@pytest.mark.parametrize(
+    ("arms", "message"),
+    [
+        ({"bias_correction": {"alpha": 1.5}}, "alpha = 1.5; it must be 1 or less"),
+        ({"bias_correction": {"beta": 0}}, "beta = 0; it must be more than 0"),
+        ({"bias_correction": {"contraction": 2}}, "contraction = 2; it must be 1 or less"),
+        (
+            {"bias_correction": {"bias": "both"}},
+            "bias = 'both'; it must be 'average' or 'per_hospital'",
+        ),
+        ({"weighted_gradient": {"alpha": -1}}, "alpha = -1; it must be 0 or more"),
+        ({"weighted_gradient": {"horizon": 0}}, "horizon = 0; it must be more than 0"),
+        (
+            {"weighted_gradient": {"server_optimizer": "sgd"}},
+            "server_optimizer.name = 'sgd'; it must be one of 'none', 'momentum', 'adam'",
+        ),
+        (
+            {"weighted_gradient": {"server_optimizer": {"name": "adam", "beta1": 0.5}}},
+            "server_optimizer.beta1 is not a known key; did you mean beta_1?",
+        ),
+    ],
+)
+def test_bad_parameters_are_refused_when_the_study_is_read(
+    arms: dict[str, dict[str, object]], message: str
+) -> None:
+    [name] = arms
+    raw = make_study().model_dump(mode="json") | {"arms": arms}
+    with pytest.raises(StudyError) as refusal:
+        validate(Study, raw, "Study", StudyError)
+    assert str(refusal.value).splitlines()[1].strip() == f"arms.{name}.{message}"

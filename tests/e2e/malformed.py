@@ -141,7 +141,11 @@ def no_update(result: TrainResult, draws: random.Random) -> RecordDict:
 def wrong_records(result: TrainResult, draws: random.Random) -> RecordDict:
     record = encode_train_result(result)
     key = draws.choice(["header", "arrays"])
-    others = [MetricRecord({"json": 1.0}), ConfigRecord({"update": [1.0]}), ArrayRecord()]
+    others: list[MetricRecord | ConfigRecord | ArrayRecord] = [
+        MetricRecord({"json": 1.0}),
+        ConfigRecord({"update": [1.0]}),
+        ArrayRecord(),
+    ]
     record[key] = draws.choice(others)
     return record
 

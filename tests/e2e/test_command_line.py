@@ -88,6 +88,15 @@ def test_the_testbed_ends_with_a_result_and_the_model_predicts(
     assert result["verdict"]["text"].split(".")[0] in " ".join(run.stdout.split())
     assert processes_that_mention(str(tmp_path)) == []
 
+    assert erosion.main(["status", str(tmp_path / "runs")]) == 0
+    assert result["verdict"]["text"] in capsys.readouterr().out
+    assert erosion.main(["status", str(folder / "testbed" / "home" / "site.toml")]) == 1
+    assert "the program" in capsys.readouterr().out  # it was stopped with the testbed
+    sent = folder / "testbed" / "home" / "records" / "sent.jsonl"
+    assert erosion.main(["log", "verify", str(sent)]) == 0
+    assert "each as it was written and in its place" in capsys.readouterr().out
+    assert "weight_erosion,home,2,2," in folder.joinpath("contributions.csv").read_text()
+
     output = tmp_path / "predictions.csv"
     patients = folder / "testbed" / "home" / "patients.csv"
     assert erosion.main(["predict", str(folder), str(patients), "-o", str(output)]) == 0
@@ -248,7 +257,10 @@ def test_the_help_names_every_command_and_the_exit_codes(
     with pytest.raises(SystemExit, match="0"):
         erosion.main(["--help"])
     text = capsys.readouterr().out
-    for command in ("testbed", "server", "client", "predict", "data", "schema", "algorithms"):
+    for command in (
+        *("testbed", "server", "client", "enroll", "check", "status", "log"),
+        *("predict", "data", "schema", "algorithms"),
+    ):
         assert f"\n    {command}" in text
     assert "exit codes" in text
 

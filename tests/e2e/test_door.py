@@ -18,7 +18,7 @@ from client.site_file import Coordinator, load_site
 from common import expiry
 from common.errors import LinkError
 from common.keys import new_private_key
-from server import doorkeeper
+from server import doorkeeper, link
 from server.enrolment import enrol_site, renew_coordinator, renew_site, revoke_site
 from server.federation_folder import FederationFolder
 from server.link import Link
@@ -127,13 +127,24 @@ def test_a_coordinator_without_tls_is_not_taken_for_one_with(door: Door) -> None
     assert "does not speak TLS" in said
 
 
-def test_the_same_key_twice_is_one_site(door: Door) -> None:
+def test_the_same_key_twice_is_one_site(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "SILENT_SECONDS", 600.0)  # however slow this machine is
     with door.line().connect():
         assert "its key is in use by another connection" in door.refused(door.line())
         assert door.connected() == ["bob"]
         ((_, text),) = door.recorded()
     assert "in use" in text
     with door.line().connect():  # and once the first is gone, the second may come
+        assert door.connected() == ["bob"]
+
+
+def test_a_site_that_vanished_without_a_word_may_come_back_before_its_heartbeat_lapses(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "SILENT_SECONDS", 0.0)
+    vanished = door.line().connect()
+    vanished.__enter__()  # and no call after that
+    with door.line().connect():
         assert door.connected() == ["bob"]
 
 

@@ -1,0 +1,49 @@
+"""`python -m experiments.faults`: every fault done to real processes, and the table of the cost."""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from common.logs import configure_logging
+from experiments.faults import table
+from experiments.faults.network import is_permitted
+from experiments.faults.scenes import SCENES, play
+
+
+def main() -> int:
+    """Run the faults that are asked for; the exit code is 1 where one went wrong."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.faults", description=__doc__)
+    parser.add_argument("faults", nargs="*", help=f"default: all of {', '.join(SCENES)}")
+    parser.add_argument("--json", type=Path, help="rows to add to, or to replace")
+    parser.add_argument("--markdown", type=Path, help="the table for people, made from the rows")
+    options = parser.parse_args()
+    configure_logging(0)
+    rows = table.read(options.json) if options.json and options.json.exists() else {}
+    failed = 0
+    has_networks = is_permitted()
+    for name in options.faults or SCENES:
+        scene = SCENES[name]
+        if scene.needs_network and not has_networks:
+            print(f"{name}: left out, network namespaces are not permitted here", flush=True)
+            continue
+        started = time.monotonic()
+        try:
+            with tempfile.TemporaryDirectory(prefix="erosion-fault-") as folder:
+                rows[name] = play(scene, Path(folder)).as_json()
+        except (TimeoutError, AssertionError, OSError) as problem:
+            failed += 1
+            print(f"{name}: FAILED: {problem}", file=sys.stderr, flush=True)
+            continue
+        print(f"{name}: {time.monotonic() - started:.0f} s: {json.dumps(rows[name])}", flush=True)
+        if options.json:
+            table.write(options.json, rows)
+    if options.markdown:
+        options.markdown.write_text(table.markdown(rows), encoding="utf-8")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""Faults of the coordinator's machine."""
+
+import time
+from typing import Any
+
+from experiments.faults.network import COORDINATOR, SmallDisk
+from experiments.faults.row import Observation, Row
+from experiments.faults.stage import Stage
+
+DISK_KILOBYTES = 96
+RUN_ERROR = 7  # exit code
+
+
+def killed(stage: Stage) -> Row:
+    """Killed in a round, and resumed."""
+    programs = stage.begin()
+    stage.wait_for_rounds(5)
+    seen = Observation(stage, "coordinator killed; `erosion server --resume`")
+    programs[COORDINATOR].kill()
+    before = stage.journal()
+    seen.mended()
+    stage.coordinator(resume=True)
+    seen.wait_until_back()
+    _hold_against(before, stage.journal())
+    return seen.row()
+
+
+def disk_full(stage: Stage) -> Row:
+    """The disk with the run folder fills up; somebody makes room, and the run is resumed."""
+    with SmallDisk(stage.run, DISK_KILOBYTES) as disk:
+        coordinator = stage.begin()[COORDINATOR]
+        room = disk.path / "somebody-else's-file"
+        room.write_bytes(bytes(4096))
+        seen = Observation(stage, "disk full at the coordinator; `erosion server --resume`")
+        code = coordinator.wait()
+        said = coordinator.text()
+        if code != RUN_ERROR or "Traceback" in said:
+            raise AssertionError(f"exit code {code}: {said[-2000:]}")
+        before = stage.journal()
+        disk.grow(64 * 1024)
+        seen.mended()
+        stage.coordinator(resume=True)
+        seen.wait_until_back()
+        _hold_against(before, stage.journal())
+        row = seen.row()
+        stage.programs[COORDINATOR].close()  # or the disk could not be taken away
+        time.sleep(0.2)
+        return row
+
+
+def absent_at_the_start(stage: Stage) -> Row:
+    """A site starts before the coordinator does."""
+    bob = stage.site("bob")
+    seen = Observation(stage, "coordinator out of reach when the site starts", "bob")
+    bob.wait_for("cannot be reached")
+    time.sleep(5)
+    stage.coordinator()
+    for hospital in ("alice", "carol"):
+        stage.site(hospital)
+    stage.programs[COORDINATOR].wait_for("alice joined")
+    seen.mended()
+    seen.wait_until_back()
+    return seen.row()
+
+
+def _hold_against(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> None:
+    """No finished round may be lost; one that was journalled but not finished may be done again."""
+    kept = before[:-1]
+    if after[: len(kept)] != kept:
+        raise AssertionError("a finished round was lost")
+    numbers = [line["round"] for line in after]
+    if numbers != list(range(1, len(after) + 1)):
+        raise AssertionError(f"rounds {numbers}")

@@ -1,0 +1,40 @@
+"""Keys that must not come in, while a study runs."""
+
+from experiments.faults.at_a_site import SITE
+from experiments.faults.row import Observation, Row
+from experiments.faults.stage import Stage
+from server.enrolment import renew_site, revoke_site
+
+
+def duplicate_key(stage: Stage) -> Row:
+    """A second site with the same key, while the first is connected."""
+    stage.begin()
+    seen = Observation(stage, "the same key a second time", SITE)
+    second = stage.site(SITE, label="second")
+    second.wait_for("in use")
+    stage.wait_for_rounds(len(stage.rounds) + 2)
+    return seen.row(said_by="second")
+
+
+def expired_key(stage: Stage) -> Row:
+    """A site's key expires in the middle of the study and is renewed."""
+    bob = stage.begin()[SITE]
+    seen = Observation(stage, "a site's key expires; it is renewed", SITE)
+    renew_site(stage.federation, SITE, days=-1)
+    bob.wait_for("expired")
+    bob.wait_until(lambda: bob.exit_code is not None, "end")
+    renew_site(stage.federation, SITE)
+    seen.mended()
+    stage.site(SITE)
+    seen.wait_until_back()
+    return seen.row()
+
+
+def revoked(stage: Stage) -> Row:
+    """A site's key is revoked in the middle of the study."""
+    bob = stage.begin()[SITE]
+    seen = Observation(stage, "a site's key is revoked", SITE)
+    revoke_site(stage.federation, SITE)
+    bob.wait_until(lambda: bob.exit_code is not None, "end")
+    stage.wait_for_rounds(len(stage.rounds) + 2)
+    return seen.row()

@@ -1,0 +1,104 @@
+"""One `erosion` process, its log, and what can be done to it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from experiments.faults.patience import wait_until
+
+_TIME = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ (?:[A-Z]+ erosion\.\w+: )?")
+
+
+class Program:
+    """Starts at once; its output goes to `log`, after what is there already."""
+
+    def __init__(
+        self, name: str, arguments: Sequence[str], log: Path, *, within: Sequence[str] = ()
+    ) -> None:
+        """`within` is put before the command: `ip netns exec NAME` replaces itself by it."""
+        self.name, self._log = name, log
+        self._said_before = log.stat().st_size if log.exists() else 0
+        self.started = time.monotonic()
+        with log.open("ab") as output:
+            # Standard input is a pipe that closes even if this program is killed.
+            self._process = subprocess.Popen(
+                [*within, sys.executable, "-m", "erosion", *arguments, "--until-stdin-closes"],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+                start_new_session=True,
+            )
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self._process.poll()
+
+    def text(self, since: int = 0) -> str:
+        """What it said, from the byte `since` of its log on."""
+        return self._log.read_bytes()[max(self._said_before, since) :].decode(errors="replace")
+
+    def lines(self, since: int = 0) -> list[str]:
+        """The same without the time, line by line."""
+        return [_TIME.sub("", line).strip() for line in self.text(since).splitlines()]
+
+    @property
+    def mark(self) -> int:
+        """Where its log ends now."""
+        return self._log.stat().st_size
+
+    def wait_for(self, words: str, seconds: float = 120.0, *, since: int = 0) -> None:
+        """Until it says `words`."""
+        self.wait_until(lambda: words in self.text(since), f"{words!r}", seconds)
+
+    def wait_until(self, wanted: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
+        """Until `wanted`; raises TimeoutError with what it said last."""
+        wait_until(wanted, seconds, lambda: f"{self.name}: no {what}; it said: {self._tail()}")
+
+    def wait(self, seconds: float = 180.0) -> int:
+        """Its exit code."""
+        self.wait_until(lambda: self.exit_code is not None, "end", seconds)
+        return self._process.returncode
+
+    def kill(self) -> None:
+        """SIGKILL: as a power cut, a crash, or the kernel's own choice when memory is short."""
+        self._send(signal.SIGKILL)
+        self._process.wait(30)
+
+    def end(self) -> None:
+        """SIGTERM, as systemd does; then SIGKILL."""
+        self._send(signal.SIGTERM)
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def freeze(self) -> None:
+        """SIGSTOP: as a suspended virtual machine, or a disk that hangs."""
+        self._send(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        self._send(signal.SIGCONT)
+
+    def close(self) -> None:
+        """Nothing of it is left after this."""
+        if self.exit_code is None:
+            self.thaw()
+            self.kill()
+        if self._process.stdin:
+            self._process.stdin.close()
+
+    def _send(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self._process.pid, number)
+
+    def _tail(self) -> str:
+        return " | ".join(self.text().splitlines()[-8:])

@@ -1,0 +1,70 @@
+"""Every fault of the table, by name, with the study and the machines that it needs."""
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from experiments.faults import at_a_site, at_the_coordinator, at_the_door, on_the_line
+from experiments.faults.network import Network
+from experiments.faults.row import Row
+from experiments.faults.stage import HOSPITALS, Stage, small_study
+
+# 1 MB of parameters take 4 s at 2 Mbit/s.
+LARGE_MODEL: Mapping[str, Any] = {
+    "model": {"name": "mlp", "hidden": [500, 500]},
+    "training": {"steps": 5, "batch_size": 16, "learning_rate": 0.1},
+    "federation": {"round_deadline_seconds": 60.0, "join_deadline_seconds": 120.0},
+}
+SLOW_LINE_KILOBITS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """One fault."""
+
+    act: Callable[[Stage], Row]
+    study: Mapping[str, Any] = field(default_factory=dict)  # what differs from the usual one
+    needs_network: bool = False
+    slow_line_of: str | None = None
+
+
+SCENES: Mapping[str, Scene] = {
+    "killed-idle": Scene(at_a_site.killed_while_idle),
+    "killed-training": Scene(at_a_site.killed_while_training),
+    "killed-uploading": Scene(
+        at_a_site.killed_while_uploading,
+        study=LARGE_MODEL,
+        needs_network=True,
+        slow_line_of=at_a_site.SITE,
+    ),
+    "frozen": Scene(at_a_site.frozen),
+    "slow": Scene(at_a_site.slow),
+    "late-joiner": Scene(at_a_site.late_joiner),
+    "leaves": Scene(at_a_site.leaves_for_ever, study={"rounds": 12}),
+    "user-killed": Scene(at_a_site.user_killed),
+    "coordinator-killed": Scene(at_the_coordinator.killed),
+    "disk-full": Scene(at_the_coordinator.disk_full),
+    "coordinator-absent": Scene(at_the_coordinator.absent_at_the_start),
+    "line-cut": Scene(partial(on_the_line.cut_for, seconds=60), needs_network=True),
+    "line-cut-briefly": Scene(partial(on_the_line.cut_for, seconds=8), needs_network=True),
+    "user-line-cut": Scene(
+        partial(on_the_line.cut_for, seconds=8, site="alice"), needs_network=True
+    ),
+    "duplicate-key": Scene(at_the_door.duplicate_key),
+    "expired-key": Scene(at_the_door.expired_key),
+    "revoked": Scene(at_the_door.revoked),
+}
+
+
+def play(scene: Scene, folder: Path) -> Row:
+    """Set the stage, let the fault happen, and take everything down."""
+    with (
+        Network(*HOSPITALS) if scene.needs_network else nullcontext() as network,
+        Stage(folder, small_study(**scene.study), network) as stage,
+    ):
+        if network is not None and scene.slow_line_of:
+            network.slow_down(scene.slow_line_of, SLOW_LINE_KILOBITS)
+        return scene.act(stage)

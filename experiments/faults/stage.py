@@ -1,0 +1,205 @@
+"""A small federation of real processes, TLS and enrolment on, for one fault to happen to."""
+
+import json
+import socket
+import tarfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import tomli_w
+
+from common.errors import SiteError
+from common.settings import read_toml
+from common.study import Study
+from experiments.faults.network import COORDINATOR, COORDINATOR_ADDRESS, Network
+from experiments.faults.patience import POLL_SECONDS, wait_until
+from experiments.faults.program import Program
+from server.enrolment import enrol_site, init_federation
+from server.federation_folder import FederationFolder, Place
+from server.run_folder import write_study
+
+HOSPITALS = ("alice", "bob", "carol")  # alice is the user
+DEADLINE_SECONDS = 5.0  # of a round
+
+
+def small_study(**changes: Any) -> Study:
+    """Three hospitals; a round takes about half a second."""
+    values: dict[str, Any] = {
+        "name": "faults",
+        "user": "alice",
+        "hospitals": HOSPITALS,
+        "rounds": 5000,
+        "seed": 3,
+        "task": {
+            "kind": "tabular",
+            "target": "ill",
+            "classes": ["no", "yes"],
+            "features": ["age", "dose"],
+        },
+        "scaling": "federated",
+        "model": {"name": "logistic"},
+        "training": {"steps": 1500, "batch_size": 16, "learning_rate": 0.1},
+        "arms": {"fedavg": {}},
+        "evaluation": {"test_share": 0.5, "bootstrap": 100},
+        "federation": {
+            "round_deadline_seconds": DEADLINE_SECONDS,
+            "join_deadline_seconds": 120.0,
+        },
+    }
+    return Study.model_validate({**values, **changes})
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A line of the journal, and when it was there."""
+
+    at: float  # time.monotonic()
+    line: dict[str, Any]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the round advanced the model."""
+        return bool(self.line["outcome"] == "done")
+
+    def has(self, hospital: str) -> bool:
+        """Whether the hospital's update was part of the round."""
+        return bool(self.line["hospitals"][hospital]["outcome"] == "accepted")
+
+
+class Stage:
+    """Use as a context manager: nothing that it started outlives it."""
+
+    def __init__(self, folder: Path, study: Study, network: Network | None = None) -> None:
+        """On this machine alone, or on the machines of `network`."""
+        self.folder, self.study, self.network = folder, study, network
+        self.run = folder / "run"
+        self.programs: dict[str, Program] = {}
+        self.rounds: list[Seen] = []
+        self._closed = threading.Event()
+        host, port = ("127.0.0.1", _free_port()) if network is None else (COORDINATOR_ADDRESS, 9092)
+        self.federation = FederationFolder(folder / "federation")
+        init_federation(self.federation, Place(hosts=(host,), port=port))
+        self.address = f"{host}:{port}"
+        for hospital in study.hospitals:
+            self._hand_out_kit(hospital)
+        write_study(folder / "study.toml", study)
+
+    def __enter__(self) -> Self:
+        """Begin to watch the journal."""
+        threading.Thread(target=self._watch, daemon=True).start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End whatever runs."""
+        self._closed.set()
+        for program in self.programs.values():
+            program.close()
+
+    def coordinator(self, *, resume: bool = False) -> Program:
+        """`erosion server`, listening."""
+        what = (
+            ["--resume", str(self.run)]
+            if resume
+            else [str(self.folder / "study.toml"), "--run-folder", str(self.run)]
+        )
+        options = ["--federation", str(self.federation.path), "--address", self.address]
+        program = self._start(COORDINATOR, ["server", *what, *options], COORDINATOR)
+        program.wait_for("Listening on")
+        return program
+
+    def site(self, hospital: str, label: str | None = None) -> Program:
+        """`erosion client`, started; it may still be loading."""
+        return self._start(label or hospital, ["client", str(self.site_file(hospital))], hospital)
+
+    def site_file(self, hospital: str) -> Path:
+        """The site file, beside the site's key and its data."""
+        return self.folder / hospital / "site.toml"
+
+    def begin(self, *, without: str | None = None) -> dict[str, Program]:
+        """The coordinator and the sites, until two rounds are done."""
+        self.coordinator()
+        for hospital in self.study.hospitals:
+            if hospital != without:
+                self.site(hospital)
+        self.wait_for_rounds(2)
+        return self.programs
+
+    def wait_for_rounds(self, number: int, seconds: float = 180.0) -> None:
+        """Until the journal holds so many rounds that were done."""
+        self.wait(lambda: sum(seen.is_done for seen in self.rounds) >= number, seconds)
+
+    def wait(self, wanted: Callable[[], object], seconds: float = 180.0) -> None:
+        """Until `wanted`; the excuse is what everybody said last."""
+        wait_until(wanted, seconds, self._last_words)
+
+    def first(self, wanted: Callable[[Seen], bool], since: float, seconds: float = 180.0) -> Seen:
+        """The first round after `since` that is as `wanted`."""
+
+        def found() -> Seen | None:
+            return next((s for s in self.rounds if s.at > since and wanted(s)), None)
+
+        self.wait(found, seconds)
+        seen = found()
+        assert seen is not None
+        return seen
+
+    def journal(self) -> list[dict[str, Any]]:
+        """The whole lines of the journal."""
+        path = self.run / "rounds.jsonl"
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+    def _watch(self) -> None:
+        known: set[int] = set()
+        while not self._closed.wait(POLL_SECONDS):
+            for line in self.journal():
+                if line["round"] not in known:
+                    known.add(line["round"])
+                    self.rounds.append(Seen(time.monotonic(), line))
+
+    def _start(self, label: str, arguments: list[str], machine: str) -> Program:
+        within = [] if self.network is None else self.network.inside(machine)
+        log = self.folder / f"{label}.log"
+        self.programs[label] = program = Program(label, arguments, log, within=within)
+        return program
+
+    def _last_words(self) -> str:
+        said = [f"{name}: {' | '.join(p.lines()[-4:])}" for name, p in self.programs.items()]
+        return f"{len(self.rounds)} rounds; " + "; ".join(said)
+
+    def _hand_out_kit(self, hospital: str) -> None:
+        enrol_site(self.federation, hospital)
+        with tarfile.open(self.federation.kit(hospital)) as kit:
+            kit.extractall(self.folder, filter="tar")
+        path = self.site_file(hospital)
+        values = read_toml(path, "site file", SiteError)
+        values["data"]["path"] = "data.csv"
+        path.write_text(tomli_w.dumps(values), encoding="utf-8")
+        write_patients(path.with_name("data.csv"), hospital)
+
+
+def write_patients(path: Path, hospital: str) -> None:
+    """Sixty patients, which depend on the hospital's name alone."""
+    draws = np.random.default_rng(sum(map(ord, hospital)))
+    rows = draws.normal(size=(60, 2)) + 1
+    ill = np.where(rows @ [1.0, -0.5] + draws.normal(size=60) * 0.5 > 0.5, "yes", "no")
+    lines = [f"{a:.4f},{d:.4f},{i}" for (a, d), i in zip(rows, ill, strict=True)]
+    path.write_text("\n".join(["age,dose,ill", *lines]) + "\n", encoding="utf-8")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,72 @@
+"""The rows as a file and as a table."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+COMMAND = (
+    "python -m experiments.faults --json experiments/results/faults.json --markdown docs/faults.md"
+)
+HEAD = f"""\
+# What goes wrong, and what it costs
+
+Every row was made by doing it to real processes: a coordinator and three hospitals (`alice` is the
+user), with TLS and enrolment, each a process of its own; for faults of the line, each on a machine
+of its own (a Linux network namespace). A round may take 5 s here; where a site's update is
+large and its line is slow, 60 s. A program that was killed is started again after 2 s, as systemd
+does. All figures and all quotations are the programs' own:
+
+```sh
+{COMMAND}
+```
+
+*Rounds lost* were begun and did not change the model; no finished round is ever lost. *Goes on*:
+from the fault to the next round that was done. *Recovers*: from the end of the cause (the program
+is started again, the line is restored) to the site's next accepted update, or, where the
+coordinator had the fault, to its next round. Starting a program takes most of it.
+
+| fault | rounds lost | rounds done without the site | goes on after | recovers within |
+|---|--:|--:|--:|--:|
+"""
+
+
+def read(path: Path) -> dict[str, dict[str, Any]]:
+    """The rows by the fault's short name."""
+    rows: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+    return rows
+
+
+def write(path: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:
+    """Keep the rows."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(rows, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def markdown(rows: Mapping[str, Mapping[str, Any]]) -> str:
+    """The table, and below it what people see."""
+    lines = [
+        f"| {row['fault']} | {row['rounds_lost']} | {_count(row['rounds_without_site'])}"
+        f" | {_seconds(row['seconds_to_go_on'])} | {_seconds(row['seconds_to_recover'])} |"
+        for row in rows.values()
+    ]
+    parts = [HEAD + "\n".join(lines), "", "## What people see", ""]
+    for row in rows.values():
+        parts += [f"**{row['fault'][0].upper()}{row['fault'][1:]}**", ""]
+        parts += _quoted("the coordinator", row["coordinator_says"])
+        parts += _quoted("the site", row["site_says"])
+    return "\n".join(parts)
+
+
+def _quoted(who: str, lines: list[str]) -> list[str]:
+    if not lines:
+        return []
+    return [f"At {who}:", "", "```text", *lines, "```", ""]
+
+
+def _count(value: int | None) -> str:
+    return "–" if value is None else str(value)
+
+
+def _seconds(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f} s"

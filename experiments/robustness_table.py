@@ -1,0 +1,174 @@
+"""The robustness page: every figure in it is drawn from a summary."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from common.algorithms import REGISTRY
+from experiments.attacks import ATTACKS, NO_ATTACK
+from experiments.robustness_cells import CLAIM_ONLY
+from experiments.robustness_summary import ALONE, CLEAR, NOTABLE, Mean, Row, Summary, Zero
+
+ERODING = "weight_erosion"
+
+INTRODUCTION = f"""\
+# One harmful hospital
+
+What happens to the user's model when one of the other hospitals does harm, for every method that a
+study can name. The studies are those that come with the program, simulated with their own settings;
+a method that the study file does not name runs with its defaults. The seed decides the training and
+the user's test patients (in breast-cancer also which patient is at which hospital), so the standard
+errors are about such splits, not about other patients.
+
+In breast-cancer the attacker is `miscoded`, whose labels the study has the wrong way round. Here
+its labels are put right unless the attack is the label flip, so without an attack it is an honest
+hospital with the user's own population. In heart-disease it is `hungary`, the peer with the most
+patients, whom methods that weight by patients trust most.
+
+Three references stand beside the attacks: no attack; the attacker absent, which is what a perfect
+defence would leave; and the method `{ALONE}`, which hears nobody. A user is called harmed where its
+log loss is above that with the attacker absent, and worse than alone where it is above that of
+`{ALONE}`, each by more than {CLEAR:g} standard errors of the paired differences over the seeds.
+There are many such comparisons and few seeds: a single one close to the limit means little. Not
+being called harmed is no proof of safety either: where the seeds differ much, a mean harm of more
+than {NOTABLE:g} is listed as unclear.
+
+The attacker hears all updates of the round before it sends its own. What a method sends beside
+the update (SCAFFOLD's control variate, the noise of `{CLAIM_ONLY}`) stays honest, except with
+the free rider and the claimed noise. Nobody lies about its number of patients, to which methods
+that weight by it would be open; and neither study sets `federation.max_update_norm`, which rejects
+long updates.
+"""
+
+
+def page(summaries: Sequence[Summary], command: str) -> str:
+    """The whole page, as Markdown."""
+    attacks = [f"- {attack.title}: {attack.explanation}" for attack in ATTACKS.values()]
+    parts = [INTRODUCTION, "The attacker ...\n", "\n".join(attacks) + "\n"]
+    parts += [_of_study(summary) for summary in summaries]
+    parts += [f"## How this page was made\n\nDrawn with `{command}`."]
+    parts += [_training(summary) for summary in summaries]
+    return "\n".join(parts) + "\n"
+
+
+def _of_study(summary: Summary) -> str:
+    return "\n\n".join(
+        [
+            f"## {summary.study}",
+            _about(summary),
+            "### Who fails",
+            _failures(summary),
+            "### Log loss of the user",
+            _metric(summary, lambda row: row.log_loss),
+            "### Accuracy of the user",
+            _metric(summary, lambda row: row.accuracy),
+            f"### When {ERODING} takes a weight to zero",
+            "The median round over the seeds in which the weight reached zero, the earliest and\n"
+            "the latest, and how many seeds those are. A weight of zero never rises again.",
+            _erosion(summary),
+            "### The attacker's weight at the end",
+            "Relative to the user's own update, which counts 1 (or, where a rule leaves that out,\n"
+            "to the largest); the median over the seeds. Coordinate rules say for how much of the\n"
+            "model a hospital's value was used.",
+            _weights(summary),
+            "",
+        ]
+    )
+
+
+def _about(summary: Summary) -> str:
+    alone, num_hospitals = _row(summary, ALONE, NO_ATTACK), len(summary.hospitals)
+    unfit = [method for method in REGISTRY if method not in _methods(summary)]
+    left_out = f"\nThese methods do not fit the study: {', '.join(unfit)}." if unfit else ""
+    return (
+        f"{len(summary.seeds)} seeds, {summary.rounds} rounds, {num_hospitals} hospitals; attacker:"
+        f" `{summary.attacker}`.\nAlone, the user has a log loss of {_plus_minus(alone.log_loss)}"
+        f" and an accuracy of {_plus_minus(alone.accuracy)}.\nKrum and Multi-Krum are made for at"
+        f" most {max(0, num_hospitals - 3) // 2} harmful among {num_hospitals}."
+        f"{left_out}"
+    )
+
+
+def _failures(summary: Summary) -> str:
+    lines = []
+    for name, attack in ATTACKS.items():
+        found = [row for row in summary.rows if row.attack == name]
+        lines.append(
+            [
+                attack.title,
+                _named((r.method, r.to_absent) for r in found if r.harmed),
+                _named((r.method, r.to_absent) for r in found if r.perhaps_harmed),
+                _named((r.method, r.to_alone) for r in found if r.below_alone),
+            ]
+        )
+    return (
+        "In brackets: how much the log loss is above that with the attacker absent, and in the last"
+        "\ncolumn above that of the user alone. Without an attack, harm means that an honest"
+        f"\n`{summary.attacker}` makes the model worse.\n\n"
+        + _table(["", "harmed", "unclear", "worse than alone"], lines)
+    )
+
+
+def _named(found: Iterable[tuple[str, Mean]]) -> str:
+    return ", ".join(f"{method} ({apart.mean:+.3f})" for method, apart in found) or "none"
+
+
+def _metric(summary: Summary, of: Callable[[Row], Mean]) -> str:
+    lines = []
+    for method in _methods(summary):
+        found = (summary.row(method, attack) for attack in ATTACKS)
+        lines.append([method, *(_plus_minus(of(row)) if row else "" for row in found)])
+    return _table(["", *(attack.title for attack in ATTACKS.values())], lines)
+
+
+def _erosion(summary: Summary) -> str:
+    names = [*_row(summary, ERODING, NO_ATTACK).zero_rounds]
+    names = [summary.attacker, *(name for name in names if name != summary.attacker)]
+    lines = []
+    for name, attack in ATTACKS.items():
+        if row := summary.row(ERODING, name):
+            cells = [_zero(row.zero_rounds[peer]) for peer in names]
+            lines.append([attack.title, *(cells if attack.answers else ["", *cells[1:]])])
+    return _table(["", f"{summary.attacker} (attacker)", *names[1:]], lines)
+
+
+def _weights(summary: Summary) -> str:
+    lines = []
+    for method in _methods(summary):
+        found = (summary.row(method, attack) for attack in ATTACKS)
+        weights = [row.weight if row else None for row in found]
+        lines.append([method, *("" if w is None else f"{w:.2g}" for w in weights)])
+    return _table(["", *(attack.title for attack in ATTACKS.values())], lines)
+
+
+def _training(summary: Summary) -> str:
+    first, last = summary.seeds[0], summary.seeds[-1]
+    return (
+        f"The cells of {summary.study} were trained with `python -m experiments.robustness --study"
+        f" {summary.study} --seeds {last + 1}` (seeds {first} to {last}:"
+        f" {len(summary.seeds)} used) at commit {', '.join(summary.commits)}."
+    )
+
+
+def _zero(zero: Zero) -> str:
+    if zero.middle is None:
+        return f"never (0 of {zero.of})"
+    return f"{zero.middle:g} ({zero.first} to {zero.last}; {zero.seeds} of {zero.of})"
+
+
+def _plus_minus(value: Mean) -> str:
+    return f"{value.mean:.3f} ± {value.error:.3f}"
+
+
+def _methods(summary: Summary) -> list[str]:
+    return list(dict.fromkeys(row.method for row in summary.rows))
+
+
+def _row(summary: Summary, method: str, attack: str) -> Row:
+    row = summary.row(method, attack)
+    assert row is not None, f"{summary.study} has no {method} under {attack}"
+    return row
+
+
+def _table(header: Iterable[str], lines: Iterable[Sequence[str]]) -> str:
+    names = list(header)
+    drawn = [names, ["---"] * len(names), *lines]
+    return "\n".join("| " + " | ".join(line) + " |" for line in drawn)

@@ -1,0 +1,150 @@
+"""The README's deployment section, word for word, on machines that are Linux network namespaces.
+
+`python -m experiments.two_machines`, as root. The coordinator and two hospitals each have a machine
+of their own, with its own addresses and its own folder; only the kits are carried from one to the
+other. Every command is looked up in the README before it is run.
+"""
+
+import os
+import shlex
+import subprocess
+import sys
+import tarfile
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+from experiments.faults.network import COORDINATOR, COORDINATOR_ADDRESS, Network, is_permitted
+from experiments.faults.patience import wait_until
+from experiments.faults.stage import small_study, write_patients
+from server.run_folder import write_study
+
+ROOT = Path(__file__).resolve().parent.parent
+NAME = "erosion.example.org"
+HOSPITALS = ("north", "south")  # north is the user
+
+INIT = f".venv/bin/erosion enroll init --host {NAME}"
+ENROL = ".venv/bin/erosion enroll site north"
+SERVER = ".venv/bin/erosion server STUDY.toml"
+CHECK = ".venv/bin/erosion check north/site.toml --study STUDY.toml"
+CLIENT = ".venv/bin/erosion client north/site.toml"
+
+
+class Machine:
+    """A machine with a folder that has nothing in it but the installed program."""
+
+    def __init__(self, name: str, network: Network, folder: Path) -> None:
+        """The folder is made."""
+        self.name, self.folder, self._network = name, folder / name, network
+        self.folder.mkdir()
+        (self.folder / ".venv").symlink_to(Path(sys.prefix))
+        self._started: list[subprocess.Popen[str]] = []
+
+    def run(self, command: str, hospital: str = "north") -> str:
+        """What a command of the README says; raises AssertionError where it fails."""
+        print(f"{self.name}$ {_for(command, hospital)}", flush=True)
+        done = subprocess.run(
+            self._words(command, hospital),
+            cwd=self.folder,
+            env=_environment(),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        print(done.stdout + done.stderr, flush=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def start(self, command: str, hospital: str = "north") -> "subprocess.Popen[str]":
+        """A command of the README that goes on; its output is in `log.txt`."""
+        print(f"{self.name}$ {_for(command, hospital)} &", flush=True)
+        with (self.folder / "log.txt").open("w") as log:
+            process = subprocess.Popen(
+                self._words(command, hospital),
+                cwd=self.folder,
+                env=_environment(),
+                stdout=log,
+                stderr=log,
+                text=True,
+            )
+        self._started.append(process)
+        return process
+
+    def said(self) -> str:
+        """The log of what was started."""
+        return (self.folder / "log.txt").read_text()
+
+    def close(self) -> None:
+        """End what was started."""
+        for process in self._started:
+            process.kill()
+            process.wait(30)
+
+    def _words(self, command: str, hospital: str) -> list[str]:
+        assert command in _deployment_section(), f"the README does not say: {command}"
+        return [*self._network.inside(self.name), *shlex.split(_for(command, hospital))]
+
+
+def deploy(folder: Path) -> Path:
+    """The run folder of a study that went through, from `enroll init` to the report."""
+    with ExitStack() as stack:
+        network = stack.enter_context(Network(*HOSPITALS, hosts={NAME: COORDINATOR_ADDRESS}))
+        machines = {name: Machine(name, network, folder) for name in (COORDINATOR, *HOSPITALS)}
+        for machine in machines.values():
+            stack.callback(machine.close)
+        coordinator = machines[COORDINATOR]
+        study = small_study(
+            user="north",
+            hospitals=HOSPITALS,
+            rounds=5,
+            training={"steps": 20, "batch_size": 16, "learning_rate": 0.1},
+            arms={"weight_erosion": {}, "fedavg": {}, "local": {}},
+        )
+        for machine in machines.values():
+            write_study(machine.folder / "STUDY.toml", study)
+
+        coordinator.run(INIT)
+        for hospital in HOSPITALS:
+            coordinator.run(ENROL, hospital)
+        server = coordinator.start(SERVER)
+        wait_until(lambda: "Listening" in coordinator.said(), 120, coordinator.said)
+        for hospital in HOSPITALS:
+            kit = coordinator.folder / "federation" / "kits" / f"{hospital}.tar.gz"
+            with tarfile.open(kit) as archive:  # carried there by hand
+                archive.extractall(machines[hospital].folder, filter="tar")
+            write_patients(machines[hospital].folder / hospital / "patients.csv", hospital)
+            machines[hospital].run(CHECK, hospital)
+            machines[hospital].start(CLIENT, hospital)
+        wait_until(lambda: server.poll() is not None, 300, coordinator.said)
+        print(coordinator.said(), flush=True)
+        assert server.returncode == 0, coordinator.said()
+        (run,) = (coordinator.folder / "runs").iterdir()
+        assert (run / "report.html").exists()
+        return run
+
+
+def main() -> int:
+    """Deploy in a folder that is removed afterwards."""
+    if not is_permitted():
+        print("Network namespaces are not permitted here: run this as root.", file=sys.stderr)
+        return 1
+    with tempfile.TemporaryDirectory(prefix="erosion-two-machines-") as folder:
+        deploy(Path(folder))
+    return 0
+
+
+def _deployment_section() -> str:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return text.partition("\n## Deploy it\n")[2].partition("\n## ")[0]
+
+
+def _for(command: str, hospital: str) -> str:
+    return command.replace("north", hospital)
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "COLUMNS": "110"}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

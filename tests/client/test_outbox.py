@@ -1,0 +1,188 @@
+"""The log of what a hospital sent: chained, and honest about crashes."""
+
+import hashlib
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+import torch
+from flwr.app import ArrayRecord, Error, Message, RecordDict
+
+from client.outbox import Outbox
+from client.outbox_check import verify
+from common import wire
+from common.errors import SiteError
+from common.messages import TrainReply, TrainRequest, TrainResult
+from tests.client.small_study import make_study
+
+UPDATE = torch.tensor([3.0, 4.0, 0.0, 0.0, 0.0, 0.0])
+
+
+def request(round_number: int = 1) -> Message:
+    asked = TrainRequest(make_study(), "fedavg", round_number, torch.zeros(6), None, "run-7")
+    return Message(wire.encode_train(asked), 1, wire.TRAIN)
+
+
+def reply(to: Message, round_number: int = 1) -> Message:
+    header = TrainReply(
+        hospital="b", arm="fedavg", round=round_number, num_samples=20, samples_seen=8, seconds=0.1
+    )
+    return Message(wire.encode_train_result(TrainResult(header, UPDATE)), reply_to=to)
+
+
+def sent(folder: Path, lines: int) -> Path:
+    """A log with so many lines."""
+    with Outbox(folder) as outbox:
+        for number in range(1, lines + 1):
+            asked = request(number)
+            outbox.record(asked, reply(asked, number))
+        return outbox.path
+
+
+def test_a_line_says_what_was_sent_when_and_for_which_round(tmp_path: Path) -> None:
+    line = json.loads(sent(tmp_path, 1).read_text())
+    assert line["study"] == "small"
+    assert (line["kind"], line["run"], line["arm"], line["round"]) == (
+        "train",
+        "run-7",
+        "fedavg",
+        1,
+    )
+    assert line["norm"] == pytest.approx(5.0)
+    assert line["arrays"] == {"update": [6]}
+    header, tensors = wire.contents_of(reply(request()).content)
+    content = header.encode() + tensors["update"].numpy().astype("<f4").tobytes()
+    assert line["bytes"] == len(content)
+    assert line["sha256"] == hashlib.sha256(content).hexdigest()
+    assert line["previous"] == "0" * 64
+
+
+def test_words_that_are_sent_in_place_of_an_answer_are_in_the_log(tmp_path: Path) -> None:
+    with Outbox(tmp_path) as outbox:
+        asked = request()
+        outbox.record(asked, Message(Error(2, "b: DataError at the site"), reply_to=asked))
+        line = json.loads(outbox.path.read_text())
+    assert line["error"] == "b: DataError at the site"
+    assert line["norm"] is None
+
+
+def test_an_update_that_is_not_finite_and_a_request_that_makes_no_sense_are_logged(
+    tmp_path: Path,
+) -> None:
+    asked = Message(RecordDict({"header": ArrayRecord()}), 1, wire.TRAIN)
+    answer = reply(asked)
+    spoiled = TrainResult(
+        wire.decode_train_result(answer.content).header, torch.full((6,), torch.nan)
+    )
+    with Outbox(tmp_path) as outbox:
+        outbox.record(asked, Message(wire.encode_train_result(spoiled), reply_to=asked))
+        path = outbox.path
+    assert json.loads(path.read_text())["norm"] is None
+    assert verify(path).num_lines == 1
+
+
+def test_the_log_is_for_the_sites_account_alone(tmp_path: Path) -> None:
+    path = sent(tmp_path / "records", 1)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_a_log_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    sent(tmp_path, 2)
+    with Outbox(tmp_path) as outbox:
+        asked = request(3)
+        outbox.record(asked, reply(asked, 3))
+        head = outbox.head
+    found = verify(tmp_path / "sent.jsonl")
+    assert (found.num_lines, found.head, found.cut_off) == (3, head, False)
+
+
+def test_half_a_line_after_a_crash_is_told_of_and_then_removed(tmp_path: Path) -> None:
+    path = sent(tmp_path, 2)
+    with path.open("a") as file:
+        file.write('{"number":3,"time":"20')
+    assert verify(path).cut_off
+    sent(tmp_path, 1)
+    assert verify(path).num_lines == 3
+
+
+def test_two_programs_cannot_write_one_log(tmp_path: Path) -> None:
+    with Outbox(tmp_path), pytest.raises(SiteError, match="runs already"):
+        Outbox(tmp_path)
+
+
+def test_where_the_log_cannot_be_written_nothing_may_be_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with Outbox(tmp_path) as outbox:
+        monkeypatch.setattr(os, "fdatasync", full)
+        asked = request()
+        with pytest.raises(SiteError, match=r"No space left on device.*nothing was sent"):
+            outbox.record(asked, reply(asked))
+
+
+def test_a_file_in_place_of_the_folder_is_said_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "records").write_text("")
+    with pytest.raises(SiteError, match="records"):
+        Outbox(tmp_path / "records")
+
+
+def lines_of(path: Path) -> list[str]:
+    return path.read_text().splitlines(keepends=True)
+
+
+def test_a_changed_line_shows(tmp_path: Path) -> None:
+    path = sent(tmp_path, 4)
+    lines = lines_of(path)
+    lines[1] = lines[1].replace('"round":2', '"round":9')
+    path.write_text("".join(lines))
+    with pytest.raises(SiteError, match="line 3 does not follow line 2"):
+        verify(path)
+
+
+@pytest.mark.parametrize(
+    ("order", "where"),
+    [
+        ([0, 2, 3], "line 2 does not follow line 1"),  # the second was removed
+        ([1, 2, 3], "line 1 does not follow the beginning"),
+        ([0, 2, 1, 3], "line 2 does not follow line 1"),  # two changed places
+        ([0, 1, 1, 2, 3], "line 3 does not follow line 2"),  # one was written twice
+    ],
+)
+def test_a_line_that_was_removed_moved_or_added_shows(
+    tmp_path: Path, order: list[int], where: str
+) -> None:
+    path = sent(tmp_path, 4)
+    lines = lines_of(path)
+    path.write_text("".join(lines[index] for index in order))
+    with pytest.raises(SiteError, match=where):
+        verify(path)
+
+
+def test_lines_removed_at_the_end_show_only_against_a_hash_that_was_noted(tmp_path: Path) -> None:
+    path = sent(tmp_path, 4)
+    noted = verify(path).head
+    path.write_text("".join(lines_of(path)[:2]))
+    assert verify(path).num_lines == 2
+    with pytest.raises(SiteError, match="Lines were removed at the end"):
+        verify(path, head=noted)
+
+
+def test_a_hash_that_was_noted_earlier_is_found_in_a_longer_log(tmp_path: Path) -> None:
+    noted = verify(sent(tmp_path, 2)).head
+    assert verify(sent(tmp_path, 3), head=noted).num_lines == 5
+    assert verify(tmp_path / "sent.jsonl", head="0" * 64).num_lines == 5
+
+
+def test_a_line_that_is_no_line_shows(tmp_path: Path) -> None:
+    path = sent(tmp_path, 2)
+    path.write_text(path.read_text() + "not a line\n")
+    with pytest.raises(SiteError, match="line 3 is damaged"):
+        verify(path)
+    with pytest.raises(SiteError, match="erosion log verify"):
+        Outbox(tmp_path)

@@ -1,0 +1,71 @@
+"""Why a hospital refuses small batches: an update of one patient is that patient's record.
+
+For logistic regression the gradient of one patient x is (p - y) x for the weights and (p - y) for
+the bias (Zhu et al. 2019, "Deep leakage from gradients", section 2), so their quotient is x.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from client.data import load_patients
+from client.hospital import Hospital
+from client.site_file import Site
+from common.errors import Refusal
+from common.messages import TrainRequest
+from common.study import Study
+from tests.client.small_study import make_site, make_study, twenty_patients
+
+NO_LIMITS = {"min_patients": 1, "min_batch_size": 1, "min_local_steps": 1}
+
+
+def peer(folder: Path, **keys: Any) -> Site:
+    return make_site(folder, twenty_patients(), name="b", file="b.csv", **keys)
+
+
+def one_step_on(batch_size: int) -> Study:
+    return make_study(training={"steps": 1, "batch_size": batch_size, "learning_rate": 0.1})
+
+
+def update_of(site: Site, study: Study) -> Tensor:
+    """What the coordinator receives: (dim,), four weights and two biases."""
+    request = TrainRequest(study, "fedavg", 1, torch.zeros(6), None)
+    return Hospital(site).train(request).delta
+
+
+def record_in(update: Tensor) -> tuple[float, float]:
+    """What anybody who sees the update can work out: age and sex."""
+    weights, biases = update[:4].reshape(2, 2), update[4:]
+    age, sex = (weights[1] / biases[1]).tolist()
+    return age, sex
+
+
+def patients(site: Site) -> list[tuple[float, float]]:
+    rows = load_patients(site, one_step_on(4)).rows
+    return [(float(age), float(sex)) for age, sex in rows]
+
+
+def test_a_batch_of_one_patient_gives_that_patients_record_away(tmp_path: Path) -> None:
+    site = peer(tmp_path, limits=NO_LIMITS)
+    age, sex = record_in(update_of(site, one_step_on(1)))
+    assert any(abs(age - a) < 1e-3 and abs(sex - s) < 1e-5 for a, s in patients(site))
+
+
+def test_a_batch_of_several_patients_does_not(tmp_path: Path) -> None:
+    site = peer(tmp_path, limits=NO_LIMITS)
+    age, sex = record_in(update_of(site, one_step_on(8)))
+    assert all(abs(age - a) > 0.1 or abs(sex - s) > 0.1 for a, s in patients(site))
+
+
+def test_the_limit_on_batches_stops_it_before_anything_is_computed(tmp_path: Path) -> None:
+    site = peer(tmp_path, limits={**NO_LIMITS, "min_batch_size": 2})
+    with pytest.raises(Refusal, match=r"batches of 1; limits\.min_batch_size = 2"):
+        update_of(site, one_step_on(1))
+
+
+def test_the_limits_of_a_new_site_file_stop_it(tmp_path: Path) -> None:
+    with pytest.raises(Refusal, match="batches of 1"):
+        update_of(peer(tmp_path), one_step_on(1))

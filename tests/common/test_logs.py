@@ -1,0 +1,25 @@
+"""Logs as JSON."""
+
+import io
+import json
+import logging
+
+from common.log_lines import JsonLines
+
+
+def test_a_record_is_one_line_of_json_with_its_traceback() -> None:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonLines())
+    logger = logging.Logger("erosion.test")
+    logger.addHandler(handler)
+    logger.warning("%s was not let in:\nits key expired", "bob")
+    try:
+        raise ValueError("two\nlines")
+    except ValueError:
+        logger.exception("failed")
+    plain, failed = (json.loads(line) for line in stream.getvalue().splitlines())
+    assert plain["message"] == "bob was not let in:\nits key expired"
+    assert (plain["level"], plain["logger"]) == ("warning", "erosion.test")
+    assert "traceback" not in plain
+    assert "ValueError" in failed["traceback"]

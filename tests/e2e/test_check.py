@@ -1,0 +1,246 @@
+"""`erosion check` against a coordinator that listens, and against everything that can be wrong."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+import tomli_w
+from flwr.client.grpc_rere_client import node_auth_client_interceptor
+
+import client.fleet
+import erosion
+from client.line import line_to
+from client.site_file import load_site
+from common import expiry
+from common.errors import SiteError
+from common.settings import read_toml
+from server.enrolment import enrol_site, renew_coordinator, renew_site, revoke_site
+from server.federation_folder import FederationFolder
+from server.link import Link
+from server.open_link import make_link
+from server.run_folder import write_study
+from tests.client.small_study import make_study, twenty_patients
+from tests.e2e.enrolled import make_federation, unpack_kit
+
+
+@dataclass
+class Field:
+    """A coordinator's port, and a site that could take part."""
+
+    keys: FederationFolder
+    link: Link
+    site: Path
+    study: Path
+    capsys: pytest.CaptureFixture[str]
+
+    def change(self, table: str, **values: object) -> None:
+        """Replace keys of the site file."""
+        raw = read_toml(self.site, "site file", SiteError)
+        (raw.setdefault(table, {}) if table else raw).update(values)
+        self.site.write_text(tomli_w.dumps(raw))
+
+    def check(self, *more: str) -> tuple[int, dict[str, str]]:
+        """The exit code, and of each thing the outcome and what was said."""
+        code = erosion.main(["check", str(self.site), *more])
+        output = self.capsys.readouterr()
+        assert "Traceback" not in output.err
+        said: dict[str, str] = {}
+        what = ""
+        for line in output.out.splitlines():
+            if line.split()[:1] in (["ok"], ["warning"], ["failed"], ["skipped"]):
+                what = line[10:26].strip()
+                said[what] = f"{line.split()[0]}: {line[28:].strip()}"
+            elif line.startswith(" " * 28) and what:
+                said[what] += " " + line.strip()
+        return code, said
+
+
+@pytest.fixture
+def field(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Field]:
+    monkeypatch.setenv("COLUMNS", "400")
+    # The coordinator is in this process too: its log must not go to another test's stream.
+    monkeypatch.setattr(erosion, "configure_logging", lambda *_: None)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    keys = make_federation(tmp_path / "federation", "a")
+    study = make_study()
+    link = make_link(study, "127.0.0.1:0", keys)
+    link.start()
+    kit = unpack_kit(keys, "a", tmp_path)
+    (kit / "patients.csv").write_text(twenty_patients())
+    (kit / "patients.csv").chmod(0o600)
+    write_study(tmp_path / "study.toml", study)
+    field = Field(keys, link, kit / "site.toml", tmp_path / "study.toml", capsys)
+    field.change("coordinator", address=link.address)
+    yield field
+    link.stop()
+
+
+def test_a_site_that_can_take_part_passes_every_check(field: Field) -> None:
+    code, said = field.check("--study", str(field.study))
+    assert code == 0, said
+    assert {what: text.split(":")[0] for what, text in said.items()} == dict.fromkeys(
+        [
+            "site file",
+            "private key",
+            "coordinator's CA",
+            "records",
+            "data",
+            "contract",
+            "classes",
+            "limits",
+            "DNS",
+            "port",
+            "TLS",
+            "clock",
+            "key",
+        ],
+        "ok",
+    )
+    assert "healthy 10, ill 10" in said["classes"]
+    assert "enrolled for a, valid until" in said["key"]
+    assert field.link.grid.get_node_ids() == []
+    assert field.link.turned_away() == []
+
+
+def test_the_fingerprint_is_the_one_that_the_coordinator_has(field: Field) -> None:
+    assert erosion.main(["enroll", "list", "--folder", str(field.keys.path)]) == 0
+    listed = field.capsys.readouterr().out
+    _, said = field.check()
+    assert said["private key"].partition("fingerprint ")[2] in listed
+
+
+def test_faults_in_the_data_are_counted_by_column(field: Field) -> None:
+    patients = field.site.with_name("patients.csv")
+    patients.write_text(twenty_patients() + "999,f,0\n,m,1\n40,x,0\n")
+    code = erosion.main(["check", str(field.site), "--study", str(field.study)])
+    output = field.capsys.readouterr().out
+    assert code == 1
+    assert "column age: outside 0 to 120 years: '999' on line 22" in output
+    rows = {line.split()[0]: line.split()[1:] for line in output.splitlines() if line.split()}
+    assert rows["age"] == ["21", "1", "1", "0"]
+    assert rows["sex"] == ["22", "0", "0", "1"]
+    assert rows["ill"] == ["23", "0", "0", "0"]
+
+
+def test_a_study_beyond_the_sites_limits_fails(field: Field) -> None:
+    field.change("limits", min_patients=1000)
+    code, said = field.check("--study", str(field.study))
+    assert code == 1
+    assert "limits.min_patients = 1000" in said["limits"]
+
+
+@pytest.mark.parametrize("file", ["node.key", "patients.csv"])
+def test_a_file_that_others_may_read_is_told_of(field: Field, file: str) -> None:
+    field.site.with_name(file).chmod(0o644)
+    code, said = field.check()
+    if file == "node.key":
+        assert code == 1
+        assert "chmod 600" in said["private key"]
+        assert said["key"].startswith("failed")
+    else:
+        assert code == 0
+        assert said["data"].startswith("warning")
+
+
+def test_files_that_are_missing_are_each_said(field: Field) -> None:
+    for file in ("node.key", "ca.crt", "patients.csv"):
+        field.site.with_name(file).unlink()
+    code, said = field.check()
+    assert code == 1
+    for what in ("private key", "coordinator's CA", "data"):
+        assert said[what].startswith("failed")
+        assert "→" in said[what]
+
+
+def test_a_name_that_the_dns_does_not_know(field: Field) -> None:
+    field.change("coordinator", address="no-such-host.invalid:9092")
+    code, said = field.check()
+    assert code == 1
+    assert said["DNS"].startswith("failed")
+    assert said["key"] == "skipped: not before DNS is mended"
+
+
+def test_a_port_at_which_nobody_listens(field: Field) -> None:
+    field.change("coordinator", address="127.0.0.1:9")
+    code, said = field.check()
+    assert code == 1
+    assert "ask whether the coordinator runs" in said["port"]
+    assert said["key"] == "skipped: not before port is mended"
+
+
+def test_another_authority(field: Field, tmp_path: Path) -> None:
+    other = make_federation(tmp_path / "other")
+    field.site.with_name("ca.crt").write_bytes(other.authority.read_bytes())
+    code, said = field.check()
+    assert code == 1
+    assert "compare its fingerprint by telephone" in said["TLS"]
+    assert said["key"].startswith("skipped")
+
+
+def test_an_expired_certificate_and_one_that_is_about_to(field: Field) -> None:
+    renew_coordinator(field.keys, days=-0.5)
+    code, said = field.check()
+    assert code == 1
+    assert "certificate has expired" in said["TLS"]
+    renew_coordinator(field.keys, days=20)
+    code, said = field.check()
+    assert code == 0
+    assert said["TLS"].startswith("warning")
+    assert "erosion enroll renew coordinator" in said["TLS"]
+
+
+def test_a_coordinator_without_tls(field: Field) -> None:
+    plain = Link("127.0.0.1:0")
+    plain.start()
+    try:
+        field.change("coordinator", address=plain.address)
+        code, said = field.check()
+    finally:
+        plain.stop()
+    assert code == 1
+    assert "WRONG_VERSION_NUMBER" in said["TLS"]
+
+
+def test_a_clock_that_is_an_hour_off(field: Field, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ahead() -> datetime:
+        return expiry.precise_now() + timedelta(hours=1)
+
+    monkeypatch.setattr(node_auth_client_interceptor, "now", ahead)
+    monkeypatch.setattr(client.fleet, "precise_now", ahead)
+    code, said = field.check()
+    assert code == 1
+    assert "s ahead of the coordinator's" in said["clock"]
+    assert 3500 < float(said["clock"].split()[1]) < 3700
+    assert said["key"] == "skipped: not before the clock is right"
+
+
+def test_a_key_that_is_revoked_expired_or_another_hospitals(field: Field) -> None:
+    enrol_site(field.keys, "b")
+    field.change("", name="b")
+    code, said = field.check()
+    assert code == 1
+    assert 'write name = "a" in the site file' in said["key"]
+    field.change("", name="a")
+    renew_site(field.keys, "a", days=20)
+    code, said = field.check()
+    assert code == 0
+    assert said["key"].startswith("warning")
+    renew_site(field.keys, "a", days=-1)
+    assert "its key expired on" in field.check()[1]["key"]
+    revoke_site(field.keys, "a")
+    code, said = field.check()
+    assert code == 1
+    assert "its key was revoked on" in said["key"]
+
+
+def test_a_site_that_runs_already_can_be_checked_and_is_not_disturbed(field: Field) -> None:
+    with line_to(load_site(field.site).coordinator).connect() as connection:
+        code, said = field.check()
+        assert code == 0, said
+        assert connection.heartbeat()
+        assert len(field.link.grid.get_node_ids()) == 1

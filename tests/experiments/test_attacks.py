@@ -1,0 +1,209 @@
+"""Each attack on hand-sized updates, an attacked simulation, and the table of its cells."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from client.hospital import Hospital
+from experiments import robustness_cells
+from experiments.attacks import (
+    ATTACKS,
+    CLAIMED_NOISE,
+    NO_ATTACK,
+    Attacker,
+    Knowledge,
+    Overheard,
+    Wire,
+    flip_labels,
+)
+from experiments.robustness_cells import Cell, Key, complete, one_arm_study, read_cells, run_cell
+from experiments.robustness_summary import Summary, rows
+from experiments.robustness_table import page
+from experiments.simulator import Simulation, simulate
+from tests.client.small_study import make_site, make_study, twenty_patients
+
+HONEST = torch.tensor([3.0, 4.0])
+
+
+def sent(
+    attack: str, honest: Tensor = HONEST, users_last: Tensor | None = None, seed: int = 0
+) -> Tensor:
+    others = [torch.tensor([1.0, 10.0]), torch.tensor([3.0, 10.0])]
+    randomness = torch.Generator().manual_seed(seed)
+    return ATTACKS[attack].update(Knowledge(honest, others, users_last, randomness))
+
+
+@pytest.mark.parametrize(
+    ("attack", "update"),
+    [
+        ("none", [3.0, 4.0]),
+        ("label_flip", [3.0, 4.0]),  # its lie is in the labels
+        ("sign_flip", [-3.0, -4.0]),
+        ("scaled", [30.0, 40.0]),
+        ("free_rider", [0.0, 0.0]),
+        ("little", [0.5, 10.0]),  # mean 2, 10; deviation 1, 0; z = 1.5
+        ("claimed_noise", [-3.0, -4.0]),
+    ],
+)
+def test_an_attack_sends_what_it_says(attack: str, update: list[float]) -> None:
+    assert sent(attack).tolist() == update
+
+
+def test_the_mimic_copies_the_users_last_update_and_adds_a_step_against_its_own() -> None:
+    # |(0, 2)| / 2 = 1 step along -(0.6, 0.8)
+    found = sent("mimic", users_last=torch.tensor([0.0, 2.0]))
+    torch.testing.assert_close(found, torch.tensor([-0.6, 1.2]))
+    torch.testing.assert_close(sent("mimic"), HONEST / 2)  # nothing to copy in the first round
+    assert sent("mimic", honest=torch.zeros(2)).tolist() == [0.0, 0.0]
+
+
+def test_noise_is_ten_times_as_long_as_the_honest_update_and_differs_by_seed() -> None:
+    honest = torch.full((10_000,), 0.01)  # of length 1
+    assert float(sent("noise", honest).norm()) == pytest.approx(10, rel=0.05)
+    assert sent("noise").equal(sent("noise"))
+    assert not sent("noise").equal(sent("noise", seed=1))
+
+
+def test_attachments_are_honest_but_for_the_free_rider_and_the_claimed_noise() -> None:
+    stated = {"noise": torch.tensor([2.0]), "control": torch.tensor([1.0, 1.0])}
+    assert ATTACKS["sign_flip"].attachments(stated) == stated
+    zeros = ATTACKS["free_rider"].attachments(stated)
+    assert {name: tensor.tolist() for name, tensor in zeros.items()} == {
+        "noise": [0.0],
+        "control": [0.0, 0.0],
+    }
+    claimed = ATTACKS["claimed_noise"].attachments(stated)
+    assert claimed["noise"].tolist() == [2.0 * CLAIMED_NOISE]
+    assert claimed["control"] is stated["control"]
+
+
+def test_flipped_labels_are_the_other_class_and_all_else_stays(tmp_path: Path) -> None:
+    table = tmp_path / "patients.csv"
+    table.write_text("age,sex,ill\n30,f,0\n60,m,1\n70,f,2\n", encoding="utf-8")
+    flip_labels(table, make_study())
+    assert table.read_text(encoding="utf-8") == "age,sex,ill\n30,f,1\n60,m,0\n70,f,0\n"
+
+
+def attacked(folder: Path, attack: str, arm: str = "fedavg") -> Simulation:
+    """Two rounds with b as the attacker, who has the user's patients but older ones."""
+    wire = Wire()
+    a = make_site(folder, twenty_patients(), name="a", file="a.csv")
+    b = make_site(folder, twenty_patients(older=5), name="b", file="b.csv")
+    hospitals: dict[str, Hospital] = {
+        "a": Overheard(a, wire),
+        "b": Attacker(b, wire, ATTACKS[attack]),
+    }
+    study = make_study(
+        arms=[arm], rounds=2, evaluation={"bootstrap": 100}, federation={"quorum": 1}
+    )
+    return simulate(study, hospitals)
+
+
+def test_an_attacker_that_is_honest_changes_nothing(tmp_path: Path) -> None:
+    files = {"a": twenty_patients(), "b": twenty_patients(older=5)}
+    plain = {
+        name: Hospital(make_site(tmp_path, text, name=name, file=f"{name}.csv"))
+        for name, text in files.items()
+    }
+    study = make_study(arms=["fedavg"], rounds=2, evaluation={"bootstrap": 100})
+    expected = simulate(study, plain).finals["fedavg"].params
+    assert attacked(tmp_path, NO_ATTACK).finals["fedavg"].params.equal(expected)
+
+
+def test_the_attacker_hears_this_rounds_updates_and_the_users_last(tmp_path: Path) -> None:
+    # The only other hospital is the user: with one update the deviation is 0, and its mean is it.
+    follows = attacked(tmp_path, "little", "weight_erosion").records["weight_erosion"]
+    assert [record.hospitals["b"].distance for record in follows] == [0.0, 0.0]
+    mimics = attacked(tmp_path, "mimic").records["fedavg"]
+    assert all((record.hospitals["b"].distance or 0) > 0 for record in mimics)
+
+
+def test_an_absent_attacker_leaves_the_round_to_the_others(tmp_path: Path) -> None:
+    record = attacked(tmp_path, "absent").records["fedavg"][0]
+    assert (record.outcome, record.hospitals["b"].outcome) == ("done", "absent")
+
+
+def test_a_free_rider_is_at_distance_one(tmp_path: Path) -> None:
+    free = attacked(tmp_path, "free_rider").records["fedavg"][0]
+    assert free.hospitals["b"].distance == 1.0  # |0 - d_0| / |d_0|
+
+
+def test_the_attacker_is_asked_last_and_the_arm_is_the_study_files() -> None:
+    study = one_arm_study("heart-disease", "weight_erosion", 7)
+    assert study.hospitals == ("cleveland", "switzerland", "va", "hungary")
+    assert (study.seed, list(study.arms)) == (7, ["weight_erosion"])
+
+
+def test_a_cell_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = make_study()
+    made = [cell("fedavg", attack, 0, 0.5) for attack in ("none", "absent")]
+    trained: list[Key] = []
+
+    def train(key: Key, *_: object) -> Cell:
+        trained.append(key)
+        return next(c for c in made if c.key == key)
+
+    monkeypatch.setattr(robustness_cells, "run_cell", train)
+    monkeypatch.setattr(
+        robustness_cells, "keys", lambda _name, _seeds: [(c.key, study) for c in made]
+    )
+    path = tmp_path / "cells.jsonl"
+    complete(path, "s", [0], None)
+    complete(path, "s", [0], None)
+    assert trained == [c.key for c in made]
+    assert read_cells(path) == made
+
+
+def test_the_default_study_loses_an_honest_hospital_by_the_label_flip() -> None:
+    study = one_arm_study("breast-cancer", "weight_erosion", 0).model_copy(update={"rounds": 14})
+    found = {
+        attack: run_cell(Key("breast-cancer", "weight_erosion", attack, 0, ""), study, None, "")
+        for attack in ("none", "label_flip")
+    }
+    assert found["none"].zero_rounds["miscoded"] is None
+    assert found["label_flip"].zero_rounds["miscoded"] is not None
+
+
+def cell(method: str, attack: str, seed: int, log_loss: float) -> Cell:
+    zero_rounds = {"b": 4 + seed, "c": None} if method == "weight_erosion" else {}
+    return Cell("s", method, attack, seed, "", log_loss, 0.9, 1.0, zero_rounds, "abc")
+
+
+def small_summary() -> Summary:
+    """Weight Erosion loses 0.5 to the sign flip in both seeds; alone the user is at 0.4."""
+    losses = {"none": 0.2, "absent": 0.3, "sign_flip": 0.8}
+    cells = [
+        cell(method, attack, seed, 0.4 if method == "local" else log_loss + seed / 100)
+        for method in ("weight_erosion", "local")
+        for attack, log_loss in losses.items()
+        for seed in (0, 1)
+    ]
+    return Summary("s", "b", [0, 1], 5, ["a", "b", "c"], ["abc"], rows(cells))
+
+
+def test_harm_is_against_the_absent_attacker_and_pairs_the_seeds() -> None:
+    summary = small_summary()
+    row = summary.row("weight_erosion", "sign_flip")
+    assert row is not None
+    assert (row.harmed, row.below_alone) == (True, True)
+    assert row.to_absent.mean == pytest.approx(0.5)
+    assert row.to_absent.error == pytest.approx(0.0, abs=1e-12)
+    assert row.log_loss.error == pytest.approx(0.005)  # 0.01 / sqrt(2) / sqrt(2)
+    honest = summary.row("weight_erosion", "none")
+    assert honest is not None
+    assert (honest.harmed, honest.below_alone) == (False, False)
+    one_seed = replace(row, to_absent=replace(row.to_absent, error=float("nan")))
+    assert (one_seed.harmed, one_seed.perhaps_harmed) == (False, True)  # one proves nothing
+
+
+def test_the_page_says_who_fails_and_when_a_weight_ends() -> None:
+    text = page([small_summary()], "the command")
+    assert "| sign flip | weight_erosion (+0.500) | none | weight_erosion (+0.405) |" in text
+    assert "| no attack | none | none | none |" in text
+    assert "| sign flip | 4.5 (4 to 5; 2 of 2) | never (0 of 2) |" in text
+    assert "| absent |  | never (0 of 2) |" in text
+    assert "Drawn with `the command`." in text
+    assert "do not fit the study: fedavg, " in text

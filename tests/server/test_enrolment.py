@@ -1,0 +1,335 @@
+"""Making a federation, and enrolling, renewing and revoking its sites."""
+
+import stat
+import tarfile
+from datetime import timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+
+import erosion
+from client.line import line_to
+from client.site_file import load_site
+from common import expiry
+from common.door import Reason
+from common.errors import EnrolmentError
+from common.keys import new_private_key, private_pem, public_pem
+from common.study import Study
+from server import certificates
+from server.admission import Admission, Admitted, KeptOut
+from server.enrolment import (
+    enrol_site,
+    init_federation,
+    renew_coordinator,
+    renew_site,
+    revoke_site,
+)
+from server.federation_folder import FederationFolder, Place, checked_host
+from server.key_roster import read_roster
+from server.open_link import make_link
+from server.serving_certificate import ServingCertificate
+from tests.client.small_study import make_study
+
+HOSTS = ("erosion.example.org", "192.0.2.7")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> FederationFolder:
+    made = FederationFolder(tmp_path / "federation")
+    init_federation(made, Place(hosts=HOSTS, port=9092))
+    return made
+
+
+def unpacked(kit: Path, to: Path) -> Path:
+    with tarfile.open(kit) as archive:
+        archive.extractall(to, filter="tar")
+        return to / archive.getnames()[0]
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def study_of(*hospitals: str) -> Study:
+    return make_study(user=hospitals[0], hospitals=list(hospitals), federation={"quorum": 1})
+
+
+def test_all_that_a_federation_keeps_is_for_its_owner_alone(folder: FederationFolder) -> None:
+    enrol_site(folder, "bob")
+    assert mode(folder.path) == mode(folder.kit("bob").parent) == 0o700
+    files = [path for path in folder.path.rglob("*") if path.is_file() and path.name != ".lock"]
+    assert {path.name: mode(path) for path in files} == dict.fromkeys(
+        ["ca.key", "ca.crt", "coordinator.pem", "federation.toml", "roster.toml", "bob.tar.gz"],
+        0o600,
+    )
+
+
+def test_the_coordinators_certificate_is_the_authoritys_for_every_host(
+    folder: FederationFolder,
+) -> None:
+    authority = certificates.load_certificate(folder.authority)
+    certificate = certificates.load_certificate(folder.coordinator)
+    certificate.verify_directly_issued_by(authority)
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["erosion.example.org"]
+    assert names.get_values_for_type(x509.IPAddress) == [ip_address("192.0.2.7")]
+    constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
+    assert not constraints.ca
+    left = certificate.not_valid_after_utc - expiry.now()
+    assert timedelta(days=89) < left <= timedelta(days=90)
+
+
+def test_a_second_federation_in_one_folder_is_refused(folder: FederationFolder) -> None:
+    before = folder.authority_key.read_bytes()
+    with pytest.raises(EnrolmentError, match="renew coordinator"):
+        init_federation(folder, Place(hosts=HOSTS, port=9092))
+    assert folder.authority_key.read_bytes() == before
+
+
+@pytest.mark.parametrize("host", ["", "a b", "http://x", "host:9092", "-x", "x." * 200])
+def test_what_is_no_host_is_refused(host: str) -> None:
+    with pytest.raises(ValueError, match="DNS name or an IP address"):
+        checked_host(host)
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [("Example.ORG", "example.org:9092"), ("[2001:db8::1]", "[2001:db8::1]:9092")],
+)
+def test_sites_dial_the_first_host(host: str, address: str) -> None:
+    assert Place(hosts=(host,), port=9092).address == address
+
+
+def test_a_kit_holds_all_that_a_site_needs(folder: FederationFolder, tmp_path: Path) -> None:
+    made = enrol_site(folder, "bob")
+    assert made.kit is not None
+    kit = unpacked(made.kit, tmp_path)
+    assert sorted(path.name for path in kit.iterdir()) == [
+        "GUIDE.md",
+        "ca.crt",
+        "node.key",
+        "site.toml",
+    ]
+    assert mode(kit) == 0o700
+    assert mode(kit / "node.key") == 0o600
+    site = load_site(kit / "site.toml")
+    assert (site.name, site.coordinator.address) == ("bob", "erosion.example.org:9092")
+    line = line_to(site.coordinator)
+    assert line.root_certificate == folder.authority.read_bytes()
+    assert line.private_key is not None
+    assert public_pem(line.private_key.public_key()).decode() == made.key.public_key
+    guide = (kit / "GUIDE.md").read_text()
+    assert made.key.fingerprint in guide
+    assert "erosion.example.org, port 9092" in guide
+    assert "$" not in guide
+    assert max(map(len, guide.splitlines())) <= 120
+
+
+def test_a_site_may_send_only_the_public_half(folder: FederationFolder, tmp_path: Path) -> None:
+    key = tmp_path / "own.key"
+    assert erosion.main(["enroll", "key", "--out", str(key)]) == 0
+    assert mode(key) == 0o600
+    made = enrol_site(folder, "bob", public_key=tmp_path / "own.key.pub")
+    assert made.kit is not None
+    kit = unpacked(made.kit, tmp_path)
+    assert not (kit / "node.key").exists()
+    key.rename(kit / "node.key")
+    line = line_to(load_site(kit / "site.toml").coordinator)
+    assert line.private_key is not None
+    verdict = Admission(folder.roster).verdict(public_pem(line.private_key.public_key()))
+    assert isinstance(verdict, Admitted)
+    assert verdict.hospital == "bob"
+
+
+def test_a_private_key_that_was_sent_by_mistake_is_refused(
+    folder: FederationFolder, tmp_path: Path
+) -> None:
+    path = tmp_path / "oops"
+    path.write_bytes(private_pem(new_private_key()))
+    with pytest.raises(EnrolmentError, match=r"must not leave its site.*make a new key"):
+        enrol_site(folder, "bob", public_key=path)
+
+
+def test_a_public_key_on_a_strange_curve_is_refused(
+    folder: FederationFolder, tmp_path: Path
+) -> None:
+    path = tmp_path / "key.pub"
+    path.write_bytes(public_pem(ec.generate_private_key(ec.SECP256K1()).public_key()))
+    with pytest.raises(EnrolmentError, match="P-256"):
+        enrol_site(folder, "bob", public_key=path)
+
+
+def test_one_key_is_one_hospitals(folder: FederationFolder, tmp_path: Path) -> None:
+    path = tmp_path / "key.pub"
+    path.write_bytes(public_pem(new_private_key().public_key()))
+    enrol_site(folder, "bob", public_key=path)
+    with pytest.raises(EnrolmentError, match="bob's already"):
+        enrol_site(folder, "carol", public_key=path)
+    revoke_site(folder, "bob")
+    with pytest.raises(EnrolmentError, match="was revoked"):
+        enrol_site(folder, "bob", public_key=path)
+
+
+def test_a_hospital_has_one_key_at_a_time(folder: FederationFolder) -> None:
+    enrol_site(folder, "bob")
+    with pytest.raises(EnrolmentError, match="erosion enroll renew bob"):
+        enrol_site(folder, "bob")
+
+
+@pytest.mark.parametrize("name", ["Bob", "../bob", "", "coordinator"])
+def test_a_name_that_cannot_be_a_sites_is_refused(folder: FederationFolder, name: str) -> None:
+    with pytest.raises(EnrolmentError, match="name"):
+        enrol_site(folder, name)
+
+
+def test_revoking_keeps_the_key_out_and_removes_the_kit(folder: FederationFolder) -> None:
+    key = enrol_site(folder, "bob").key.public_key.encode()
+    admission = Admission(folder.roster)
+    assert isinstance(admission.verdict(key), Admitted)
+    revoke_site(folder, "bob")
+    verdict = admission.verdict(key)
+    assert isinstance(verdict, KeptOut)
+    assert (verdict.hospital, verdict.reason) == ("bob", Reason.REVOKED)
+    assert not folder.kit("bob").exists()
+    assert (admission.why_not("bob") or "").startswith("its key was revoked on")
+    with pytest.raises(EnrolmentError, match="enrolled are none yet"):
+        revoke_site(folder, "bob")
+
+
+def test_renewing_prolongs_the_same_key(folder: FederationFolder) -> None:
+    key = enrol_site(folder, "bob", days=-1).key
+    admission = Admission(folder.roster)
+    verdict = admission.verdict(key.public_key.encode())
+    assert isinstance(verdict, KeptOut)
+    assert verdict.reason is Reason.EXPIRED
+    renewed = renew_site(folder, "bob")
+    assert renewed.kit is None
+    assert renewed.key.public_key == key.public_key
+    assert isinstance(admission.verdict(key.public_key.encode()), Admitted)
+
+
+def test_a_new_key_replaces_the_old_one(folder: FederationFolder) -> None:
+    old = enrol_site(folder, "bob").key.public_key.encode()
+    new = renew_site(folder, "bob", new_key=True).key.public_key.encode()
+    admission = Admission(folder.roster)
+    assert isinstance(admission.verdict(old), KeptOut)
+    assert isinstance(admission.verdict(new), Admitted)
+    assert admission.why_not("bob") is None
+
+
+def test_the_coordinator_renews_without_a_change_at_the_sites(folder: FederationFolder) -> None:
+    authority = folder.authority.read_bytes()
+    before = folder.coordinator.read_bytes()
+    renew_coordinator(folder)
+    assert folder.authority.read_bytes() == authority
+    assert folder.coordinator.read_bytes() != before
+    renew_coordinator(folder, ["other.example.org"])
+    assert folder.read_place().hosts == ("other.example.org",)
+    assert "other.example.org" in ServingCertificate(folder.coordinator).words
+
+
+def test_an_authority_that_is_kept_elsewhere_is_asked_for(folder: FederationFolder) -> None:
+    folder.authority_key.unlink()
+    enrol_site(folder, "bob")  # needs no signature
+    ServingCertificate(folder.coordinator)  # nor does serving
+    with pytest.raises(EnrolmentError, match="bring it back"):
+        renew_coordinator(folder)
+
+
+def test_a_coordinator_with_an_expired_certificate_does_not_start(
+    folder: FederationFolder,
+) -> None:
+    renew_coordinator(folder, days=-0.5)
+    with pytest.raises(EnrolmentError, match="erosion enroll renew coordinator"):
+        make_link(study_of("bob"), "127.0.0.1:0", folder)
+
+
+def test_a_key_that_others_can_read_is_refused(folder: FederationFolder) -> None:
+    folder.coordinator.chmod(0o644)
+    with pytest.raises(EnrolmentError, match="chmod 600"):
+        make_link(study_of("bob"), "127.0.0.1:0", folder)
+
+
+def test_what_will_soon_keep_a_hospital_out_is_said_at_the_start(
+    folder: FederationFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    enrol_site(folder, "bob", days=20)
+    enrol_site(folder, "carol")
+    renew_coordinator(folder, days=10)
+    make_link(study_of("bob", "carol", "dave"), "127.0.0.1:0", folder)
+    said = [record.getMessage() for record in caplog.records if record.name == "erosion.door"]
+    assert [line.partition(";")[2] for line in said] == [
+        " run: erosion enroll renew coordinator",
+        " run: erosion enroll renew bob",
+        " run: erosion enroll site dave",
+    ]
+
+
+def test_secrets_are_in_no_repr(folder: FederationFolder, tmp_path: Path) -> None:
+    made = enrol_site(folder, "bob")
+    assert made.kit is not None
+    kit = unpacked(made.kit, tmp_path)
+    things = [
+        certificates.load_authority(folder.authority_key, folder.authority),
+        certificates.load_identity(folder.coordinator),
+        line_to(load_site(kit / "site.toml").coordinator),
+        read_roster(folder.roster),
+        made,
+    ]
+    secrets = [
+        path.read_text().splitlines()[1]
+        for path in (folder.authority_key, folder.coordinator, kit / "node.key")
+    ]
+    for thing in things:
+        text = repr(thing)
+        assert "PRIVATE" not in text
+        assert not any(secret in text for secret in secrets)
+
+
+def test_a_roster_edited_by_hand_is_checked(folder: FederationFolder) -> None:
+    enrol_site(folder, "bob")
+    text = folder.roster.read_text()
+    folder.roster.write_text(text + text.partition("\n\n")[2])
+    with pytest.raises(EnrolmentError, match="bob"):
+        Admission(folder.roster)
+
+
+def test_the_hosts_are_asked_for_on_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(tmp_path / "asked")
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda _prompt: "one.example.org, 192.0.2.1")
+    assert erosion.main(["enroll", "init", "--folder", folder]) == 0
+    assert "Sites dial one.example.org:9092" in capsys.readouterr().out
+    assert FederationFolder(Path(folder)).read_place().hosts == ("one.example.org", "192.0.2.1")
+
+
+def test_the_list_shows_who_is_enrolled_and_who_no_more(
+    folder: FederationFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    place = ["--folder", str(folder.path)]
+    for name in ("bob", "carol"):
+        assert erosion.main(["enroll", "site", name, *place]) == 0
+    assert erosion.main(["enroll", "revoke", "carol", *place]) == 0
+    assert erosion.main(["enroll", "renew", "bob", "--days", "10", *place]) == 0
+    capsys.readouterr()
+    assert erosion.main(["enroll", "list", *place]) == 0
+    lines = {
+        line.split()[1]: line
+        for line in capsys.readouterr().out.splitlines()
+        if " 20" in line and "│" in line
+    }
+    assert "(10 days)" in lines["bob"]
+    assert "was revoked on" in lines["carol"]
+
+
+def test_where_no_federation_is_the_remedy_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert erosion.main(["enroll", "site", "bob", "--folder", str(tmp_path / "none")]) == 9
+    assert "erosion enroll init" in capsys.readouterr().err

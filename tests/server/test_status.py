@@ -1,0 +1,148 @@
+"""What `erosion status` shows of a coordinator, the ledger, and progress as JSON."""
+
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import erosion
+from common.life_sign import read_life_sign
+from server.ledger import as_csv, contributions
+from server.observer import Observer
+from server.progress import progress
+from server.several import Several
+from server.status import StatusFile
+from tests.server.synthetic_run import HOME, Run, make_run
+from tests.server.test_progress import play
+
+
+def written(path: Path, run: Run, *, as_far_as: str = "the end") -> StatusFile:
+    """The file after the hospitals came, after some rounds, or at the end."""
+    status = StatusFile(path, run.study)
+    if as_far_as == "the end":
+        play(status, run)
+        return status
+    status.listening(run.study, "127.0.0.1:9092", str(path.parent))
+    status.joined(HOME, 24, ["alike"])
+    status.declined("somebody", "its key is not enrolled")
+    if as_far_as == "a round":
+        status.arm_started("fedavg", 30)
+        status.round_finished(run.records[0])
+    return status
+
+
+def shown(where: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    code = erosion.main(["status", str(where)])
+    return code, capsys.readouterr().out
+
+
+def test_before_the_first_round_it_says_who_is_missing_and_who_was_kept_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = written(tmp_path / "status.json", make_run(), as_far_as="joining")
+    status.failed("")  # writes at once
+    values = json.loads((tmp_path / "status.json").read_text())
+    assert values["missing"] == ["alike"]
+    assert values["connected"] == [HOME]
+    code, text = shown(tmp_path, capsys)
+    assert code == 1
+    assert "somebody: its key is not enrolled" in text
+
+
+def test_in_a_round_it_says_the_round_the_weights_and_who_is_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run()
+    status = written(tmp_path / "run" / "status.json", run, as_far_as="a round")
+    status.waiting_for = lambda: ["alike"]
+    status._sign._write()
+    code, text = shown(tmp_path, capsys)  # the newest run in a folder of runs
+    status.failed("")
+    assert code == 0
+    assert "1 of 30, fedavg" in text
+    assert "answers of alike" in text
+    assert "home 1.00" in text
+
+
+def test_a_finished_study_is_well_and_says_its_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run()
+    written(tmp_path / "status.json", run)
+    code, text = shown(tmp_path, capsys)
+    assert code == 0
+    assert run.result.verdict.text in text
+    assert "waiting" not in text
+
+
+def test_a_coordinator_that_was_killed_is_not_taken_for_a_running_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "status.json"
+    status = written(path, make_run(), as_far_as="a round")
+    status._sign._ended.set()
+    status._sign._thread.join()
+    os.utime(path, (0, 0))
+    code, text = shown(tmp_path, capsys)
+    assert code == 1
+    assert "not running any more" in text
+
+
+def test_where_there_is_nothing_the_remedy_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert erosion.main(["status", str(tmp_path)]) == 7
+    assert "Give a run's folder" in capsys.readouterr().err
+
+
+def test_half_a_file_is_no_life_sign(tmp_path: Path) -> None:
+    path = tmp_path / "status.json"
+    path.write_text('{"study":')
+    assert read_life_sign(path) is None
+
+
+def test_several_observers_are_told_the_same() -> None:
+    streams = [io.StringIO(), io.StringIO()]
+    observers: list[Observer] = [progress(stream) for stream in streams]
+    play(Several(*observers), make_run())
+    first, second = (stream.getvalue() for stream in streams)
+    assert first == second != ""
+
+
+def test_json_progress_is_one_object_a_line() -> None:
+    run = make_run(reasons={"alike": "3 samples"})
+    stream = io.StringIO()
+    play(progress(stream, "json"), run)
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    events = [line["event"] for line in lines]
+    assert events[0] == "listening"
+    assert events[-1] == "finished"
+    assert events.count("round_finished") == len(run.records)
+    first = lines[events.index("round_finished")]
+    assert first["absent"] == {"alike": "3 samples"}
+    assert first["weights"][HOME] == 1.0
+    assert all("time" in line for line in lines)
+
+
+def test_the_ledger_counts_only_finished_rounds_and_accepted_updates() -> None:
+    run = make_run(arms=("fedavg",), rounds=20, skipped=(3,))
+    ledger = contributions(run.study.hospitals, run.records)
+    assert ledger["alike"].rounds == 19
+    assert ledger["large-tumours"].rounds == 15  # away in rounds 11 to 14
+    assert ledger["alike"].samples_seen == 19 * 80
+    assert ledger["alike"].weight_sum == pytest.approx(19 * 110 / 24)
+
+
+def test_the_ledger_is_a_table_of_every_arm() -> None:
+    run = make_run(rounds=2)
+    names = run.study.hospitals
+    ledgers = {
+        arm: contributions(names, [r for r in run.records if r.arm == arm])
+        for arm in run.study.arms
+    }
+    lines = as_csv(ledgers).splitlines()
+    assert lines[0] == "arm,hospital,rounds,weight_sum,samples_seen"
+    assert len(lines) == 1 + 3 * 5
+    assert "local,alike,0,0,0" in lines
