@@ -15,6 +15,7 @@ from flwr.clientapp import ClientApp
 
 from client.fleet import HEARTBEAT_SECONDS, FleetConnection
 from client.line_trouble import trouble_with
+from client.outbox import NotLogged
 from common import expiry, wire
 from common.errors import LinkError
 
@@ -33,7 +34,7 @@ class Watcher(Protocol):
         """The line is down; the agent goes on trying."""
 
     def sending(self, request: Message, reply: Message) -> None:
-        """`reply` is about to be sent. Raises where it must not be."""
+        """`reply` is about to be sent. Raises NotLogged where it must not be."""
 
 
 class Agent:
@@ -90,6 +91,13 @@ class Agent:
                         " coordinator runs and that coordinator.address is right; `erosion check`"
                         " looks into it."
                     ) from None
+            except NotLogged as problem:
+                # Signed out, so that no round waits for an answer that must not be sent.
+                logger.error("%s", problem)
+                for watcher in self._watchers:
+                    watcher.disconnected(str(problem))
+                self.stop.wait(LAST_RETRY_SECONDS)
+                continue
             # Full jitter: after an outage a hundred sites must not all come back at once.
             longest = min(LAST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2**tries)
             self.stop.wait(random.uniform(FIRST_RETRY_SECONDS / 2, longest))

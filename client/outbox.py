@@ -4,6 +4,8 @@ Every line holds the SHA-256 of the line before it, so a line that is changed, r
 later shows (`erosion log verify`).
 """
 
+import contextlib
+import errno
 import fcntl
 import hashlib
 import os
@@ -23,6 +25,10 @@ from common.vectors import norm
 
 FILE_NAME = "sent.jsonl"
 _TAIL_BYTES = 64 * 2**10  # a line is far shorter
+
+
+class NotLogged(SiteError):  # noqa: N818 - a state that passes, not a mistake
+    """What was to be sent could not be written down first."""
 
 
 class Outbox:
@@ -73,15 +79,20 @@ class Outbox:
         return self._head
 
     def record(self, request: Message, reply: Message) -> None:
-        """Write down what `reply` is about to send. Raises SiteError; then it must not be sent."""
+        """Write down what `reply` is about to send. Raises NotLogged; then it must not be sent."""
         line = _line(self._number + 1, self._head, request, reply)
+        text = line.text.encode() + b"\n"
+        before = self._file.seek(0, os.SEEK_END)
         try:
-            self._file.write(line.text.encode() + b"\n")
+            if self._file.write(text) != len(text):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fdatasync(self._file.fileno())
         except OSError as problem:
-            raise SiteError(
+            with contextlib.suppress(OSError):
+                self._file.truncate(before)
+            raise NotLogged(
                 f"{self.path} cannot be written ({problem.strerror}), so nothing was sent. Make"
-                " room, and start the site again."
+                " room; the site goes on by itself."
             ) from None
         self._number, self._head = line.number, hash_of(line.text)
 

@@ -38,7 +38,7 @@ class SiteWatch:
         self._sign.show(connected=False, trouble=why)
 
     def sending(self, request: Message, reply: Message) -> None:
-        """Write it down before it is sent. Raises SiteError; then it must not be sent."""
+        """Write it down before it is sent. Raises NotLogged; then it must not be sent."""
         self._outbox.record(request, reply)
         self._sent += 1
         self._sign.show(

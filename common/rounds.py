@@ -192,7 +192,7 @@ def _why_skip(
     if isinstance(own, Rejection):
         return f"the user's own update was rejected: {own.reason}"
     if isinstance(own, Absence):
-        return f"the user's own site {own.reason}"
+        return f"the user's own site {own.reason.removeprefix('the site ')}"
     if len(accepted) < quorum:
         return f"{len(accepted)} usable updates, {quorum} are needed (federation.quorum)"
     return ""

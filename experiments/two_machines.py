@@ -97,6 +97,7 @@ def deploy(folder: Path) -> Path:
             user="north",
             hospitals=HOSPITALS,
             rounds=5,
+            model={"name": "mlp", "hidden": [200, 100]},  # too large to travel within one call
             training={"steps": 20, "batch_size": 16, "learning_rate": 0.1},
             arms={"weight_erosion": {}, "fedavg": {}, "local": {}},
         )

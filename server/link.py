@@ -69,13 +69,14 @@ from server import door_words
 from server.admission import Admission, Admitted, KeptOut
 from server.door_words import refusal, refuse, say
 from server.doorkeeper import Doorkeeper, TurnedAway
-from server.reply_tree import problem_with
+from server.reply_tree import Allowance, problem_with
 from server.serving_certificate import ServingCertificate
 
 LONGEST_WAIT_SECONDS = 15.0  # of an unanswered PullMessages; below common proxies' idle limits
 LONGEST_ROUND_SECONDS = 86_400.0  # where no timeout is given
 MAX_RPC_BYTES = 64 * 2**20  # arrays travel in chunks of 5 MiB, so no honest call comes near
-SILENT_SECONDS = 2.0  # without a call, after which a site that signs in anew is let in
+# Without a call, after which a site that signs in anew is let in; a heartbeat comes every 8 s.
+SILENT_SECONDS = 10.0
 WORKERS = 512  # threads; each connected site holds one while it waits
 
 
@@ -85,6 +86,7 @@ class _Desk:
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     news: threading.Event = field(default_factory=threading.Event)  # for the strategy's thread
+    allowance: Allowance = field(default_factory=Allowance)
     _bells: dict[int, threading.Event] = field(default_factory=dict)
     _announced: dict[str, ObjectTree] = field(
         default_factory=dict
@@ -125,7 +127,7 @@ class _Desk:
                 self._last_call[node_id] = time.monotonic()
 
     def is_silent(self, node_id: int) -> bool:
-        """Whether nothing is heard of a node; one that lives has a call standing, or soon has."""
+        """Whether nothing is heard of a node; one that lives has a call standing, or calls soon."""
         with self.lock:
             silent = time.monotonic() - self._last_call.get(node_id, 0.0)
             return not self._standing.get(node_id) and silent > SILENT_SECONDS
@@ -254,6 +256,8 @@ class _Fleet(FleetServicer):
         self, request: PushObjectRequest, context: grpc.ServicerContext
     ) -> PushObjectResponse:
         """One object of a reply arrives."""
+        if not self._desk.allowance.spend(request.node.node_id, len(request.object_content)):
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "more than any reply can need")
         response = super().PushObject(request, context)
         self._desk.news.set()
         return response
@@ -425,6 +429,8 @@ class LinkGrid(Grid):
                     for object_id, part in get_all_nested_objects(message).items():
                         if object_id in wanted:
                             self._store.put(object_id, part.deflate())
+                contents = (self._store.get(i.object_id) for i in iterate_object_tree(tree))
+                self._desk.allowance.grant(node_id, sum(len(c) for c in contents if c))
                 stored = message if inline else envelope
                 if self._state.store_message_ins(stored) is None:
                     self._store.delete(tree.object_id)

@@ -1,9 +1,10 @@
-"""Whether a reply, and the list of objects that comes with it, can be taken note of.
+"""Whether a reply, the list of objects that comes with it, and the objects can be taken in.
 
 Flower's store counts references to objects, so a list that names an object within itself, or that
 breaks off at a name that is none, would leave entries behind that nothing ever deletes.
 """
 
+import threading
 from collections.abc import Iterator
 
 from flwr.common.serde import message_from_proto
@@ -15,6 +16,31 @@ from flwr.supercore.inflatable.inflatable_object import (
 )
 
 MOST_OBJECTS = 20_000  # a hundred gigabytes of parameters, in Flower's chunks
+SPARE_BYTES = 64 * 2**20  # what a reply may bring, however small the request was
+TIMES_REQUEST = 16  # and beside it, for attachments and personal models, so often the request
+
+
+class Allowance:
+    """How many bytes of objects each site may still send; more would only fill the memory."""
+
+    def __init__(self) -> None:
+        """Nobody was asked yet, and may send nothing."""
+        self._lock = threading.Lock()
+        self._left: dict[int, int] = {}
+
+    def grant(self, node_id: int, request_bytes: int) -> None:
+        """The node is asked with a request of this size."""
+        granted = SPARE_BYTES + TIMES_REQUEST * request_bytes
+        with self._lock:
+            self._left[node_id] = max(self._left.get(node_id, 0), granted)
+
+    def spend(self, node_id: int, num_bytes: int) -> bool:
+        """Whether the node may send these, too."""
+        with self._lock:
+            left = self._left.get(node_id, 0) - num_bytes
+            if left >= 0:
+                self._left[node_id] = left
+        return left >= 0
 
 
 def problem_with(request: PushMessagesRequest) -> str | None:

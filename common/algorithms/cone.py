@@ -1,4 +1,6 @@
-"""The narrowest cone that holds all updates (the criterion of Grimberg et al. 2020, appendix A).
+"""The narrowest cone that holds all updates (after Grimberg et al. 2020, appendix A).
+
+The paper asks whether the updates still fit into a cone; this way of measuring it is ours.
 
 Below 90 degrees there is a direction that every update agrees with to some degree; at 90 there is
 none, and whatever is good for one hospital is bad for another. Among n unit vectors u_i the cone's

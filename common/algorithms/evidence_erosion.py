@@ -34,11 +34,12 @@ class EvidenceErosion(ArmBase):
     exceeds (1 + delta) (s_i + s_0) by is squared bias b_i^2, and the hospital's weight relative to
     the user's is (n_i / n_0) / (1 + kappa b_i^2 / s_i), times exp(-rho r / R) in round r of R. The
     output bias stays at each hospital. Use it where you have few patients (30 to 60) and do not
-    know who is like you; it expects everyone to state its noise honestly.
+    know who is like you. A hospital that overstates its noise would excuse any distance, so no more
+    of it is believed than `largest_noise` times what the user's own would be at as few patients.
     Parameters: `bias_penalty` (kappa), `noise_margin` (delta; 0 for networks), `decay` (rho; 2.4
-    leaves the last rounds to the user), `smoothing` (of the moving averages of D_i and s_i) and
-    `own_parameters` (what stays at the hospital).
-    Source: this project; shared/design/evidence-erosion.md has the measurements.
+    leaves the last rounds to the user), `smoothing` (of the moving averages of D_i and s_i),
+    `largest_noise` and `own_parameters` (what stays at the hospital).
+    Source: this project.
     """
 
     algorithm: Literal["evidence_erosion"] = "evidence_erosion"
@@ -46,6 +47,7 @@ class EvidenceErosion(ArmBase):
     bias_penalty: float = Field(default=2.0, ge=0)  # kappa
     noise_margin: float = Field(default=1.0, ge=0)  # delta
     decay: float = Field(default=0.0, ge=0)  # rho
+    largest_noise: float = Field(default=3.0, gt=0)  # of a peer, relative to the user's own
     smoothing: float = Field(default=0.7, ge=0, lt=1)  # what a moving average keeps of its past
 
     def train(self, work: LocalWork) -> LocalOutcome:
@@ -85,7 +87,9 @@ class EvidenceErosion(ArmBase):
 
     def _share(self, state: EvidenceErosionState, own: Update, peer: Update) -> float:
         """alpha_i: (n_i / n_0) / (1 + kappa b_i^2 / s_i)."""
-        noise, own_noise = state.noises[peer.agent], state.noises[own.agent]
+        own_noise = state.noises[own.agent]
+        believed = self.largest_noise * own_noise * max(1.0, own.num_samples / peer.num_samples)
+        noise = min(state.noises[peer.agent], believed)
         excess = state.squared_distances[peer.agent] - (1 + self.noise_margin) * (noise + own_noise)
         error = noise + self.bias_penalty * max(0.0, excess)
         return peer.num_samples / own.num_samples * (noise / error if error > 0 else 1.0)

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -20,6 +21,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="rows to add to, or to replace")
     parser.add_argument("--markdown", type=Path, help="the table for people, made from the rows")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # taking everything down, as Ctrl-C does
     configure_logging(0)
     rows = table.read(options.json) if options.json and options.json.exists() else {}
     failed = 0
@@ -40,6 +42,9 @@ def main() -> int:
         print(f"{name}: {time.monotonic() - started:.0f} s: {json.dumps(rows[name])}", flush=True)
         if options.json:
             table.write(options.json, rows)
+    rows = {name: rows[name] for name in SCENES if name in rows}
+    if options.json:
+        table.write(options.json, rows)
     if options.markdown:
         options.markdown.write_text(table.markdown(rows), encoding="utf-8")
     return 1 if failed else 0

@@ -7,7 +7,7 @@ from experiments.faults.network import COORDINATOR, SmallDisk
 from experiments.faults.row import Observation, Row
 from experiments.faults.stage import Stage
 
-DISK_KILOBYTES = 96
+DISK_KILOBYTES, LEFT_BYTES = 256, 12 * 1024
 RUN_ERROR = 7  # exit code
 
 
@@ -29,8 +29,7 @@ def disk_full(stage: Stage) -> Row:
     """The disk with the run folder fills up; somebody makes room, and the run is resumed."""
     with SmallDisk(stage.run, DISK_KILOBYTES) as disk:
         coordinator = stage.begin()[COORDINATOR]
-        room = disk.path / "somebody-else's-file"
-        room.write_bytes(bytes(4096))
+        (disk.path / "something-else").write_bytes(bytes(max(0, disk.free_bytes() - LEFT_BYTES)))
         seen = Observation(stage, "disk full at the coordinator; `erosion server --resume`")
         code = coordinator.wait()
         said = coordinator.text()

@@ -7,13 +7,12 @@ from server.enrolment import renew_site, revoke_site
 
 
 def duplicate_key(stage: Stage) -> Row:
-    """A second site with the same key, while the first is connected."""
+    """A copy of a site's folder is started elsewhere, while the site is connected."""
     stage.begin()
     seen = Observation(stage, "the same key a second time", SITE)
-    second = stage.site(SITE, label="second")
-    second.wait_for("in use")
+    stage.copied_site(SITE).wait_for("in use")
     stage.wait_for_rounds(len(stage.rounds) + 2)
-    return seen.row(said_by="second")
+    return seen.row(said_by="copy")
 
 
 def expired_key(stage: Stage) -> Row:

@@ -126,6 +126,10 @@ class SmallDisk:
         """Unmount it, with all that is on it."""
         _run("umount", "--lazy", str(self.path))
 
+    def free_bytes(self) -> int:
+        """What is left on it."""
+        return shutil.disk_usage(self.path).free
+
     def grow(self, kilobytes: int) -> None:
         """Somebody made room."""
         _run("mount", "-o", f"remount,size={kilobytes}k", str(self.path))

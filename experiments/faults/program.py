@@ -41,11 +41,12 @@ class Program:
         """None while it runs."""
         return self._process.poll()
 
-    def text(self, since: int = 0) -> str:
-        """What it said, from the byte `since` of its log on."""
-        return self._log.read_bytes()[max(self._said_before, since) :].decode(errors="replace")
+    def text(self, since: int | None = None) -> str:
+        """What the log says from the byte `since` on; None: what this very process said."""
+        start = self._said_before if since is None else since
+        return self._log.read_bytes()[start:].decode(errors="replace")
 
-    def lines(self, since: int = 0) -> list[str]:
+    def lines(self, since: int | None = None) -> list[str]:
         """The same without the time, line by line."""
         return [_TIME.sub("", line).strip() for line in self.text(since).splitlines()]
 
@@ -54,9 +55,9 @@ class Program:
         """Where its log ends now."""
         return self._log.stat().st_size
 
-    def wait_for(self, words: str, seconds: float = 120.0, *, since: int = 0) -> None:
+    def wait_for(self, words: str, seconds: float = 120.0) -> None:
         """Until it says `words`."""
-        self.wait_until(lambda: words in self.text(since), f"{words!r}", seconds)
+        self.wait_until(lambda: words in self.text(), f"{words!r}", seconds)
 
     def wait_until(self, wanted: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
         """Until `wanted`; raises TimeoutError with what it said last."""

@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -10,7 +11,8 @@ from experiments.faults.stage import Seen, Stage
 
 _NEWS = re.compile(  # of all that the programs say; how far a study is would be no news
     r"^erosion: |^round |joined|lost its connection|absent|rejected|skipped|not take part"
-    r"|connected to|the coordinator at|^Listening|key"
+    r"|connected to|the coordinator at|^Listening|key",
+    re.IGNORECASE,
 )
 
 
@@ -21,6 +23,7 @@ class Row:
     fault: str
     coordinator_says: tuple[str, ...]
     site_says: tuple[str, ...]
+    journal_says: tuple[str, ...]  # why the site was not part of a round, and of how many
     rounds_lost: int  # begun, but without effect on the model
     rounds_without_site: int | None  # done without the site that has the fault
     seconds_to_go_on: float | None  # from the fault to the next round that was done
@@ -65,10 +68,21 @@ class Observation:
             fault=self.name,
             coordinator_says=self._said(COORDINATOR),
             site_says=self._said(said_by or self.site or ""),
+            journal_says=self._reasons(after),
             rounds_lost=sum(not seen.is_done for seen in after),
             rounds_without_site=len(without) if self.site else None,
             seconds_to_go_on=went_on.at - self.at if went_on else None,
             seconds_to_recover=back.at - since if back and since else None,
+        )
+
+    def _reasons(self, after: list[Seen]) -> tuple[str, ...]:
+        if self.site is None:
+            return ()
+        entries = [seen.line["hospitals"][self.site] for seen in after]
+        counts = Counter(f"{e['outcome']}: {e['reason']}" for e in entries if e["reason"])
+        return tuple(
+            f"{self.site} {words} ({count} {'round' if count == 1 else 'rounds'})"
+            for words, count in counts.items()
         )
 
     def _is_back(self, seen: Seen) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from experiments.faults import at_a_site, at_the_coordinator, at_the_door, on_the_line
 from experiments.faults.network import Network
 from experiments.faults.row import Row
-from experiments.faults.stage import HOSPITALS, Stage, small_study
+from experiments.faults.stage import DEADLINE_SECONDS, HOSPITALS, Stage, small_study
 
 # 1 MB of parameters take 4 s at 2 Mbit/s.
 LARGE_MODEL: Mapping[str, Any] = {
@@ -19,6 +19,12 @@ LARGE_MODEL: Mapping[str, Any] = {
     "federation": {"round_deadline_seconds": 60.0, "join_deadline_seconds": 120.0},
 }
 SLOW_LINE_KILOBITS = 2000
+SHORT_WAIT: Mapping[str, Any] = {  # for hospitals, before the study begins without them
+    "federation": {
+        "round_deadline_seconds": DEADLINE_SECONDS,
+        "join_deadline_seconds": 15.0,
+    }
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +48,7 @@ SCENES: Mapping[str, Scene] = {
     ),
     "frozen": Scene(at_a_site.frozen),
     "slow": Scene(at_a_site.slow),
-    "late-joiner": Scene(at_a_site.late_joiner),
+    "late-joiner": Scene(at_a_site.late_joiner, study=SHORT_WAIT),
     "leaves": Scene(at_a_site.leaves_for_ever, study={"rounds": 12}),
     "user-killed": Scene(at_a_site.user_killed),
     "coordinator-killed": Scene(at_the_coordinator.killed),

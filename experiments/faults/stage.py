@@ -1,6 +1,7 @@
 """A small federation of real processes, TLS and enrolment on, for one fault to happen to."""
 
 import json
+import shutil
 import socket
 import tarfile
 import threading
@@ -79,7 +80,8 @@ class Stage:
         """On this machine alone, or on the machines of `network`."""
         self.folder, self.study, self.network = folder, study, network
         self.run = folder / "run"
-        self.programs: dict[str, Program] = {}
+        self.programs: dict[str, Program] = {}  # the latest of each name
+        self._started: list[Program] = []
         self.rounds: list[Seen] = []
         self._closed = threading.Event()
         host, port = ("127.0.0.1", _free_port()) if network is None else (COORDINATOR_ADDRESS, 9092)
@@ -103,7 +105,7 @@ class Stage:
     ) -> None:
         """End whatever runs."""
         self._closed.set()
-        for program in self.programs.values():
+        for program in self._started:
             program.close()
 
     def coordinator(self, *, resume: bool = False) -> Program:
@@ -118,9 +120,15 @@ class Stage:
         program.wait_for("Listening on")
         return program
 
-    def site(self, hospital: str, label: str | None = None) -> Program:
+    def site(self, hospital: str) -> Program:
         """`erosion client`, started; it may still be loading."""
-        return self._start(label or hospital, ["client", str(self.site_file(hospital))], hospital)
+        return self._start(hospital, ["client", str(self.site_file(hospital))], hospital)
+
+    def copied_site(self, hospital: str) -> Program:
+        """The same with a copy of the site's folder, key included: the program "copy"."""
+        copy = self.folder / "copy"
+        shutil.copytree(self.folder / hospital, copy, ignore=shutil.ignore_patterns("records"))
+        return self._start("copy", ["client", str(copy / "site.toml")], hospital)
 
     def site_file(self, hospital: str) -> Path:
         """The site file, beside the site's key and its data."""
@@ -171,7 +179,9 @@ class Stage:
     def _start(self, label: str, arguments: list[str], machine: str) -> Program:
         within = [] if self.network is None else self.network.inside(machine)
         log = self.folder / f"{label}.log"
-        self.programs[label] = program = Program(label, arguments, log, within=within)
+        program = Program(label, arguments, log, within=within)
+        self.programs[label] = program
+        self._started.append(program)
         return program
 
     def _last_words(self) -> str:

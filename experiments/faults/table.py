@@ -24,7 +24,12 @@ does. All figures and all quotations are the programs' own:
 *Rounds lost* were begun and did not change the model; no finished round is ever lost. *Goes on*:
 from the fault to the next round that was done. *Recovers*: from the end of the cause (the program
 is started again, the line is restored) to the site's next accepted update, or, where the
-coordinator had the fault, to its next round. Starting a program takes most of it.
+coordinator had the fault, to its next round. Starting a program takes most of it, and after a long
+outage the wait of up to 30 s between two tries, which is random so that not all come back at once.
+
+Beside these, `tests/e2e` kills the coordinator at every phase of a round (`test_resume.py`), sends
+it 200 malformed replies (`test_fuzz.py`), sets clocks off by an hour, and lets certificates expire
+(`test_door.py`).
 
 | fault | rounds lost | rounds done without the site | goes on after | recovers within |
 |---|--:|--:|--:|--:|
@@ -55,13 +60,14 @@ def markdown(rows: Mapping[str, Mapping[str, Any]]) -> str:
         parts += [f"**{row['fault'][0].upper()}{row['fault'][1:]}**", ""]
         parts += _quoted("the coordinator", row["coordinator_says"])
         parts += _quoted("the site", row["site_says"])
+        parts += _quoted("the journal", row["journal_says"], where="In")
     return "\n".join(parts)
 
 
-def _quoted(who: str, lines: list[str]) -> list[str]:
+def _quoted(who: str, lines: list[str], *, where: str = "At") -> list[str]:
     if not lines:
         return []
-    return [f"At {who}:", "", "```text", *lines, "```", ""]
+    return [f"{where} {who}:", "", "```text", *lines, "```", ""]
 
 
 def _count(value: int | None) -> str:

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 from flwr.app import ArrayRecord, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
 
-from client.outbox import Outbox
+from client import agent
+from client.outbox import NotLogged, Outbox
 from client.outbox_check import verify
 from common import wire
 from common.errors import SiteError
@@ -119,11 +121,71 @@ def test_where_the_log_cannot_be_written_nothing_may_be_sent(
     def full(_handle: int) -> None:
         raise OSError(28, "No space left on device")
 
+    asked = request()
     with Outbox(tmp_path) as outbox:
-        monkeypatch.setattr(os, "fdatasync", full)
-        asked = request()
-        with pytest.raises(SiteError, match=r"No space left on device.*nothing was sent"):
-            outbox.record(asked, reply(asked))
+        outbox.record(asked, reply(asked))
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fdatasync", full)
+            with pytest.raises(NotLogged, match=r"No space left on device.*nothing was sent"):
+                outbox.record(asked, reply(asked))
+        outbox.record(asked, reply(asked))  # somebody made room
+    assert verify(tmp_path / "sent.jsonl").num_lines == 2
+
+
+class Line:
+    """A connection on which one notice comes."""
+
+    key_expires = None
+
+    def __init__(self) -> None:
+        self.sent: list[Message] = []
+
+    def __enter__(self) -> "Line":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def receive(self) -> Message:
+        notice = wire.Notice(text="the study has ended", final=False, study_ended=True)
+        return Message(wire.encode_notice(notice), 1, wire.NOTICE)
+
+    def heartbeat(self) -> bool:
+        return True
+
+    def reply(self, message: Message) -> None:
+        self.sent.append(message)
+
+
+def test_a_site_that_cannot_log_signs_out_and_comes_back_when_it_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(agent, "LAST_RETRY_SECONDS", 0.01)
+    lines: list[Line] = []
+
+    def connect() -> Line:
+        lines.append(Line())
+        return lines[-1]
+
+    class Watcher:
+        def connected(self) -> None:
+            pass
+
+        def disconnected(self, why: str) -> None:
+            assert "no room" in why
+
+        def sending(self, request: Message, reply: Message) -> None:
+            if len(lines) < 3:
+                raise NotLogged("no room")
+
+    agent.Agent(
+        connect,  # type: ignore[arg-type]
+        ClientApp(),
+        address="127.0.0.1:9092",
+        until_study_ends=True,
+        watchers=[Watcher()],
+    ).run()
+    assert [len(line.sent) > 0 for line in lines] == [False, False, True]
 
 
 def test_a_file_in_place_of_the_folder_is_said_with_the_remedy(tmp_path: Path) -> None:

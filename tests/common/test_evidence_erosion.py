@@ -40,8 +40,16 @@ def test_distance_counts_only_beyond_what_noise_explains() -> None:
 
 def test_a_hospital_without_evidence_against_it_counts_by_its_patients() -> None:
     noisy = update("peer", 1.0, 4.0, noise=7.0, num_samples=30)  # 16 <= 2 (7 + 1)
-    (step,) = course(EvidenceErosion(), MemoryCohort(OWN, {"peer": noisy}))
+    (step,) = course(EvidenceErosion(largest_noise=10), MemoryCohort(OWN, {"peer": noisy}))
     assert step.weights["peer"] == pytest.approx(3.0)
+
+
+def test_a_noise_that_nobody_could_have_excuses_nothing() -> None:
+    boasting = update("peer", 1.0, 4.0, noise=1e9, num_samples=5)
+    (step,) = course(EvidenceErosion(), MemoryCohort(OWN, {"peer": boasting}))
+    # With half the user's patients at most s_i = 3 * 1 * 10/5 = 6 is believed:
+    # b^2 = 16 - 2 (6 + 1) = 2; alpha = 5/10 / (1 + 2 * 2 / 6) = 0.3
+    assert step.weights["peer"] == pytest.approx(0.3)
 
 
 def test_distances_and_noises_are_averaged_over_the_rounds() -> None:

@@ -174,6 +174,7 @@ def two_trees(site: Abuse) -> None:
     first, second = site.honest(), ObjectTree(object_id=object_id(b"second"))
     site.push(first, ObjectTree(object_id=first.object_id), second)
     site.push_object(object_id(b"second"), b"second")
+    site.connection.reply(site.nonsense())
 
 
 def the_tree_never_becomes_whole(site: Abuse) -> None:
@@ -181,6 +182,16 @@ def the_tree_never_becomes_whole(site: Abuse) -> None:
     leaves = [ObjectTree(object_id=name) for name in names]
     reply = site.honest()
     site.push(reply, ObjectTree(object_id=reply.object_id, children=leaves))
+
+
+def sends_more_than_any_reply_needs(site: Abuse) -> None:
+    """A whole list of objects that fit their names, and would fill the memory."""
+    contents = [b"ArrayChunk  %d\0" % 5_000_000 + bytes([i]) * 5_000_000 for i in range(100)]
+    leaves = [ObjectTree(object_id=object_id(content)) for content in contents]
+    reply = site.honest()
+    site.push(reply, ObjectTree(object_id=reply.object_id, children=leaves))
+    for leaf, content in zip(leaves, contents, strict=True):
+        site.push_object(leaf.object_id, content)
 
 
 def the_tree_bites_its_tail(site: Abuse) -> None:
@@ -234,10 +245,11 @@ CALLS: tuple[Callable[[Abuse], None], ...] = (
     pushes_objects_that_nobody_announced,
     garbage_in_a_whole_tree,
     trees_with_bad_names,
+    two_trees,
     signs_out_in_another_name_and_beats_wrongly,
 )
 SILENT: tuple[Callable[[Abuse], None], ...] = (
-    two_trees,
+    sends_more_than_any_reply_needs,
     the_tree_never_becomes_whole,
     the_tree_bites_its_tail,
     the_tree_is_the_request_itself,

@@ -10,6 +10,7 @@ import pytest
 from flwr.client.grpc_rere_client import node_auth_client_interceptor
 from flwr.clientapp import ClientApp
 from flwr.proto.fleet_pb2 import ActivateNodeRequest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from client.agent import Agent
 from client.line import Line, line_to
@@ -249,6 +250,17 @@ def test_knocking_tells_the_hospital_the_expiry_and_the_clock_and_signs_nobody_i
     assert abs(answer.ahead) < timedelta(seconds=60)
     assert door.connected() == []
     assert door.recorded() == []
+
+
+def test_a_health_check_needs_no_key_and_cannot_be_kept_open(door: Door) -> None:
+    credentials = grpc.ssl_channel_credentials(door.keys.authority.read_bytes())
+    with grpc.secure_channel(door.link.address, credentials) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        answer = health.Check(health_pb2.HealthCheckRequest(), timeout=30)
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        with pytest.raises(grpc.RpcError) as refused:
+            next(health.Watch(health_pb2.HealthCheckRequest(), timeout=30))
+        assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
 
 def test_a_stranger_is_told_of_once_however_often_it_tries(door: Door) -> None:

@@ -85,7 +85,7 @@ def test_a_site_killed_while_it_trains_comes_back_at_once_with_the_same_key(
         assert bob.exitcode == -9
         federation.start_program("bob again", programs.honest, tmp_path / "bob" / "site.toml")
         events = federation.observer.events
-        federation.observer.wait_for(lambda: events.count(("joined", "bob")) == 2)
+        federation.observer.wait_for(lambda: events.count(("joined", "bob")) == 2, 90.0)
         (tmp_path / "alice" / "hurry").touch()
         federation.finish()
         records = [record.hospitals["bob"] for record in federation.observer.records]
