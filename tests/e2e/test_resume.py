@@ -58,7 +58,7 @@ def lay_bullet(phase: str, coordinator: Any, link: Any, strategy: Any) -> None:
     elif phase == "before aggregating":
         arm.aggregate_train = in_round_3(arm.aggregate_train)
     elif phase == "during upload":
-        push, pushes = link._Fleet.PushMessages, []
+        push, pushes = link.Fleet.PushMessages, []
 
         def push_messages(self: Any, request: Any, context: Any) -> Any:
             pushes.append(request)
@@ -66,7 +66,7 @@ def lay_bullet(phase: str, coordinator: Any, link: Any, strategy: Any) -> None:
                 die()
             return push(self, request, context)
 
-        link._Fleet.PushMessages = push_messages
+        link.Fleet.PushMessages = push_messages
     elif phase == "between aggregation and journal":
         append = strategy.Journal.append
         strategy.Journal.append = lambda self, r: die() if r.round == 3 else append(self, r)

@@ -1,0 +1,195 @@
+"""The Grid that the strategy talks to: messages are handed over within the process, not sent."""
+
+import time
+from collections.abc import Iterable
+
+from flwr.app import Error, Message, RecordDict
+from flwr.app.message.message import remove_content_from_message
+from flwr.common.constant import (
+    SUPERLINK_NODE_ID,
+    ErrorCode,
+)
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.server.superlink.linkstate import LinkState
+from flwr.serverapp.grid import Grid
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    iterate_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.object_store import ObjectStore
+from flwr.supercore.run import Run
+
+from common.errors import LinkError
+from common.flower_arrays import RECEIVED_BYTES, inflate, travels_inline
+from server.link.desk import Desk
+
+LONGEST_ROUND_SECONDS = 86_400.0  # where no timeout is given
+
+
+class LinkGrid(Grid):
+    """Flower's Grid on the SuperLink of this very process: messages are handed over, not sent."""
+
+    def __init__(self, state: LinkState, store: ObjectStore, desk: Desk) -> None:
+        self._state, self._store, self._desk = state, store, desk
+        self._run: Run | None = None
+        self._asked: dict[str, Message] = {}  # without content, for error replies
+        self._asked_in: dict[str, int] = {}  # request -> the session that the site was in
+
+    def set_run(self, run: Run) -> None:
+        """Say which run the messages belong to."""
+        self._run = run
+
+    @property
+    def run(self) -> Run:
+        """The run that the messages belong to."""
+        if self._run is None:
+            raise LinkError("The link was used before it was started.")
+        return self._run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """A message; Flower's older way to make one."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> list[int]:
+        """Flower's ids of the sites that are connected."""
+        return sorted(self._state.get_nodes(self.run.run_id))
+
+    def sessions(self) -> dict[int, int]:
+        """The sites that are connected: node id -> how often it has signed in."""
+        return {node_id: self._desk.session(node_id) for node_id in self.get_node_ids()}
+
+    def unanswered(self) -> set[int]:
+        """The sites that were asked and have not answered; for other threads to look at."""
+        return {message.metadata.dst_node_id for message in list(self._asked.values())}
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Leave messages for sites; a site that is unknown gets none (its id is left out)."""
+        pushed: list[str] = []
+        with no_object_id_recompute():
+            for message in messages:
+                node_id = message.metadata.dst_node_id
+                metadata = message.metadata.__dict__
+                metadata["_run_id"] = self.run.run_id
+                metadata["_src_node_id"] = SUPERLINK_NODE_ID
+                metadata["_message_id"] = message.object_id
+                envelope = remove_content_from_message(message)
+                inline = travels_inline(message)
+                if inline:
+                    tree = ObjectTree(object_id=message.object_id)
+                    self._store.preregister(self.run.run_id, tree)
+                else:
+                    tree = get_object_tree(message)
+                    wanted = set(self._store.preregister(self.run.run_id, tree))
+                    for object_id, part in get_all_nested_objects(message).items():
+                        if object_id in wanted:
+                            self._store.put(object_id, part.deflate())
+                contents = (self._store.get(i.object_id) for i in iterate_object_tree(tree))
+                self._desk.allowance.grant(node_id, sum(len(c) for c in contents if c))
+                stored = message if inline else envelope
+                if self._state.store_message_ins(stored) is None:
+                    self._store.delete(tree.object_id)
+                    continue
+                pushed.append(tree.object_id)
+                self._asked[tree.object_id] = envelope
+                self._asked_in[tree.object_id] = self._desk.session(node_id)
+                self._desk.bell(node_id).set()
+        return pushed
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Complete replies to `message_ids`, and an error for each site that left."""
+        announced = self._desk.announced()
+        sessions = self.sessions()
+        replies: list[Message] = []
+        for request_id in message_ids:
+            asked = self._asked.get(request_id)
+            if asked is None:
+                continue
+            tree = announced.get(request_id)
+            if (whole := self._desk.delivered(request_id)) is not None:
+                replies.append(self._from(asked, whole))
+                self.forget([request_id])
+            elif tree is not None and (contents := self._complete(tree)) is not None:
+                replies.append(self._inflate(asked, tree, contents))
+                self.forget([request_id])
+            elif sessions.get(asked.metadata.dst_node_id) != self._asked_in[request_id]:
+                error = Error(ErrorCode.NODE_UNAVAILABLE, "the site left or lost its connection")
+                replies.append(Message(error, reply_to=asked))
+                self.forget([request_id])
+        return replies
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        """Ask sites; what came back within `timeout` seconds. Later replies are dropped."""
+        waiting = set(self.push_messages(messages))
+        deadline = time.monotonic() + (timeout if timeout is not None else LONGEST_ROUND_SECONDS)
+        replies: list[Message] = []
+        while waiting:
+            self._desk.news.clear()
+            for reply in self.pull_messages(waiting):
+                replies.append(reply)
+                waiting.discard(reply.metadata.reply_to_message_id)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                break
+            if waiting:
+                self._desk.news.wait(min(left, 1.0))  # wake to see heartbeats that lapsed
+        self.forget(waiting)
+        return replies
+
+    def wait_for_news(self, seconds: float) -> None:
+        """Return when a site comes, goes or answers, or after `seconds`."""
+        self._desk.news.wait(seconds)
+        self._desk.news.clear()
+
+    def forget(self, message_ids: Iterable[str]) -> None:
+        """Drop requests and whatever arrived or will arrive in reply to them."""
+        for request_id in list(message_ids):
+            self._asked.pop(request_id, None)
+            self._asked_in.pop(request_id, None)
+            self._state.delete_messages({request_id})
+            self._store.delete(request_id)
+            self._desk.delivered(request_id)
+            if (reply := self._desk.take(request_id)) is not None:
+                self._store.delete(reply.object_id)
+
+    def _complete(self, tree: ObjectTree) -> dict[str, bytes] | None:
+        contents: dict[str, bytes] = {}
+        for part in iterate_object_tree(tree):
+            content = self._store.get(part.object_id)
+            if not content:
+                return None
+            contents[part.object_id] = content
+        return contents
+
+    def _inflate(self, asked: Message, tree: ObjectTree, contents: dict[str, bytes]) -> Message:
+        """The reply, or an error in its place if its objects make no sense."""
+        received_bytes = sum(map(len, contents.values()))
+        try:
+            reply = inflate(tree.object_id, contents)
+            if not isinstance(reply, Message):
+                raise TypeError(f"a {type(reply).__name__} instead of a message")
+        except Exception as problem:  # noqa: BLE001 - whatever a site sent, only that site pays
+            reason = f"a reply that cannot be read ({type(problem).__name__})"
+            reply = Message(Error(ErrorCode.MESSAGE_UNAVAILABLE, reason), reply_to=asked)
+        reply.__dict__[RECEIVED_BYTES] = received_bytes
+        return self._from(asked, reply)
+
+    @staticmethod
+    def _from(asked: Message, reply: Message) -> Message:
+        """The reply as the answer to `asked`, whatever its envelope claims.
+
+        The sender was authenticated for this request, so the request says who it is.
+        """
+        reply.metadata.__dict__["_reply_to_message_id"] = asked.metadata.message_id
+        reply.metadata.__dict__["_src_node_id"] = asked.metadata.dst_node_id
+        return reply
