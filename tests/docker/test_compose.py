@@ -1,33 +1,18 @@
 """The compose testbed on a real Docker engine: `make test-docker`."""
 
 import json
-import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.docker.engine import docker, runs
+
 PROJECT = "erosion-test"
 LARGEST_IMAGE = 1.6e9  # bytes
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(900)]
-
-
-def docker(*arguments: str, timeout: float = 300, check: bool = True) -> str:
-    run = subprocess.run(
-        ["docker", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        env={**os.environ, "EROSION_IMAGE": "erosion-test"},
-    )
-    if check and run.returncode:
-        raise AssertionError(f"docker {' '.join(arguments)}\n{run.stdout}\n{run.stderr}")
-    return run.stdout
 
 
 def compose(*arguments: str, timeout: float = 300, check: bool = True) -> str:
@@ -41,10 +26,10 @@ def finished_testbed() -> Iterator[Path]:
         pytest.fail("no Docker engine answers; `make test-docker` needs one")
     compose("down", "--volumes", "--remove-orphans")
     compose("build", "setup", timeout=800)
-    before = set((ROOT / "runs").glob("*")) if (ROOT / "runs").exists() else set()
+    before = runs()
     try:
         compose("up", "--no-build", timeout=300)
-        (run,) = set((ROOT / "runs").glob("*")) - before
+        (run,) = runs() - before
         yield run
     finally:
         compose("down", "--volumes", "--remove-orphans")
