@@ -29,7 +29,7 @@ in the field:
 
 exit codes: 0 done, 1 a check failed, 2 study file, 3 site file, 4 data, 5 refused by a site's
   limits, 6 network, 7 the study could not be carried on, 8 checkpoint or model, 9 enrolment,
-  130 interrupted
+  70 a fault of this program, 130 interrupted
 """
 
 

@@ -276,3 +276,15 @@ def test_every_algorithm_explains_itself(capsys: pytest.CaptureFixture[str]) -> 
     text = capsys.readouterr().out
     assert "weight_erosion" in text
     assert "Source:" in text
+
+
+def test_a_fault_of_ours_is_a_sentence_and_with_v_a_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("common.algorithms.catalogue", lambda: 1 / 0)
+    assert erosion.main(["algorithms"]) == 70
+    errors = capsys.readouterr().err
+    assert "a fault of this program (ZeroDivisionError: division by zero)" in errors
+    assert "Traceback" not in errors
+    assert erosion.main(["algorithms", "-v"]) == 70
+    assert "Traceback" in capsys.readouterr().err
