@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
@@ -49,6 +50,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `erosion ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except Exception as problem:  # noqa: BLE001 - a fault of ours; people still get a sentence
+        if getattr(options, "verbose", 0):
+            traceback.print_exc()
+        print(
+            f"erosion: a fault of this program ({type(problem).__name__}: {problem}). Please report"
+            " it with what -v shows.",
+            file=sys.stderr,
+        )
+        return FAULT
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:
