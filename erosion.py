@@ -14,7 +14,7 @@ from common.allocator import keep_freed_memory
 from common.errors import ErosionError, StudyError
 from common.logs import LOG_FORMATS, configure_logging
 
-CHECK_FAILED, INTERRUPTED = 1, 130
+CHECK_FAILED, FAULT, INTERRUPTED = 1, 70, 130  # 70: EX_SOFTWARE of sysexits.h
 
 EPILOG = """\
 a first run:
