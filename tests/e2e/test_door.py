@@ -19,10 +19,10 @@ from client.site_file import Coordinator, load_site
 from common import expiry
 from common.errors import LinkError
 from common.keys import new_private_key
-from server import doorkeeper, link
+from server import doorkeeper
 from server.enrolment import enrol_site, renew_coordinator, renew_site, revoke_site
 from server.federation_folder import FederationFolder
-from server.link import Link
+from server.link import Link, desk
 from server.open_link import make_link
 from tests.e2e.enrolled import make_federation, unpack_kit
 from tests.e2e.federation import small_study
@@ -129,7 +129,7 @@ def test_a_coordinator_without_tls_is_not_taken_for_one_with(door: Door) -> None
 
 
 def test_the_same_key_twice_is_one_site(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "SILENT_SECONDS", 600.0)  # however slow this machine is
+    monkeypatch.setattr(desk, "SILENT_SECONDS", 600.0)  # however slow this machine is
     with door.line().connect():
         assert "its key is in use by another connection" in door.refused(door.line())
         assert door.connected() == ["bob"]
@@ -142,7 +142,7 @@ def test_the_same_key_twice_is_one_site(door: Door, monkeypatch: pytest.MonkeyPa
 def test_a_site_that_vanished_without_a_word_may_come_back_before_its_heartbeat_lapses(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(desk, "SILENT_SECONDS", 0.0)
     vanished = door.line().connect()
     vanished.__enter__()  # and no call after that
     with door.line().connect():
