@@ -71,7 +71,7 @@ class RoundRecord:
     note: str
     hospitals: Mapping[AgentId, HospitalRecord]
     user_metrics: Metrics | None = None  # of the parameters that this round started from
-    seconds: float = 0.0  # wall clock, from the first request to the written checkpoint
+    seconds: float = 0.0  # wall clock, from making the requests to the aggregate
 
 
 def start(algorithm: Algorithm[Any], params: Tensor) -> RunState:

@@ -10,7 +10,7 @@ from common.settings import Settings
 
 
 class SecondsPerRound(Settings):
-    """Wall clock of a round, from the first request to the written checkpoint."""
+    """Wall clock of a round, from making the requests to the aggregate."""
 
     median: float
     p95: float

@@ -234,6 +234,6 @@ class PersonalizedStrategy(Strategy):
         if self.state.skipped_in_a_row >= limit:
             raise RunError(
                 f"{limit} rounds in a row were skipped in {self._arm}; the last because"
-                f" {record.note}. Mend that and start the study again, or raise"
-                " federation.max_skipped_rounds."
+                f" {record.note}. Mend that and go on with `erosion server --resume {self._run}`"
+                " (the run's folder); federation.max_skipped_rounds says how many are too many."
             )
