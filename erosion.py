@@ -373,9 +373,10 @@ def _predict(options: argparse.Namespace) -> int:
 
 
 def _data(options: argparse.Namespace) -> int:
-    from experiments.download import fetch
+    from experiments.download import DATA_SETS, fetch
 
-    fetch(options.name, options.data_dir)
+    folder = fetch(options.name, options.data_dir)
+    print(f"{DATA_SETS[options.name].about}: in {folder}, with the right checksums.")
     return 0
 
 

@@ -1,0 +1,82 @@
+"""A study over many seeds, simulated: how much of a result is the luck of one split.
+
+    python -m experiments.splits breast-cancer --seeds 20 --json experiments/results/splits.json
+
+The seed decides the training, the user's test patients, and (where the source splits patients) which
+patient is at which hospital. Splits share patients, so the errors are about splits, not patients.
+"""
+
+import argparse
+import json
+import os
+import tempfile
+from collections import Counter
+from pathlib import Path
+from statistics import fmean, stdev
+
+from client.hospital import Hospital
+from common.files import write_atomically
+from common.messages import EvaluateReply
+from common.study import Study, load_study
+from experiments.every_user import site_of
+from experiments.simulator import simulate
+from experiments.sources import make_hospitals
+from experiments.testbed import study_path
+from server import provenance
+
+
+def one_split(study: Study, data_dir: Path | None) -> EvaluateReply:
+    """Simulate the study with the seed that it has."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = make_hospitals(study, Path(folder), data_dir)
+        hospitals = {name: Hospital(site_of(name, file)) for name, file in files.items()}
+        return simulate(study, hospitals).evaluation
+
+
+def mean_and_error(values: list[float]) -> tuple[float, float]:
+    """Mean, and its standard error; at least two values."""
+    return fmean(values), stdev(values) / len(values) ** 0.5
+
+
+def main() -> None:
+    """Read the command line, simulate, print a line for each arm and the verdicts' counts."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("study", help="a study file, or the name of one that comes with erosion")
+    parser.add_argument("--seeds", type=int, default=20, help="how many, from 0; at least 2")
+    parser.add_argument("--data-dir", type=Path, default=os.environ.get("EROSION_DATA"))
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    options = parser.parse_args()
+    if options.seeds < 2:
+        parser.error(f"--seeds {options.seeds}; a standard error needs at least 2")
+    study = load_study(study_path(options.study))
+    data_dir = Path(options.data_dir) if options.data_dir else None
+    replies = [
+        one_split(study.model_copy(update={"seed": seed}), data_dir)
+        for seed in range(options.seeds)
+    ]
+    arms: dict[str, dict[str, tuple[float, float]]] = {}
+    for arm in study.arms:
+        metrics = [reply.arms[arm] for reply in replies]
+        errors = [(1 - m.accuracy) * m.num_samples for m in metrics]
+        arms[arm] = {
+            "errors": mean_and_error(errors),
+            "log_loss": mean_and_error([m.log_loss for m in metrics]),
+        }
+        figures = ", ".join(f"{name} {m:.3f} ± {e:.3f}" for name, (m, e) in arms[arm].items())
+        print(f"{arm}: {figures}")
+    verdicts = Counter(reply.comparison.conclusion for reply in replies if reply.comparison)
+    print(f"verdicts: {dict(verdicts)}")
+    if options.json:
+        result = {
+            "command": provenance.command(),
+            "commit": provenance.commit(),
+            "study": study.name,
+            "seeds": options.seeds,
+            "arms": arms,
+            "verdicts": verdicts,
+        }
+        write_atomically(options.json, json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
