@@ -2,8 +2,8 @@
 
     python -m experiments.splits breast-cancer --seeds 20 --json experiments/results/splits.json
 
-The seed decides the training, the user's test patients, and (where the source splits patients) which
-patient is at which hospital. Splits share patients, so the errors are about splits, not patients.
+The seed decides the training, the user's test patients, and (where the source splits patients)
+which patient is at which hospital. Splits share patients, so the errors are about splits alone.
 """
 
 import argparse

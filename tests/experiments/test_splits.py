@@ -1,0 +1,27 @@
+"""A study over many seeds."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from experiments import splits
+
+
+def test_the_standard_error_is_that_of_the_mean() -> None:
+    # deviations from 3: -2, 0, 2; variance 8 / 2 = 4; 2 / sqrt(3)
+    assert splits.mean_and_error([1.0, 3.0, 5.0]) == pytest.approx((3.0, 2 / 3**0.5))
+
+
+def test_every_seed_is_a_split_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "splits.json"
+    monkeypatch.setattr(
+        "sys.argv", ["splits", "breast-cancer", "--seeds", "2", "--json", str(output)]
+    )
+    splits.main()
+    result = json.loads(output.read_text())
+    assert result["seeds"] == sum(result["verdicts"].values()) == 2
+    assert result["arms"]["local"]["log_loss"][1] > 0  # the two differ
+    assert "weight_erosion: errors" in capsys.readouterr().out
