@@ -288,11 +288,11 @@ def _server(options: argparse.Namespace) -> int:
     configure_logging(options.verbose, options.log_format)
     from common.study import load_study
     from common.supervised import end_with_stdin
-    from server.coordinator import run_study
     from server.federation_folder import FederationFolder
     from server.open_link import federation_or_none
     from server.progress import progress
     from server.run_folder import new_run_folder, open_run_folder, resumed_run_folder
+    from server.run_study import run_study
 
     if options.until_stdin_closes:
         end_with_stdin()

@@ -44,6 +44,11 @@ def _study_reasons(site: Site, study: Study) -> list[str]:
     reasons = []
     if site.name not in study.hospitals:
         reasons.append(f"it is not among the study's hospitals ({', '.join(study.hospitals)})")
+    if site.name == study.user and not limits.as_user:
+        reasons.append(
+            "it would be the user, whose test figures and personal model go to the coordinator;"
+            " limits.as_user = false"
+        )
     if not any(fnmatchcase(study.name, pattern) for pattern in limits.studies):
         reasons.append(
             f"study {study.name!r}; limits.studies accepts only {', '.join(limits.studies)}"

@@ -78,6 +78,10 @@ def load_saved_model(run_folder: Path) -> SavedModel:
     """Read `model.json` and `model.safetensors`; raises CheckpointError."""
     card_path, parameters_path = run_folder / "model.json", run_folder / "model.safetensors"
     for path in (card_path, parameters_path):
+        if (run_folder / "users").is_dir():
+            raise CheckpointError(
+                f"{run_folder} holds a model for each hospital: give {run_folder}/users/HOSPITAL."
+            )
         if not path.is_file():
             raise CheckpointError(
                 f"There is no {path}. Give the folder of a run that finished (runs/TIME-STUDY)."

@@ -89,6 +89,8 @@ class Limits(Settings):
     max_rounds: int | None = Field(default=None, ge=1)
     studies: tuple[str, ...] = Field(default=("*",), min_length=1)  # names, * is a wildcard
     models: tuple[str, ...] = Field(default=("*",), min_length=1)
+    # A user's own test figures and personal parameters go to the coordinator, whosever it is.
+    as_user: bool = True
 
 
 class Compute(Settings):

@@ -4,12 +4,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.metrics import patient_log_losses
-from common.messages import Comparison
+from common.messages import FEWEST_OF_A_CLASS, SIGNIFICANCE, Comparison
 
 Floats = NDArray[np.float64]
 
-SIGNIFICANCE = 0.02  # on log loss; false claims stayed below 5 % in every simulated null
-FEWEST_OF_A_CLASS = 5  # test patients; with fewer the test is not to be trusted
 EXACT_UP_TO = 16  # patients: 65,536 sign patterns
 RANDOM_FLIPS = 20_000
 CHUNK = 2_000_000  # signs in memory at a time

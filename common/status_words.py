@@ -69,6 +69,7 @@ def _coordinator(values: Mapping[str, Any]) -> list[tuple[str, str]]:
         weights = (f"{name} {weight:.2f}" for name, weight in values["weights"].items())
         lines.append(("weights", ", ".join(weights)))
     kept_out = values.get("turned_away", {})
+    lines += [("no model", f"{u}: {why}") for u, why in values.get("without_model", {}).items()]
     lines += [("kept out", f"{who}: {why}") for who, why in kept_out.items()]
     lines += [(key, str(values[key])) for key in ("verdict", "reason") if key in values]
     return lines

@@ -21,6 +21,7 @@ from common.own_parameters import problem_with_own
 from common.selection import Fold, Selection
 from common.settings import Settings, read_toml, validate
 
+EVERY_USER = "all"  # in place of the user's name: every hospital in turn
 MOST_ARMS = 30  # the final parameters of all, and what goes with them, are one message
 MissingPolicy = Literal["refuse", "drop", "impute"]
 
@@ -238,7 +239,7 @@ class Study(Settings):
     """One study. See `erosion schema study` for the same as a JSON schema."""
 
     name: Name
-    user: Name
+    user: Name  # whom the model is for; "all": every hospital in turn, one model each
     hospitals: tuple[Name, ...] = Field(min_length=1)
     rounds: int = Field(ge=1, le=100_000)
     seed: int = Field(default=0, ge=0, lt=2**63)
@@ -262,10 +263,15 @@ class Study(Settings):
         twice = sorted({h for h in self.hospitals if self.hospitals.count(h) > 1})
         if twice:
             raise ValueError(f"hospitals: {', '.join(twice)} named twice; name each hospital once")
-        if self.user not in self.hospitals:
+        if EVERY_USER in self.hospitals:
+            raise ValueError(
+                f"hospitals: {EVERY_USER!r} stands for every hospital; give that one another name"
+            )
+        if self.user not in (*self.hospitals, EVERY_USER):
             raise ValueError(
                 f"user = {self.user!r} is not among the hospitals"
-                f" ({', '.join(self.hospitals)}); add it there"
+                f" ({', '.join(self.hospitals)}); add it there, or write {EVERY_USER!r} for a model"
+                " for each of them"
             )
         if self.federation.quorum > len(self.hospitals):
             raise ValueError(
@@ -314,6 +320,21 @@ class Study(Settings):
                 except StudyError as problem:
                     raise ValueError("".join(str(problem).splitlines())) from None
                 self.model_copy(update={"arms": {arm: candidate}})._check_arms()
+
+    @property
+    def has_every_user(self) -> bool:
+        """Whether each hospital is to have a model of its own; see `for_user`."""
+        return self.user == EVERY_USER
+
+    def for_user(self, user: str) -> "Study":
+        """The same study with one hospital as its user."""
+        return Study.model_validate({**self.model_dump(), "user": user})
+
+    @property
+    def user_first(self) -> tuple[str, ...]:
+        """The hospitals with the user's own in front; as they are written where all are users."""
+        peers = tuple(name for name in self.hospitals if name != self.user)
+        return peers if self.has_every_user else (self.user, *peers)
 
     @property
     def comparison(self) -> tuple[str, str] | None:

@@ -33,7 +33,7 @@ def set_up(
     """Fill `federation` and `sites`/1, 2, ...; the user's hospital is number 1."""
     study = load_study(study_file)
     volumes = sorted((path for path in sites.iterdir() if path.name.isdigit()), key=_number)
-    order = [study.user, *(name for name in study.hospitals if name != study.user)]
+    order = study.user_first
     if len(order) > len(volumes):
         raise StudyError(
             f"{study_file} names {len(order)} hospitals, the compose file has {len(volumes)}."

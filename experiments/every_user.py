@@ -1,53 +1,55 @@
 """A study with every hospital as its user in turn, simulated: one personal model each.
 
-    python -m experiments.every_user heart-disease --data-dir data
+    python -m experiments.every_user heart-disease --data-dir data --html every-user.html
 
-The hospitals' patients and the study's settings are those of the study file; the test part is taken
-from the patients of whoever is the user.
+In a deployment, `user = "all"` in the study file does the same. The hospitals' patients are those
+that the study file's [testbed] makes; the test part is taken from whoever is the user.
 """
 
 import argparse
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
+
+from rich.console import Console
 
 from client.hospital import Hospital
 from client.site_file import Coordinator, DataSource, Site
-from common.messages import FinalMetrics
-from common.study import Study, load_study
+from common.files import write_atomically
+from common.study import EVERY_USER, Study, load_study
 from experiments.simulator import Simulation, simulate
 from experiments.sources import HospitalFiles, make_hospitals
 from experiments.testbed import study_path
+from server.ledger import contributions
+from server.overview import Overview, UserResult, mean_weights, overview
+from server.reporting.overview_page import write_overview
+from server.terminal.overview_table import print_overview
 
 
 def for_every_user(study: Study, hospitals: Mapping[str, Hospital]) -> dict[str, Simulation]:
     """One simulation for each hospital as the user."""
-    return {
-        user: simulate(study.model_copy(update={"user": user}), hospitals)
-        for user in study.hospitals
-    }
+    return {user: simulate(study.for_user(user), hospitals) for user in study.hospitals}
 
 
-def table(simulations: Mapping[str, Simulation]) -> str:
-    """Accuracy, AUROC and log loss of every arm: one line for each user and one for their mean."""
-    lines = []
-    arms = list(next(iter(simulations.values())).evaluation.arms)
-    for arm in arms:
-        lines += [arm, f"  {'user':20} {'test':>5} {'accuracy':>9} {'majority':>9} AUROC  log loss"]
-        found = {user: s.evaluation.arms[arm] for user, s in simulations.items()}
-        lines += [_line(user, metrics) for user, metrics in found.items()]
-        mean = sum(metrics.log_loss for metrics in found.values()) / len(found)
-        lines.append(f"  {'mean log loss':47} {mean:.3f}")
-    return "\n".join(lines)
+def side_by_side(study: Study, simulations: Mapping[str, Simulation], seconds: float) -> Overview:
+    """What a deployment of the study would end with."""
+    users = {user: _line(study, user, found) for user, found in simulations.items()}
+    now = datetime.now(UTC).isoformat("T", "seconds")
+    return overview(study, users, started=now, seconds=seconds)
 
 
-def _line(user: str, metrics: FinalMetrics) -> str:
-    auroc = f"{metrics.auroc:.3f}" if metrics.auroc is not None else "    -"
-    return (
-        f"  {user:20} {metrics.num_samples:5} {metrics.accuracy:9.3f}"
-        f" {metrics.majority_accuracy:9.3f} {auroc} {metrics.log_loss:9.3f}"
+def _line(study: Study, user: str, found: Simulation) -> UserResult:
+    records = next(iter(found.records.values()))
+    ledger = contributions(study.hospitals, records)
+    return UserResult(
+        arms=found.evaluation.arms,
+        class_counts=found.evaluation.class_counts,
+        comparison=found.evaluation.comparison,
+        weights=mean_weights(ledger, user, len(records)),
     )
 
 
@@ -65,13 +67,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("study", help="a study file, or the name of one that comes with erosion")
     parser.add_argument("--data-dir", type=Path, default=os.environ.get("EROSION_DATA"))
+    parser.add_argument("--html", type=Path, metavar="FILE", help="also write the page")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures as JSON")
     options = parser.parse_args()
     study = load_study(study_path(options.study))
+    study = Study.model_validate({**study.model_dump(), "user": EVERY_USER})
+    clock = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         data_dir = Path(options.data_dir) if options.data_dir else None
         files = make_hospitals(study, Path(folder), data_dir)
         hospitals = {name: Hospital(site_of(name, f)) for name, f in files.items()}
-        print(table(for_every_user(study, hospitals)))
+        simulations = for_every_user(study, hospitals)
+    found = side_by_side(study, simulations, time.monotonic() - clock)
+    if options.html:
+        write_overview(options.html, found)
+    if options.json:
+        write_atomically(options.json, found.model_dump_json(indent=2) + "\n")
+    print_overview(Console(highlight=False), found, options.html)
     return 0
 
 

@@ -25,19 +25,20 @@ from common.scaling import pool
 from common.study import Study
 from server import provenance
 from server.beginning import Beginning, read_beginning
-from server.federation_folder import FederationFolder
 from server.journal import Journal, cut_back
 from server.ledger import as_csv, contributions
 from server.link import Link
 from server.observer import Observer
-from server.open_link import make_link
 from server.report import write_report
 from server.result import ArmResult, Result, SecondsPerRound, Selected, verdict
 from server.roster import Roster
 from server.run_folder import RunFolder
-from server.several import Several
-from server.status import StatusFile
 from server.strategy import PersonalizedStrategy
+
+
+class UserDeclinedError(RunError):
+    """The site of the hospital whom the model is for takes no part."""
+
 
 EVALUATE_SECONDS = 600.0  # bootstrap intervals of every arm, on a slow machine
 
@@ -74,7 +75,6 @@ class Coordinator:
         seconds = time.monotonic() - clock
         result = self._result(finals, choices, evaluated.header, started, seconds)
         self._write(result, finals, evaluated)
-        self._say_goodbye()
         self._observer.finished(result, str(self._folder.path))
         return result
 
@@ -92,7 +92,7 @@ class Coordinator:
         while True:
             roster.refresh()
             if study.user in roster.declined:
-                raise RunError(
+                raise UserDeclinedError(
                     f"The user's own site {study.user!r} cannot take part:"
                     f" {roster.declined[study.user]}."
                 )
@@ -190,7 +190,7 @@ class Coordinator:
             state or _first_state(study, arm),
             roster=self._roster,
             scaling=scaling,
-            run=self._folder.path.name,
+            folder=self._folder,
             journal=journal,
             checkpoint_path=checkpoint_path,
             on_round=on_round,
@@ -211,7 +211,7 @@ class Coordinator:
         """Ask the user's site for the final figures; it may take a moment to come back first."""
         user = self._study.user
         request = rounds.evaluate_request(
-            self._study, finals, scaling=scaling, run=self._folder.path.name
+            self._study, finals, scaling=scaling, run=self._folder.run
         )
         content = wire.encode_evaluate(request)
         end = time.monotonic() + EVALUATE_SECONDS
@@ -282,19 +282,6 @@ class Coordinator:
         write_atomically(folder.contributions, as_csv(ledgers))
         write_report(folder.path)
 
-    def _say_goodbye(self) -> None:
-        """Tell the sites; those that do not hear it in time see the connection close."""
-        notice = wire.encode_notice(
-            wire.Notice(text="the study has ended", final=False, study_ended=True)
-        )
-        self._link.grid.send_and_receive(
-            [
-                Message(notice, member.node_id, wire.NOTICE, ttl=5.0)
-                for member in self._roster.members.values()
-            ],
-            timeout=2.0,
-        )
-
 
 def write_model(
     folder: RunFolder, study: Study, arm: str, params: Tensor, evaluation: EvaluateReply
@@ -313,42 +300,6 @@ def write_model(
     }
     checkpoint.save_model(folder.model, params)
     write_atomically(folder.model_card, json.dumps(card, indent=2) + "\n")
-
-
-def run_study(
-    study: Study,
-    folder: RunFolder,
-    address: str | None,
-    observer: Observer,
-    *,
-    federation: FederationFolder | None = None,
-) -> Result:
-    """Listen and run the study; see `make_link`. Raises LinkError, EnrolmentError, RunError."""
-    link = make_link(study, address, federation)
-    link.start()
-    status = StatusFile(folder.status, study)
-    coordinator = Coordinator(study, link, folder, Several(observer, status))
-    status.waiting_for = coordinator.waiting_for
-    try:
-        result = _run(coordinator, folder)
-    except BaseException as problem:
-        status.failed(str(problem) or "interrupted")
-        link.stop(completed=False)
-        raise
-    link.stop(completed=True)
-    return result
-
-
-def _run(coordinator: Coordinator, folder: RunFolder) -> Result:
-    try:
-        return coordinator.run()
-    except OSError as problem:  # a full disk, say
-        where = f" ({problem.filename})" if problem.filename else ""
-        raise RunError(
-            f"The run cannot be written to {folder.path}{where}: {problem.strerror or problem}."
-            " Every finished round is there. Mend that, then go on with `erosion server --resume"
-            f" {folder.path}`."
-        ) from problem
 
 
 def _first_state(study: Study, arm: str) -> RunState:

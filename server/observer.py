@@ -5,6 +5,7 @@ from typing import Protocol
 
 from common.rounds import RoundRecord
 from common.study import Study
+from server.overview import Overview
 from server.result import Result
 
 
@@ -33,4 +34,13 @@ class Observer(Protocol):
         """An arm ended."""
 
     def finished(self, result: Result, run_folder: str) -> None:
-        """The study ended with a result."""
+        """The study ended with a result for its user.
+
+        Where every hospital is the user, all of this comes again for the next one.
+        """
+
+    def user_failed(self, user: str, reason: str) -> None:
+        """Where every hospital is the user: this one gets no model."""
+
+    def every_user_finished(self, overview: Overview, run_folder: str) -> None:
+        """Where every hospital is the user: the last one's part has ended too."""

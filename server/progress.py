@@ -2,17 +2,13 @@
 
 import os
 import sys
-from collections.abc import Sequence
 from types import TracebackType
 from typing import Protocol, Self, TextIO
 
 from rich.console import Console
 
 from common.logs import LogFormat
-from common.rounds import RoundRecord
-from common.study import Study
 from server.observer import Observer
-from server.result import Result
 from server.terminal.json_lines import JsonProgress
 from server.terminal.live import LiveProgress
 from server.terminal.plain import PlainProgress
@@ -42,38 +38,3 @@ def progress(stream: TextIO | None = None, log_format: LogFormat = "text") -> Wa
     if stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
         return LiveProgress(Console(file=stream, highlight=False))
     return PlainProgress(stream)
-
-
-class Quiet:
-    """An observer that shows nothing."""
-
-    def __enter__(self) -> Self:
-        """Nothing to prepare."""
-        return self
-
-    def __exit__(self, *_problem: object) -> None:
-        """Nothing to put back."""
-
-    def listening(self, study: Study, address: str, run_folder: str) -> None:
-        """Nothing is shown."""
-
-    def joined(self, hospital: str, num_samples: int, missing: Sequence[str]) -> None:
-        """Nothing is shown."""
-
-    def declined(self, hospital: str, reason: str) -> None:
-        """Nothing is shown."""
-
-    def left(self, hospital: str) -> None:
-        """Nothing is shown."""
-
-    def arm_started(self, arm: str, rounds: int) -> None:
-        """Nothing is shown."""
-
-    def round_finished(self, record: RoundRecord) -> None:
-        """Nothing is shown."""
-
-    def arm_finished(self, arm: str) -> None:
-        """Nothing is shown."""
-
-    def finished(self, result: Result, run_folder: str) -> None:
-        """Nothing is shown."""

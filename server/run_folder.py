@@ -10,12 +10,29 @@ from common.errors import RunError
 from common.files import write_atomically
 from common.study import Study
 
+USERS = "users"  # the folder of the hospitals' parts
+
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
     """The paths of one run."""
 
     path: Path
+    within: Path | None = None  # the run with every hospital as its user that this is a part of
+
+    @property
+    def run(self) -> str:
+        """What the sites know the run by: no other run of theirs is called that."""
+        return self.path.name if self.within is None else f"{self.within.name}.{self.path.name}"
+
+    @property
+    def to_resume(self) -> Path:
+        """The folder that `erosion server --resume` takes."""
+        return self.within or self.path
+
+    def of_user(self, user: str) -> "RunFolder":
+        """One hospital's part of a run with every hospital as its user."""
+        return RunFolder(self.path / USERS / user, within=self.path)
 
     @property
     def study(self) -> Path:
@@ -66,6 +83,11 @@ class RunFolder:
     def report(self) -> Path:
         """The report for people."""
         return self.path / "report.html"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run came to its end; the report is the last that it writes."""
+        return self.result.exists() and self.report.exists()
 
     @property
     def trial_checkpoint(self) -> Path:
@@ -119,8 +141,22 @@ def resumed_run_folder(path: Path) -> RunFolder:
     folder = RunFolder(path)
     if not folder.study.exists():
         raise RunError(f"{path} is not a run folder: it has no {folder.study.name}.")
-    if folder.result.exists():
+    if folder.has_ended:
         raise RunError(f"The run in {path} has ended; its report is {folder.report}.")
+    whole = RunFolder(path.resolve().parent.parent)
+    if path.resolve().parent.name == USERS and whole.study.exists():
+        raise RunError(f"{path} is part of the run in {whole.path}. Give --resume that folder.")
+    return folder
+
+
+def user_folder(whole: RunFolder, study: Study) -> RunFolder:
+    """The part of the study's user, there already or made now. Raises RunError."""
+    folder = whole.of_user(study.user)
+    try:
+        folder.path.mkdir(parents=True, exist_ok=True)
+        write_study(folder.study, study)
+    except OSError as problem:
+        raise RunError(f"The run folder {folder.path} cannot be used: {problem}.") from None
     return folder
 
 

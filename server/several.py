@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from common.rounds import RoundRecord
 from common.study import Study
 from server.observer import Observer
+from server.overview import Overview
 from server.result import Result
 
 
@@ -53,3 +54,13 @@ class Several:
         """The study ended with a result."""
         for observer in self._observers:
             observer.finished(result, run_folder)
+
+    def user_failed(self, user: str, reason: str) -> None:
+        """A hospital gets no model."""
+        for observer in self._observers:
+            observer.user_failed(user, reason)
+
+    def every_user_finished(self, overview: Overview, run_folder: str) -> None:
+        """The last hospital's part has ended."""
+        for observer in self._observers:
+            observer.every_user_finished(overview, run_folder)

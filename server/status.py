@@ -6,6 +6,7 @@ from pathlib import Path
 from common.life_sign import LifeSign
 from common.rounds import RoundRecord
 from common.study import Study
+from server.overview import Overview
 from server.plain_text import printable
 from server.result import Result
 
@@ -25,12 +26,16 @@ class StatusFile:
             rounds=study.rounds,
         )
         self._connected: set[str] = set()
+        self._without_model: dict[str, str] = {}
         self._turned_away: dict[str, str] = {}  # the latest reason, by whom
 
     def listening(self, study: Study, address: str, run_folder: str) -> None:
         """The hospitals may come."""
         self._sign.show(
-            phase="waiting for hospitals", address=address, missing=list(study.hospitals)
+            user=study.user,
+            phase="waiting for hospitals",
+            address=address,
+            missing=list(study.hospitals),
         )
 
     def joined(self, hospital: str, num_samples: int, missing: Sequence[str]) -> None:
@@ -77,9 +82,23 @@ class StatusFile:
         self._sign.show(phase="between arms, or measuring the final models")
 
     def finished(self, result: Result, run_folder: str) -> None:
-        """The study has a result."""
+        """There is a result for the user."""
         del run_folder
-        self._sign.end(phase="finished", verdict=result.verdict.text, ended=True)
+        self._sign.show(phase="closing", verdict=result.verdict.text)
+
+    def user_failed(self, user: str, reason: str) -> None:
+        """A hospital gets no model."""
+        self._without_model[user] = printable(reason)
+        self._sign.show(without_model=dict(self._without_model))
+
+    def every_user_finished(self, overview: Overview, run_folder: str) -> None:
+        """There is a result for every user."""
+        del run_folder
+        self._sign.show(user=", ".join(overview.users), verdict=overview.verdict)
+
+    def ended(self) -> None:
+        """The study has ended with a result."""
+        self._sign.end(phase="finished", ended=True)
 
     def failed(self, reason: str) -> None:
         """The study ended without a result."""

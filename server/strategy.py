@@ -33,6 +33,7 @@ from server.journal import Journal
 from server.link import LinkGrid
 from server.plain_text import printable
 from server.roster import Roster
+from server.run_folder import RunFolder
 
 
 def _brief(answer: Answer) -> Answer:
@@ -63,18 +64,15 @@ class PersonalizedStrategy(Strategy):
         *,
         roster: Roster,
         scaling: Scaling | None,
-        run: str,
+        folder: RunFolder,
         journal: Journal,
         checkpoint_path: Path,
         on_round: Callable[[RoundRecord], None],
     ) -> None:
-        """Go on from `state`; `scaling` is the pooled one, where the study wants it.
-
-        `run` names the run: what sites keep for it is no other run's.
-        """
+        """Go on from `state`; `scaling` is the pooled one, where the study wants it."""
         self.state = state
         self._study, self._arm, self._algorithm = study, arm, algorithm
-        self._roster, self._scaling, self._run = roster, scaling, run
+        self._roster, self._scaling, self._folder = roster, scaling, folder
         self._journal, self._checkpoint_path, self._on_round = journal, checkpoint_path, on_round
         self._answers: dict[
             str, Answer
@@ -109,7 +107,7 @@ class PersonalizedStrategy(Strategy):
             self._algorithm,
             self.state,
             scaling=self._scaling,
-            run=self._run,
+            run=self._folder.run,
         )
         content = wire.encode_train(to_peers)
         own_content = content if to_user is to_peers else wire.encode_train(to_user)
@@ -234,6 +232,7 @@ class PersonalizedStrategy(Strategy):
         if self.state.skipped_in_a_row >= limit:
             raise RunError(
                 f"{limit} rounds in a row were skipped in {self._arm}; the last because"
-                f" {record.note}. Mend that and go on with `erosion server --resume {self._run}`"
-                " (the run's folder); federation.max_skipped_rounds says how many are too many."
+                f" {record.note}. Mend that and go on with `erosion server --resume"
+                f" {self._folder.to_resume}`; federation.max_skipped_rounds says how many are too"
+                " many."
             )

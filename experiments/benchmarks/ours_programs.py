@@ -28,6 +28,7 @@ from experiments.benchmarks.workload import RoundClock, initial_parameters, site
 from server.journal import Journal
 from server.link import Link
 from server.roster import Roster
+from server.run_folder import RunFolder
 from server.strategy import PersonalizedStrategy
 
 
@@ -94,7 +95,7 @@ def serve(address: str, num_sites: int, num_rounds: int, dim: int, folder: Path)
         rounds.start(algorithm, start),
         roster=roster,
         scaling=None,
-        run=folder.name,
+        folder=RunFolder(folder),
         journal=Journal(folder / "journal.jsonl"),
         checkpoint_path=folder / "checkpoint.safetensors",
         on_round=lambda _record: clock.tick(),

@@ -39,11 +39,16 @@ class Mnist(SourceBase):
         self, study: Study, folder: Path, data_dir: Path | None
     ) -> Mapping[str, HospitalFiles]:
         """One npz per hospital: images (n, 28, 28) uint8 and labels (n,) int64."""
-        agents = [study.user, *(name for name in study.hospitals if name != study.user)]
+        agents = study.user_first
         if len(agents) % 10:
             raise StudyError(
                 f"Study {study.name}: hospitals = {len(agents)} names; the source mnist shares out"
                 " ten digits evenly only between 10, 20, 30, ... hospitals."
+            )
+        if study.has_every_user and self.add_test_images:
+            raise StudyError(
+                f"Study {study.name}: add_test_images is for a study with one user; leave it out"
+                f" where user = {study.user!r}."
             )
         source = data_folder(data_dir, "mnist")
         images, labels = read_mnist(source, "train")

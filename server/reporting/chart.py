@@ -6,10 +6,11 @@ Drawn with matplotlib's object interface: nothing global is left behind.
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, isfinite, nan
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -66,8 +67,7 @@ def draw(chart: Chart) -> str:
     right = max(RIGHT, 0.5 + 0.068 * max([chart.label_room, *map(len, labels)]))
     plot_height = max(HEIGHT - BOTTOM - TOP, 1.4 * LINE_HEIGHT * len(labels))
     height = plot_height + BOTTOM + TOP
-    settings: Any = {"svg.fonttype": "none", "svg.hashsalt": chart.title, "font.size": FONT}
-    with matplotlib.rc_context(settings):
+    with drawing(chart.title):
         figure = Figure(figsize=(WIDTH, height))
         axes = figure.add_axes(
             (LEFT / WIDTH, BOTTOM / height, 1 - (LEFT + right) / WIDTH, plot_height / height)
@@ -75,10 +75,23 @@ def draw(chart: Chart) -> str:
         _draw_lines(axes, chart)
         _set_scales(axes, chart)
         _label_lines(axes, chart, gap=LINE_HEIGHT / plot_height)
-        buffer = io.StringIO()
-        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
-    return _for_page(buffer.getvalue(), chart.title)
+        return as_svg(figure, chart.title)
+
+
+@contextmanager
+def drawing(title: str) -> Iterator[None]:
+    """While a figure is made and written: text stays text, and the same figure the same bytes."""
+    settings: Any = {"svg.fonttype": "none", "svg.hashsalt": title, "font.size": FONT}
+    with matplotlib.rc_context(settings):
+        yield
+
+
+def as_svg(figure: Figure, title: str) -> str:
+    """The figure as an `<svg>` element of the page; for use within `drawing`."""
+    buffer = io.StringIO()
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
+    return _for_page(buffer.getvalue(), title)
 
 
 def _draw_lines(axes: Axes, chart: Chart) -> None:
@@ -116,7 +129,12 @@ def _set_scales(axes: Axes, chart: Chart) -> None:
             axes.set_ylim(bottom=0)
     axes.set_xlabel(chart.x_label, color=INK, parse_math=False)
     axes.set_ylabel(y_label, color=INK, parse_math=False)
-    axes.grid(axis="y", color=GRID, linewidth=0.8)
+    plain_axes(axes, grid="y")
+
+
+def plain_axes(axes: Axes, grid: Literal["x", "y"]) -> None:
+    """A base line and a faint grid, in the page's colours."""
+    axes.grid(axis=grid, color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(which="both", colors=INK, length=0, pad=5)
     for side in ("top", "left", "right"):

@@ -14,10 +14,11 @@ def text(value: object, *, at_most: int = 2000) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A table cell with a remark in small print below."""
+    """A table cell with a remark in small print below; `link` is where its value leads."""
 
     value: str
     remark: str = ""
+    link: str = ""
 
 
 Row = Sequence[str | Cell]
@@ -56,7 +57,10 @@ def _cells(row: Row, numbers: Sequence[int]) -> str:
 def _content(cell: str | Cell) -> str:
     if isinstance(cell, str):
         return text(cell)
-    return text(cell.value) + (f"<small>{text(cell.remark)}</small>" if cell.remark else "")
+    value = text(cell.value)
+    if cell.link:
+        value = f'<a href="{text(cell.link)}">{value}</a>'
+    return value + (f"<small>{text(cell.remark)}</small>" if cell.remark else "")
 
 
 def _number(column: int, numbers: Sequence[int]) -> str:

@@ -1,9 +1,10 @@
 """The report's sections, the answer first."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from html import escape
 
+from common.messages import FEWEST_OF_A_CLASS, SIGNIFICANCE
 from common.settings import Settings
 from server.events import grouped
 from server.plain_text import figure_text, ranges_text, seconds_text
@@ -19,10 +20,10 @@ MOST_EVENTS = 200  # rows; the journal has them all
 # A second lock besides escaping: nothing in the page may run or be fetched.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
-# The user's site decides (client/verdict.py); a test holds these words to its constants.
+# The user's site decides (client/verdict.py).
 RULE = (
-    "A difference is claimed only where that is at most 2 % and every class has at least 5 test"
-    " patients."
+    f"A difference is claimed only where that is at most {100 * SIGNIFICANCE:g} % and every class"
+    f" has at least {FEWEST_OF_A_CLASS} test patients."
 )
 
 
@@ -38,7 +39,11 @@ def render(run: RunData, study_file: str, versions: Mapping[str, str]) -> str:
         _events(run),
         _making(run, study_file, versions),
     ]
-    title = f"{result.study}: does collaborating help {result.user}?"
+    return whole_page(f"{result.study}: does collaborating help {result.user}?", sections)
+
+
+def whole_page(title: str, sections: Sequence[str]) -> str:
+    """A page of its own; `sections` are HTML."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
@@ -49,15 +54,20 @@ def render(run: RunData, study_file: str, versions: Mapping[str, str]) -> str:
     )
 
 
-def _verdict(result: Result) -> str:
-    finding, figures = verdict_sentences(result.verdict.text)
-    found = "verdict found" if result.verdict.best_arm else "verdict"
+def verdict_box(heading: str, verdict: str, *, found: bool) -> str:
+    """The answer: the first sentence large, the figures below it. `heading` is HTML."""
+    finding, figures = verdict_sentences(verdict)
     return (
-        f"<header><p>Study {text(result.study)}, for {text(result.user)},"
-        f" {text(_day(result.started))}</p></header>\n"
-        f'<div class="{found}"><h1>{text(finding)}</h1><p>{text(figures)}</p></div>\n'
-        f"{_how_sure(result)}"
+        f"<header><p>{heading}</p></header>\n"
+        f'<div class="{"verdict found" if found else "verdict"}">'
+        f"<h1>{text(finding)}</h1><p>{text(figures)}</p></div>\n"
     )
+
+
+def _verdict(result: Result) -> str:
+    heading = f"Study {text(result.study)}, for {text(result.user)}, {text(day(result.started))}"
+    found = result.verdict.best_arm is not None
+    return verdict_box(heading, result.verdict.text, found=found) + _how_sure(result)
 
 
 def _how_sure(result: Result) -> str:
@@ -273,7 +283,8 @@ def _share(p_value: float) -> str:
     return "fewer than 0.1 %" if p_value < 0.001 else f"{100 * p_value:.2g} %"
 
 
-def _day(started: str) -> str:
+def day(started: str) -> str:
+    """An ISO 8601 time as people write the day."""
     try:
         return f"{datetime.fromisoformat(started):%-d %B %Y}"
     except ValueError:

@@ -51,6 +51,10 @@ td small { display: block; color: var(--faint); font-size: 0.86em; white-space: 
 tr.best td { font-weight: 600; }
 tr.best small { font-weight: 400; }
 .facts td:first-child { width: 11rem; color: var(--faint); }
+.matrix td, .matrix th { text-align: center; padding: 0.4rem 0.5rem; }
+.matrix th:first-child { text-align: left; white-space: nowrap; }
+.matrix td { border: 2px solid var(--page); }
+a { color: var(--accent); }
 figure { margin: 1rem 0 1.8rem; }
 figcaption { margin-top: 0.3rem; max-width: 50rem; }
 svg { display: block; width: 100%; min-width: 40rem; height: auto; }

@@ -7,6 +7,7 @@ from typing import Any, Self, TextIO
 
 from common.rounds import RoundRecord
 from common.study import Study
+from server.overview import Overview
 from server.result import Result
 
 
@@ -26,7 +27,13 @@ class JsonProgress:
 
     def listening(self, study: Study, address: str, run_folder: str) -> None:
         """The hospitals may come."""
-        self._say("listening", study=study.name, address=address, run_folder=run_folder)
+        self._say(
+            "listening",
+            study=study.name,
+            user=study.user,
+            address=address,
+            run_folder=run_folder,
+        )
 
     def joined(self, hospital: str, num_samples: int, missing: Sequence[str]) -> None:
         """A hospital came."""
@@ -68,6 +75,14 @@ class JsonProgress:
     def finished(self, result: Result, run_folder: str) -> None:
         """The study has a result."""
         self._say("finished", verdict=result.verdict.text, run_folder=run_folder)
+
+    def user_failed(self, user: str, reason: str) -> None:
+        """A hospital gets no model."""
+        self._say("user_failed", user=user, reason=reason)
+
+    def every_user_finished(self, overview: Overview, run_folder: str) -> None:
+        """All hospitals have had their turn."""
+        self._say("every_user_finished", verdict=overview.verdict, run_folder=run_folder)
 
     def _say(self, event: str, **values: Any) -> None:
         when = datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -13,11 +13,13 @@ from rich.text import Text
 
 from common.rounds import RoundRecord
 from common.study import Study
+from server.overview import Overview
 from server.plain_text import shortened
 from server.result import Result
 from server.run_folder import RunFolder
 from server.terminal import words
 from server.terminal.arm_progress import ArmProgress
+from server.terminal.overview_table import print_overview
 from server.terminal.streams import never_fail_to_encode
 from server.terminal.summary import print_summary
 from server.terminal.weight_bars import WeightBars
@@ -57,8 +59,8 @@ class LiveProgress:
 
     def listening(self, study: Study, address: str, run_folder: str) -> None:
         """Say what is about to happen."""
-        self._study = study
-        self._hospitals = (study.user, *(h for h in study.hospitals if h != study.user))
+        self._study, self._finished_arms = study, 0
+        self._hospitals = study.user_first
         for line in words.opening(study, address, run_folder):
             self._say(line, style="dim" if line.startswith("Listening") else "bold")
         self._waiting = words.waiting(study.hospitals)
@@ -107,6 +109,16 @@ class LiveProgress:
         self._waiting = ""
         self._live.stop()
         print_summary(self._console, result, RunFolder(Path(run_folder)).report)
+
+    def user_failed(self, user: str, reason: str) -> None:
+        """Say why a hospital gets no model."""
+        self._waiting, self._arm = "", None
+        self._live.stop()
+        self._say(words.user_failed(user, reason), style="yellow")
+
+    def every_user_finished(self, overview: Overview, run_folder: str) -> None:
+        """Print the hospitals side by side."""
+        print_overview(self._console, overview, RunFolder(Path(run_folder)).report)
 
     def _say(self, line: str, style: str = "") -> None:
         self._console.print(Text(line, style=style))

@@ -9,11 +9,13 @@ from rich.console import Console
 
 from common.rounds import RoundRecord
 from common.study import Study
+from server.overview import Overview
 from server.plain_text import figure_text, printable
 from server.result import Result
 from server.run_folder import RunFolder
 from server.terminal import words
 from server.terminal.arm_progress import ArmProgress
+from server.terminal.overview_table import print_overview
 from server.terminal.streams import never_fail_to_encode
 from server.terminal.summary import print_summary
 
@@ -44,7 +46,7 @@ class PlainProgress:
     def listening(self, study: Study, address: str, run_folder: str) -> None:
         """Say what is about to happen."""
         self._user = study.user
-        self._hospitals = (study.user, *(h for h in study.hospitals if h != study.user))
+        self._hospitals = study.user_first
         for line in words.opening(study, address, run_folder):
             self._say(line)
 
@@ -83,15 +85,26 @@ class PlainProgress:
 
     def finished(self, result: Result, run_folder: str) -> None:
         """Print the table and the verdict."""
-        console = Console(
+        print_summary(self._console(), result, RunFolder(Path(run_folder)).report)
+        self._stream.flush()
+
+    def user_failed(self, user: str, reason: str) -> None:
+        """Say why a hospital gets no model."""
+        self._say(words.user_failed(user, reason))
+
+    def every_user_finished(self, overview: Overview, run_folder: str) -> None:
+        """Print the hospitals side by side."""
+        print_overview(self._console(), overview, RunFolder(Path(run_folder)).report)
+        self._stream.flush()
+
+    def _console(self) -> Console:
+        return Console(
             file=self._stream,
             force_terminal=False,
             color_system=None,
             highlight=False,
             legacy_windows=False,
         )
-        print_summary(console, result, RunFolder(Path(run_folder)).report)
-        self._stream.flush()
 
     def _is_milestone(self, number: int) -> bool:
         rounds = max(1, self._arm.rounds)

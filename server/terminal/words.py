@@ -45,6 +45,11 @@ def left(hospital: str) -> str:
     return f"{_name(hospital)} lost its connection"
 
 
+def user_failed(user: str, reason: str) -> str:
+    """A hospital gets no model, where every hospital is to have one."""
+    return f"No model for {_name(user)}: {printable(reason)}"
+
+
 def news(event: Event) -> str:
     """One event of a round."""
     who = f"{event.hospital} " if event.hospital else ""

@@ -104,6 +104,7 @@ def test_a_study_within_the_limits_is_accepted(tmp_path: Path) -> None:
         ({"min_batch_size": 5}, "batches of 4; limits.min_batch_size = 5"),
         ({"max_rounds": 2}, "3 rounds; limits.max_rounds = 2"),
         ({"studies": ["heart-*", "lung"]}, "study 'small'; limits.studies accepts only heart-*, l"),
+        ({"as_user": False}, "personal model go to the coordinator; limits.as_user = false"),
         ({"models": ["mlp"]}, "model 'logistic'; limits.models accepts only mlp"),
     ],
 )

@@ -168,7 +168,13 @@ def test_an_empty_file_is_told_what_it_needs(tmp_path: Path) -> None:
         (
             'user = "a"',
             'user = "z"',
-            "user = 'z' is not among the hospitals (a, b, c); add it there",
+            "user = 'z' is not among the hospitals (a, b, c); add it there, or write 'all' for a"
+            " model for each of them",
+        ),
+        (
+            '"b", "c"]',
+            '"b", "all"]',
+            "hospitals: 'all' stands for every hospital; give that one another name",
         ),
         ('"b", "c"]', '"b", "b"]', "hospitals: b named twice; name each hospital once"),
         ('["a", "b", "c"]', "[]", "hospitals = []; give at least 1"),

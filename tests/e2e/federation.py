@@ -15,10 +15,11 @@ from client.site_file import load_site
 from common.errors import ErosionError
 from common.rounds import RoundRecord
 from common.study import Study
-from server.coordinator import Coordinator
 from server.link import Link
+from server.overview import Overview
 from server.result import Result
 from server.run_folder import RunFolder, new_run_folder
+from server.run_study import run_on
 from tests.e2e import programs
 
 # Processes forked from one that has imported everything start in milliseconds. torch._dynamo is
@@ -107,7 +108,13 @@ class Recorder:
         self._note("arm_finished", arm)
 
     def finished(self, result: Result, run_folder: str) -> None:
-        self._note("finished")
+        self._note("finished", result.user)
+
+    def user_failed(self, user: str, reason: str) -> None:
+        self._note("user_failed", user, reason)
+
+    def every_user_finished(self, overview: Overview, run_folder: str) -> None:
+        self._note("every_user_finished")
 
 
 class Federation:
@@ -119,9 +126,8 @@ class Federation:
         self.link = link or Link("127.0.0.1:0")
         self.link.start()
         self.run_folder: RunFolder = new_run_folder(folder / "runs", study)
-        self.coordinator = Coordinator(study, self.link, self.run_folder, self.observer)
         self.sites: dict[str, BaseProcess] = {}
-        self.result: Result | None = None
+        self.result: Result | Overview | None = None
         self.error: ErosionError | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -162,21 +168,35 @@ class Federation:
         """Start the coordinator."""
         self._thread.start()
 
+    def resume(self) -> None:
+        """Start the coordinator again, in the same run folder, after it failed."""
+        self.error, self._thread = None, threading.Thread(target=self._run, daemon=True)
+        self.start()
+
     def finish(self, seconds: float = 60.0) -> Result:
         """The result, within `seconds`."""
-        self._thread.join(seconds)
-        assert not self._thread.is_alive(), f"still running: {self.observer.events}"
-        if self.error is not None:
-            raise self.error
-        assert self.result is not None
+        self._wait(seconds)
+        assert isinstance(self.result, Result)
+        return self.result
+
+    def finish_every_user(self, seconds: float = 60.0) -> Overview:
+        """The same where every hospital is the user."""
+        self._wait(seconds)
+        assert isinstance(self.result, Overview)
         return self.result
 
     def hospital(self, name: str) -> Hospital:
         """The same hospital in this process, for a simulation."""
         return Hospital(load_site(self.site_file(name)))
 
+    def _wait(self, seconds: float) -> None:
+        self._thread.join(seconds)
+        assert not self._thread.is_alive(), f"still running: {self.observer.events}"
+        if self.error is not None:
+            raise self.error
+
     def _run(self) -> None:
         try:
-            self.result = self.coordinator.run()
+            self.result = run_on(self.link, self.study, self.run_folder, self.observer)
         except ErosionError as problem:
             self.error = problem

@@ -31,7 +31,7 @@ def die(*_: Any, **__: Any) -> None:
 def coordinate(study: str, folder: str, address: str, phase: str | None) -> None:
     """What `erosion server` does, with a bullet waiting in round 3 of the first arm."""
     from common.logs import configure_logging
-    from server import coordinator, link, strategy
+    from server import coordinator, link, run_study, strategy
 
     configure_logging(0)
     if phase is not None:
@@ -40,7 +40,7 @@ def coordinate(study: str, folder: str, address: str, phase: str | None) -> None
     run = (
         RunFolder(Path(folder)) if Path(folder).exists() else open_run_folder(Path(folder), parsed)
     )
-    coordinator.run_study(parsed, run, address, Recorder())
+    run_study.run_study(parsed, run, address, Recorder())
 
 
 def lay_bullet(phase: str, coordinator: Any, link: Any, strategy: Any) -> None:
@@ -87,8 +87,15 @@ def lay_bullet(phase: str, coordinator: Any, link: Any, strategy: Any) -> None:
             return replace(self, target)
 
         setattr(Path, "replace", replace_or_die)  # noqa: B010 - mypy allows no assignment here
+    elif phase == "in bob's part":
+        aggregate = arm.aggregate_train
+        arm.aggregate_train = lambda self, *given: (
+            die() if (self._study.user, self.state.round) == ("bob", 2) else aggregate(self, *given)
+        )
     elif phase == "during evaluation":
         coordinator.Coordinator._evaluate = die
+    elif phase == "before the report":
+        coordinator.write_report = die
     else:
         raise AssertionError(phase)
 
@@ -132,6 +139,7 @@ PHASES = [
     "between journal and checkpoint",
     "while the checkpoint is written",
     "during evaluation",
+    "before the report",
 ]
 
 
@@ -175,6 +183,7 @@ def test_a_run_that_ended_is_not_resumed(
 ) -> None:
     folder = open_run_folder(tmp_path / "run", small_study())
     folder.result.write_text("{}")
+    folder.report.write_text("the report is written last")
     assert erosion.main(["server", "--resume", str(folder.path), "--insecure"]) == 7
     assert "has ended" in capsys.readouterr().err
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from client.hospital import Hospital
-from experiments.every_user import for_every_user, table
+from experiments.every_user import for_every_user, side_by_side
 from tests.client.small_study import make_site, make_study, twenty_patients
 
 
@@ -20,8 +20,8 @@ def test_every_hospital_gets_a_model_and_a_line_of_its_own(tmp_path: Path) -> No
     assert {user: s.evaluation.hospital for user, s in simulations.items()} == {"a": "a", "b": "b"}
     personal = [s.personal["personal_intercept"] for s in simulations.values()]
     assert not personal[0].equal(personal[1])
-    lines = table(simulations).splitlines()
-    assert [line.split()[0] for line in lines] == [
-        *("personal_intercept", "user", "a", "b", "mean"),
-        *("local", "user", "a", "b", "mean"),
-    ]
+    found = side_by_side(study, simulations, seconds=1.0)
+    assert found.arms == ["personal_intercept", "local"]
+    for user, simulation in simulations.items():
+        assert found.users[user].arms == simulation.evaluation.arms
+        assert found.users[user].weights[user] == 1.0

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from common.rounds import RoundRecord
 from server.observer import Observer
-from server.progress import Quiet, Watcher, progress
+from server.progress import progress
 from server.terminal.arm_progress import ArmProgress
 from server.terminal.live import LiveProgress, draw_arm
 from server.terminal.plain import PlainProgress, weights_in_words
@@ -309,12 +309,3 @@ def test_the_weights_of_many_hospitals_are_summed_up_in_words() -> None:
     weights = {f"h{number}": number / 10 for number in range(10)}
     assert weights_in_words(weights) == "weights 0.00 to 0.90, median 0.45, 1 of 10 eroded"
     assert weights_in_words({"a": 0.5, "b": None}) == "weights a 0.50"
-
-
-def test_quiet_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    quiet: Watcher = Quiet()
-    with quiet as observer:
-        play(observer, make_run())
-        observer.declined("kos", "no")
-        observer.left("kos")
-    assert capsys.readouterr() == ("", "")

@@ -23,6 +23,7 @@ def written(path: Path, run: Run, *, as_far_as: str = "the end") -> StatusFile:
     status = StatusFile(path, run.study)
     if as_far_as == "the end":
         play(status, run)
+        status.ended()
         return status
     status.listening(run.study, "127.0.0.1:9092", str(path.parent))
     status.joined(HOME, 24, ["alike"])

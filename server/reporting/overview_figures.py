@@ -1,0 +1,57 @@
+"""The overview's picture: every hospital's log loss by each arm."""
+
+from matplotlib.figure import Figure
+
+from server.overview import Overview
+from server.plain_text import printable, shortened
+from server.reporting.chart import (
+    GRID,
+    INK,
+    LONGEST_NAME,
+    SERIES,
+    as_svg,
+    drawing,
+    plain_axes,
+)
+
+WIDTH = 9.0  # inches; the SVG scales with the page
+ROW_HEIGHT, MARGINS = 0.34, 0.95  # inches: a hospital's row; the axis below and the legend above
+LETTER = 0.075  # inches
+SHIFT = 0.4  # of a row, from the first arm's mark to the last one's
+MARKERS = ("o", "s", "D", "^", "v", "P", "X")
+
+
+def log_loss_figure(overview: Overview) -> str:
+    """One row for each hospital and one mark for each arm."""
+    names = [shortened(printable(user), LONGEST_NAME) for user in overview.users]
+    title = f"log loss of every arm for each hospital of {overview.study}"
+    height = MARGINS + ROW_HEIGHT * len(names)
+    left = 0.3 + LETTER * max(map(len, names))
+    with drawing(title):
+        figure = Figure(figsize=(WIDTH, height))
+        axes = figure.add_axes(
+            (left / WIDTH, 0.52 / height, 1 - (left + 0.25) / WIDTH, 1 - MARGINS / height)
+        )
+        rows = range(len(names))
+        for row, line in zip(rows, overview.users.values(), strict=True):
+            found = [metrics.log_loss for metrics in line.arms.values()]
+            axes.plot([min(found), max(found)], [row, row], color=GRID, linewidth=3, zorder=1)
+        for style, arm in enumerate(overview.arms):
+            # Marks on top of each other would hide each other.
+            shift = SHIFT * (style - (len(overview.arms) - 1) / 2) / len(overview.arms)
+            axes.plot(
+                [line.arms[arm].log_loss for line in overview.users.values()],
+                [row + shift for row in rows],
+                marker=MARKERS[style // len(SERIES) % len(MARKERS)],
+                markersize=7,
+                linestyle="",
+                color=SERIES[style % len(SERIES)],
+                label=shortened(printable(arm), LONGEST_NAME),
+                clip_on=False,
+            )
+        axes.set_yticks(rows, names, parse_math=False)
+        axes.set_ylim(len(names) - 0.4, -0.6)  # the first hospital on top
+        axes.set_xlabel("log loss (nats per patient); less is better", color=INK)
+        plain_axes(axes, grid="x")
+        figure.legend(loc="upper left", ncols=5, frameon=False, labelcolor=INK, handletextpad=0.2)
+        return as_svg(figure, title)

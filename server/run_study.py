@@ -1,0 +1,140 @@
+"""A study from the opened port to the closed one: for one user, or for every hospital in turn."""
+
+from collections.abc import Callable
+
+from flwr.app import Message
+
+from common import wire
+from common.errors import RunError
+from common.files import write_atomically
+from common.study import Study
+from server.coordinator import Coordinator, UserDeclinedError
+from server.federation_folder import FederationFolder
+from server.link import Link
+from server.observer import Observer
+from server.open_link import make_link
+from server.overview import Overview, line_of, overview
+from server.reporting.overview_page import write_overview
+from server.result import Result
+from server.run_folder import RunFolder, user_folder
+from server.several import Several
+from server.status import StatusFile
+
+RunOne = Callable[[Study, RunFolder], Result]
+
+
+def run_study(
+    study: Study,
+    folder: RunFolder,
+    address: str | None,
+    observer: Observer,
+    *,
+    federation: FederationFolder | None = None,
+) -> Result | Overview:
+    """Listen and run the study; see `make_link`. Raises LinkError, EnrolmentError, RunError."""
+    link = make_link(study, address, federation)
+    link.start()
+    try:
+        result = run_on(link, study, folder, observer)
+    except BaseException:
+        link.stop(completed=False)
+        raise
+    link.stop(completed=True)
+    return result
+
+
+def run_on(link: Link, study: Study, folder: RunFolder, observer: Observer) -> Result | Overview:
+    """Run the study over a link that is open already. Raises RunError."""
+    status = StatusFile(folder.status, study)
+    observers = Several(observer, status)
+
+    def run_one(study: Study, folder: RunFolder) -> Result:
+        coordinator = Coordinator(study, link, folder, observers)
+        status.waiting_for = coordinator.waiting_for
+        return coordinator.run()
+
+    try:
+        if study.has_every_user:
+            result: Result | Overview = run_every_user(study, folder, run_one, observers)
+        else:
+            result = run_one(study, folder)
+    except OSError as problem:  # a full disk, say
+        status.failed(str(problem))
+        where = f" ({problem.filename})" if problem.filename else ""
+        raise RunError(
+            f"The run cannot be written to {folder.path}{where}: {problem.strerror or problem}."
+            " Every finished round is there. Mend that, then go on with `erosion server --resume"
+            f" {folder.path}`."
+        ) from problem
+    except BaseException as problem:
+        status.failed(str(problem) or "interrupted")
+        raise
+    status.ended()
+    _say_goodbye(link)
+    return result
+
+
+def run_every_user(
+    study: Study, folder: RunFolder, run_one: RunOne, observer: Observer
+) -> Overview:
+    """Run the study once for each of its hospitals; what is finished already is not run again.
+
+    A hospital that fails costs no other its model. The overview is written with those there are.
+    Raises RunError where a hospital that does not decline has no model.
+    """
+    results: dict[str, Result] = {}
+    declined: dict[str, str] = {}
+    failed: dict[str, str] = {}
+    for user in study.hospitals:
+        part = user_folder(folder, study.for_user(user))
+        try:
+            results[user] = _finished(part) or run_one(study.for_user(user), part)
+        except UserDeclinedError as problem:
+            declined[user] = str(problem)
+        except RunError as problem:
+            failed[user] = str(problem)
+        else:
+            continue
+        observer.user_failed(user, {**declined, **failed}[user])
+    if not results:
+        first = next(iter({**failed, **declined}.values()))
+        raise RunError(f"No hospital has a model. The first one's reason: {first}")
+    found = overview(
+        study,
+        {user: line_of(result) for user, result in results.items()},
+        declined | failed,
+        started=min(result.started for result in results.values()),
+        seconds=sum(result.seconds for result in results.values()),
+    )
+    write_overview(folder.report, found)
+    if failed:
+        raise RunError(
+            f"{', '.join(failed)}: no model yet, for the reasons above. {folder.report} shows the"
+            f" others. Go on with `erosion server --resume {folder.path}`."
+        )
+    write_atomically(folder.result, found.model_dump_json(indent=2) + "\n")
+    observer.every_user_finished(found, str(folder.path))
+    return found
+
+
+def _finished(part: RunFolder) -> Result | None:
+    """The result of a part that an earlier start of this run has finished."""
+    if not part.has_ended:
+        return None
+    try:
+        return Result.model_validate_json(part.result.read_bytes())
+    except ValueError:  # written by another version, or edited
+        raise RunError(
+            f"{part.result} cannot be read. Delete the folder {part.path} and resume again."
+        ) from None
+
+
+def _say_goodbye(link: Link) -> None:
+    """Tell the sites; those that do not hear it in time see the connection close."""
+    content = wire.encode_notice(
+        wire.Notice(text="the study has ended", final=False, study_ended=True)
+    )
+    link.grid.send_and_receive(
+        [Message(content, node_id, wire.NOTICE, ttl=5.0) for node_id in link.grid.get_node_ids()],
+        timeout=2.0,
+    )

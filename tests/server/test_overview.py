@@ -1,0 +1,153 @@
+"""Every hospital's result side by side: what is claimed, and how it is shown."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from common.messages import Comparison, FinalMetrics
+from server.overview import (
+    TOO_FEW,
+    UNCLEAR,
+    Overview,
+    UserResult,
+    adjusted,
+    mean_weights,
+    overview,
+)
+from server.reporting.overview_page import render_overview, write_overview
+from server.result import Contribution
+from server.terminal.overview_table import print_overview
+from tests.server.synthetic_run import make_study
+from tests.server.test_report import EVIL, Page
+
+USERS = ("a", "b", "c", "d")
+
+
+def line(p_value: float, conclusion: str = "", *, log_loss: float = 0.2) -> UserResult:
+    """A hospital's, with `conclusion` "" for what its p-value alone would claim."""
+    figures = {
+        arm: FinalMetrics(
+            num_samples=40,
+            accuracy=0.9,
+            majority_accuracy=0.6,
+            auroc=None,
+            brier=0.1,
+            log_loss=value,
+            intervals={},
+        )
+        for arm, value in (("weight_erosion", log_loss), ("local", 0.4))
+    }
+    alone = "better" if p_value <= 0.02 else UNCLEAR
+    comparison = Comparison(
+        arm="weight_erosion",
+        reference="local",
+        num_samples=40,
+        smallest_class=10,
+        mean_difference=log_loss - 0.4,
+        p_value=p_value,
+        conclusion=conclusion or alone,
+    )
+    return UserResult(
+        arms=figures,
+        class_counts={"benign": 24, "malignant": 16},
+        comparison=comparison,
+        weights={"a": 1.0, "b": 0.25},
+    )
+
+
+def of(lines: dict[str, UserResult], without: dict[str, str] | None = None) -> Overview:
+    return overview(
+        make_study(), lines, without or {}, started="2026-01-02T03:04:05+00:00", seconds=9.0
+    )
+
+
+def test_holms_method_by_hand() -> None:
+    # Of four p-values .01, .04, .03, .005 Holm's are: .005 x 4 = .02; .01 x 3 = .03; .03 x 2 = .06;
+    # .04 x 1 = .04, but never less than the one before: .06.
+    lines = adjusted(dict(zip(USERS, map(line, (0.01, 0.04, 0.03, 0.005)), strict=True)))
+    found = [lines[user].adjusted_p_value for user in USERS]
+    assert found == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert [lines[user].conclusion for user in USERS] == [UNCLEAR, UNCLEAR, UNCLEAR, "better"]
+
+
+def test_a_p_value_is_never_above_one_and_hospitals_with_too_few_patients_do_not_count() -> None:
+    lines = adjusted({"a": line(0.9), "b": line(0.01), "c": line(0.001, TOO_FEW)})
+    assert lines["a"].adjusted_p_value == 0.9
+    assert lines["b"].adjusted_p_value == pytest.approx(0.02)
+    assert (lines["c"].adjusted_p_value, lines["c"].conclusion) == (None, TOO_FEW)
+
+
+def test_the_verdict_names_those_whom_it_helps_and_those_whom_it_harms() -> None:
+    lines = {"a": line(0.001), "b": line(0.001, "worse", log_loss=0.8), "c": line(0.5)}
+    assert of(lines).verdict.startswith(
+        "weight_erosion predicts better than local for 1 (a) of 3 hospitals and worse for 1 (b);"
+        " no clear difference for 1. Mean over the hospitals: log loss 0.400 against 0.400,"
+    )
+    assert of({"a": line(0.3), "b": line(0.1, TOO_FEW)}).verdict.startswith(
+        "No clear difference between weight_erosion and local for 1 of 2 hospitals; too few test"
+        " patients to tell for 1 (b). "
+    )
+    assert of({"b": line(0.1, TOO_FEW)}).verdict.startswith("Too few test patients to tell")
+
+
+def test_without_a_comparison_nothing_is_claimed() -> None:
+    alone = line(0.5).model_copy(update={"comparison": None})
+    found = of({"a": alone})
+    assert found.verdict.startswith("Nothing was compared")
+    assert found.users["a"].adjusted_p_value is None
+    assert "Holm" not in Page(render_overview(found, {})).text
+
+
+def test_a_round_without_a_hospital_counts_as_weight_zero() -> None:
+    given = {
+        "a": Contribution(rounds=4, weight_sum=4.0, samples_seen=1),
+        "b": Contribution(rounds=2, weight_sum=1.0, samples_seen=1),
+    }
+    assert mean_weights(given, "a", 4) == {"a": 1.0, "b": 0.25}
+
+
+def test_the_page_shows_all_and_no_name_becomes_part_of_it(tmp_path: Path) -> None:
+    found = of({"a": line(0.001), EVIL: line(0.5)}, {"z": EVIL})
+    (tmp_path / "users" / "a").mkdir(parents=True)
+    (tmp_path / "users" / "a" / "report.html").touch()
+    write_overview(tmp_path / "report.html", found)
+    page = Page((tmp_path / "report.html").read_text())
+    tags = [tag for tag, _ in page.tags]
+    assert "script" not in tags
+    assert "img" not in tags
+    assert [values["href"] for tag, values in page.tags if tag == "a"] == ["users/a/report.html"]
+    assert "alert(1)" in page.text  # shown, as text
+    assert "Who helped whom in weight_erosion" in page.text
+    assert "24 benign, 16 malignant" in page.text
+
+
+def test_a_user_whom_nobody_helped_has_no_table_of_helpers() -> None:
+    alone = line(0.5).model_copy(update={"weights": {"a": 1.0}})
+    assert "Who helped whom" not in render_overview(of({"a": alone}), {})
+
+
+def test_the_terminal_fits_into_eighty_columns() -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, width=80, color_system=None, force_terminal=False)
+    found = of({"a": line(0.001), "b": line(0.5)}, {"z": "its site did not connect"})
+    print_overview(console, found, Path("runs/x/report.html"))
+    text = stream.getvalue()
+    assert max(map(len, text.splitlines())) <= 80
+    row = next(row for row in text.splitlines() if row.startswith("a "))
+    assert row.split() == [
+        "a",
+        "40",
+        "0.600",
+        "0.900",
+        "/",
+        "0.900",
+        "0.200",
+        "/",
+        "0.400",
+        "0.002",
+        "better",
+    ]
+    assert "No model for z: its site did not connect" in text
+    assert "Report: runs/x/report.html" in text
