@@ -141,6 +141,13 @@ def _parser() -> argparse.ArgumentParser:
         " --insecure 127.0.0.1:9092; port 0 picks a free one)",
     )
     _add_runs(server)
+    server.add_argument(
+        "--updates",
+        choices=["auto", "memory", "disk"],
+        default="auto",
+        help="where a round's updates are kept (default: auto, on the disk if they would take more"
+        " than a quarter of the memory)",
+    )
     server.add_argument("--run-folder", type=Path, help="an empty folder for this very run")
     _add_log_format(server)
     _add_supervised(server)
@@ -307,7 +314,14 @@ def _server(options: argparse.Namespace) -> int:
     else:
         folder = new_run_folder(options.runs, study)
     with progress(log_format=options.log_format) as watcher:
-        run_study(study, folder, options.address, watcher, federation=federation)
+        run_study(
+            study,
+            folder,
+            options.address,
+            watcher,
+            federation=federation,
+            updates=options.updates,
+        )
     return 0
 
 

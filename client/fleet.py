@@ -52,7 +52,7 @@ HEARTBEAT_SECONDS = 10.0  # Flower's smallest; a site counts as gone after two s
 CALL_SECONDS = 30.0  # deadline of a small call
 POLL_SECONDS = 45.0  # deadline of a pull that the coordinator may hold open
 OBJECT_SECONDS = 300.0  # deadline of one 5 MiB object, on a slow line
-IN_FLIGHT = 4  # objects under way at once: enough to hide latency, few enough to bound memory
+IN_FLIGHT = 2  # objects under way at once: enough to hide latency, few enough to bound memory
 MAX_RPC_BYTES = 64 * 2**20
 
 

@@ -1,22 +1,32 @@
-"""Keeping freed memory for the next round, instead of handing it back to the kernel every time.
+"""Whether freed memory is kept for the next round or handed back to the kernel: speed or space.
 
 A round of a large model frees and takes hundreds of megabytes. By default glibc returns them, and
-the kernel zeroes every page anew: a fifth of a round's time at 11 million parameters.
+the kernel zeroes every page anew: a fifth of a round's time at 11 million parameters. Kept, they
+add up over the threads, each of which has taken large buffers at some time.
 """
 
+import contextlib
 import ctypes
 import os
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGEST_MMAP_THRESHOLD = 32 * 2**20  # glibc accepts no more
+_SMALL = 2**18
 
 
 def keep_freed_memory() -> None:
-    """Call once, before torch allocates. Does nothing where the C library is not glibc."""
+    """For speed. Call once, before torch allocates. Without glibc nothing happens."""
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch: large pages for large tensors
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return
-    mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
-    mallopt(_M_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD)
+    _set(_M_TRIM_THRESHOLD, 2**31 - 1)
+    _set(_M_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD)
+
+
+def return_freed_memory() -> None:
+    """For space: hand back what is freed from now on. It undoes `keep_freed_memory`."""
+    _set(_M_TRIM_THRESHOLD, _SMALL)
+    _set(_M_MMAP_THRESHOLD, _SMALL)
+
+
+def _set(parameter: int, value: int) -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(parameter, value)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from common.errors import CheckpointError
-from common.files import write_atomically
+from common.files import replacing
 from common.rounds import RunState
 
 VERSION = 1
@@ -29,8 +29,8 @@ def save(path: Path, state: RunState, *, arm: str, study_digest: str) -> None:
         "arm": arm,
         "state": _encode(state, "", tensors),
     }
-    content = safetensors.torch.save(tensors, metadata={"erosion": json.dumps(header)})
-    write_atomically(path, content)
+    with replacing(path) as file:
+        safetensors.torch.save_file(_apart(tensors), file, metadata={"erosion": json.dumps(header)})
 
 
 def load(path: Path, template: RunState, *, arm: str, study_digest: str) -> RunState:
@@ -57,7 +57,7 @@ def load(path: Path, template: RunState, *, arm: str, study_digest: str) -> RunS
 
 def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, Tensor):
-        tensors[path] = value.detach().contiguous().clone()
+        tensors[path] = value.detach().contiguous()
         return {_TENSOR: path}
     if is_dataclass(value) and not isinstance(value, type):
         return {
@@ -71,6 +71,17 @@ def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if value is None or isinstance(value, str | int | float | bool):
         return value
     raise TypeError(f"{path}: a {type(value).__name__} cannot be part of a run's state")
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same without shared memory, which the format does not know."""
+    seen: set[int] = set()
+    apart = {}
+    for name, tensor in tensors.items():
+        place = tensor.untyped_storage().data_ptr()
+        apart[name] = tensor.clone() if place in seen else tensor
+        seen.add(place)
+    return apart
 
 
 def _decode(value: Any, template: S, tensors: Mapping[str, Tensor]) -> S:
@@ -93,7 +104,8 @@ def _plain(value: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 def save_model(path: Path, params: Tensor) -> None:
     """The final parameters alone, as `model.safetensors`: (dim,), or (m, dim) of m models."""
-    write_atomically(path, safetensors.torch.save({"parameters": params.contiguous()}))
+    with replacing(path) as file:
+        safetensors.torch.save_file({"parameters": params.contiguous()}, file)
 
 
 def load_model(path: Path) -> Tensor:

@@ -10,22 +10,36 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from common.cohort import BlockwiseCohort, Update
 from common.vectors import Block, block_places
 
+LARGE = 2**14  # numbers; a smaller attachment is kept in memory
+
 
 def store(folder: Path, update: Update) -> Update:
-    """Write the update's values to `folder`, and return it with its delta mapped from there.
+    """Write the update's values to `folder`, and return it with its arrays mapped from there.
 
-    A mapped tensor takes memory only where it is read, so such updates can be kept by the hundred.
-    The file belongs to this round: the caller deletes the folder when the round is over. Agents'
-    names are the study's, which are safe as file names.
+    A mapped tensor takes memory only where it is read, and gives it back when others want it, so
+    such updates can be kept by the hundred. The files belong to this round: the next update of the
+    same hospital takes their place. Agents' names are the study's, which are safe as file names.
     """
-    path = _path(folder, update)
-    update.delta.numpy().tofile(path)
-    mapped = torch.from_file(str(path), shared=False, size=len(update.delta))
-    return replace(update, delta=mapped)
+    attachments = {
+        name: values
+        if values.numel() < LARGE
+        else _mapped(folder / f"{update.agent}.{number}.f32", values)
+        for number, (name, values) in enumerate(sorted(update.attachments.items()))
+    }
+    delta = _mapped(_path(folder, update), update.delta)
+    return replace(update, delta=delta, attachments=attachments)
+
+
+def _mapped(path: Path, values: Tensor) -> Tensor:
+    path.unlink(missing_ok=True)  # a new file, so that nothing that maps the old one sees it change
+    values.contiguous().numpy().tofile(path)
+    mapped = torch.from_file(str(path), shared=False, size=values.numel())
+    return mapped.reshape(values.shape)
 
 
 @dataclass(frozen=True)

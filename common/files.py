@@ -1,28 +1,38 @@
 """Writing files so that a reader never sees half of one."""
 
+import contextlib
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 
-def write_atomically(path: Path, content: bytes | str, *, mode: int = 0o644) -> None:
-    """Replace `path` by `content`: after a crash the file is the old one or the new one.
+@contextlib.contextmanager
+def replacing(path: Path, *, mode: int = 0o644) -> Iterator[Path]:
+    """A file to be written in the block, by its name; then it takes the place of `path`.
 
-    `mode` are the permissions; before it has them, nobody but the owner can open the file.
+    After a crash the file is the old one or the new one. `mode` are the permissions; before it has
+    them, nobody but the owner can open the file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    binary = content.encode() if isinstance(content, str) else content
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    temporary = Path(name)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(binary)
-            file.flush()
+        yield temporary
+        with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        Path(temporary).chmod(mode)
-        Path(temporary).replace(path)
+        temporary.chmod(mode)
+        temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
+
+
+def write_atomically(path: Path, content: bytes | str, *, mode: int = 0o644) -> None:
+    """Replace `path` by `content`; see `replacing`."""
+    with replacing(path, mode=mode) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def version_of(path: Path) -> tuple[int, int, int]:

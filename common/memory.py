@@ -1,5 +1,6 @@
-"""Peak memory of a process."""
+"""Memory: the peak of a process, and how much there is."""
 
+import os
 import resource
 from pathlib import Path
 
@@ -15,3 +16,13 @@ def peak_megabytes(pid: int | None = None) -> float | None:
         return int(lines["VmHWM"].split()[0]) / 1024
     except (OSError, KeyError, ValueError):
         return None if pid else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def memory_bytes() -> int:
+    """How much this process may use: the machine's memory, or its container's limit if lower."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
+    except (OSError, ValueError):  # no container, or "max"
+        return machine
+    return min(machine, limit)

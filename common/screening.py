@@ -27,7 +27,7 @@ def screen(
     """The update of `agent`, or the reason why its answer cannot be used.
 
     `max_norm` bounds the Euclidean norm of the update; None: any finite one is accepted.
-    `attachment_sizes` says what the update must bring beside its delta.
+    `attachment_sizes` says what the update must bring beside its delta; nothing else is kept.
     """
     header, delta = result.header, result.delta
     if header.hospital != agent:
@@ -53,7 +53,8 @@ def screen(
             return Rejection(f"without the attachment {name!r}")
         if (shape := result.attachments[name].shape) != (size,):
             return Rejection(f"{name!r} of shape {tuple(shape)}, expected ({size},)")
-    if not all(is_finite(values) for values in (delta, *result.attachments.values())):
+    attachments = {name: result.attachments[name] for name in attachment_sizes}
+    if not all(is_finite(values) for values in (delta, *attachments.values())):
         return Rejection("a value that is not finite")
     if not (length := norm(delta)) <= (math.inf if max_norm is None else max_norm):
         return Rejection(f"norm {length:.4g}, at most {max_norm:g} is accepted")
@@ -63,5 +64,5 @@ def screen(
         delta=delta,
         num_samples=header.num_samples,
         samples_seen=header.samples_seen,
-        attachments=result.attachments,
+        attachments=attachments,
     )

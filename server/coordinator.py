@@ -191,6 +191,7 @@ class Coordinator:
             roster=self._roster,
             scaling=scaling,
             folder=self._folder,
+            spool=self._link.updates,
             journal=journal,
             checkpoint_path=checkpoint_path,
             on_round=on_round,
@@ -223,7 +224,7 @@ class Coordinator:
                 self._link.grid.wait_for_news(min(1.0, left))
                 continue
             message = Message(content, member.node_id, wire.EVALUATE, ttl=left)
-            replies = self._link.grid.send_and_receive([message], timeout=left)
+            replies = list(self._link.grid.send_and_receive([message], timeout=left))
             if replies and not replies[0].has_error():
                 return wire.decode_evaluate_result(replies[0].content)
             problem = (replies[0].error.reason or "") if replies else "it did not answer"

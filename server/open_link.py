@@ -1,6 +1,7 @@
 """The coordinator's port: TLS and enrolled keys, or plain gRPC on this machine only."""
 
 import logging
+from pathlib import Path
 
 from common import expiry
 from common.errors import EnrolmentError, LinkError
@@ -15,11 +16,17 @@ from server.serving_certificate import ServingCertificate
 logger = logging.getLogger("erosion.door")
 
 
-def make_link(study: Study, address: str | None, federation: FederationFolder | None) -> Link:
+def make_link(
+    study: Study,
+    address: str | None,
+    federation: FederationFolder | None,
+    *,
+    spool: Path | None = None,
+) -> Link:
     """A link that is not started; without a `federation` it is neither encrypted nor enrolled.
 
     `address` None: every address of this machine at the port that the site kits name, or the
-    loopback's. Raises LinkError, EnrolmentError.
+    loopback's. `spool`: see `Link`. Raises LinkError, EnrolmentError.
     """
     if federation is None:
         address = address or f"127.0.0.1:{DEFAULT_PORT}"
@@ -28,13 +35,18 @@ def make_link(study: Study, address: str | None, federation: FederationFolder | 
                 f"--address {address}: --insecure is for this machine only. Use 127.0.0.1:PORT, or"
                 " make a federation with `erosion enroll init` and leave --insecure out."
             )
-        return Link(address)
+        return Link(address, spool=spool)
     place = federation.read_place()
     certificate = ServingCertificate(federation.coordinator)
     admission = Admission(federation.roster)
     for warning in expiry_warnings(study, federation, certificate, admission):
         logger.warning("%s", warning)
-    return Link(address or f"0.0.0.0:{place.port}", certificate=certificate, admission=admission)
+    return Link(
+        address or f"0.0.0.0:{place.port}",
+        certificate=certificate,
+        admission=admission,
+        spool=spool,
+    )
 
 
 def expiry_warnings(

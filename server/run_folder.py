@@ -85,6 +85,11 @@ class RunFolder:
         return self.path / "report.html"
 
     @property
+    def spool(self) -> Path:
+        """Large messages and updates of the round under way; gone when the coordinator ends."""
+        return self.path / "spool"
+
+    @property
     def has_ended(self) -> bool:
         """Whether the run came to its end; the report is the last that it writes."""
         return self.result.exists() and self.report.exists()

@@ -1,12 +1,15 @@
 """A study from the opened port to the closed one: for one user, or for every hospital in turn."""
 
 from collections.abc import Callable
+from typing import Literal
 
 from flwr.app import Message
 
 from common import wire
+from common.allocator import return_freed_memory
 from common.errors import RunError
 from common.files import write_atomically
+from common.memory import memory_bytes
 from common.study import Study
 from server.coordinator import Coordinator, UserDeclinedError
 from server.federation_folder import FederationFolder
@@ -21,6 +24,8 @@ from server.several import Several
 from server.status import StatusFile
 
 RunOne = Callable[[Study, RunFolder], Result]
+UpdatesIn = Literal["auto", "memory", "disk"]
+MEMORY_SHARE = 0.25  # of the memory; while they arrive, updates take up to twice their size
 
 
 def run_study(
@@ -30,9 +35,16 @@ def run_study(
     observer: Observer,
     *,
     federation: FederationFolder | None = None,
+    updates: UpdatesIn = "auto",
 ) -> Result | Overview:
-    """Listen and run the study; see `make_link`. Raises LinkError, EnrolmentError, RunError."""
-    link = make_link(study, address, federation)
+    """Listen and run the study; see `make_link`. Raises LinkError, EnrolmentError, RunError.
+
+    `updates`: where a round's updates are kept; "auto": on the disk if they are many and large.
+    """
+    on_disk = updates == "disk" or (updates == "auto" and need_disk(study, memory_bytes()))
+    if on_disk:
+        return_freed_memory()
+    link = make_link(study, address, federation, spool=folder.spool if on_disk else None)
     link.start()
     try:
         result = run_on(link, study, folder, observer)
@@ -41,6 +53,13 @@ def run_study(
         raise
     link.stop(completed=True)
     return result
+
+
+def need_disk(study: Study, memory: int) -> bool:
+    """Whether a round's updates would take more than MEMORY_SHARE of `memory` bytes."""
+    dim = max(int(place.stop) for place in study.build_context.layout().values())
+    largest = max(dim + sum(arm.attachment_sizes(dim).values()) for arm in study.arms.values())
+    return 4 * largest * len(study.hospitals) > MEMORY_SHARE * memory
 
 
 def run_on(link: Link, study: Study, folder: RunFolder, observer: Observer) -> Result | Overview:
@@ -134,7 +153,8 @@ def _say_goodbye(link: Link) -> None:
     content = wire.encode_notice(
         wire.Notice(text="the study has ended", final=False, study_ended=True)
     )
-    link.grid.send_and_receive(
-        [Message(content, node_id, wire.NOTICE, ttl=5.0) for node_id in link.grid.get_node_ids()],
-        timeout=2.0,
-    )
+    farewells = [
+        Message(content, node_id, wire.NOTICE, ttl=5.0) for node_id in link.grid.get_node_ids()
+    ]
+    for _heard in link.grid.send_and_receive(farewells, timeout=2.0):
+        pass

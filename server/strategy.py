@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from flwr.serverapp.strategy import Strategy
 
 from common import checkpoint, wire
 from common.algorithm import Algorithm
+from common.cohort import MemoryCohort, Update
+from common.disk_cohort import DiskCohort, store
 from common.errors import ErosionError, RunError
 from common.flower_arrays import RECEIVED_BYTES
 from common.messages import Metrics, Scaling, TrainRequest
@@ -65,14 +68,18 @@ class PersonalizedStrategy(Strategy):
         roster: Roster,
         scaling: Scaling | None,
         folder: RunFolder,
+        spool: Path | None = None,
         journal: Journal,
         checkpoint_path: Path,
         on_round: Callable[[RoundRecord], None],
     ) -> None:
-        """Go on from `state`; `scaling` is the pooled one, where the study wants it."""
+        """Go on from `state`; `scaling` is the pooled one, where the study wants it.
+
+        `spool`: a folder for a round's updates, None to keep them in memory.
+        """
         self.state = state
         self._study, self._arm, self._algorithm = study, arm, algorithm
-        self._roster, self._scaling, self._folder = roster, scaling, folder
+        self._roster, self._scaling, self._folder, self._spool = roster, scaling, folder, spool
         self._journal, self._checkpoint_path, self._on_round = journal, checkpoint_path, on_round
         self._answers: dict[
             str, Answer
@@ -116,7 +123,7 @@ class PersonalizedStrategy(Strategy):
             name: _num_bytes(to_user if name == user else to_peers) for name in names
         }
         group = f"{self._arm}/{to_peers.round}"
-        return [
+        return (  # not a list, which would keep the parameters in memory while the sites train
             Message(
                 own_content if name == user else content,
                 node_id,
@@ -124,8 +131,8 @@ class PersonalizedStrategy(Strategy):
                 ttl=deadline,
                 group_id=group,
             )
-            for node_id, name in self._nodes.items()
-        ]
+            for node_id, name in list(self._nodes.items())
+        )
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -137,8 +144,10 @@ class PersonalizedStrategy(Strategy):
         for reply in replies:
             name = self._nodes[reply.metadata.src_node_id]
             answer, seconds, user_metrics = self._screen(name, reply)
-            self._answers[name] = _brief(answer)
             received[name] = (seconds, reply.__dict__.get(RECEIVED_BYTES, 0))
+            del reply  # what is used of it is in the answer
+            self._answers[name] = self._stored(answer)
+            del answer
             metrics = user_metrics if name == self._study.user else metrics
         after, record = advance(
             self.state,
@@ -147,6 +156,7 @@ class PersonalizedStrategy(Strategy):
             arm=self._arm,
             user=self._study.user,
             quorum=needed_updates(self._study, self._num_wanted),
+            cohort_of=partial(DiskCohort, folder=self._spool) if self._spool else MemoryCohort,
         )
         self._answers = {}  # the updates are large; do not hold two rounds of them
         asked = set(self._nodes.values())
@@ -203,6 +213,12 @@ class PersonalizedStrategy(Strategy):
         if name in self._roster.declined:
             return f"declined: {self._roster.declined[name]}"
         return "was not connected"
+
+    def _stored(self, answer: Answer) -> Answer:
+        """The answer as it is kept until the round's end."""
+        if isinstance(answer, Update) and self._spool is not None:
+            return store(self._spool, answer)
+        return _brief(answer)
 
     def _screen(self, name: str, reply: Message) -> tuple[Answer, float, Metrics | None]:
         if reply.has_error():

@@ -24,6 +24,7 @@ from common.algorithms import REGISTRY
 from common.cohort import AgentId, Update
 from common.disk_cohort import DiskCohort, store
 from common.rounds import Answer, RunState, advance, start
+from experiments.benchmarks.process_memory import resident_bytes
 from experiments.benchmarks.report_line import ReportLine, report
 
 DIM = 11_181_642  # torchvision's resnet18 with ten classes: 45 MB
@@ -59,11 +60,11 @@ def one_round(rule: str, num_hospitals: int, dim: int, folder: Path) -> RunState
 def measured_here(rule: str, hospitals: Sequence[int], dim: int, folder: Path) -> list[float]:
     """Peak memory after each number of hospitals, in models, above what the process had before."""
     one_round(rule, 3, 1000, folder)  # loads whatever is loaded at first use
-    before = _resident_bytes("VmRSS")
+    before = resident_bytes("VmRSS")
     peaks = []
     for num_hospitals in hospitals:
         one_round(rule, num_hospitals, dim, folder)
-        peaks.append((_resident_bytes("VmHWM") - before) / (4 * dim))
+        peaks.append((resident_bytes("VmHWM") - before) / (4 * dim))
     return peaks
 
 
@@ -122,12 +123,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]
     report(lines, json_path=options.json)
     return 0
-
-
-def _resident_bytes(field: str) -> int:
-    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    values = dict(line.split(":", 1) for line in lines)
-    return int(values[field].split()[0]) * 1024
 
 
 if __name__ == "__main__":

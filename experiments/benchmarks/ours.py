@@ -20,7 +20,9 @@ def measure(
         counts = (str(num_sites), str(num_rounds), str(dim))
         server = processes.start_module("server", PROGRAMS, "server", address, *counts, folder)
         for site in range(num_sites):
-            processes.start_module("client", PROGRAMS, "client", address, str(site), str(dim))
+            processes.start_module(
+                "client", PROGRAMS, "client", address, str(site), "--dim", str(dim)
+            )
         processes.wait_for_exit([server])
         return Measurement(
             name="ours",

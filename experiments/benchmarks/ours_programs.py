@@ -6,8 +6,9 @@ round does is in it: screening, aggregation, distances, the journal, and the che
 
 import argparse
 import json
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,11 @@ from flwr.serverapp.grid import Grid
 from client.agent import Agent
 from client.fleet import FleetConnection
 from common import rounds, wire
-from common.allocator import keep_freed_memory
+from common.allocator import keep_freed_memory, return_freed_memory
 from common.logs import configure_logging
 from common.messages import DescribeReply, TrainReply, TrainResult
 from common.study import Study
+from experiments.benchmarks.process_memory import resident_bytes
 from experiments.benchmarks.workload import RoundClock, initial_parameters, site_constant
 from server.journal import Journal
 from server.link import Link
@@ -67,35 +69,49 @@ class ClockedStrategy(PersonalizedStrategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Time the transfer both ways with the sites' work, and what follows it."""
-        begun = time.perf_counter()
-        self.parts.setdefault("transfer and sites", []).append(begun - self._sent)
-        result = super().aggregate_train(server_round, replies)
-        spent = time.perf_counter() - begun
+        """Time the waiting for replies, and what is done with them meanwhile and after."""
+        waited = time.perf_counter() - self._sent  # for the requests to be handed over
+
+        def timed() -> Iterator[Message]:
+            nonlocal waited
+            begun = time.perf_counter()
+            for reply in replies:
+                waited += time.perf_counter() - begun
+                yield reply
+                del reply
+                begun = time.perf_counter()
+            waited += time.perf_counter() - begun
+
+        result = super().aggregate_train(server_round, timed())
+        spent = time.perf_counter() - self._sent - waited
+        self.parts.setdefault("waiting for transfer and sites", []).append(waited)
         self.parts.setdefault("screening, aggregating, recording", []).append(spent)
         return result
 
 
-def serve(address: str, num_sites: int, num_rounds: int, dim: int, folder: Path) -> None:
+def serve(
+    address: str, num_sites: int, num_rounds: int, dim: int, folder: Path, *, on_disk: bool
+) -> None:
     """Run the coordinator to the end of the last round."""
     study = study_of(num_sites, num_rounds)
     algorithm = study.arms["fedavg"].build(study.build_context)
-    start = torch.from_numpy(initial_parameters(dim))
-    link = Link(address)
+    link = Link(address, spool=folder / "spool" if on_disk else None)
     link.start()
     roster = Roster(study, link.grid)
     while roster.missing:
         roster.refresh()
         link.grid.wait_for_news(0.5)
+    before = resident_bytes("VmRSS")
     clock = RoundClock(folder / "rounds.jsonl")
     strategy = ClockedStrategy(
         study,
         "fedavg",
         algorithm,
-        rounds.start(algorithm, start),
+        rounds.start(algorithm, torch.from_numpy(initial_parameters(dim))),
         roster=roster,
         scaling=None,
         folder=RunFolder(folder),
+        spool=link.updates,
         journal=Journal(folder / "journal.jsonl"),
         checkpoint_path=folder / "checkpoint.safetensors",
         on_round=lambda _record: clock.tick(),
@@ -103,6 +119,9 @@ def serve(address: str, num_sites: int, num_rounds: int, dim: int, folder: Path)
     strategy.parts = {}
     clock.tick()
     strategy.start(link.grid, ArrayRecord(), num_rounds=num_rounds, timeout=300)
+    memory = {"before": before, "peak": resident_bytes("VmHWM")}
+    (folder / "memory.json").write_text(json.dumps(memory))
+    start = torch.from_numpy(initial_parameters(dim))
     clock.finish(float((strategy.state.params - start).double().mean()))
     medians = {part: float(np.median(spent)) for part, spent in strategy.parts.items()}
     (folder / "parts.json").write_text(json.dumps(medians))
@@ -159,23 +178,41 @@ def main() -> None:
     server.add_argument("dim", type=int)
     server.add_argument("folder", type=Path)
     client = programs.add_parser("client")
+    server.add_argument("--on-disk", action="store_true", help="keep updates on the disk")
     client.add_argument("address")
-    client.add_argument("site", type=int)
-    client.add_argument("dim", type=int)
+    client.add_argument("sites", type=int, nargs="+", help="their numbers; a thread each")
+    client.add_argument("--dim", type=int, required=True)
     options = parser.parse_args()
 
     configure_logging(0)
     keep_freed_memory()
     torch.set_num_threads(1)
     if options.program == "server":
-        serve(options.address, options.num_sites, options.num_rounds, options.dim, options.folder)
-    else:
+        if options.on_disk:
+            return_freed_memory()
+        serve(
+            options.address,
+            options.num_sites,
+            options.num_rounds,
+            options.dim,
+            options.folder,
+            on_disk=options.on_disk,
+        )
+        return
+    agents = [
         Agent(
             lambda: FleetConnection(options.address),
-            AddingSite(options.site, options.dim).app(),
+            AddingSite(site, options.dim).app(),
             address=options.address,
             give_up_seconds=60,
-        ).run()
+        )
+        for site in options.sites
+    ]
+    threads = [threading.Thread(target=agent.run) for agent in agents]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 if __name__ == "__main__":

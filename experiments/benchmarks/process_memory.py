@@ -122,3 +122,10 @@ def _program(pid: int) -> str:
     if not Path(words[0]).name.startswith("python"):
         return ""
     return next((Path(word).name for word in words[1:] if word and word[0] != "-"), "")
+
+
+def resident_bytes(field: str) -> int:
+    """This process's memory now ("VmRSS") or at its highest ("VmHWM")."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    values = dict(line.split(":", 1) for line in lines)
+    return int(values[field].split()[0]) * 1024

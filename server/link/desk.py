@@ -88,10 +88,10 @@ class Desk:
         with self.lock:
             return self._inline.pop(request_id, None)
 
-    def announced(self) -> dict[str, ObjectTree]:
-        """Replies that have begun to arrive and were not taken yet, by request."""
+    def announced(self, request_id: str) -> ObjectTree | None:
+        """A reply that has begun to arrive and was not taken yet."""
         with self.lock:
-            return dict(self._announced)
+            return self._announced.get(request_id)
 
     def take(self, request_id: str) -> ObjectTree | None:
         """Strike a reply off the list."""

@@ -1,7 +1,7 @@
 """The Grid that the strategy talks to: messages are handed over within the process, not sent."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from flwr.app import Error, Message, RecordDict
 from flwr.app.message.message import remove_content_from_message
@@ -18,12 +18,12 @@ from flwr.supercore.inflatable.inflatable_object import (
     iterate_object_tree,
     no_object_id_recompute,
 )
-from flwr.supercore.object_store import ObjectStore
 from flwr.supercore.run import Run
 
 from common.errors import LinkError
 from common.flower_arrays import RECEIVED_BYTES, inflate, travels_inline
 from server.link.desk import Desk
+from server.link.store import SpoolingStore
 
 LONGEST_ROUND_SECONDS = 86_400.0  # where no timeout is given
 
@@ -31,7 +31,7 @@ LONGEST_ROUND_SECONDS = 86_400.0  # where no timeout is given
 class LinkGrid(Grid):
     """Flower's Grid on the SuperLink of this very process: messages are handed over, not sent."""
 
-    def __init__(self, state: LinkState, store: ObjectStore, desk: Desk) -> None:
+    def __init__(self, state: LinkState, store: SpoolingStore, desk: Desk) -> None:
         self._state, self._store, self._desk = state, store, desk
         self._run: Run | None = None
         self._asked: dict[str, Message] = {}  # without content, for error replies
@@ -92,8 +92,7 @@ class LinkGrid(Grid):
                     for object_id, part in get_all_nested_objects(message).items():
                         if object_id in wanted:
                             self._store.put(object_id, part.deflate())
-                contents = (self._store.get(i.object_id) for i in iterate_object_tree(tree))
-                self._desk.allowance.grant(node_id, sum(len(c) for c in contents if c))
+                self._desk.allowance.grant(node_id, self._store.num_bytes(tree))
                 stored = message if inline else envelope
                 if self._state.store_message_ins(stored) is None:
                     self._store.delete(tree.object_id)
@@ -106,45 +105,58 @@ class LinkGrid(Grid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Complete replies to `message_ids`, and an error for each site that left."""
-        announced = self._desk.announced()
-        sessions = self.sessions()
-        replies: list[Message] = []
+        return list(self._arrived(message_ids))
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterator[Message]:
+        """Ask sites, at once; then yield what comes back within `timeout` seconds, as it comes.
+
+        Later replies are dropped. A reply is put together when its turn comes, so that of large
+        ones only one at a time is in memory: let go of it before taking the next.
+        """
+        waiting = set(self.push_messages(messages))
+        seconds = LONGEST_ROUND_SECONDS if timeout is None else timeout
+        return self._arriving(waiting, time.monotonic() + seconds)
+
+    def _arriving(self, waiting: set[str], deadline: float) -> Iterator[Message]:
+        try:
+            while waiting:
+                left = deadline - time.monotonic()
+                self._desk.news.clear()
+                for reply in self._arrived(list(waiting)):
+                    waiting.discard(reply.metadata.reply_to_message_id)
+                    yield reply
+                    del reply
+                if left <= 0:
+                    break
+                if waiting:
+                    left = deadline - time.monotonic()
+                    self._desk.news.wait(max(0.0, min(left, 1.0)))  # wake for lapsed heartbeats
+        finally:
+            self.forget(waiting)
+
+    def _arrived(self, message_ids: Iterable[str]) -> Iterator[Message]:
+        """Complete replies, each put together when it is taken; an error for a site that left."""
+        sessions = self.sessions()  # before the replies: a site may answer and leave
         for request_id in message_ids:
             asked = self._asked.get(request_id)
             if asked is None:
                 continue
-            tree = announced.get(request_id)
+            tree = self._desk.announced(request_id)
             if (whole := self._desk.delivered(request_id)) is not None:
-                replies.append(self._from(asked, whole))
                 self.forget([request_id])
-            elif tree is not None and (contents := self._complete(tree)) is not None:
-                replies.append(self._inflate(asked, tree, contents))
+                yield self._from(asked, whole)
+            elif tree is not None and self._store.is_complete(tree):
+                reply = self._inflate(asked, tree)
                 self.forget([request_id])
+                yield reply
+                del reply
             elif sessions.get(asked.metadata.dst_node_id) != self._asked_in[request_id]:
-                error = Error(ErrorCode.NODE_UNAVAILABLE, "the site left or lost its connection")
-                replies.append(Message(error, reply_to=asked))
                 self.forget([request_id])
-        return replies
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> list[Message]:
-        """Ask sites; what came back within `timeout` seconds. Later replies are dropped."""
-        waiting = set(self.push_messages(messages))
-        deadline = time.monotonic() + (timeout if timeout is not None else LONGEST_ROUND_SECONDS)
-        replies: list[Message] = []
-        while waiting:
-            self._desk.news.clear()
-            for reply in self.pull_messages(waiting):
-                replies.append(reply)
-                waiting.discard(reply.metadata.reply_to_message_id)
-            left = deadline - time.monotonic()
-            if left <= 0:
-                break
-            if waiting:
-                self._desk.news.wait(min(left, 1.0))  # wake to see heartbeats that lapsed
-        self.forget(waiting)
-        return replies
+                error = Error(ErrorCode.NODE_UNAVAILABLE, "the site left or lost its connection")
+                yield Message(error, reply_to=asked)
+        self._store.raise_problem()
 
     def wait_for_news(self, seconds: float) -> None:
         """Return when a site comes, goes or answers, or after `seconds`."""
@@ -162,17 +174,10 @@ class LinkGrid(Grid):
             if (reply := self._desk.take(request_id)) is not None:
                 self._store.delete(reply.object_id)
 
-    def _complete(self, tree: ObjectTree) -> dict[str, bytes] | None:
-        contents: dict[str, bytes] = {}
-        for part in iterate_object_tree(tree):
-            content = self._store.get(part.object_id)
-            if not content:
-                return None
-            contents[part.object_id] = content
-        return contents
-
-    def _inflate(self, asked: Message, tree: ObjectTree, contents: dict[str, bytes]) -> Message:
+    def _inflate(self, asked: Message, tree: ObjectTree) -> Message:
         """The reply, or an error in its place if its objects make no sense."""
+        names = {part.object_id for part in iterate_object_tree(tree)}
+        contents = {name: self._store.get(name) or b"" for name in names}
         received_bytes = sum(map(len, contents.values()))
         try:
             reply = inflate(tree.object_id, contents)

@@ -1,6 +1,8 @@
 """The SuperLink itself: its port, its run, and its grid."""
 
+import shutil
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import grpc
 from flwr.common.constant import (
@@ -22,6 +24,7 @@ from server.link.desk import Desk
 from server.link.door import Door
 from server.link.fleet_api import Fleet
 from server.link.grid import LinkGrid
+from server.link.store import SpoolingStore
 from server.serving_certificate import ServingCertificate
 
 MAX_RPC_BYTES = 64 * 2**20  # arrays travel in chunks of 5 MiB, so no honest call comes near
@@ -37,15 +40,21 @@ class Link:
         *,
         certificate: ServingCertificate | None = None,
         admission: Admission | None = None,
+        spool: Path | None = None,
     ) -> None:
         """Listen on `address` ("host:port").
 
         `certificate`: what sites are shown, None for plain gRPC. `admission`: whom to let in, None
-        for everybody.
+        for everybody. `spool`: a folder for large messages and updates of the round under way,
+        made anew and removed in the end; None keeps them in memory.
         """
         desk = Desk()
         self._desk, self._keeper = desk, Doorkeeper(admission)
+        self._spool = spool
+        self.updates = spool and spool / "updates"  # where a round's are to be kept; None: memory
+        self._store = SpoolingStore(spool and spool / "messages")
         stores = ObjectStoreFactory(FLWR_IN_MEMORY_DB_NAME)
+        stores.store_instance = self._store
         states = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), stores)
         self._state = states.state()
         self._asked_address = address
@@ -72,11 +81,12 @@ class Link:
         self._health = health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         self._certificate = certificate
-        self.grid = LinkGrid(self._state, stores.store(), desk)
+        self.grid = LinkGrid(self._state, self._store, desk)
         self.address = address
 
     def start(self) -> None:
-        """Open the port and the run; raises LinkError where the port cannot be had."""
+        """Open the port and the run; raises LinkError where that cannot be done."""
+        self._make_spool()
         try:
             if self._certificate is None:
                 port = self._server.add_insecure_port(self._asked_address)
@@ -147,3 +157,18 @@ class Link:
             self._task_id, SubStatus.COMPLETED if completed else SubStatus.FAILED, ""
         )
         self._server.stop(grace=0.5).wait(5)
+        if self._spool is not None:
+            shutil.rmtree(self._spool, ignore_errors=True)
+
+    def _make_spool(self) -> None:
+        if self._spool is None:
+            return
+        try:
+            shutil.rmtree(self._spool, ignore_errors=True)  # of a coordinator that was killed
+            for folder in (self._spool, self._spool / "updates", self._spool / "messages"):
+                folder.mkdir(mode=0o700)
+        except OSError as problem:
+            raise LinkError(
+                f"The folder {self._spool} cannot be made: {problem.strerror}. Mend that, or keep"
+                " updates in memory: --updates memory."
+            ) from None

@@ -1,0 +1,80 @@
+"""Updates that are kept on the coordinator's disk give what updates in memory give."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from common import checkpoint
+from common.errors import RunError
+from experiments.simulator import simulate
+from server.link import Link
+from server.link.store import SpoolingStore
+from server.run_study import MEMORY_SHARE, need_disk
+from tests.e2e.federation import Federation, small_study
+
+# Rules that read each update once, all together, and coordinate by coordinate; and attachments of
+# the model's size.
+ARMS: dict[str, Any] = {
+    "weight_erosion": {},
+    "krum": {},
+    "coordinate_median": {},
+    "scaffold": {},
+    "evidence_erosion": {},
+}
+LARGE: Mapping[str, Any] = {"name": "mlp", "hidden": [20_000]}  # 100,002 parameters
+
+
+def test_a_deployment_on_disk_and_a_simulation_end_with_the_same_parameters(tmp_path: Path) -> None:
+    study = small_study(arms=ARMS, rounds=3, model=LARGE)
+    spool = tmp_path / "spool"
+    with Federation(study, tmp_path, Link("127.0.0.1:0", spool=spool)) as federation:
+        for name in study.hospitals:
+            federation.start_site(name)
+        federation.start()
+        federation.observer.wait_for(lambda: len(federation.observer.records) > 1)
+        assert {path.name for path in (spool / "updates").glob("*.f32")} >= {"alice.f32"}
+        assert spool.stat().st_mode & 0o077 == 0
+        federation.finish()
+        simulated = simulate(study, {name: federation.hospital(name) for name in study.hospitals})
+        for arm, final in simulated.finals.items():
+            deployed = checkpoint.load(
+                federation.run_folder.checkpoint(arm), final, arm=arm, study_digest=study.digest
+            )
+            assert len(final.params) > 100_000
+            torch.testing.assert_close(deployed.params, final.params, rtol=1e-6, atol=1e-7)
+            assert deployed.weights == pytest.approx(final.weights)
+        assert not list((spool / "messages").iterdir())  # of rounds that are over
+    assert not spool.exists()
+
+
+def test_a_full_disk_ends_the_run_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = SpoolingStore.put
+    study = small_study(arms={"fedavg": {}}, model=LARGE)
+    spool = tmp_path / "spool"
+    with Federation(study, tmp_path, Link("127.0.0.1:0", spool=spool)) as federation:
+        for name in study.hospitals:
+            federation.start_site(name)
+
+        def full(store: SpoolingStore, object_id: str, content: bytes) -> None:
+            if len(federation.observer.records) == 1 and len(content) > 100_000:
+                store._problem = OSError(28, "No space left on device", str(spool))
+                raise store._problem
+            put(store, object_id, content)
+
+        monkeypatch.setattr(SpoolingStore, "put", full)
+        federation.start()
+        with pytest.raises(RunError, match=r"No space left on device.*--resume"):
+            federation.finish()
+
+
+def test_the_disk_is_used_where_updates_would_fill_the_memory() -> None:
+    study = small_study(arms=["fedavg", "scaffold"], model=LARGE)
+    # three hospitals' updates of 100,002 float32, each with a control variate of the same size
+    num_bytes = 3 * 2 * 4 * 100_002
+    assert need_disk(study, int(num_bytes / MEMORY_SHARE) - 100)
+    assert not need_disk(study, int(num_bytes / MEMORY_SHARE) + 100)
