@@ -1,5 +1,6 @@
 """One file from which a run goes on exactly: safetensors with a JSON header, no pickle."""
 
+import errno
 import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -29,8 +30,7 @@ def save(path: Path, state: RunState, *, arm: str, study_digest: str) -> None:
         "arm": arm,
         "state": _encode(state, "", tensors),
     }
-    with replacing(path) as file:
-        safetensors.torch.save_file(_apart(tensors), file, metadata={"erosion": json.dumps(header)})
+    _write(path, _apart(tensors), {"erosion": json.dumps(header)})
 
 
 def load(path: Path, template: RunState, *, arm: str, study_digest: str) -> RunState:
@@ -73,6 +73,16 @@ def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     raise TypeError(f"{path}: a {type(value).__name__} cannot be part of a run's state")
 
 
+def _write(path: Path, tensors: dict[str, Tensor], about: dict[str, str] | None = None) -> None:
+    """Straight from the tensors' own memory, without a copy. Raises OSError."""
+    with replacing(path) as file:
+        try:
+            safetensors.torch.save_file(tensors, file, metadata=about)
+        except safetensors.SafetensorError as problem:  # which hides the OSError in its text
+            reason = str(problem).rpartition("I/O error: ")[2]
+            raise OSError(errno.EIO, reason, str(path)) from None
+
+
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The same without shared memory, which the format does not know."""
     seen: set[int] = set()
@@ -104,8 +114,7 @@ def _plain(value: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 def save_model(path: Path, params: Tensor) -> None:
     """The final parameters alone, as `model.safetensors`: (dim,), or (m, dim) of m models."""
-    with replacing(path) as file:
-        safetensors.torch.save_file({"parameters": params.contiguous()}, file)
+    _write(path, {"parameters": params.contiguous()})
 
 
 def load_model(path: Path) -> Tensor:
