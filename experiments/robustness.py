@@ -40,13 +40,13 @@ def main() -> int:
             complete(path, name, range(options.seeds), data_dir)
         if summary := summarise(name, read_cells(path)):
             summaries.append(summary)
-    text = page(summaries, command_line())
+    text, figures = page(summaries, command_line()), as_json(summaries)
     if options.markdown:
-        write_atomically(options.markdown, text.encode())
+        write_atomically(options.markdown, text)
     else:
         print(text)
     if options.json:
-        write_atomically(options.json, as_json(summaries).encode())
+        write_atomically(options.json, figures)
     return 0
 
 
