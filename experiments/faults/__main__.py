@@ -12,6 +12,7 @@ from common.logs import configure_logging
 from experiments.faults import table
 from experiments.faults.network import is_permitted
 from experiments.faults.scenes import SCENES, play
+from server import provenance
 
 
 def main() -> int:
@@ -24,7 +25,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # taking everything down, as Ctrl-C does
     configure_logging(0)
     rows = table.read(options.json) if options.json and options.json.exists() else {}
-    failed = 0
+    failed, commit = 0, provenance.commit()
     has_networks = is_permitted()
     for name in options.faults or SCENES:
         scene = SCENES[name]
@@ -34,11 +35,12 @@ def main() -> int:
         started = time.monotonic()
         try:
             with tempfile.TemporaryDirectory(prefix="erosion-fault-") as folder:
-                rows[name] = play(scene, Path(folder)).as_json()
+                row = play(scene, Path(folder)).as_json()
         except (TimeoutError, AssertionError, OSError) as problem:
             failed += 1
             print(f"{name}: FAILED: {problem}", file=sys.stderr, flush=True)
             continue
+        rows[name] = {**row, "commit": commit}
         print(f"{name}: {time.monotonic() - started:.0f} s: {json.dumps(rows[name])}", flush=True)
         if options.json:
             table.write(options.json, rows)

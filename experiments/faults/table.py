@@ -61,7 +61,8 @@ def markdown(rows: Mapping[str, Mapping[str, Any]]) -> str:
         parts += _quoted("the coordinator", row["coordinator_says"])
         parts += _quoted("the site", row["site_says"])
         parts += _quoted("the journal", row["journal_says"], where="In")
-    return "\n".join(parts)
+    commits = dict.fromkeys(row["commit"] for row in rows.values() if "commit" in row)
+    return "\n".join([*parts, f"Made at commit {', '.join(commits)}.", ""])
 
 
 def _quoted(who: str, lines: list[str], *, where: str = "At") -> list[str]:

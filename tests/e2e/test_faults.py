@@ -59,6 +59,7 @@ def test_the_readmes_deployment_works_word_for_word_on_machines_of_their_own(
 
 def test_the_table_shows_every_row_and_what_people_see() -> None:
     row = Row("site struck", ("bob lost its connection",), (), (), 0, 3, 0.25, 4.0)
-    text = table.markdown({"struck": row.as_json()})
+    text = table.markdown({"struck": {**row.as_json(), "commit": "abc"}})
     assert "| site struck | 0 | 3 | 0.2 s | 4.0 s |" in text
     assert "bob lost its connection" in text
+    assert text.endswith("Made at commit abc.\n")
