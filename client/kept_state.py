@@ -5,6 +5,7 @@ that begins anew finds nothing kept. Of the last round both ends are kept, so th
 asked for again, by a coordinator that was interrupted, starts from where it started the first time.
 """
 
+import contextlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from common.files import write_atomically
 from common.local_work import Tensors
 
 VERSION = 1
+MOST_FILES = 100  # arms of studies; beyond, the one that was used longest ago goes
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +62,11 @@ class KeptState:
             self._in_memory[place.study, place.arm] = last
             return
         path = self._path(self._folder, place)
+        is_new = not path.exists()
         try:
             write_atomically(path, _encoded(last), mode=0o600)
+            if is_new:
+                _prune(self._folder)
         except OSError as problem:
             raise SiteError(
                 f"What this study keeps at the site cannot be written to {path}: {problem}."
@@ -84,6 +89,15 @@ class KeptState:
     @staticmethod
     def _path(folder: Path, place: Place) -> Path:
         return folder / place.study[:16] / f"{place.arm}.safetensors"
+
+
+def _prune(folder: Path) -> None:
+    """Let go of the oldest studies' state, so that the disk does not fill over the years."""
+    files = sorted(folder.glob("*/*.safetensors"), key=lambda path: path.stat().st_mtime_ns)
+    for path in files[:-MOST_FILES]:
+        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # another arm's is there
+            path.parent.rmdir()
 
 
 def _encoded(last: _LastRound) -> bytes:

@@ -8,7 +8,7 @@ from torch import Tensor
 from client.hospital import Hospital
 from common import rounds
 from common.choosing import Choice, choose, chosen
-from common.errors import ErosionError
+from common.errors import ErosionError, StudyError
 from common.learning.models import build_model, flat_parameters
 from common.messages import EvaluateReply, Scaling
 from common.rounds import Absence, Answer, RoundRecord, RunState
@@ -35,8 +35,14 @@ def simulate(
 ) -> Simulation:
     """Run every arm of `study` on `hospitals`, which must include the user's.
 
-    The steps and their order are those of a deployment, and so are the numbers.
+    The steps and their order are those of a deployment, and so are the numbers. Raises StudyError
+    for a study with every hospital as its user, which `experiments.every_user` takes apart.
     """
+    if study.has_every_user:
+        raise StudyError(
+            f"Study {study.name} has every hospital as its user. Give one name, or use"
+            " `python -m experiments.every_user`."
+        )
     scaling = _pooled_scaling(study, hospitals)
 
     def run_trial(trial: Study, num_rounds: int) -> list[RoundRecord]:

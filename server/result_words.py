@@ -2,7 +2,7 @@
 
 from common.messages import FinalMetrics
 from server.plain_text import printable
-from server.result import Result
+from server.result import Result, Selected
 
 
 def verdict_sentences(text: str) -> tuple[str, str]:
@@ -20,3 +20,9 @@ def interval_text(metrics: FinalMetrics, name: str) -> str:
     """The 95 % interval of the metric `name`, e.g. "0.91–0.98", or "" where there is none."""
     interval = metrics.intervals.get(name)
     return "" if interval is None else f"{interval.low:.2f}–{interval.high:.2f}"
+
+
+def chosen_text(selected: Selected) -> str:
+    """The settings that were chosen, e.g. "distance_penalty = 0.1"; the arm's own if none are."""
+    settings = ", ".join(f"{key} = {value}" for key, value in selected.settings.items())
+    return printable(settings) or "as in the study"

@@ -109,7 +109,9 @@ class Roster:
                 self._enrolment.part_with(member.node_id)
                 self._on_declined(name, self.declined[name])
         for event in self._enrolment.turned_away():
-            if event.hospital is None or event.hospital not in self.declined:
+            if event.hospital in self._members:  # whose own site is here, and unharmed
+                self._on_declined(f"another connection as {event.who}", event.text)
+            elif event.hospital is None or event.hospital not in self.declined:
                 self._on_declined(event.who, event.text)
 
     def _take(self, reply: Message, node_id: int, session: int) -> None:

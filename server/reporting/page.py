@@ -13,7 +13,7 @@ from server.reporting.html_table import Cell, table, text
 from server.reporting.run_data import RunData
 from server.reporting.style import STYLE
 from server.result import ArmResult, Result
-from server.result_words import class_sizes, interval_text, verdict_sentences
+from server.result_words import chosen_text, class_sizes, interval_text, verdict_sentences
 
 MOST_EVENTS = 200  # rows; the journal has them all
 
@@ -33,6 +33,7 @@ def render(run: RunData, study_file: str, versions: Mapping[str, str]) -> str:
     sections = [
         _verdict(result),
         _key_figures(run),
+        _choices(run.result),
         _learning(run),
         _weights(run),
         _ledger(run),
@@ -132,6 +133,28 @@ def _arm_row(run: RunData, name: str, arm: ArmResult) -> list[str | Cell]:
         Cell(str(arm.rounds), skipped),
         Cell(seconds_text(seconds.median), f"95 % within {seconds_text(seconds.p95)}"),
     ]
+
+
+def _choices(result: Result) -> str:
+    """What was left open in the study file; "" where nothing was."""
+    rows = [
+        (name, chosen_text(chosen), str(chosen.rounds), figure_text(chosen.log_loss))
+        for name, arm in result.arms.items()
+        if (chosen := arm.selected) is not None
+    ]
+    if not rows:
+        return ""
+    return (
+        "<h2>What was chosen</h2>\n"
+        f'<p class="note">The study leaves settings and the number of rounds open. They were chosen'
+        f" by trials in which part of {text(result.user)}’s training patients was held out; the"
+        " log loss here is on those. No test patient had a part in it.</p>\n"
+        + table(
+            ("Arm", "Settings", "Rounds", "Log loss, held out"),
+            rows,
+            numbers=range(2, 4),
+        )
+    )
 
 
 def _learning(run: RunData) -> str:

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from server.plain_text import figure_text, seconds_text
 from server.result import ArmResult, Result
-from server.result_words import class_sizes, interval_text, verdict_sentences
+from server.result_words import chosen_text, class_sizes, interval_text, verdict_sentences
 from server.terminal.weight_bars import WeightBars
 
 COLUMNS = [
@@ -34,6 +34,11 @@ def print_summary(console: Console, result: Result, report: Path) -> None:
     if len(arm.weights) > 1:
         console.print(Text(f"Final weights of {first}, relative to {result.user}'s own"))
         console.print(WeightBars(user_first(arm.weights, result.user)))
+        console.print()
+    chosen = [(name, found) for name, arm in result.arms.items() if (found := arm.selected)]
+    for name, found in chosen:
+        console.print(Text(f"Chosen for {name}: {chosen_text(found)}; {found.rounds} rounds"))
+    if chosen:
         console.print()
     finding, figures = verdict_sentences(result.verdict.text)
     console.print(Text(finding, style="bold"))

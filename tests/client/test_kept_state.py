@@ -101,6 +101,17 @@ def test_a_method_that_keeps_nothing_writes_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_only_the_latest_studies_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("client.kept_state.MOST_FILES", 2)
+    kept = KeptState(tmp_path)
+    places = [Place(digit * 64, PLACE.arm, PLACE.run) for digit in "abc"]
+    for place in places:
+        kept.keep(place, 1, {}, ONE)
+    kept.keep(places[2], 2, ONE, TWO)  # not a new file: nothing has to go
+    assert [value(kept, 3, place) for place in places] == [None, 1.0, 2.0]
+    assert {path.name for path in tmp_path.iterdir()} == {"b" * 16, "c" * 16}
+
+
 def test_it_is_for_the_site_alone_to_read(tmp_path: Path) -> None:
     KeptState(tmp_path).keep(PLACE, 1, {}, ONE)
     (file,) = tmp_path.rglob("*.safetensors")

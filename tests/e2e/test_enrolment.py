@@ -97,6 +97,25 @@ def test_a_site_killed_while_it_trains_comes_back_at_once_with_the_same_key(
     assert set(outcomes[first:]) == {"accepted"}
 
 
+def test_a_second_connection_with_a_sites_key_does_not_make_the_site_look_gone(
+    tmp_path: Path,
+) -> None:
+    study = small_study(rounds=2, arms=ONE_ARM)
+    with EnrolledFederation(study, tmp_path) as federation:
+        federation.start_site("bob")
+        federation.start()
+        events = federation.observer.events
+        federation.observer.wait_for(lambda: ("joined", "bob") in events)
+        twin = federation.start_program("twin", programs.honest, tmp_path / "bob" / "site.toml")
+        federation.observer.wait_for(lambda: any(e[0] == "declined" for e in events))
+        twin.kill()
+        for name in ("alice", "carol"):
+            federation.start_site(name)
+        federation.finish()
+    told = [event[1] for event in events if event[0] == "declined"]
+    assert set(told) == {"another connection as bob"}
+
+
 def test_the_roster_may_be_replaced_many_times_in_a_run(tmp_path: Path) -> None:
     study = small_study(rounds=5, arms=ONE_ARM)
     with EnrolledFederation(study, tmp_path) as federation:

@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from client.hospital import Hospital
+from common.errors import StudyError
 from experiments.every_user import for_every_user, side_by_side
+from experiments.simulator import simulate
 from tests.client.small_study import make_site, make_study, twenty_patients
 
 
@@ -25,3 +29,8 @@ def test_every_hospital_gets_a_model_and_a_line_of_its_own(tmp_path: Path) -> No
     for user, simulation in simulations.items():
         assert found.users[user].arms == simulation.evaluation.arms
         assert found.users[user].weights[user] == 1.0
+
+
+def test_a_simulation_is_of_one_user(tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match="every hospital as its user"):
+        simulate(make_study(user="all"), {})

@@ -18,7 +18,7 @@ from server.reporting.chart import Chart, Line, draw, spread, thinned
 from server.reporting.figures import metric_points, weight_figure
 from server.reporting.page import MOST_EVENTS
 from server.reporting.run_data import RunData, read_run
-from server.result import verdict
+from server.result import Selected, verdict
 from server.run_folder import RunFolder
 from tests.server.synthetic_run import ARMS, HOSPITALS, Run, as_json, make_records, make_run
 
@@ -100,6 +100,19 @@ def test_figures_have_their_intervals_and_the_majority_beside_them(folder: Path)
     assert "weight_erosion 0.967 0.93–0.99 0.626 0.992" in text
     assert "91 test patients of home (57 benign, 34 malignant)" in text
     assert "commonest class 0.626" in text  # in the figure, too
+
+
+def test_what_was_chosen_is_shown_where_something_was(folder: Path) -> None:
+    run = make_run()
+    assert "What was chosen" not in written(run, folder)
+    chosen = Selected(settings={"distance_penalty": 0.1}, rounds=12, log_loss=0.2)
+    arms = {
+        name: arm.model_copy(update={"selected": chosen}) if name == "weight_erosion" else arm
+        for name, arm in run.result.arms.items()
+    }
+    result = run.result.model_copy(update={"arms": arms})
+    html = written(replace(run, result=result), folder.with_name("chosen"))
+    assert "weight_erosion distance_penalty = 0.1 12 0.200" in Page(html).text
 
 
 def test_the_winner_is_stressed_only_where_the_verdict_names_one(folder: Path) -> None:
