@@ -3,7 +3,7 @@
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from flwr.app import Message
@@ -16,6 +16,14 @@ from server.reply_tree import Allowance
 SILENT_SECONDS = 10.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Announced:
+    """A reply that comes object by object."""
+
+    tree: ObjectTree
+    missing: set[str]  # objects that have not come yet
+
+
 @dataclass
 class Desk:
     """Where the gRPC threads and the strategy's thread leave each other notes."""
@@ -24,9 +32,7 @@ class Desk:
     news: threading.Event = field(default_factory=threading.Event)  # for the strategy's thread
     allowance: Allowance = field(default_factory=Allowance)
     _bells: dict[int, threading.Event] = field(default_factory=dict)
-    _announced: dict[str, ObjectTree] = field(
-        default_factory=dict
-    )  # request -> its reply's objects
+    _announced: dict[str, _Announced] = field(default_factory=dict)  # by request
     _inline: dict[str, Message] = field(default_factory=dict)  # request -> its reply, if small
     _sessions: dict[int, int] = field(default_factory=dict)
     _standing: dict[int, int] = field(default_factory=dict)  # calls under way, by node
@@ -73,10 +79,19 @@ class Desk:
         with self.lock:
             return self._bells.setdefault(node_id, threading.Event())
 
-    def announce(self, request_id: str, reply: ObjectTree) -> None:
-        """A reply has begun to arrive."""
+    def announce(self, request_id: str, reply: ObjectTree, missing: Iterable[str]) -> None:
+        """A reply has begun to arrive; these of its objects are to come."""
         with self.lock:
-            self._announced[request_id] = reply
+            self._announced[request_id] = _Announced(reply, set(missing))
+
+    def object_came(self, object_id: str) -> None:
+        """Ring for the strategy's thread if a reply is whole now. Replies may share an object."""
+        with self.lock:
+            for reply in self._announced.values():
+                if object_id in reply.missing:
+                    reply.missing.discard(object_id)
+                    if not reply.missing:
+                        self.news.set()
 
     def deliver(self, request_id: str, reply: Message) -> None:
         """A reply has come, whole."""
@@ -88,12 +103,14 @@ class Desk:
         with self.lock:
             return self._inline.pop(request_id, None)
 
-    def announced(self, request_id: str) -> ObjectTree | None:
-        """A reply that has begun to arrive and was not taken yet."""
+    def whole(self, request_id: str) -> ObjectTree | None:
+        """The objects of a reply that has come object by object, once the last is there."""
         with self.lock:
-            return self._announced.get(request_id)
+            reply = self._announced.get(request_id)
+            return reply.tree if reply is not None and not reply.missing else None
 
     def take(self, request_id: str) -> ObjectTree | None:
         """Strike a reply off the list."""
         with self.lock:
-            return self._announced.pop(request_id, None)
+            reply = self._announced.pop(request_id, None)
+            return None if reply is None else reply.tree

@@ -114,7 +114,8 @@ class Fleet(FleetServicer):
             self.objectstore_factory.store().delete(reply.object_id)
             self._desk.deliver(envelope.metadata.reply_to_message_id, whole)
         else:
-            self._desk.announce(envelope.metadata.reply_to_message_id, reply)
+            request_id = envelope.metadata.reply_to_message_id
+            self._desk.announce(request_id, reply, response.objects_to_push)
         self._desk.news.set()
         return response
 
@@ -125,5 +126,6 @@ class Fleet(FleetServicer):
         if not self._desk.allowance.spend(request.node.node_id, len(request.object_content)):
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "more than any reply can need")
         response = super().PushObject(request, context)
-        self._desk.news.set()
+        if response.stored:
+            self._desk.object_came(request.object_id)
         return response

