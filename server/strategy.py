@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp.grid import Grid
 from flwr.serverapp.strategy import Strategy
@@ -85,6 +85,10 @@ class PersonalizedStrategy(Strategy):
             str, Answer
         ] = {}  # of this round; filled with reasons for silence first
         self._nodes: dict[int, str] = {}  # of this round: who was asked under which node id
+        self._received: dict[str, tuple[float, int]] = {}  # of this round: local seconds, bytes
+        self._metrics: Metrics | None = None  # of this round: the user's
+        self._user_left = False  # its site's connection broke while it was asked
+        self._grid: LinkGrid | None = None
         self._started = 0.0
         self._sent_bytes: dict[str, int] = {}
         self._num_wanted = 0
@@ -95,7 +99,9 @@ class PersonalizedStrategy(Strategy):
         """Ask every hospital whose update the algorithm wants and that is connected."""
         del server_round, arrays, config
         self._started = time.monotonic()
+        self._received, self._metrics, self._user_left = {}, None, False
         if isinstance(grid, LinkGrid):
+            self._grid = grid
             self._wait_for_user(grid)
         deadline = self._study.federation.round_deadline_seconds
         names = wanted(self._study, self._algorithm, self.state)
@@ -108,29 +114,15 @@ class PersonalizedStrategy(Strategy):
             for name in names
         }
         self._nodes = {members[name].node_id: name for name in names if name in members}
-        to_peers, to_user = train_requests(
-            self._study,
-            self._arm,
-            self._algorithm,
-            self.state,
-            scaling=self._scaling,
-            run=self._folder.run,
-        )
+        to_peers, to_user = self._requests()
         content = wire.encode_train(to_peers)
         own_content = content if to_user is to_peers else wire.encode_train(to_user)
         user = self._study.user
         self._sent_bytes = {
             name: _num_bytes(to_user if name == user else to_peers) for name in names
         }
-        group = f"{self._arm}/{to_peers.round}"
         return (  # not a list, which would keep the parameters in memory while the sites train
-            Message(
-                own_content if name == user else content,
-                node_id,
-                wire.TRAIN,
-                ttl=deadline,
-                group_id=group,
-            )
+            self._message(own_content if name == user else content, node_id)
             for node_id, name in list(self._nodes.items())
         )
 
@@ -139,16 +131,9 @@ class PersonalizedStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Advance the state by what came back; journal first, then the checkpoint."""
         del server_round
-        received: dict[str, tuple[float, int]] = {}  # hospital -> local seconds, bytes
-        metrics: Metrics | None = None
-        for reply in replies:
-            name = self._nodes[reply.metadata.src_node_id]
-            answer, seconds, user_metrics = self._screen(name, reply)
-            received[name] = (seconds, reply.__dict__.get(RECEIVED_BYTES, 0))
-            del reply  # what is used of it is in the answer
-            self._answers[name] = self._stored(answer)
-            del answer
-            metrics = user_metrics if name == self._study.user else metrics
+        self._take_in(replies)
+        if self._user_left and self._grid is not None:
+            self._take_in(self._ask_user_again(self._grid))
         after, record = advance(
             self.state,
             self._algorithm,
@@ -159,7 +144,7 @@ class PersonalizedStrategy(Strategy):
             cohort_of=partial(DiskCohort, folder=self._spool) if self._spool else MemoryCohort,
         )
         self._answers = {}  # the updates are large; do not hold two rounds of them
-        asked = set(self._nodes.values())
+        asked, received = set(self._nodes.values()), self._received
         hospitals = {
             name: replace(
                 entry,
@@ -172,7 +157,7 @@ class PersonalizedStrategy(Strategy):
         record = replace(
             record,
             hospitals=hospitals,
-            user_metrics=metrics,
+            user_metrics=self._metrics,
             seconds=time.monotonic() - self._started,
         )
         self._journal.append(record)
@@ -200,6 +185,49 @@ class PersonalizedStrategy(Strategy):
 
     def summary(self) -> None:
         """Nothing: the observer tells people what happens."""
+
+    def _requests(self) -> tuple[TrainRequest, TrainRequest]:
+        """What peers and the user are asked in this round."""
+        return train_requests(
+            self._study,
+            self._arm,
+            self._algorithm,
+            self.state,
+            scaling=self._scaling,
+            run=self._folder.run,
+        )
+
+    def _message(self, content: RecordDict, node_id: int) -> Message:
+        deadline = self._study.federation.round_deadline_seconds
+        group = f"{self._arm}/{self.state.round + 1}"
+        return Message(content, node_id, wire.TRAIN, ttl=deadline, group_id=group)
+
+    def _take_in(self, replies: Iterable[Message]) -> None:
+        user = self._study.user
+        for reply in replies:
+            name = self._nodes[reply.metadata.src_node_id]
+            answer, seconds, metrics = self._screen(name, reply)
+            self._received[name] = (seconds, reply.__dict__.get(RECEIVED_BYTES, 0))
+            if name == user:
+                self._metrics = metrics
+                self._user_left = (
+                    reply.has_error() and reply.error.code == ErrorCode.NODE_UNAVAILABLE
+                )
+            del reply  # what is used of it is in the answer
+            self._answers[name] = self._stored(answer)
+            del answer
+
+    def _ask_user_again(self, grid: LinkGrid) -> Iterable[Message]:
+        """Its line broke in the middle of the round: the round is not lost if it comes back."""
+        self._wait_for_user(grid)
+        user = self._study.user
+        if (member := self._roster.members.get(user)) is None:
+            return ()
+        self._nodes[member.node_id] = user
+        message = self._message(wire.encode_train(self._requests()[1]), member.node_id)
+        seconds = self._study.federation.round_deadline_seconds
+        self._answers[user] = Absence(f"did not answer within {seconds:g} s")
+        return grid.send_and_receive([message], timeout=seconds)
 
     def _wait_for_user(self, grid: LinkGrid) -> None:
         """A round without the user's own update is lost, so give its site time to come back."""
