@@ -123,7 +123,8 @@ class Fleet(FleetServicer):
         self, request: PushObjectRequest, context: grpc.ServicerContext
     ) -> PushObjectResponse:
         """One object of a reply arrives."""
-        if not self._desk.allowance.spend(request.node.node_id, len(request.object_content)):
+        # The size of all: reading the content, if only for its length, makes a copy of it.
+        if not self._desk.allowance.spend(request.node.node_id, request.ByteSize()):
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "more than any reply can need")
         response = super().PushObject(request, context)
         if response.stored:
