@@ -9,20 +9,22 @@ import contextlib
 import ctypes
 import os
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _LARGEST_MMAP_THRESHOLD = 32 * 2**20  # glibc accepts no more
 _SMALL = 2**18
+_FEW_ARENAS = 2  # what one thread has freed, another can use
 
 
 def keep_freed_memory() -> None:
     """For speed. Call once, before torch allocates. Without glibc nothing happens."""
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch: large pages for large tensors
+    _set(_M_ARENA_MAX, _FEW_ARENAS)
     _set(_M_TRIM_THRESHOLD, 2**31 - 1)
     _set(_M_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD)
 
 
 def return_freed_memory() -> None:
-    """For space: hand back what is freed from now on. It undoes `keep_freed_memory`."""
+    """For space: hand back what is freed from now on, whatever `keep_freed_memory` said."""
     _set(_M_TRIM_THRESHOLD, _SMALL)
     _set(_M_MMAP_THRESHOLD, _SMALL)
 
