@@ -155,7 +155,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--sites", type=_count, default=4)
     parser.add_argument("--large-dim", type=_count, default=LARGE_DIM, help="float32 parameters")
     parser.add_argument(
-        "--large-rounds", type=_count, default=5, help="of the large model; 0 leaves it out"
+        "--large-rounds", type=_count, default=12, help="of the large model; 0 leaves it out"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result as JSON")
     parser.add_argument("--skip-stock", action="store_true", help="stock Flower takes minutes")
