@@ -105,6 +105,7 @@ class FleetConnection:
         )
         self._stub = FleetStub(self._channel)
         self._node: Node | None = None
+        self._confirmation: Any = None
         self.key_expires: datetime | None = None  # known once signed in, where keys are enrolled
 
     def __enter__(self) -> Self:
@@ -200,8 +201,11 @@ class FleetConnection:
         confirmation = ConfirmMessageReceivedRequest(
             node=self._node, run_id=run_id, message_object_id=root
         )
-        # Nobody waits for the answer: it only lets the coordinator free the objects sooner.
-        self._stub.ConfirmMessageReceived.future(confirmation, timeout=CALL_SECONDS)
+        # Nobody waits for the answer: it only lets the coordinator free the objects sooner. It is
+        # held on to because gRPC cancels a call that is let go of.
+        self._confirmation = self._stub.ConfirmMessageReceived.future(
+            confirmation, timeout=CALL_SECONDS
+        )
         try:
             message = inflate(root, contents)
         except Exception as problem:  # noqa: BLE001 - a request that is nonsense must not end a site

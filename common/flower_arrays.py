@@ -9,6 +9,7 @@ private names.
 import hashlib
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from torch import Tensor
 INLINE_BYTES = 64 * 2**10  # a message up to here travels inside its call, a larger one as objects
 RAW_FLOAT32 = "erosion.float32.le"  # the serialisation's name: little-endian values, no header
 _CHUNKS, _PARTS = "_chunks", "_erosion_parts"
+_CHUNK = b"ArrayChunk "  # how a chunk's content begins
 RECEIVED_BYTES = "_erosion_received_bytes"  # where a reply notes how large it came
 
 
@@ -81,23 +83,49 @@ def to_record(arrays: Mapping[str, Array]) -> ArrayRecord:
     return record
 
 
-def inflate(root: str, contents: dict[str, bytes]) -> InflatableObject:
+class StoredChunk(ArrayChunk):
+    """A chunk that lies in a file, whole as an object, and is read each time that it is used."""
+
+    def __init__(self, path: Path) -> None:
+        with path.open("rb") as file:
+            head = file.read(64)
+        self._path, self._start = path, head.index(b"\0") + 1
+        self.num_bytes = path.stat().st_size - self._start
+
+    @property
+    def data(self) -> memoryview:  # type: ignore[override]
+        """The values, read now."""
+        return memoryview(self._path.read_bytes())[self._start :]
+
+
+def inflate(root: str, contents: Mapping[str, bytes | Path]) -> InflatableObject:
     """The object named `root`; arrays in it keep views of `contents` until `to_tensor` reads them.
 
-    Raises what Flower raises for contents that do not fit together: treat any exception alike.
+    A content may be a file that holds it; a chunk's file is read by `to_tensor`. Raises what Flower
+    raises for contents that do not fit together: treat any exception alike.
     """
     objects: dict[str, InflatableObject] = {}
+    read: dict[str, bytes] = {}
     for name, content in contents.items():
-        if content.startswith(b"ArrayChunk "):
-            body = content.index(b"\0") + 1
-            objects[name] = ArrayChunk(memoryview(content)[body:])
-    for name, content in contents.items():
+        if isinstance(content, Path) and _begins(content, _CHUNK):
+            objects[name] = StoredChunk(content)
+            continue
+        read[name] = content.read_bytes() if isinstance(content, Path) else content
+        if read[name].startswith(_CHUNK):
+            body = read[name].index(b"\0") + 1
+            objects[name] = ArrayChunk(memoryview(read[name])[body:])
+    for name, content in read.items():
         if content.startswith(b"Array "):
             objects[name] = _array(content, objects)
-    for name, content in contents.items():
+    for name, content in read.items():
         if content.startswith(b"ArrayRecord "):
             objects[name] = to_record(_arrays(content, objects))
-    return inflate_object_from_contents(root, contents, keep_object_contents=True, objects=objects)
+    return inflate_object_from_contents(root, read, keep_object_contents=True, objects=objects)
+
+
+def _begins(path: Path, start: bytes) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(start)) == start
 
 
 def _array(content: bytes, objects: Mapping[str, InflatableObject]) -> Array:
@@ -105,7 +133,7 @@ def _array(content: bytes, objects: Mapping[str, InflatableObject]) -> Array:
     body: dict[str, Any] = json.loads(content[content.index(b"\0") + 1 :])
     chunks = [objects[children[index]] for index in body["arraychunk_ids"]]
     array = Array(dtype=body["dtype"], shape=tuple(body["shape"]), stype=body["stype"], data=b"")
-    array.__dict__[_PARTS] = [chunk.data for chunk in chunks if isinstance(chunk, ArrayChunk)]
+    array.__dict__[_PARTS] = [chunk for chunk in chunks if isinstance(chunk, ArrayChunk)]
     return array
 
 
@@ -119,8 +147,8 @@ def to_tensor(array: Array) -> Tensor:
     """The values of an array, float32 in the array's shape. Raises ValueError."""
     if array.stype != RAW_FLOAT32 or array.dtype != "float32":
         raise ValueError(f"{array.dtype} in {array.stype}, expected float32 in {RAW_FLOAT32}")
-    parts: list[memoryview] = [memoryview(array.data)] if array.data else _parts(array)
-    num_bytes = sum(map(len, parts))
+    parts = [ArrayChunk(memoryview(array.data))] if array.data else _parts(array)
+    num_bytes = sum(map(_num_bytes, parts))
     if any(size < 0 for size in array.shape) or num_bytes != 4 * int(
         np.prod(array.shape, dtype=np.float64)
     ):
@@ -129,14 +157,19 @@ def to_tensor(array: Array) -> Tensor:
     raw = values.data.cast("B")
     start = 0
     for part in parts:
-        raw[start : start + len(part)] = part
-        start += len(part)
+        data = part.data
+        raw[start : start + len(data)] = data
+        start += len(data)
     return torch.from_numpy(values.astype(np.float32, copy=False).reshape(array.shape))
 
 
-def _parts(array: Array) -> list[memoryview]:
+def _num_bytes(chunk: ArrayChunk) -> int:
+    return chunk.num_bytes if isinstance(chunk, StoredChunk) else len(chunk.data)
+
+
+def _parts(array: Array) -> list[ArrayChunk]:
     """Of an array that travels in chunks: as it came, or as it is about to be sent."""
     if _PARTS in array.__dict__:
-        parts: list[memoryview] = array.__dict__[_PARTS]
+        parts: list[ArrayChunk] = array.__dict__[_PARTS]
         return parts
-    return [chunk.data for _, chunk in array.__dict__.get(_CHUNKS) or ()]
+    return [chunk for _, chunk in array.__dict__.get(_CHUNKS) or ()]

@@ -224,11 +224,12 @@ class Coordinator:
                 self._link.grid.wait_for_news(min(1.0, left))
                 continue
             message = Message(content, member.node_id, wire.EVALUATE, ttl=left)
-            replies = list(self._link.grid.send_and_receive([message], timeout=left))
-            if replies and not replies[0].has_error():
-                return wire.decode_evaluate_result(replies[0].content)
-            problem = (replies[0].error.reason or "") if replies else "it did not answer"
-            if replies and problem.startswith(f"{user}: "):
+            problem = "it did not answer"
+            for reply in self._link.grid.send_and_receive([message], timeout=left):
+                if not reply.has_error():
+                    return wire.decode_evaluate_result(reply.content)
+                problem = reply.error.reason or ""
+            if problem.startswith(f"{user}: "):
                 break  # it answered that it cannot; asking again would not help
         raise RunError(
             f"The final figures are missing: the user's site {user!r} did not give them"

@@ -43,6 +43,11 @@ class Desk:
         with self.lock:
             return self._sessions.get(node_id, 0)
 
+    def num_sites(self) -> int:
+        """How many nodes have signed in at some time."""
+        with self.lock:
+            return len(self._sessions)
+
     def begin_session(self, node_id: int) -> None:
         """The node signed in, or its session was ended."""
         with self.lock:
@@ -84,14 +89,13 @@ class Desk:
         with self.lock:
             self._announced[request_id] = _Announced(reply, set(missing))
 
-    def object_came(self, object_id: str) -> None:
-        """Ring for the strategy's thread if a reply is whole now. Replies may share an object."""
+    def object_came(self, object_id: str) -> bool:
+        """Whether it made a reply whole. Replies may share an object."""
         with self.lock:
-            for reply in self._announced.values():
-                if object_id in reply.missing:
-                    reply.missing.discard(object_id)
-                    if not reply.missing:
-                        self.news.set()
+            waited = [r.missing for r in self._announced.values() if object_id in r.missing]
+            for missing in waited:
+                missing.discard(object_id)
+        return not all(waited)
 
     def deliver(self, request_id: str, reply: Message) -> None:
         """A reply has come, whole."""

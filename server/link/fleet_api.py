@@ -15,7 +15,12 @@ from flwr.proto.fleet_pb2 import (
     PushMessagesRequest,
     PushMessagesResponse,
 )
-from flwr.proto.message_pb2 import PushObjectRequest, PushObjectResponse
+from flwr.proto.message_pb2 import (
+    ConfirmMessageReceivedRequest,
+    ConfirmMessageReceivedResponse,
+    PushObjectRequest,
+    PushObjectResponse,
+)
 from flwr.server.superlink.fleet.grpc_rere.fleet_servicer import FleetServicer
 from flwr.server.superlink.linkstate import LinkStateFactory
 from flwr.supercore.object_store import ObjectStoreFactory
@@ -24,6 +29,7 @@ from common.door import Reason
 from common.flower_arrays import RECEIVED_BYTES
 from server.door_words import refuse
 from server.link.desk import Desk
+from server.link.turnstile import Turnstile
 from server.reply_tree import problem_with
 
 LONGEST_WAIT_SECONDS = 15.0  # of an unanswered PullMessages; below common proxies' idle limits
@@ -39,9 +45,11 @@ class Fleet(FleetServicer):
         desk: Desk,
         *,
         enrolled_only: bool,
+        turnstile: Turnstile | None,
     ) -> None:
+        """`turnstile`: for transfers of many objects; None: they all go at once."""
         super().__init__(states, stores, enrolled_only)
-        self._desk = desk
+        self._desk, self._turnstile = desk, turnstile
 
     def ActivateNode(  # noqa: N802
         self, request: ActivateNodeRequest, context: grpc.ServicerContext
@@ -87,6 +95,8 @@ class Fleet(FleetServicer):
             left = deadline - time.monotonic()
             ended = self._desk.session(node_id) != session  # it signed in anew, or was shown out
             if response.messages_list or left <= 0 or ended:
+                if any(tree.children for tree in response.message_object_trees):
+                    self._await_turn(node_id)
                 answered.set()
                 return response
             bell.wait(left)
@@ -117,6 +127,8 @@ class Fleet(FleetServicer):
             request_id = envelope.metadata.reply_to_message_id
             self._desk.announce(request_id, reply, response.objects_to_push)
         self._desk.news.set()
+        if response.objects_to_push:
+            self._await_turn(request.node.node_id)
         return response
 
     def PushObject(  # noqa: N802
@@ -127,6 +139,23 @@ class Fleet(FleetServicer):
         if not self._desk.allowance.spend(request.node.node_id, request.ByteSize()):
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "more than any reply can need")
         response = super().PushObject(request, context)
-        if response.stored:
-            self._desk.object_came(request.object_id)
+        if response.stored and self._desk.object_came(request.object_id):
+            self._end_turn(request.node.node_id)
+            self._desk.news.set()
         return response
+
+    def ConfirmMessageReceived(  # noqa: N802
+        self, request: ConfirmMessageReceivedRequest, context: grpc.ServicerContext
+    ) -> ConfirmMessageReceivedResponse:
+        """A site has all of a request."""
+        response = super().ConfirmMessageReceived(request, context)
+        self._end_turn(request.node.node_id)
+        return response
+
+    def _await_turn(self, node_id: int) -> None:
+        if self._turnstile is not None:
+            self._turnstile.enter(node_id)
+
+    def _end_turn(self, node_id: int) -> None:
+        if self._turnstile is not None:
+            self._turnstile.leave(node_id)

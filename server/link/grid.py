@@ -104,7 +104,10 @@ class LinkGrid(Grid):
         return pushed
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Complete replies to `message_ids`, and an error for each site that left."""
+        """Complete replies to `message_ids`, and an error for each site that left.
+
+        For small ones: a large one's files are gone when it is returned.
+        """
         return list(self._arrived(message_ids))
 
     def send_and_receive(
@@ -137,24 +140,29 @@ class LinkGrid(Grid):
             self.forget(waiting)
 
     def _arrived(self, message_ids: Iterable[str]) -> Iterator[Message]:
-        """Complete replies, each put together when it is taken; an error for a site that left."""
+        """Complete replies, each put together when it is taken; an error for a site that left.
+
+        A reply may read its values from files, which are there until the next one is asked for.
+        """
         sessions = self.sessions()  # before the replies: a site may answer and leave
         for request_id in message_ids:
             asked = self._asked.get(request_id)
             if asked is None:
                 continue
-            if (whole := self._desk.delivered(request_id)) is not None:
-                self.forget([request_id])
-                yield self._from(asked, whole)
+            if (reply := self._desk.delivered(request_id)) is not None:
+                reply = self._from(asked, reply)
             elif (tree := self._desk.whole(request_id)) is not None:
                 reply = self._inflate(asked, tree)
-                self.forget([request_id])
-                yield reply
-                del reply
             elif sessions.get(asked.metadata.dst_node_id) != self._asked_in[request_id]:
-                self.forget([request_id])
                 error = Error(ErrorCode.NODE_UNAVAILABLE, "the site left or lost its connection")
-                yield Message(error, reply_to=asked)
+                reply = Message(error, reply_to=asked)
+            else:
+                continue
+            try:
+                yield reply
+            finally:
+                del reply
+                self.forget([request_id])
         self._store.raise_problem()
 
     def wait_for_news(self, seconds: float) -> None:
@@ -176,9 +184,9 @@ class LinkGrid(Grid):
     def _inflate(self, asked: Message, tree: ObjectTree) -> Message:
         """The reply, or an error in its place if its objects make no sense."""
         names = {part.object_id for part in iterate_object_tree(tree)}
-        contents = {name: self._store.get(name) or b"" for name in names}
-        received_bytes = sum(map(len, contents.values()))
+        received_bytes = self._store.num_bytes(tree)
         try:
+            contents = {name: self._store.content(name) for name in names}
             reply = inflate(tree.object_id, contents)
             if not isinstance(reply, Message):
                 raise TypeError(f"a {type(reply).__name__} instead of a message")

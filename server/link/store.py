@@ -50,6 +50,13 @@ class SpoolingStore(InMemoryObjectStore):
         except FileNotFoundError:  # deleted by another thread
             return None
 
+    def content(self, object_id: str) -> bytes | Path:
+        """An object, or the file that holds it; empty where it is not here."""
+        with self.lock_store:
+            if self._folder is not None and object_id in self._sizes:
+                return self._folder / object_id
+            return super().get(object_id) or b""
+
     def delete(self, object_id: str) -> None:
         """Drop an object and those that only it refers to."""
         with self.lock_store:

@@ -25,6 +25,7 @@ from server.link.door import Door
 from server.link.fleet_api import Fleet
 from server.link.grid import LinkGrid
 from server.link.store import SpoolingStore
+from server.link.turnstile import Turnstile
 from server.serving_certificate import ServingCertificate
 
 MAX_RPC_BYTES = 64 * 2**20  # arrays travel in chunks of 5 MiB, so no honest call comes near
@@ -76,7 +77,13 @@ class Link:
                 ("grpc.http2.max_pings_without_data", 0),
             ],
         )
-        fleet = Fleet(states, stores, desk, enrolled_only=admission is not None)
+        fleet = Fleet(
+            states,
+            stores,
+            desk,
+            enrolled_only=admission is not None,
+            turnstile=Turnstile(desk.num_sites) if spool else None,
+        )
         add_FleetServicer_to_server(fleet, self._server)
         self._health = health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)

@@ -10,7 +10,7 @@ import torch
 from common import checkpoint
 from common.errors import RunError
 from experiments.simulator import simulate
-from server.link import Link
+from server.link import Link, turnstile
 from server.link.store import SpoolingStore
 from server.run_study import MEMORY_SHARE, need_disk
 from tests.e2e.federation import Federation, small_study
@@ -27,7 +27,12 @@ ARMS: dict[str, Any] = {
 LARGE: Mapping[str, Any] = {"name": "mlp", "hidden": [20_000]}  # 100,002 parameters
 
 
-def test_a_deployment_on_disk_and_a_simulation_end_with_the_same_parameters(tmp_path: Path) -> None:
+def test_a_deployment_on_disk_and_a_simulation_end_with_the_same_parameters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Whoever's transfer were not seen to end would keep the others waiting beyond the deadline.
+    monkeypatch.setattr(turnstile, "LONGEST_PACE_SECONDS", 600.0)
+    monkeypatch.setattr(turnstile, "LONGEST_WAIT_SECONDS", 6000.0)
     study = small_study(arms=ARMS, rounds=3, model=LARGE)
     spool = tmp_path / "spool"
     with Federation(study, tmp_path, Link("127.0.0.1:0", spool=spool)) as federation:
