@@ -35,12 +35,11 @@ from server.roster import Roster
 from server.run_folder import RunFolder
 from server.strategy import PersonalizedStrategy
 
+EVALUATE_SECONDS = 600.0  # bootstrap intervals of every arm, on a slow machine
+
 
 class UserDeclinedError(RunError):
     """The site of the hospital whom the model is for takes no part."""
-
-
-EVALUATE_SECONDS = 600.0  # bootstrap intervals of every arm, on a slow machine
 
 
 class Coordinator:

@@ -1,0 +1,49 @@
+"""A state comes back from its file as it went in, however its tensors lie in memory."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+from common import checkpoint
+from common.rounds import RunState
+
+VALUES = torch.arange(10.0)
+
+
+@pytest.mark.parametrize(
+    ("params", "kept"),
+    [
+        (VALUES[2:5], VALUES[2:5]),  # the same memory twice
+        (VALUES[::2], (VALUES[1:3], torch.zeros(0), torch.zeros(0))),
+        (VALUES, VALUES.expand(2, 10)),
+    ],
+)
+def test_views_and_shared_tensors(tmp_path: Path, params: torch.Tensor, kept: Any) -> None:
+    state = RunState(round=3, params=params, algorithm_state=kept)
+    checkpoint.save(tmp_path / "state", state, arm="a", study_digest="d")
+    back = checkpoint.load(tmp_path / "state", state, arm="a", study_digest="d")
+    assert back.round == 3
+    torch.testing.assert_close(back.params, params)
+    torch.testing.assert_close(back.algorithm_state, kept)
+
+
+def test_a_file_that_cannot_be_written_is_an_os_error_and_the_old_one_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model"
+    checkpoint.save_model(path, VALUES)
+
+    def full(*_: object, **__: object) -> None:
+        raise safetensors.SafetensorError(
+            "Error while serializing: I/O error: No space left on device (os error 28)"
+        )
+
+    monkeypatch.setattr(safetensors.torch, "save_file", full)
+    with pytest.raises(OSError, match="No space left on device") as problem:
+        checkpoint.save_model(path, VALUES + 1)
+    assert problem.value.filename == str(path)
+    assert torch.equal(checkpoint.load_model(path), VALUES)
+    assert [file.name for file in tmp_path.iterdir()] == ["model"]
