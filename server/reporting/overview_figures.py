@@ -1,5 +1,7 @@
 """The overview's picture: every hospital's log loss by each arm."""
 
+from math import ceil
+
 from matplotlib.figure import Figure
 
 from server.overview import Overview
@@ -15,7 +17,9 @@ from server.reporting.chart import (
 )
 
 WIDTH = 9.0  # inches; the SVG scales with the page
-ROW_HEIGHT, MARGINS = 0.34, 0.95  # inches: a hospital's row; the axis below and the legend above
+ROW_HEIGHT, LEGEND_HEIGHT = 0.34, 0.2  # inches: a hospital's row, a row of the legend
+BOTTOM, TOP = 0.52, 0.25  # inches: the axis below, and what is left beside the legend above
+LEGEND_COLUMNS = 5
 LETTER = 0.075  # inches
 SHIFT = 0.4  # of a row, from the first arm's mark to the last one's
 MARKERS = ("o", "s", "D", "^", "v", "P", "X")
@@ -25,12 +29,18 @@ def log_loss_figure(overview: Overview) -> str:
     """One row for each hospital and one mark for each arm."""
     names = [shortened(printable(user), LONGEST_NAME) for user in overview.users]
     title = f"log loss of every arm for each hospital of {overview.study}"
-    height = MARGINS + ROW_HEIGHT * len(names)
+    above = TOP + LEGEND_HEIGHT * ceil(len(overview.arms) / LEGEND_COLUMNS)
+    height = BOTTOM + above + ROW_HEIGHT * len(names)
     left = 0.3 + LETTER * max(map(len, names))
     with drawing(title):
         figure = Figure(figsize=(WIDTH, height))
         axes = figure.add_axes(
-            (left / WIDTH, 0.52 / height, 1 - (left + 0.25) / WIDTH, 1 - MARGINS / height)
+            (
+                left / WIDTH,
+                BOTTOM / height,
+                1 - (left + 0.25) / WIDTH,
+                1 - (BOTTOM + above) / height,
+            )
         )
         rows = range(len(names))
         for row, line in zip(rows, overview.users.values(), strict=True):
@@ -53,5 +63,11 @@ def log_loss_figure(overview: Overview) -> str:
         axes.set_ylim(len(names) - 0.4, -0.6)  # the first hospital on top
         axes.set_xlabel("log loss (nats per patient); less is better", color=INK)
         plain_axes(axes, grid="x")
-        figure.legend(loc="upper left", ncols=5, frameon=False, labelcolor=INK, handletextpad=0.2)
+        figure.legend(
+            loc="upper left",
+            ncols=LEGEND_COLUMNS,
+            frameon=False,
+            labelcolor=INK,
+            handletextpad=0.2,
+        )
         return as_svg(figure, title)
