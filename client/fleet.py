@@ -121,7 +121,7 @@ class FleetConnection:
                 ),
                 timeout=CALL_SECONDS,
             )
-        except BaseException:
+        except BaseException:  # with a failed `__enter__`, `__exit__` is not called
             self._channel.close()
             raise
         self._node = Node(node_id=reply.node_id)

@@ -56,7 +56,7 @@ class Outbox:
             raise SiteError(
                 f"Another program writes to {self.path}: this site runs already. Stop it first."
             ) from None
-        except BaseException:
+        except BaseException:  # nobody else has the file yet
             self._file.close()
             raise
 

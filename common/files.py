@@ -24,7 +24,7 @@ def replacing(path: Path, *, mode: int = 0o644) -> Iterator[Path]:
             os.fsync(file.fileno())
         temporary.chmod(mode)
         temporary.replace(path)
-    except BaseException:
+    except BaseException:  # Ctrl-C, too, must leave no half-written file
         temporary.unlink(missing_ok=True)
         raise
 

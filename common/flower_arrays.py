@@ -8,6 +8,7 @@ private names.
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -98,11 +99,15 @@ class StoredChunk(ArrayChunk):
         return memoryview(self._path.read_bytes())[self._start :]
 
 
-def inflate(root: str, contents: Mapping[str, bytes | Path]) -> InflatableObject:
+def inflate(
+    root: str, contents: Mapping[str, bytes | Path], *, most_bytes: float = math.inf
+) -> InflatableObject:
     """The object named `root`; arrays in it keep views of `contents` until `to_tensor` reads them.
 
-    A content may be a file that holds it; a chunk's file is read by `to_tensor`. Raises what Flower
-    raises for contents that do not fit together: treat any exception alike.
+    A content may be a file that holds it; a chunk's file is read by `to_tensor`. `most_bytes` is
+    for all arrays together: one may name a chunk many times, and be far larger than what came.
+    Raises OSError for a file, and what Flower raises for contents that do not fit together: treat
+    any other exception alike.
     """
     objects: dict[str, InflatableObject] = {}
     read: dict[str, bytes] = {}
@@ -117,9 +122,16 @@ def inflate(root: str, contents: Mapping[str, bytes | Path]) -> InflatableObject
     for name, content in read.items():
         if content.startswith(b"Array "):
             objects[name] = _array(content, objects)
+    num_bytes = 0
     for name, content in read.items():
         if content.startswith(b"ArrayRecord "):
-            objects[name] = to_record(_arrays(content, objects))
+            arrays = _arrays(content, objects)
+            num_bytes += sum(
+                _num_bytes(part) for array in arrays.values() for part in _parts(array)
+            )
+            objects[name] = to_record(arrays)
+    if num_bytes > most_bytes:
+        raise ValueError(f"arrays of {num_bytes} bytes, at most {most_bytes} are accepted")
     return inflate_object_from_contents(root, read, keep_object_contents=True, objects=objects)
 
 

@@ -20,6 +20,11 @@ SPARE_BYTES = 64 * 2**20  # what a reply may bring, however small the request wa
 TIMES_REQUEST = 16  # and beside it, for attachments and personal models, so often the request
 
 
+def most_reply_bytes(request_bytes: int) -> int:
+    """What an honest reply to a request of this size stays below."""
+    return SPARE_BYTES + TIMES_REQUEST * request_bytes
+
+
 class Allowance:
     """How many bytes of objects each site may still send; more would only fill the memory."""
 
@@ -28,11 +33,10 @@ class Allowance:
         self._lock = threading.Lock()
         self._left: dict[int, int] = {}
 
-    def grant(self, node_id: int, request_bytes: int) -> None:
-        """The node is asked with a request of this size."""
-        granted = SPARE_BYTES + TIMES_REQUEST * request_bytes
+    def grant(self, node_id: int, num_bytes: int) -> None:
+        """The node is asked, and may send so much in all."""
         with self._lock:
-            self._left[node_id] = max(self._left.get(node_id, 0), granted)
+            self._left[node_id] = max(self._left.get(node_id, 0), num_bytes)
 
     def spend(self, node_id: int, num_bytes: int) -> bool:
         """Whether the node may send these, too."""

@@ -48,7 +48,7 @@ def run_study(
     link.start()
     try:
         result = run_on(link, study, folder, observer)
-    except BaseException:
+    except BaseException:  # Ctrl-C, too, must close the port
         link.stop(completed=False)
         raise
     link.stop(completed=True)
@@ -85,7 +85,7 @@ def run_on(link: Link, study: Study, folder: RunFolder, observer: Observer) -> R
             " Every finished round is there. Mend that, then go on with `erosion server --resume"
             f" {folder.path}`."
         ) from problem
-    except BaseException as problem:
+    except BaseException as problem:  # Ctrl-C, too, is to be seen in the status
         status.failed(str(problem) or "interrupted")
         raise
     status.ended()

@@ -55,7 +55,7 @@ class Network:
                 _run("ip", "-n", space, "addr", "add", f"{SUBNET}.{number}/24", "dev", "cable")
                 _run("ip", "-n", space, "link", "set", "cable", "up")
                 _run("ip", "-n", hub, "link", "set", port, "master", "switch", "up")
-        except BaseException:
+        except BaseException:  # with a failed `__enter__`, nobody else would take it down
             self.__exit__(None, None, None)
             raise
         return self

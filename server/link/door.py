@@ -58,7 +58,7 @@ class Door(NodeAuthServerInterceptor):
             say(context)
             try:
                 return handler.unary_unary(request, context)
-            except Exception:
+            except Exception:  # how gRPC ends a call; it goes on its way
                 self._tell(context, public_key, site_time)
                 raise
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from flwr.app import Error, Message, RecordDict
 from flwr.app.message.message import remove_content_from_message
@@ -24,8 +25,22 @@ from common.errors import LinkError
 from common.flower_arrays import RECEIVED_BYTES, inflate, travels_inline
 from server.link.desk import Desk
 from server.link.store import SpoolingStore
+from server.reply_tree import most_reply_bytes
 
 LONGEST_ROUND_SECONDS = 86_400.0  # where no timeout is given
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request that waits for its reply."""
+
+    envelope: Message  # without content, for error replies
+    session: int  # that the site was in
+    most_bytes: int  # of the reply
+
+    @property
+    def node_id(self) -> int:
+        return self.envelope.metadata.dst_node_id
 
 
 class LinkGrid(Grid):
@@ -34,8 +49,7 @@ class LinkGrid(Grid):
     def __init__(self, state: LinkState, store: SpoolingStore, desk: Desk) -> None:
         self._state, self._store, self._desk = state, store, desk
         self._run: Run | None = None
-        self._asked: dict[str, Message] = {}  # without content, for error replies
-        self._asked_in: dict[str, int] = {}  # request -> the session that the site was in
+        self._asked: dict[str, _Asked] = {}  # by request
 
     def set_run(self, run: Run) -> None:
         """Say which run the messages belong to."""
@@ -69,7 +83,7 @@ class LinkGrid(Grid):
 
     def unanswered(self) -> set[int]:
         """The sites that were asked and have not answered; for other threads to look at."""
-        return {message.metadata.dst_node_id for message in list(self._asked.values())}
+        return {asked.node_id for asked in list(self._asked.values())}
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Leave messages for sites; a site that is unknown gets none (its id is left out)."""
@@ -92,14 +106,15 @@ class LinkGrid(Grid):
                     for object_id, part in get_all_nested_objects(message).items():
                         if object_id in wanted:
                             self._store.put(object_id, part.deflate())
-                self._desk.allowance.grant(node_id, self._store.num_bytes(tree))
+                most_bytes = most_reply_bytes(self._store.num_bytes(tree))
+                self._desk.allowance.grant(node_id, most_bytes)
                 stored = message if inline else envelope
                 if self._state.store_message_ins(stored) is None:
                     self._store.delete(tree.object_id)
                     continue
                 pushed.append(tree.object_id)
-                self._asked[tree.object_id] = envelope
-                self._asked_in[tree.object_id] = self._desk.session(node_id)
+                session = self._desk.session(node_id)
+                self._asked[tree.object_id] = _Asked(envelope, session, most_bytes)
                 self._desk.bell(node_id).set()
         return pushed
 
@@ -153,9 +168,9 @@ class LinkGrid(Grid):
                 reply = self._from(asked, reply)
             elif (tree := self._desk.whole(request_id)) is not None:
                 reply = self._inflate(asked, tree)
-            elif sessions.get(asked.metadata.dst_node_id) != self._asked_in[request_id]:
+            elif sessions.get(asked.node_id) != asked.session:
                 error = Error(ErrorCode.NODE_UNAVAILABLE, "the site left or lost its connection")
-                reply = Message(error, reply_to=asked)
+                reply = Message(error, reply_to=asked.envelope)
             else:
                 continue
             try:
@@ -174,34 +189,35 @@ class LinkGrid(Grid):
         """Drop requests and whatever arrived or will arrive in reply to them."""
         for request_id in list(message_ids):
             self._asked.pop(request_id, None)
-            self._asked_in.pop(request_id, None)
             self._state.delete_messages({request_id})
             self._store.delete(request_id)
             self._desk.delivered(request_id)
             if (reply := self._desk.take(request_id)) is not None:
                 self._store.delete(reply.object_id)
 
-    def _inflate(self, asked: Message, tree: ObjectTree) -> Message:
+    def _inflate(self, asked: _Asked, tree: ObjectTree) -> Message:
         """The reply, or an error in its place if its objects make no sense."""
         names = {part.object_id for part in iterate_object_tree(tree)}
         received_bytes = self._store.num_bytes(tree)
         try:
             contents = {name: self._store.content(name) for name in names}
-            reply = inflate(tree.object_id, contents)
+            reply = inflate(tree.object_id, contents, most_bytes=asked.most_bytes)
             if not isinstance(reply, Message):
                 raise TypeError(f"a {type(reply).__name__} instead of a message")
+        except OSError:  # our own disk's fault
+            raise
         except Exception as problem:  # noqa: BLE001 - whatever a site sent, only that site pays
             reason = f"a reply that cannot be read ({type(problem).__name__})"
-            reply = Message(Error(ErrorCode.MESSAGE_UNAVAILABLE, reason), reply_to=asked)
+            reply = Message(Error(ErrorCode.MESSAGE_UNAVAILABLE, reason), reply_to=asked.envelope)
         reply.__dict__[RECEIVED_BYTES] = received_bytes
         return self._from(asked, reply)
 
     @staticmethod
-    def _from(asked: Message, reply: Message) -> Message:
+    def _from(asked: _Asked, reply: Message) -> Message:
         """The reply as the answer to `asked`, whatever its envelope claims.
 
         The sender was authenticated for this request, so the request says who it is.
         """
-        reply.metadata.__dict__["_reply_to_message_id"] = asked.metadata.message_id
-        reply.metadata.__dict__["_src_node_id"] = asked.metadata.dst_node_id
+        reply.metadata.__dict__["_reply_to_message_id"] = asked.envelope.metadata.message_id
+        reply.metadata.__dict__["_src_node_id"] = asked.node_id
         return reply

@@ -33,7 +33,7 @@ WORKERS = 512  # threads; each connected site holds one while it waits
 
 
 class Link:
-    """The SuperLink: `start` it, talk through `grid`, and `stop` it. Also a context manager."""
+    """The SuperLink: `start` it, talk through `grid`, and `stop` it."""
 
     def __init__(
         self,
@@ -93,7 +93,6 @@ class Link:
 
     def start(self) -> None:
         """Open the port and the run; raises LinkError where that cannot be done."""
-        self._make_spool()
         try:
             if self._certificate is None:
                 port = self._server.add_insecure_port(self._asked_address)
@@ -107,6 +106,7 @@ class Link:
                 " or give another address with --address HOST:PORT."
             ) from None
         self.address = f"{self._asked_address.rpartition(':')[0]}:{port}"
+        self._make_spool()
         self._server.start()
         run_id = self._state.create_run(
             fab_id="erosion",

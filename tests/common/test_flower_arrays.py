@@ -86,3 +86,15 @@ def test_small_messages_travel_with_their_call_and_large_ones_as_objects() -> No
 def test_an_array_that_lies_about_itself_is_refused(array: Array, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         to_tensor(array)
+
+
+def test_an_array_may_repeat_a_chunk_but_not_without_end() -> None:
+    values = torch.zeros(3 * FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE // 4)  # one chunk, three times
+    record = RecordDict({"arrays": to_record({"update": to_array(values)})})
+    contents = contents_of(record)
+    assert sum(map(len, contents.values())) < 2 * FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
+    num_bytes = 4 * len(values)
+    received = inflate(record.object_id, contents, most_bytes=num_bytes)
+    assert isinstance(received, RecordDict)
+    with pytest.raises(ValueError, match=f"arrays of {num_bytes} bytes"):
+        inflate(record.object_id, contents, most_bytes=num_bytes - 1)

@@ -10,7 +10,7 @@ from flwr.proto.message_pb2 import Message as MessageProto
 from flwr.proto.message_pb2 import ObjectTree
 
 from server import reply_tree
-from server.reply_tree import Allowance, problem_with
+from server.reply_tree import Allowance, most_reply_bytes, problem_with
 
 
 def tree(name: str, *children: ObjectTree) -> ObjectTree:
@@ -66,9 +66,9 @@ def test_a_site_that_was_not_asked_may_send_nothing() -> None:
 
 def test_a_site_may_send_in_proportion_to_what_it_was_asked_with() -> None:
     allowance = Allowance()
-    allowance.grant(1, 100)
+    allowance.grant(1, most_reply_bytes(100))
     assert allowance.spend(1, reply_tree.SPARE_BYTES)
     assert allowance.spend(1, reply_tree.TIMES_REQUEST * 100)
     assert not allowance.spend(1, 1)
-    allowance.grant(1, 100)
+    allowance.grant(1, most_reply_bytes(100))
     assert allowance.spend(1, 1)
