@@ -2,6 +2,7 @@
 
 import time
 
+from experiments.faults.program import Program
 from experiments.faults.row import Observation, Row
 from experiments.faults.stage import DEADLINE_SECONDS, Stage
 
@@ -32,12 +33,7 @@ def killed_while_training(stage: Stage) -> Row:
     stage.wait(lambda: len(stage.rounds) > num_rounds)
     time.sleep(0.1)  # the next round trains now
     seen = Observation(stage, "site killed while training", SITE)
-    bob.kill()
-    time.sleep(RESTART_SECONDS)
-    seen.mended()
-    stage.site(SITE)
-    seen.wait_until_back()
-    return seen.row()
+    return _killed_and_restarted(stage, seen, bob)
 
 
 def killed_while_uploading(stage: Stage) -> Row:
@@ -52,12 +48,7 @@ def killed_while_uploading(stage: Stage) -> Row:
     stage.wait(lambda: num_sent() > before)
     time.sleep(0.5)  # it is written down before it leaves, and takes longer than this to leave
     seen = Observation(stage, "site killed while uploading", SITE)
-    bob.kill()
-    time.sleep(RESTART_SECONDS)
-    seen.mended()
-    stage.site(SITE)
-    seen.wait_until_back()
-    return seen.row()
+    return _killed_and_restarted(stage, seen, bob)
 
 
 def frozen(stage: Stage) -> Row:
@@ -112,9 +103,14 @@ def user_killed(stage: Stage) -> Row:
     """The user's own site, without which no round counts, is killed in a round."""
     alice = stage.begin()["alice"]
     seen = Observation(stage, "the user's own site killed while training", "alice")
-    alice.kill()
+    return _killed_and_restarted(stage, seen, alice)
+
+
+def _killed_and_restarted(stage: Stage, seen: Observation, program: Program) -> Row:
+    """As by a supervisor such as systemd, which starts it again after a moment."""
+    program.kill()
     time.sleep(RESTART_SECONDS)
     seen.mended()
-    stage.site("alice")
+    stage.site(program.name)
     seen.wait_until_back()
     return seen.row()

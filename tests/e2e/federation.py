@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import pytest
+import torch
 
 from client.hospital import Hospital
 from client.site_file import load_site
+from common import checkpoint
 from common.errors import ErosionError
 from common.rounds import RoundRecord
 from common.study import Study
+from experiments.simulator import Simulation, simulate
 from server.link import Link
 from server.overview import Overview
 from server.result import Result
@@ -188,6 +192,20 @@ class Federation:
     def hospital(self, name: str) -> Hospital:
         """The same hospital in this process, for a simulation."""
         return Hospital(load_site(self.site_file(name)))
+
+    def compare_with_simulation(self) -> Simulation:
+        """Hold every arm's parameters, weights and figures to those of a simulation."""
+        assert isinstance(self.result, Result)
+        study = self.study
+        simulated = simulate(study, {name: self.hospital(name) for name in study.hospitals})
+        assert list(self.result.arms) == list(simulated.finals)
+        for arm, final in simulated.finals.items():
+            path = self.run_folder.checkpoint(arm)
+            deployed = checkpoint.load(path, final, arm=arm, study_digest=study.digest)
+            torch.testing.assert_close(deployed.params, final.params, rtol=1e-6, atol=1e-7)
+            assert deployed.weights == pytest.approx(final.weights)
+            assert self.result.arms[arm].metrics == simulated.evaluation.arms[arm]
+        return simulated
 
     def _wait(self, seconds: float) -> None:
         self._thread.join(seconds)

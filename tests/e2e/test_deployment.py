@@ -5,13 +5,10 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 from flwr.server.superlink.fleet.grpc_rere.fleet_servicer import FleetServicer
 from flwr.supercore.fab import Fab
 
-from common import checkpoint
 from common.errors import RunError
-from experiments.simulator import simulate
 from server.journal import read_journal
 from tests.e2e import programs
 from tests.e2e.federation import Federation, small_study
@@ -23,17 +20,8 @@ def test_a_deployment_and_a_simulation_end_with_the_same_parameters(tmp_path: Pa
             federation.start_site(name)
         federation.start()
         result = federation.finish()
-
-        study = federation.study
-        simulated = simulate(study, {name: federation.hospital(name) for name in study.hospitals})
         assert set(result.arms) == {"weight_erosion", "fedavg", "local"}
-        for arm, final in simulated.finals.items():
-            deployed = checkpoint.load(
-                federation.run_folder.checkpoint(arm), final, arm=arm, study_digest=study.digest
-            )
-            torch.testing.assert_close(deployed.params, final.params, rtol=1e-6, atol=1e-7)
-            assert deployed.weights == pytest.approx(final.weights)
-            assert result.arms[arm].metrics == simulated.evaluation.arms[arm]
+        federation.compare_with_simulation()
 
 
 def test_every_round_is_in_the_journal_with_distances_weights_and_bytes(tmp_path: Path) -> None:
