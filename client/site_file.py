@@ -6,10 +6,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from common.errors import SiteError
-from common.names import Name
-from common.settings import Settings, read_toml, validate
-from common.study import canonical
+from erosion.common.errors import SiteError
+from erosion.common.settings.base import Settings, read_toml, validate
+from erosion.common.settings.names import Name
+from erosion.common.study.study import canonical
 
 Canonical = Annotated[str, BeforeValidator(canonical)]
 
@@ -63,7 +63,7 @@ class DataSource(Settings):
         return self.columns.get(column, column)
 
 
-class Coordinator(Settings):
+class CoordinatorAddress(Settings):
     """The other end of the line."""
 
     address: Annotated[str, AfterValidator(_checked_address)]  # host:port
@@ -107,7 +107,7 @@ class Site(Settings):
 
     name: Name
     data: DataSource
-    coordinator: Coordinator
+    coordinator: CoordinatorAddress
     limits: Limits = Limits()
     records: Path = Path("records")  # folder for the log of what was sent, and the status
     compute: Compute = Compute()

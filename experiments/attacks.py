@@ -12,13 +12,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from client.hospital import Hospital
-from client.site_file import Site
-from common.errors import Refusal
-from common.learning.local_sgd import round_generator
-from common.local_work import Tensors
-from common.messages import TrainRequest, TrainResult
-from common.study import Study, TabularTask, canonical
+from erosion.client.site_file import Site
+from erosion.client.training.hospital import Hospital
+from erosion.common.errors import Refusal
+from erosion.common.learning.local_sgd import round_generator
+from erosion.common.learning.local_work import Tensors
+from erosion.common.protocol.messages import TrainRequest, TrainResult
+from erosion.common.study.study import Study, TabularTask, canonical
 
 DEVIATIONS = 1.5  # z of "a little is enough"
 TIMES = 10.0  # how much longer than honest ones scaled updates and Gaussian noise are

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import tomli_w
 
-from common.errors import ErosionError, StudyError
-from common.study import load_study
-from experiments.sources import make_hospitals
-from experiments.testbed import study_path
-from server.enrolment import enrol_site, init_federation
-from server.federation_folder import FederationFolder, Place
+from erosion.common.errors import ErosionError, StudyError
+from erosion.common.study.study import load_study
+from erosion.experiments.sources import make_hospitals
+from erosion.experiments.testbed import study_path
+from erosion.server.enrolment.enrolment import enrol_site, init_federation
+from erosion.server.enrolment.federation_folder import Address, FederationFolder
 
 USER = 10001  # of the image
 SITE_TEMPLATE = 'path = "patients.csv"'
@@ -42,7 +42,7 @@ def set_up(
     shutil.copy(study_file, federation / "study.toml")
     folder = FederationFolder(federation / "enrolment")
     if not folder.place.exists():
-        init_federation(folder, Place(hosts=(coordinator,), port=9092))
+        init_federation(folder, Address(hosts=(coordinator,), port=9092))
         hospitals = make_hospitals(study, federation / "made", data_dir)
         for name, volume in zip(order, volumes, strict=False):
             enrol_site(folder, name)

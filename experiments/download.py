@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import pooch
 
-from common.errors import ErosionError, LinkError, SiteError
+from erosion.common.errors import ErosionError, LinkError, SiteError
 
 TIMEOUT_SECONDS = 30.0  # without a byte from the server
 

@@ -17,17 +17,17 @@ from pathlib import Path
 
 from rich.console import Console
 
-from client.hospital import Hospital
-from client.site_file import Coordinator, DataSource, Site
-from common.files import write_atomically
-from common.study import EVERY_USER, Study, load_study
-from experiments.simulator import Simulation, simulate
-from experiments.sources import HospitalFiles, make_hospitals
-from experiments.testbed import study_path
-from server.ledger import contributions
-from server.overview import Overview, UserResult, mean_weights, overview
-from server.reporting.overview_page import write_overview
-from server.terminal.overview_table import print_overview
+from erosion.client.site_file import CoordinatorAddress, DataSource, Site
+from erosion.client.training.hospital import Hospital
+from erosion.common.study.study import EVERY_USER, Study, load_study
+from erosion.common.support.files import write_atomically
+from erosion.experiments.simulator import Simulation, simulate
+from erosion.experiments.sources import HospitalFiles, make_hospitals
+from erosion.experiments.testbed import study_path
+from erosion.server.output.report.overview_page import write_overview
+from erosion.server.output.terminal.overview_table import print_overview
+from erosion.server.run.ledger import contributions
+from erosion.server.run.overview import Overview, UserResult, mean_weights, overview
 
 
 def for_every_user(study: Study, hospitals: Mapping[str, Hospital]) -> dict[str, Simulation]:
@@ -58,7 +58,7 @@ def site_of(name: str, files: HospitalFiles) -> Site:
     return Site(
         name=name,
         data=DataSource(path=files.data, columns=dict(files.columns)),
-        coordinator=Coordinator(address="127.0.0.1:1"),
+        coordinator=CoordinatorAddress(address="127.0.0.1:1"),
     )
 
 

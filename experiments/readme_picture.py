@@ -7,11 +7,11 @@ import argparse
 import re
 from pathlib import Path
 
-from common.files import write_atomically
-from server.reporting.figures import weight_figure
-from server.reporting.run_data import read_run
-from server.reporting.style import STYLE
-from server.run_folder import RunFolder
+from erosion.common.support.files import write_atomically
+from erosion.server.output.report.figures import weight_figure
+from erosion.server.output.report.run_data import read_run
+from erosion.server.output.report.style import STYLE
+from erosion.server.run.run_folder import RunFolder
 
 
 def picture(run_folder: Path) -> str:

@@ -18,12 +18,12 @@ from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
 
-from common.files import write_atomically
-from experiments.benchmarks.report_line import command_line
-from experiments.robustness_cells import ATTACKERS, complete, read_cells
-from experiments.robustness_summary import Summary, summarise
-from experiments.robustness_table import page
-from server import provenance
+from erosion.common.support.files import write_atomically
+from erosion.experiments.benchmarks.report_line import command_line
+from erosion.experiments.robustness_cells import ATTACKERS, complete, read_cells
+from erosion.experiments.robustness_summary import Summary, summarise
+from erosion.experiments.robustness_table import page
+from erosion.server.run import provenance
 
 RESULTS = Path(__file__).parent / "results"
 

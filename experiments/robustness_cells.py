@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from client.hospital import Hospital
-from common.algorithms import REGISTRY
-from common.errors import StudyError
-from common.rounds import HospitalRecord
-from common.settings import validate
-from common.study import Study, load_study
-from experiments.attacks import (
+from erosion.client.training.hospital import Hospital
+from erosion.common.algorithms import REGISTRY
+from erosion.common.errors import StudyError
+from erosion.common.rounds.one_round import HospitalRecord
+from erosion.common.settings.base import validate
+from erosion.common.study.study import Study, load_study
+from erosion.experiments.attacks import (
     ATTACKS,
     CLAIM,
     Attack,
@@ -22,11 +22,11 @@ from experiments.attacks import (
     Wire,
     flip_labels,
 )
-from experiments.every_user import site_of
-from experiments.simulator import simulate
-from experiments.sources import HospitalFiles, make_hospitals
-from experiments.testbed import study_path
-from server import provenance
+from erosion.experiments.every_user import site_of
+from erosion.experiments.simulator import simulate
+from erosion.experiments.sources import HospitalFiles, make_hospitals
+from erosion.experiments.testbed import study_path
+from erosion.server.run import provenance
 
 ATTACKERS = {"breast-cancer": "miscoded", "heart-disease": "hungary"}
 BORN_FLIPPED = {"miscoded"}  # whose labels the testbed writes the wrong way round

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
-from experiments.attacks import ABSENT, NO_ATTACK
-from experiments.robustness_cells import ATTACKERS, Cell, keys, one_arm_study
+from erosion.experiments.attacks import ABSENT, NO_ATTACK
+from erosion.experiments.robustness_cells import ATTACKERS, Cell, keys, one_arm_study
 
 ALONE = "local"  # the method that hears nobody
 CLEAR = 3.0  # a difference of so many standard errors is called clear

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from common.algorithms import REGISTRY
-from experiments.attacks import ATTACKS, NO_ATTACK
-from experiments.robustness_cells import CLAIM_ONLY
-from experiments.robustness_summary import ALONE, CLEAR, NOTABLE, Mean, Row, Summary, Zero
+from erosion.common.algorithms import REGISTRY
+from erosion.experiments.attacks import ATTACKS, NO_ATTACK
+from erosion.experiments.robustness_cells import CLAIM_ONLY
+from erosion.experiments.robustness_summary import ALONE, CLEAR, NOTABLE, Mean, Row, Summary, Zero
 
 ERODING = "weight_erosion"
 

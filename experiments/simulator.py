@@ -5,16 +5,16 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from client.hospital import Hospital
-from common import rounds
-from common.choosing import Choice, choose, chosen
-from common.errors import ErosionError, StudyError
-from common.learning.models import build_model, flat_parameters
-from common.messages import EvaluateReply, Scaling
-from common.rounds import Absence, Answer, RoundRecord, RunState
-from common.scaling import pool
-from common.screening import screen
-from common.study import Study
+from erosion.client.training.hospital import Hospital
+from erosion.common.errors import ErosionError, StudyError
+from erosion.common.learning.models import build_model, flat_parameters
+from erosion.common.protocol.messages import EvaluateReply, Scaling
+from erosion.common.protocol.scaling import pool
+from erosion.common.rounds import one_round
+from erosion.common.rounds.model_selection import SelectedSettings, choose, chosen
+from erosion.common.rounds.one_round import Absence, Answer, RoundRecord, RunState
+from erosion.common.rounds.screening import screen
+from erosion.common.study.study import Study
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Simulation:
     records: Mapping[str, list[RoundRecord]]  # by arm
     evaluation: EvaluateReply
     personal: Mapping[str, Tensor]  # by arm, where the user predicts with other than the final's
-    choices: Mapping[str, Choice]  # by arm
+    choices: Mapping[str, SelectedSettings]  # by arm
 
 
 def simulate(
@@ -36,7 +36,7 @@ def simulate(
     """Run every arm of `study` on `hospitals`, which must include the user's.
 
     The steps and their order are those of a deployment, and so are the numbers. Raises StudyError
-    for a study with every hospital as its user, which `experiments.every_user` takes apart.
+    for a study with every hospital as its user, which `erosion.experiments.every_user` takes apart.
     """
     if study.has_every_user:
         raise StudyError(
@@ -57,7 +57,7 @@ def simulate(
         finals[arm], records[arm] = _run_arm(
             study, arm, choice.rounds, hospitals, scaling, on_round
         )
-    request = rounds.evaluate_request(study, finals, scaling=scaling)
+    request = one_round.evaluate_request(study, finals, scaling=scaling)
     evaluated = hospitals[study.user].evaluate(request)
     return Simulation(finals, records, evaluated.header, evaluated.personal, choices)
 
@@ -73,14 +73,14 @@ def _run_arm(
     model = build_model(study.model, study.task.input_shape, study.num_classes, study.seed)
     settings = study.arms[arm]
     algorithm = settings.build(study.build_context)
-    state = rounds.start(algorithm, flat_parameters(model))
+    state = one_round.start(algorithm, flat_parameters(model))
     dim = len(state.params)
     records = []
     for _ in range(num_rounds):
-        to_peers, to_user = rounds.train_requests(study, arm, algorithm, state, scaling=scaling)
+        to_peers, to_user = one_round.train_requests(study, arm, algorithm, state, scaling=scaling)
         answers: dict[str, Answer] = {}
         metrics = None
-        wanted = rounds.wanted(study, algorithm, state)
+        wanted = one_round.wanted(study, algorithm, state)
         for name in wanted:
             if name not in hospitals:
                 answers[name] = Absence("was not connected")
@@ -101,13 +101,13 @@ def _run_arm(
                 attachment_sizes=settings.attachment_sizes(dim),
             )
             metrics = result.header.metrics if name == study.user else metrics
-        state, record = rounds.advance(
+        state, record = one_round.advance(
             state,
             algorithm,
             answers,
             arm=arm,
             user=study.user,
-            quorum=rounds.needed_updates(study, len(wanted)),
+            quorum=one_round.needed_updates(study, len(wanted)),
         )
         record = replace(record, user_metrics=metrics)
         records.append(record)

@@ -14,15 +14,15 @@ from collections import Counter
 from pathlib import Path
 from statistics import fmean, stdev
 
-from client.hospital import Hospital
-from common.files import write_atomically
-from common.messages import EvaluateReply
-from common.study import Study, load_study
-from experiments.every_user import site_of
-from experiments.simulator import simulate
-from experiments.sources import make_hospitals
-from experiments.testbed import study_path
-from server import provenance
+from erosion.client.training.hospital import Hospital
+from erosion.common.protocol.messages import EvaluateReply
+from erosion.common.study.study import Study, load_study
+from erosion.common.support.files import write_atomically
+from erosion.experiments.every_user import site_of
+from erosion.experiments.simulator import simulate
+from erosion.experiments.sources import make_hospitals
+from erosion.experiments.testbed import study_path
+from erosion.server.run import provenance
 
 
 def one_split(study: Study, data_dir: Path | None) -> EvaluateReply:

@@ -15,12 +15,12 @@ from typing import IO
 
 import tomli_w
 
-from common.errors import ErosionError, StudyError
-from common.memory import peak_megabytes
-from common.study import load_study
-from experiments.sources import HospitalFiles, make_hospitals
-from server import provenance
-from server.run_folder import new_run_folder
+from erosion.common.errors import ErosionError, StudyError
+from erosion.common.study.study import load_study
+from erosion.common.support.memory import peak_megabytes
+from erosion.experiments.sources import HospitalFiles, make_hospitals
+from erosion.server.run import provenance
+from erosion.server.run.run_folder import new_run_folder
 
 STOP_SECONDS = 5.0  # between asking a process to end and ending it
 
@@ -29,7 +29,7 @@ def study_path(name: str) -> Path:
     """A path, or the name of a study that comes with the program. Raises StudyError."""
     if name.endswith(".toml") or os.sep in name:
         return Path(name)
-    with as_file(files("experiments") / "studies") as folder:
+    with as_file(files("erosion.experiments") / "studies") as folder:
         known = {path.stem: path for path in sorted(folder.glob("*.toml"))}
     if name not in known:
         raise StudyError(

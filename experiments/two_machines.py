@@ -14,10 +14,15 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from experiments.faults.network import COORDINATOR, COORDINATOR_ADDRESS, Network, is_permitted
-from experiments.faults.patience import wait_until
-from experiments.faults.stage import small_study, write_patients
-from server.run_folder import write_study
+from erosion.experiments.faults.network import (
+    COORDINATOR,
+    COORDINATOR_ADDRESS,
+    Network,
+    is_permitted,
+)
+from erosion.experiments.faults.patience import wait_until
+from erosion.experiments.faults.stage import small_study, write_patients
+from erosion.server.run.run_folder import write_study
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME = "erosion.example.org"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from client.site_file import load_site
-from common.algorithms import catalogue
-from erosion import _parser
+from erosion.command_line import _parser
+from erosion.client.site_file import load_site
+from erosion.common.algorithms import catalogue
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()

@@ -1,5 +1,5 @@
 """`erosion check`: whether this site could take part, looked into one thing after another."""
 
-from client.preflight.check import check_site
+from erosion.client.preflight.check import check_site
 
 __all__ = ["check_site"]

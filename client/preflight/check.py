@@ -8,14 +8,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from client.preflight.data import check_study_here
-from client.preflight.files import check_files
-from client.preflight.finding import Finding, Outcome, ok
-from client.preflight.network import check_network
-from client.preflight.overview import ColumnCounts, column_counts
-from client.site_file import Site, load_site
-from common.errors import DataError
-from common.study import Study, TabularTask, load_study
+from erosion.client.preflight.data import check_study_here
+from erosion.client.preflight.files import check_files
+from erosion.client.preflight.finding import Finding, Outcome, ok
+from erosion.client.preflight.network import check_network
+from erosion.client.preflight.overview import ColumnCounts, column_counts
+from erosion.client.site_file import Site, load_site
+from erosion.common.errors import DataError
+from erosion.common.study.study import Study, TabularTask, load_study
 
 STYLES = {
     Outcome.OK: "green",

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from client.data import Patients, load_patients
-from client.limits import check_limits, check_study, local_steps
-from client.preflight.finding import Finding, failed, ok, skipped
-from client.site_file import Site
-from client.split import split_patients
-from common.errors import DataError, Refusal
-from common.study import Study
+from erosion.client.dataset.load import Patients, load_patients
+from erosion.client.dataset.split import split_patients
+from erosion.client.preflight.finding import Finding, failed, ok, skipped
+from erosion.client.site_file import Site
+from erosion.client.training.limits import check_limits, check_study, local_steps
+from erosion.common.errors import DataError, Refusal
+from erosion.common.study.study import Study
 
 
 def check_study_here(site: Site, study: Study) -> Iterator[Finding]:

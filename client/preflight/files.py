@@ -8,12 +8,12 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
-from client.preflight.finding import Finding, failed, ok, warning
-from client.site_file import Site
-from common import expiry
-from common.errors import SiteError
-from common.keys import fingerprint, load_private_key
-from common.network import is_loopback
+from erosion.client.preflight.finding import Finding, failed, ok, warning
+from erosion.client.site_file import Site
+from erosion.common.errors import SiteError
+from erosion.common.support import expiry
+from erosion.common.support.keys import fingerprint, load_private_key
+from erosion.common.support.network import is_loopback
 
 
 def check_files(site: Site) -> Iterator[Finding]:

@@ -6,14 +6,15 @@ from collections.abc import Iterator
 
 import grpc
 
-from client.fleet import Answer
-from client.line import line_to
-from client.line_trouble import trouble_with
-from client.preflight.finding import Finding, Outcome, failed, ok, skipped, warning
-from client.site_file import Site
-from common import door, expiry
-from common.door import Reason
-from common.errors import SiteError
+from erosion.client.connection.connection_errors import connection_error
+from erosion.client.connection.credentials import credentials_for
+from erosion.client.connection.fleet import FleetReply
+from erosion.client.preflight.finding import Finding, Outcome, failed, ok, skipped, warning
+from erosion.client.site_file import Site
+from erosion.common.errors import SiteError
+from erosion.common.protocol import admission_terms
+from erosion.common.protocol.admission_terms import Reason
+from erosion.common.support import expiry
 
 SECONDS = 10.0  # for each step
 UNEASY_SECONDS = 2.0  # a clock that is further off than this will not stay within the limits
@@ -44,7 +45,7 @@ def _steps(site: Site) -> Iterator[Finding]:
     addresses = sorted({str(entry[4][0]) for entry in found})
     yield ok("DNS", f"{host} is {', '.join(addresses)}")
     try:
-        line = line_to(site.coordinator)
+        line = credentials_for(site.coordinator)
     except SiteError as problem:
         yield from _port_and_tls(site, host, int(port))
         yield skipped("clock", "not before the keys are mended")
@@ -63,7 +64,7 @@ def _steps(site: Site) -> Iterator[Finding]:
     yield _key(site, answer, encrypted=encrypted)
 
 
-def _agreed(answer: Answer, host: str) -> Finding:
+def _agreed(answer: FleetReply, host: str) -> Finding:
     text = f"the certificate fits the CA and {host}"
     if (expires := answer.certificate_expires) is None:
         return ok("TLS", text)
@@ -125,25 +126,31 @@ def _remedy(problem: ssl.SSLCertVerificationError) -> str:
     return "ask the coordinator for the current ca.crt, and compare its fingerprint by telephone"
 
 
-def _clock(answer: Answer) -> Finding:
+def _clock(answer: FleetReply) -> Finding:
     if answer.ahead is None:
         return skipped("clock", "the coordinator did not say its time")
     ahead, uncertain = answer.ahead.total_seconds(), answer.uncertain.total_seconds()
     side = "ahead of" if ahead > 0 else "behind"
     text = f"{abs(ahead):.1f} s {side} the coordinator's (to within {uncertain:.1f} s)"
     remedy = "set this machine's clock by NTP, and ask the coordinator to do the same"
-    if not -door.SECONDS_BEHIND < ahead - uncertain <= ahead + uncertain < door.SECONDS_AHEAD:
+    if (
+        not -admission_terms.SECONDS_BEHIND
+        < ahead - uncertain
+        <= ahead + uncertain
+        < admission_terms.SECONDS_AHEAD
+    ):
         return failed("clock", text, remedy)
     if abs(ahead) > UNEASY_SECONDS + uncertain:
         return warning("clock", text, remedy)
     return ok("clock", text)
 
 
-def _key(site: Site, answer: Answer, *, encrypted: bool) -> Finding:
+def _key(site: Site, answer: FleetReply, *, encrypted: bool) -> Finding:
     if answer.problem is not None:
-        trouble = trouble_with(answer.problem, site.coordinator.address, encrypted=encrypted)
+        trouble = connection_error(answer.problem, site.coordinator.address, encrypted=encrypted)
         clock = isinstance(answer.problem, grpc.Call) and (
-            dict(answer.problem.trailing_metadata() or ()).get(door.REASON) == Reason.CLOCK
+            dict(answer.problem.trailing_metadata() or ()).get(admission_terms.REASON)
+            == Reason.CLOCK
         )
         if clock:
             return skipped("key", "not before the clock is right")

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from client.column_values import Fault, Parse, class_parser, feature_parser
-from client.site_file import DataSource, Site
-from client.table_contract import columns_of
-from client.table_file import TextColumn, read_table
-from common.study import TabularTask, canonical
+from erosion.client.dataset.column_values import Fault, Parse, class_parser, feature_parser
+from erosion.client.dataset.table_contract import columns_of
+from erosion.client.dataset.table_file import TextColumn, read_table
+from erosion.client.site_file import DataSource, Site
+from erosion.common.study.study import TabularTask, canonical
 
 
 @dataclass(frozen=True, slots=True)

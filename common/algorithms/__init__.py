@@ -5,28 +5,28 @@ from typing import Annotated, get_args
 
 from pydantic import Field
 
-from common.algorithm import ArmBase
-from common.algorithms.apfl import Apfl
-from common.algorithms.bias_correction import BiasCorrection
-from common.algorithms.centered_clipping import CenteredClipping
-from common.algorithms.coordinate_median import CoordinateMedian
-from common.algorithms.ditto import Ditto
-from common.algorithms.ensemble import Ensemble
-from common.algorithms.evidence_erosion import EvidenceErosion
-from common.algorithms.fedavg import FedAvg
-from common.algorithms.fedfomo import FedFomo
-from common.algorithms.fedprox import FedProx
-from common.algorithms.fine_tuning import FineTuning
-from common.algorithms.geometric_median import GeometricMedian
-from common.algorithms.krum import Krum
-from common.algorithms.local import Local
-from common.algorithms.model_averaging import ModelAveraging
-from common.algorithms.multi_krum import MultiKrum
-from common.algorithms.personal_intercept import PersonalIntercept
-from common.algorithms.scaffold import Scaffold
-from common.algorithms.trimmed_mean import TrimmedMean
-from common.algorithms.weight_erosion import WeightErosion
-from common.algorithms.weighted_gradient import WeightedGradient
+from erosion.common.algorithms.apfl import Apfl
+from erosion.common.algorithms.base import ArmBase
+from erosion.common.algorithms.bias_correction import BiasCorrection
+from erosion.common.algorithms.centered_clipping import CenteredClipping
+from erosion.common.algorithms.coordinate_median import CoordinateMedian
+from erosion.common.algorithms.ditto import Ditto
+from erosion.common.algorithms.ensemble import Ensemble
+from erosion.common.algorithms.evidence_erosion import EvidenceErosion
+from erosion.common.algorithms.fedavg import FedAvg
+from erosion.common.algorithms.fedfomo import FedFomo
+from erosion.common.algorithms.fedprox import FedProx
+from erosion.common.algorithms.fine_tuning import FineTuning
+from erosion.common.algorithms.geometric_median import GeometricMedian
+from erosion.common.algorithms.krum import Krum
+from erosion.common.algorithms.local import Local
+from erosion.common.algorithms.model_averaging import ModelAveraging
+from erosion.common.algorithms.multi_krum import MultiKrum
+from erosion.common.algorithms.personal_intercept import PersonalIntercept
+from erosion.common.algorithms.scaffold import Scaffold
+from erosion.common.algorithms.trimmed_mean import TrimmedMean
+from erosion.common.algorithms.weight_erosion import WeightErosion
+from erosion.common.algorithms.weighted_gradient import WeightedGradient
 
 AnyArm = (
     WeightErosion

@@ -6,10 +6,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from common.algorithms.fedavg import Averaging
-from common.learning.local_sgd import gradient, mini_batches
-from common.learning.training import Training
-from common.local_work import LocalOutcome, LocalWork
+from erosion.common.algorithms.fedavg import Averaging
+from erosion.common.learning.local_sgd import gradient, mini_batches
+from erosion.common.learning.local_work import LocalOutcome, LocalWork
+from erosion.common.learning.training import Training
 
 _LOCAL, _MIXING = "local", "mixing"  # v and a
 

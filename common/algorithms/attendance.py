@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
-from common.algorithm import Step
-from common.cohort import Cohort
+from erosion.common.aggregation.cohort import Cohort
+from erosion.common.algorithms.base import Step
 
 
 def short_of(cohort: Cohort, state: Any, needed: int) -> Step[Any] | None:

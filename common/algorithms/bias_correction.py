@@ -8,12 +8,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from common.algorithm import Algorithm, ArmBase, BuildContext, Step, relative_weights
-from common.algorithms.attendance import alone
-from common.algorithms.server_optimizer import PlainStep, ServerOptimizer
-from common.algorithms.weighted_gradient import Alpha, mixing_shares
-from common.auto import OrAuto
-from common.cohort import AgentId, Cohort
+from erosion.common.aggregation.cohort import Cohort, HospitalName
+from erosion.common.algorithms.attendance import alone
+from erosion.common.algorithms.base import Algorithm, ArmBase, BuildContext, Step, relative_weights
+from erosion.common.algorithms.server_optimizer import PlainStep, ServerOptimizer
+from erosion.common.algorithms.weighted_gradient import Alpha, mixing_shares
+from erosion.common.settings.auto import OrAuto
 
 Beta = OrAuto[Annotated[float, Field(gt=0, le=1)]]
 
@@ -30,8 +30,8 @@ class AverageBiasState:
 class HospitalBiasState:
     """One bias for every peer that has been in a cohort."""
 
-    biases: Mapping[AgentId, Tensor]  # (dim,) each, c_i
-    num_rounds: Mapping[AgentId, int]  # in which c_i was learned
+    biases: Mapping[HospitalName, Tensor]  # (dim,) each, c_i
+    num_rounds: Mapping[HospitalName, int]  # in which c_i was learned
 
 
 class BiasCorrection(ArmBase):

@@ -7,11 +7,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from common.algorithm import Algorithm, ArmBase, BuildContext, Step, relative_weights
-from common.algorithms.attendance import alone
-from common.auto import OrAuto
-from common.cohort import Cohort
-from common.vectors import distances_to
+from erosion.common.aggregation.cohort import Cohort
+from erosion.common.aggregation.vectors import distances_to
+from erosion.common.algorithms.attendance import alone
+from erosion.common.algorithms.base import Algorithm, ArmBase, BuildContext, Step, relative_weights
+from erosion.common.settings.auto import OrAuto
 
 
 @dataclass(frozen=True, slots=True)

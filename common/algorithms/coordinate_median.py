@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from common.algorithm import Algorithm, ArmBase, BuildContext, Step, relative_weights
-from common.algorithms.attendance import short_of, too_few_in_study
-from common.algorithms.trimmed_mean import mean_of_middle
-from common.cohort import Cohort
+from erosion.common.aggregation.cohort import Cohort
+from erosion.common.algorithms.attendance import short_of, too_few_in_study
+from erosion.common.algorithms.base import Algorithm, ArmBase, BuildContext, Step, relative_weights
+from erosion.common.algorithms.trimmed_mean import mean_of_middle
 
 FEWEST = 3  # of two values the median is the average, and one of them can be anything
 

@@ -4,10 +4,10 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from common.algorithm import Algorithm, ArmBase, BuildContext
-from common.algorithms.own_model import OwnModelState, follow_own_model, with_others
-from common.cohort import AgentId, Cohort
-from common.local_work import LocalOutcome, LocalWork
+from erosion.common.aggregation.cohort import Cohort, HospitalName
+from erosion.common.algorithms.base import Algorithm, ArmBase, BuildContext
+from erosion.common.algorithms.own_model import OwnModelState, follow_own_model, with_others
+from erosion.common.learning.local_work import LocalOutcome, LocalWork
 
 _LOCAL = "local"
 
@@ -42,5 +42,5 @@ class Ensemble(ArmBase):
         return with_others(work)
 
 
-def _alike(_state: OwnModelState, cohort: Cohort) -> dict[AgentId, float]:
+def _alike(_state: OwnModelState, cohort: Cohort) -> dict[HospitalName, float]:
     return {update.agent: 1.0 for update in cohort.updates}

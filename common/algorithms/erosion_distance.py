@@ -7,8 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from common.algorithm import Layout
-from common.cohort import Cohort
+from erosion.common.aggregation.cohort import Cohort
+from erosion.common.algorithms.base import Layout
 
 DistanceKind = Literal["euclidean", "cosine"]
 WeightedPlace = tuple[slice, float]  # a layer's place in the flat vector, and its weight

@@ -9,8 +9,8 @@ rounds, because a single round's distances are noisy.
 from collections.abc import Sequence
 from statistics import fmean, median
 
-from common.algorithms.erosion_repeats import SizeUnit, repeats
-from common.cohort import Update
+from erosion.common.aggregation.cohort import Update
+from erosion.common.algorithms.erosion_repeats import SizeUnit, repeats
 
 FIRST_ROUNDS = 3  # whose distances are looked at
 

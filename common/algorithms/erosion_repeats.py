@@ -3,7 +3,7 @@
 from math import ceil
 from typing import Literal
 
-from common.cohort import Update
+from erosion.common.aggregation.cohort import Update
 
 SizeUnit = Literal["seen", "formula", "completed_passes", "batches"]
 

@@ -8,10 +8,10 @@ from typing import Any, Literal
 import torch
 from pydantic import Field
 
-from common.algorithm import Algorithm, ArmBase, BuildContext, Step, relative_weights
-from common.cohort import AgentId, Cohort, Update
-from common.local_work import LocalOutcome, LocalWork
-from common.own_parameters import OUTPUT_BIAS
+from erosion.common.aggregation.cohort import Cohort, HospitalName, Update
+from erosion.common.algorithms.base import Algorithm, ArmBase, BuildContext, Step, relative_weights
+from erosion.common.algorithms.personal_layers import OUTPUT_BIAS
+from erosion.common.learning.local_work import LocalOutcome, LocalWork
 
 _NOISE = "noise"  # (1,) s_i
 
@@ -21,8 +21,8 @@ class EvidenceErosionState:
     """Moving averages for every hospital that has been in a cohort, the user included."""
 
     round: int  # rounds aggregated so far
-    squared_distances: Mapping[AgentId, float]  # D_i
-    noises: Mapping[AgentId, float]  # s_i
+    squared_distances: Mapping[HospitalName, float]  # D_i
+    noises: Mapping[HospitalName, float]  # s_i
 
 
 class EvidenceErosion(ArmBase):
@@ -111,8 +111,8 @@ class EvidenceErosion(ArmBase):
         )
 
     def _averaged(
-        self, old: Mapping[AgentId, float], new: Mapping[AgentId, float]
-    ) -> dict[AgentId, float]:
+        self, old: Mapping[HospitalName, float], new: Mapping[HospitalName, float]
+    ) -> dict[HospitalName, float]:
         past = self.smoothing
         averaged = {a: past * old[a] + (1 - past) * new[a] if a in old else new[a] for a in new}
         return {**old, **averaged}

@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 import torch
 
-from common.algorithm import Algorithm, ArmBase, BuildContext, Step, relative_weights
-from common.cohort import Cohort
+from erosion.common.aggregation.cohort import Cohort
+from erosion.common.algorithms.base import Algorithm, ArmBase, BuildContext, Step, relative_weights
 
 
 @dataclass(frozen=True, slots=True)

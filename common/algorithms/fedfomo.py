@@ -7,10 +7,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from common.algorithm import Algorithm, ArmBase, BuildContext, relative_weights
-from common.algorithms.own_model import OwnModelState, follow_own_model, with_others
-from common.cohort import AgentId, Cohort
-from common.local_work import LocalOutcome, LocalWork
+from erosion.common.aggregation.cohort import Cohort, HospitalName
+from erosion.common.algorithms.base import Algorithm, ArmBase, BuildContext, relative_weights
+from erosion.common.algorithms.own_model import OwnModelState, follow_own_model, with_others
+from erosion.common.learning.local_work import LocalOutcome, LocalWork
 
 _BASE = "base"  # the user's model before its last local training, theta_i^(l-1)
 _SHARES = "shares"  # (n,) w of the user's own model and of the others, as last enclosed
@@ -73,7 +73,7 @@ class FedFomo(ArmBase):
         return base + weights.to(moves.device) @ moves, weights
 
 
-def _shares(state: OwnModelState, cohort: Cohort) -> Mapping[AgentId, float]:
+def _shares(state: OwnModelState, cohort: Cohort) -> Mapping[HospitalName, float]:
     """The weights that the user's site found for the models that were enclosed for it."""
     weighed = [cohort.own.agent, *sorted(state.offsets)]
     found = cohort.own.attachments.get(_SHARES, torch.zeros(0)).tolist()

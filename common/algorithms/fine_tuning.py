@@ -6,8 +6,8 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from common.algorithms.fedavg import Averaging
-from common.local_work import LocalWork
+from erosion.common.algorithms.fedavg import Averaging
+from erosion.common.learning.local_work import LocalWork
 
 
 class FineTuning(Averaging):

@@ -7,10 +7,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from common.algorithm import Algorithm, ArmBase, BuildContext, Step, relative_weights
-from common.algorithms.attendance import short_of, too_few_in_study
-from common.auto import OrAuto
-from common.cohort import Cohort
+from erosion.common.aggregation.cohort import Cohort
+from erosion.common.algorithms.attendance import short_of, too_few_in_study
+from erosion.common.algorithms.base import Algorithm, ArmBase, BuildContext, Step, relative_weights
+from erosion.common.settings.auto import OrAuto
 
 NumByzantine = OrAuto[Annotated[int, Field(ge=0)]]
 

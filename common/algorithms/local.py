@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from common.algorithm import Algorithm, ArmBase, BuildContext, Step
-from common.cohort import AgentId, Cohort
+from erosion.common.aggregation.cohort import Cohort, HospitalName
+from erosion.common.algorithms.base import Algorithm, ArmBase, BuildContext, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ def _update(state: LocalState, cohort: Cohort) -> Step[LocalState]:
     return Step(cohort.own.delta, weights, state)
 
 
-def _asks(_state: LocalState, _agent: AgentId) -> bool:
+def _asks(_state: LocalState, _agent: HospitalName) -> bool:
     return False
 
 

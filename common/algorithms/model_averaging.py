@@ -7,8 +7,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from common.algorithms.fedavg import Averaging
-from common.local_work import LocalOutcome, LocalWork
+from erosion.common.algorithms.fedavg import Averaging
+from erosion.common.learning.local_work import LocalOutcome, LocalWork
 
 STEPS = 10  # the mixture is chosen among a = 0, 0.1, ..., 1
 _LOCAL = "local"  # theta_0

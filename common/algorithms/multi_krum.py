@@ -6,11 +6,17 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 
-from common.algorithm import Algorithm, ArmBase, BuildContext, Step, relative_weights
-from common.algorithms.attendance import short_of
-from common.algorithms.krum import NumByzantine, krum_scores, needed, problem_with_f, tolerated
-from common.auto import OrAuto
-from common.cohort import Cohort
+from erosion.common.aggregation.cohort import Cohort
+from erosion.common.algorithms.attendance import short_of
+from erosion.common.algorithms.base import Algorithm, ArmBase, BuildContext, Step, relative_weights
+from erosion.common.algorithms.krum import (
+    NumByzantine,
+    krum_scores,
+    needed,
+    problem_with_f,
+    tolerated,
+)
+from erosion.common.settings.auto import OrAuto
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from common.algorithm import Algorithm, Step
-from common.cohort import AgentId, Cohort
-from common.local_work import LocalWork, Tensors
+from erosion.common.aggregation.cohort import Cohort, HospitalName
+from erosion.common.algorithms.base import Algorithm, Step
+from erosion.common.learning.local_work import LocalWork, Tensors
 
 _OTHERS = "others"  # (n, dim) enclosed for the user: their models minus the user's
 
@@ -22,11 +22,11 @@ _OTHERS = "others"  # (n, dim) enclosed for the user: their models minus the use
 class OwnModelState:
     """Where the others' latest models are, seen from the user's."""
 
-    offsets: Mapping[AgentId, Tensor]  # theta_i - theta_0, each (dim,)
+    offsets: Mapping[HospitalName, Tensor]  # theta_i - theta_0, each (dim,)
 
 
 def follow_own_model(
-    shares: Callable[[OwnModelState, Cohort], Mapping[AgentId, float]],
+    shares: Callable[[OwnModelState, Cohort], Mapping[HospitalName, float]],
 ) -> Algorithm[Any]:
     """The user's parameters move by its own update; `shares` says what to report as weights."""
 
@@ -38,7 +38,7 @@ def follow_own_model(
         absent = {a: offset - own for a, offset in state.offsets.items() if a not in seen}
         return Step(own.clone(), shares(state, cohort), OwnModelState({**absent, **seen}))
 
-    return Algorithm(lambda _dim: OwnModelState({}), update, encloses_for_user=_encloses)
+    return Algorithm(lambda _dim: OwnModelState({}), update, broadcast_to_user=_encloses)
 
 
 def _encloses(state: OwnModelState) -> Tensors:

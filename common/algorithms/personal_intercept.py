@@ -2,8 +2,8 @@
 
 from typing import Literal
 
-from common.algorithms.fedavg import Averaging
-from common.own_parameters import OUTPUT_BIAS
+from erosion.common.algorithms.fedavg import Averaging
+from erosion.common.algorithms.personal_layers import OUTPUT_BIAS
 
 
 class PersonalIntercept(Averaging):

@@ -7,11 +7,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from common.algorithm import Algorithm, BuildContext, Step
-from common.algorithms.fedavg import Averaging
-from common.cohort import AgentId, Cohort
-from common.learning.training import Training
-from common.local_work import LocalOutcome, LocalWork, Tensors
+from erosion.common.aggregation.cohort import Cohort, HospitalName
+from erosion.common.algorithms.base import Algorithm, BuildContext, Step
+from erosion.common.algorithms.fedavg import Averaging
+from erosion.common.learning.local_work import LocalOutcome, LocalWork, Tensors
+from erosion.common.learning.training import Training
 
 _CONTROL = "control"  # c_i, at the hospital and on its way to the coordinator
 _MEAN_CONTROL = "mean_control"  # c, on its way to the hospitals
@@ -23,7 +23,7 @@ class ScaffoldState:
 
     # The paper adds up the changes of c_i instead. A reply that is lost after the hospital has
     # moved its c_i would then be missing in c for ever; like this the next reply mends it.
-    controls: Mapping[AgentId, Tensor]  # c_i, each (dim,)
+    controls: Mapping[HospitalName, Tensor]  # c_i, each (dim,)
 
 
 class Scaffold(Averaging):
@@ -50,7 +50,7 @@ class Scaffold(Averaging):
             new = {u.agent: u.attachments[_CONTROL] for u in cohort.updates}
             return Step(step.delta, step.weights, ScaffoldState({**state.controls, **new}))
 
-        return Algorithm(lambda _dim: ScaffoldState({}), update, encloses=_encloses)
+        return Algorithm(lambda _dim: ScaffoldState({}), update, broadcast=_encloses)
 
     def train(self, work: LocalWork) -> LocalOutcome:
         """Corrected local training, and the control variate that it leaves."""

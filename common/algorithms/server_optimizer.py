@@ -8,9 +8,9 @@ import torch
 from pydantic import BeforeValidator, Field
 from torch import Tensor
 
-from common.algorithm import Algorithm, Step
-from common.cohort import AgentId, Cohort
-from common.settings import Settings
+from erosion.common.aggregation.cohort import Cohort, HospitalName
+from erosion.common.algorithms.base import Algorithm, Step
+from erosion.common.settings.base import Settings
 
 State = TypeVar("State")
 Moments = tuple[Tensor, ...]  # each (dim,)
@@ -90,15 +90,15 @@ def _optimized(
         delta, moments = move(state.moments, step.delta)
         return replace(step, delta=delta, state=OptimizedState(step.state, moments))
 
-    def asks(state: OptimizedState[Any], agent: AgentId) -> bool:
+    def asks(state: OptimizedState[Any], agent: HospitalName) -> bool:
         return algorithm.asks(state.method, agent)
 
     return Algorithm(
         init,
         update,
         asks,
-        encloses=lambda state: algorithm.encloses(state.method),
-        encloses_for_user=lambda state: algorithm.encloses_for_user(state.method),
+        broadcast=lambda state: algorithm.broadcast(state.method),
+        broadcast_to_user=lambda state: algorithm.broadcast_to_user(state.method),
     )
 
 

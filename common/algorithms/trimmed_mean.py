@@ -8,9 +8,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from common.algorithm import Algorithm, ArmBase, BuildContext, Step, relative_weights
-from common.algorithms.attendance import short_of, too_few_in_study
-from common.cohort import Cohort
+from erosion.common.aggregation.cohort import Cohort
+from erosion.common.algorithms.attendance import short_of, too_few_in_study
+from erosion.common.algorithms.base import Algorithm, ArmBase, BuildContext, Step, relative_weights
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from common.cohort import AgentId
+from erosion.common.aggregation.cohort import HospitalName
 
 MEMORY = 0.9  # a round's share in the estimates falls by this each round, once there are ten
 
@@ -22,7 +22,7 @@ MEMORY = 0.9  # a round's share in the estimates falls by this each round, once 
 class Variation:
     """The last round's updates, and running means over all pairs of rounds in a row."""
 
-    peers: tuple[AgentId, ...]  # of the last round
+    peers: tuple[HospitalName, ...]  # of the last round
     own: Tensor  # (dim,) u of the last round
     average: Tensor  # (dim,) m of the last round
     num_pairs: int
@@ -36,7 +36,9 @@ def nothing_seen(dim: int) -> Variation:
     return Variation((), torch.zeros(dim), torch.zeros(dim), 0, 0.0, 0.0, 0.0)
 
 
-def observe(before: Variation, peers: Sequence[AgentId], own: Tensor, average: Tensor) -> Variation:
+def observe(
+    before: Variation, peers: Sequence[HospitalName], own: Tensor, average: Tensor
+) -> Variation:
     """One round more; `own` and `average` (dim,) are not changed.
 
     A pair of rounds with different peers tells nothing: their averages differ for another reason

@@ -8,18 +8,18 @@ from typing import Annotated, Literal, Self
 import torch
 from pydantic import Field, model_validator
 
-from common.algorithm import Algorithm, ArmBase, BuildContext, Layout, Step
-from common.algorithms import erosion_pace
-from common.algorithms.cone import half_angle
-from common.algorithms.erosion_distance import (
+from erosion.common.aggregation.cohort import Cohort, HospitalName, Update
+from erosion.common.algorithms import erosion_pace
+from erosion.common.algorithms.base import Algorithm, ArmBase, BuildContext, Layout, Step
+from erosion.common.algorithms.cone import half_angle
+from erosion.common.algorithms.erosion_distance import (
     DistanceKind,
     WeightedPlace,
     measure,
     weighted_places,
 )
-from common.algorithms.erosion_repeats import SizeUnit, repeats
-from common.auto import OrAuto
-from common.cohort import AgentId, Cohort, Update
+from erosion.common.algorithms.erosion_repeats import SizeUnit, repeats
+from erosion.common.settings.auto import OrAuto
 
 NotNegative = Annotated[float, Field(ge=0)]
 
@@ -29,9 +29,9 @@ class WeightErosionState:
     """What is known of every peer that has been in a cohort."""
 
     round: int  # rounds aggregated so far; r - 1 in the paper
-    weights: Mapping[AgentId, float]  # alpha_i; the user's own is always 1 and not stored
-    samples_seen: Mapping[AgentId, int]  # samples that hospital i has used in earlier rounds
-    betas: Mapping[AgentId, float]  # beta_i: 1, or n_i / n_0 of hospital i's last round
+    weights: Mapping[HospitalName, float]  # alpha_i; the user's own is always 1 and not stored
+    samples_seen: Mapping[HospitalName, int]  # samples that hospital i has used in earlier rounds
+    betas: Mapping[HospitalName, float]  # beta_i: 1, or n_i / n_0 of hospital i's last round
     paths: tuple[float, ...]  # of the first rounds; distance_penalty = "auto" learns from them
 
 
@@ -39,7 +39,7 @@ def _init(_dim: int) -> WeightErosionState:
     return WeightErosionState(round=0, weights={}, samples_seen={}, betas={}, paths=())
 
 
-def _asks(state: WeightErosionState, agent: AgentId) -> bool:
+def _asks(state: WeightErosionState, agent: HospitalName) -> bool:
     # A weight of 0 never rises again (eq. 5), so an eroded hospital need not train any more.
     return state.weights.get(agent, 1.0) > 0.0
 
@@ -227,7 +227,7 @@ class WeightErosion(ArmBase):
 def _after(
     known: WeightErosionState,
     cohort: Cohort,
-    weights: Mapping[AgentId, float],
+    weights: Mapping[HospitalName, float],
     paths: tuple[float, ...],
 ) -> WeightErosionState:
     seen = {
@@ -239,11 +239,11 @@ def _after(
     )
 
 
-def _factor(state: WeightErosionState, agent: AgentId) -> float:
+def _factor(state: WeightErosionState, agent: HospitalName) -> float:
     """beta_i alpha_i: what hospital i counts in the average beside the user's 1."""
     return state.betas[agent] * state.weights[agent]
 
 
-def _shown(state: WeightErosionState, cohort: Cohort) -> dict[AgentId, float]:
+def _shown(state: WeightErosionState, cohort: Cohort) -> dict[HospitalName, float]:
     """The weights of a step: absent hospitals keep theirs."""
     return {cohort.own.agent: 1.0} | {agent: _factor(state, agent) for agent in state.weights}

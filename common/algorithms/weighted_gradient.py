@@ -7,12 +7,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from common.algorithm import Algorithm, ArmBase, BuildContext, Step, relative_weights
-from common.algorithms.attendance import alone
-from common.algorithms.server_optimizer import PlainStep, ServerOptimizer
-from common.algorithms.variation import Variation, nothing_seen, observe
-from common.auto import OrAuto
-from common.cohort import Cohort
+from erosion.common.aggregation.cohort import Cohort
+from erosion.common.algorithms.attendance import alone
+from erosion.common.algorithms.base import Algorithm, ArmBase, BuildContext, Step, relative_weights
+from erosion.common.algorithms.server_optimizer import PlainStep, ServerOptimizer
+from erosion.common.algorithms.variation import Variation, nothing_seen, observe
+from erosion.common.settings.auto import OrAuto
 
 Alpha = OrAuto[Annotated[float, Field(ge=0, le=1)]]
 

@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 import torch
 
-from common.learning.models import AnyModel
+from erosion.common.learning.models import AnyModel
 
 
 @lru_cache(maxsize=32)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from common.learning.models import flat_parameters, load_flat_parameters
-from common.learning.training import Training
+from erosion.common.learning.models import flat_parameters, load_flat_parameters
+from erosion.common.learning.training import Training
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from common.settings import Settings
+from erosion.common.settings.base import Settings
 
 
 class Logistic(Settings):
@@ -82,7 +82,7 @@ class Resnet18(Settings):
 
     def build(self, input_shape: Sequence[int], num_classes: int) -> nn.Module:
         """11.2 million parameters; the first convolution takes one channel for grey images."""
-        from common.learning.torchvision_import import models
+        from erosion.common.learning.torchvision_import import models
 
         network: nn.Module = models.resnet18(
             num_classes=num_classes, norm_layer=lambda channels: nn.GroupNorm(32, channels)

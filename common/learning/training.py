@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from common.settings import Settings
+from erosion.common.settings.base import Settings
 
 
 class Training(Settings):

@@ -27,15 +27,15 @@ import torch
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 
-from common.algorithm import BuildContext
-from common.algorithms.weight_erosion import WeightErosion
-from common.allocator import keep_freed_memory
-from common.cohort import AgentId, MemoryCohort, Update
-from common.flower_arrays import RAW_FLOAT32, to_tensor
-from common.learning.layout import parameter_layout
-from common.learning.models import Resnet18
-from common.rounds import Answer, advance, start
-from experiments.benchmarks.report_line import ReportLine, report
+from erosion.common.aggregation.cohort import HospitalName, MemoryCohort, Update
+from erosion.common.algorithms.base import BuildContext
+from erosion.common.algorithms.weight_erosion import WeightErosion
+from erosion.common.learning.layout import parameter_layout
+from erosion.common.learning.models import Resnet18
+from erosion.common.protocol.flower_arrays import RAW_FLOAT32, to_tensor
+from erosion.common.rounds.one_round import Answer, advance, start
+from erosion.common.support.allocator import keep_freed_memory
+from erosion.experiments.benchmarks.report_line import ReportLine, report
 
 NUM_UPDATES = 10
 SAMPLES = 100  # of every hospital
@@ -118,7 +118,7 @@ class WholeRound:
 
     def aggregate(self) -> None:
         """The first round."""
-        updates: dict[AgentId, Answer] = {
+        updates: dict[HospitalName, Answer] = {
             name: Update(name, 1, to_tensor(array), SAMPLES, SAMPLES)
             for name, array in self._arrays.items()
         }

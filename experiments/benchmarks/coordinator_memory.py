@@ -14,10 +14,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.benchmarks.ours import PROGRAMS
-from experiments.benchmarks.processes import LOOPBACK, Processes, free_ports
-from experiments.benchmarks.report_line import ReportLine, report
-from experiments.benchmarks.workload import expected_shift, read_rounds
+from erosion.experiments.benchmarks.ours import PROGRAMS
+from erosion.experiments.benchmarks.processes import LOOPBACK, Processes, free_ports
+from erosion.experiments.benchmarks.report_line import ReportLine, report
+from erosion.experiments.benchmarks.workload import expected_shift, read_rounds
 
 DIM = 11_181_642  # torchvision's resnet18 with ten classes: 45 MB
 HOSPITALS = (4, 16, 64)

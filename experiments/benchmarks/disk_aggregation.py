@@ -19,13 +19,13 @@ from pathlib import Path
 
 import torch
 
-from common.algorithm import BuildContext
-from common.algorithms import REGISTRY
-from common.cohort import AgentId, Update
-from common.disk_cohort import DiskCohort, store
-from common.rounds import Answer, RunState, advance, start
-from experiments.benchmarks.process_memory import resident_bytes
-from experiments.benchmarks.report_line import ReportLine, report
+from erosion.common.aggregation.cohort import HospitalName, Update
+from erosion.common.aggregation.disk_cohort import DiskCohort, store
+from erosion.common.algorithms import REGISTRY
+from erosion.common.algorithms.base import BuildContext
+from erosion.common.rounds.one_round import Answer, RunState, advance, start
+from erosion.experiments.benchmarks.process_memory import resident_bytes
+from erosion.experiments.benchmarks.report_line import ReportLine, report
 
 DIM = 11_181_642  # torchvision's resnet18 with ten classes: 45 MB
 HOSPITALS = (4, 16, 64)
@@ -37,7 +37,7 @@ def one_round(rule: str, num_hospitals: int, dim: int, folder: Path) -> RunState
     algorithm = REGISTRY[rule](algorithm=rule).build(BuildContext(10, num_hospitals, dict))
     state = start(algorithm, torch.zeros(dim))
     random = torch.Generator().manual_seed(1)
-    answers: dict[AgentId, Answer] = {}
+    answers: dict[HospitalName, Answer] = {}
     for i in range(num_hospitals):
         name = f"h{i:02}"
         arrived = Update(name, 1, torch.randn(dim, generator=random), 10, 10)
@@ -76,7 +76,13 @@ def measure(
     `hospitals` must ascend, because a process's peak never falls.
     """
     with tempfile.TemporaryDirectory(dir=folder) as place:
-        command = [sys.executable, "-m", "experiments.benchmarks.disk_aggregation", "--here", place]
+        command = [
+            sys.executable,
+            "-m",
+            "erosion.experiments.benchmarks.disk_aggregation",
+            "--here",
+            place,
+        ]
         options = ["--rule", rule, "--dim", str(dim), "--hospitals", *map(str, hospitals)]
         done = subprocess.run(
             [*command, *options],

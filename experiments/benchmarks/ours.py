@@ -2,11 +2,11 @@
 
 import json
 
-from experiments.benchmarks.measurement import Measurement
-from experiments.benchmarks.processes import LOOPBACK, Processes, free_ports
-from experiments.benchmarks.workload import expected_shift, read_rounds
+from erosion.experiments.benchmarks.measurement import Measurement
+from erosion.experiments.benchmarks.processes import LOOPBACK, Processes, free_ports
+from erosion.experiments.benchmarks.workload import expected_shift, read_rounds
 
-PROGRAMS = "experiments.benchmarks.ours_programs"
+PROGRAMS = "erosion.experiments.benchmarks.ours_programs"
 
 
 def measure(

@@ -18,20 +18,21 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp.grid import Grid
 
-from client.agent import Agent
-from client.fleet import FleetConnection
-from common import rounds, wire
-from common.allocator import keep_freed_memory, return_freed_memory
-from common.logs import configure_logging
-from common.messages import DescribeReply, TrainReply, TrainResult
-from common.study import Study
-from experiments.benchmarks.process_memory import resident_bytes
-from experiments.benchmarks.workload import RoundClock, initial_parameters, site_constant
-from server.journal import Journal
-from server.link import Link
-from server.roster import Roster
-from server.run_folder import RunFolder
-from server.strategy import PersonalizedStrategy
+from erosion.client.connection.agent import Agent
+from erosion.client.connection.fleet import FleetConnection
+from erosion.common.protocol import wire
+from erosion.common.protocol.messages import DescribeReply, TrainReply, TrainResult
+from erosion.common.rounds import one_round
+from erosion.common.study.study import Study
+from erosion.common.support.allocator import keep_freed_memory, return_freed_memory
+from erosion.common.support.logs import configure_logging
+from erosion.experiments.benchmarks.process_memory import resident_bytes
+from erosion.experiments.benchmarks.workload import RoundClock, initial_parameters, site_constant
+from erosion.server.coordination.membership import Membership
+from erosion.server.coordination.strategy import PersonalizedStrategy
+from erosion.server.link import Link
+from erosion.server.run.journal import Journal
+from erosion.server.run.run_folder import RunFolder
 
 
 def study_of(num_sites: int, num_rounds: int) -> Study:
@@ -97,7 +98,7 @@ def serve(
     algorithm = study.arms["fedavg"].build(study.build_context)
     link = Link(address, spool=folder / "spool" if on_disk else None)
     link.start()
-    roster = Roster(study, link.grid)
+    roster = Membership(study, link.grid)
     while roster.missing:
         roster.refresh()
         link.grid.wait_for_news(0.5)
@@ -107,7 +108,7 @@ def serve(
         study,
         "fedavg",
         algorithm,
-        rounds.start(algorithm, torch.from_numpy(initial_parameters(dim))),
+        one_round.start(algorithm, torch.from_numpy(initial_parameters(dim))),
         roster=roster,
         scaling=None,
         folder=RunFolder(folder),

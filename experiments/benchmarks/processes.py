@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from experiments.benchmarks.process_memory import MemorySampler
+from erosion.experiments.benchmarks.process_memory import MemorySampler
 
 LOOPBACK = "127.0.0.1"
 POLL_SECONDS = 0.02

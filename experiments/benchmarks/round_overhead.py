@@ -16,10 +16,10 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-from experiments.benchmarks.measurement import Measurement
-from experiments.benchmarks.peers import grpc_copy, stock_flower, streaming_flower
-from experiments.benchmarks.processes import BenchmarkError
-from experiments.benchmarks.report_line import ReportLine, report
+from erosion.experiments.benchmarks.measurement import Measurement
+from erosion.experiments.benchmarks.peers import grpc_copy, stock_flower, streaming_flower
+from erosion.experiments.benchmarks.processes import BenchmarkError
+from erosion.experiments.benchmarks.report_line import ReportLine, report
 
 TINY_DIM = 62  # logistic regression, 30 features, two classes: 2 x (30 + 1)
 LARGE_DIM = 11_181_642  # torchvision's resnet18 with ten classes: 45 MB
@@ -38,7 +38,7 @@ class Workload:
 
 def measure_ours(num_sites: int, num_rounds: int, dim: int) -> Measurement:
     """Measure our deployment; imported late, so that the peers run without it."""
-    measured: Measurement = import_module("experiments.benchmarks.ours").measure(
+    measured: Measurement = import_module("erosion.experiments.benchmarks.ours").measure(
         num_sites, num_rounds, dim
     )
     return measured

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from experiments.benchmarks.processes import BenchmarkError
+from erosion.experiments.benchmarks.processes import BenchmarkError
 
 Vector = npt.NDArray[np.float32]  # (dim,)
 

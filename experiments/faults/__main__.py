@@ -8,11 +8,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from common.logs import configure_logging
-from experiments.faults import table
-from experiments.faults.network import is_permitted
-from experiments.faults.scenes import SCENES, play
-from server import provenance
+from erosion.common.support.logs import configure_logging
+from erosion.experiments.faults import table
+from erosion.experiments.faults.network import is_permitted
+from erosion.experiments.faults.scenes import SCENES, play
+from erosion.server.run import provenance
 
 
 def main() -> int:

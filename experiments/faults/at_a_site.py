@@ -2,9 +2,9 @@
 
 import time
 
-from experiments.faults.program import Program
-from experiments.faults.row import Observation, Row
-from experiments.faults.stage import DEADLINE_SECONDS, Stage
+from erosion.experiments.faults.program import Program
+from erosion.experiments.faults.row import Observation, Row
+from erosion.experiments.faults.stage import DEADLINE_SECONDS, Stage
 
 SITE = "bob"
 RESTART_SECONDS = 2.0  # until systemd starts a program again that was killed

@@ -3,9 +3,9 @@
 import time
 from typing import Any
 
-from experiments.faults.network import COORDINATOR, SmallDisk
-from experiments.faults.row import Observation, Row
-from experiments.faults.stage import Stage
+from erosion.experiments.faults.network import COORDINATOR, SmallDisk
+from erosion.experiments.faults.row import Observation, Row
+from erosion.experiments.faults.stage import Stage
 
 DISK_KILOBYTES, LEFT_BYTES = 256, 12 * 1024
 RUN_ERROR = 7  # exit code

@@ -1,9 +1,9 @@
 """Keys that must not come in, while a study runs."""
 
-from experiments.faults.at_a_site import SITE
-from experiments.faults.row import Observation, Row
-from experiments.faults.stage import Stage
-from server.enrolment import renew_site, revoke_site
+from erosion.experiments.faults.at_a_site import SITE
+from erosion.experiments.faults.row import Observation, Row
+from erosion.experiments.faults.stage import Stage
+from erosion.server.enrolment.enrolment import renew_site, revoke_site
 
 
 def duplicate_key(stage: Stage) -> Row:

@@ -2,9 +2,9 @@
 
 import time
 
-from experiments.faults.at_a_site import SITE
-from experiments.faults.row import Observation, Row
-from experiments.faults.stage import Stage
+from erosion.experiments.faults.at_a_site import SITE
+from erosion.experiments.faults.row import Observation, Row
+from erosion.experiments.faults.stage import Stage
 
 
 def cut_for(stage: Stage, seconds: float, site: str = SITE) -> Row:

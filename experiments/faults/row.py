@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from experiments.faults.network import COORDINATOR
-from experiments.faults.stage import Seen, Stage
+from erosion.experiments.faults.network import COORDINATOR
+from erosion.experiments.faults.stage import Seen, Stage
 
 _NEWS = re.compile(  # of all that the programs say; how far a study is would be no news
     r"^erosion: |^round |joined|lost its connection|absent|rejected|skipped|not take part"

@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from experiments.faults import at_a_site, at_the_coordinator, at_the_door, on_the_line
-from experiments.faults.network import Network
-from experiments.faults.row import Row
-from experiments.faults.stage import DEADLINE_SECONDS, HOSPITALS, Stage, small_study
+from erosion.experiments.faults import at_a_site, at_the_coordinator, at_the_door, on_the_line
+from erosion.experiments.faults.network import Network
+from erosion.experiments.faults.row import Row
+from erosion.experiments.faults.stage import DEADLINE_SECONDS, HOSPITALS, Stage, small_study
 
 # 1 MB of parameters take 4 s at 2 Mbit/s.
 LARGE_MODEL: Mapping[str, Any] = {

@@ -15,15 +15,15 @@ from typing import Any, Self
 import numpy as np
 import tomli_w
 
-from common.errors import SiteError
-from common.settings import read_toml
-from common.study import Study
-from experiments.faults.network import COORDINATOR, COORDINATOR_ADDRESS, Network
-from experiments.faults.patience import POLL_SECONDS, wait_until
-from experiments.faults.program import Program
-from server.enrolment import enrol_site, init_federation
-from server.federation_folder import FederationFolder, Place
-from server.run_folder import write_study
+from erosion.common.errors import SiteError
+from erosion.common.settings.base import read_toml
+from erosion.common.study.study import Study
+from erosion.experiments.faults.network import COORDINATOR, COORDINATOR_ADDRESS, Network
+from erosion.experiments.faults.patience import POLL_SECONDS, wait_until
+from erosion.experiments.faults.program import Program
+from erosion.server.enrolment.enrolment import enrol_site, init_federation
+from erosion.server.enrolment.federation_folder import Address, FederationFolder
+from erosion.server.run.run_folder import write_study
 
 HOSPITALS = ("alice", "bob", "carol")  # alice is the user
 DEADLINE_SECONDS = 5.0  # of a round
@@ -86,7 +86,7 @@ class Stage:
         self._closed = threading.Event()
         host, port = ("127.0.0.1", _free_port()) if network is None else (COORDINATOR_ADDRESS, 9092)
         self.federation = FederationFolder(folder / "federation")
-        init_federation(self.federation, Place(hosts=(host,), port=port))
+        init_federation(self.federation, Address(hosts=(host,), port=port))
         self.address = f"{host}:{port}"
         for hospital in study.hospitals:
             self._hand_out_kit(hospital)

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from common.errors import StudyError
-from common.settings import validate
-from common.study import Study
-from experiments.sources.breast_cancer import BreastCancer
-from experiments.sources.heart_disease import HeartDisease
-from experiments.sources.mnist import Mnist
-from experiments.sources.source import HospitalFiles, SourceBase
+from erosion.common.errors import StudyError
+from erosion.common.settings.base import validate
+from erosion.common.study.study import Study
+from erosion.experiments.sources.breast_cancer import BreastCancer
+from erosion.experiments.sources.heart_disease import HeartDisease
+from erosion.experiments.sources.mnist import Mnist
+from erosion.experiments.sources.source import HospitalFiles, SourceBase
 
 __all__ = ["REGISTRY", "HospitalFiles", "make_hospitals"]
 

@@ -12,8 +12,13 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from sklearn.datasets import load_breast_cancer
 
-from common.study import Study
-from experiments.sources.source import HospitalFiles, SourceBase, check_hospitals, write_table
+from erosion.common.study.study import Study
+from erosion.experiments.sources.source import (
+    HospitalFiles,
+    SourceBase,
+    check_hospitals,
+    write_table,
+)
 
 HOME, ALIKE, MISCODED = "home", "alike", "miscoded"
 SMALL, LARGE = "small-tumours", "large-tumours"

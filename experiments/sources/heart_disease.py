@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from common.errors import DataError
-from common.study import Study
-from experiments.sources.source import (
+from erosion.common.errors import DataError
+from erosion.common.study.study import Study
+from erosion.experiments.sources.source import (
     HospitalFiles,
     SourceBase,
     check_hospitals,

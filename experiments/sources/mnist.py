@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from common.errors import DataError, StudyError
-from common.study import Study
-from experiments.sources.mnist_partition import (
+from erosion.common.errors import DataError, StudyError
+from erosion.common.study.study import Study
+from erosion.experiments.sources.mnist_partition import (
     PartitionName,
     PatternName,
     partition,
     user_test_images,
 )
-from experiments.sources.source import HospitalFiles, SourceBase, data_folder, existing_file
+from erosion.experiments.sources.source import HospitalFiles, SourceBase, data_folder, existing_file
 
 
 class Mnist(SourceBase):

@@ -5,9 +5,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from common.errors import DataError, StudyError
-from common.settings import Settings
-from common.study import Study
+from erosion.common.errors import DataError, StudyError
+from erosion.common.settings.base import Settings
+from erosion.common.study.study import Study
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ Every call is held against the enrolment, beside Flower's own check of its signa
 that was revoked or has expired is out at once.
 """
 
-from server.link.fleet_api import Fleet
-from server.link.grid import LinkGrid
-from server.link.superlink import Link
+from erosion.server.link.fleet_api import Fleet
+from erosion.server.link.grid import LinkGrid
+from erosion.server.link.superlink import Link
 
 __all__ = ["Fleet", "Link", "LinkGrid"]

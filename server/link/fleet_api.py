@@ -25,12 +25,12 @@ from flwr.server.superlink.fleet.grpc_rere.fleet_servicer import FleetServicer
 from flwr.server.superlink.linkstate import LinkStateFactory
 from flwr.supercore.object_store import ObjectStoreFactory
 
-from common.door import Reason
-from common.flower_arrays import RECEIVED_BYTES
-from server.door_words import refuse
-from server.link.desk import Desk
-from server.link.turnstile import Turnstile
-from server.reply_tree import problem_with
+from erosion.common.protocol.admission_terms import Reason
+from erosion.common.protocol.flower_arrays import RECEIVED_BYTES
+from erosion.server.enrolment.rejection_details import refuse
+from erosion.server.link.reply_tree import problem_with
+from erosion.server.link.sessions import Sessions
+from erosion.server.link.transfer_throttle import TransferThrottle
 
 LONGEST_WAIT_SECONDS = 15.0  # of an unanswered PullMessages; below common proxies' idle limits
 
@@ -42,10 +42,10 @@ class Fleet(FleetServicer):
         self,
         states: LinkStateFactory,
         stores: ObjectStoreFactory,
-        desk: Desk,
+        desk: Sessions,
         *,
         enrolled_only: bool,
-        turnstile: Turnstile | None,
+        turnstile: TransferThrottle | None,
     ) -> None:
         """`turnstile`: for transfers of many objects; None: they all go at once."""
         super().__init__(states, stores, enrolled_only)

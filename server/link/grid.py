@@ -21,11 +21,11 @@ from flwr.supercore.inflatable.inflatable_object import (
 )
 from flwr.supercore.run import Run
 
-from common.errors import LinkError
-from common.flower_arrays import RECEIVED_BYTES, inflate, travels_inline
-from server.link.desk import Desk
-from server.link.store import SpoolingStore
-from server.reply_tree import most_reply_bytes
+from erosion.common.errors import LinkError
+from erosion.common.protocol.flower_arrays import RECEIVED_BYTES, inflate, travels_inline
+from erosion.server.link.reply_tree import most_reply_bytes
+from erosion.server.link.sessions import Sessions
+from erosion.server.link.store import SpoolingStore
 
 LONGEST_ROUND_SECONDS = 86_400.0  # where no timeout is given
 
@@ -46,7 +46,7 @@ class _Asked:
 class LinkGrid(Grid):
     """Flower's Grid on the SuperLink of this very process: messages are handed over, not sent."""
 
-    def __init__(self, state: LinkState, store: SpoolingStore, desk: Desk) -> None:
+    def __init__(self, state: LinkState, store: SpoolingStore, desk: Sessions) -> None:
         self._state, self._store, self._desk = state, store, desk
         self._run: Run | None = None
         self._asked: dict[str, _Asked] = {}  # by request

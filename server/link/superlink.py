@@ -17,16 +17,16 @@ from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.superlink.federation import NoOpFederationManager
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from common.errors import LinkError
-from server.admission import Admission, Admitted
-from server.doorkeeper import Doorkeeper, TurnedAway
-from server.link.desk import Desk
-from server.link.door import Door
-from server.link.fleet_api import Fleet
-from server.link.grid import LinkGrid
-from server.link.store import SpoolingStore
-from server.link.turnstile import Turnstile
-from server.serving_certificate import ServingCertificate
+from erosion.common.errors import LinkError
+from erosion.server.enrolment.authorizer import Admitted, Authorizer
+from erosion.server.enrolment.rejections import RejectionLog, TurnedAway
+from erosion.server.enrolment.serving_certificate import ServingCertificate
+from erosion.server.link.auth_interceptor import Door
+from erosion.server.link.fleet_api import Fleet
+from erosion.server.link.grid import LinkGrid
+from erosion.server.link.sessions import Sessions
+from erosion.server.link.store import SpoolingStore
+from erosion.server.link.transfer_throttle import TransferThrottle
 
 MAX_RPC_BYTES = 64 * 2**20  # arrays travel in chunks of 5 MiB, so no honest call comes near
 WORKERS = 512  # threads; each connected site holds one while it waits
@@ -40,7 +40,7 @@ class Link:
         address: str,
         *,
         certificate: ServingCertificate | None = None,
-        admission: Admission | None = None,
+        admission: Authorizer | None = None,
         spool: Path | None = None,
     ) -> None:
         """Listen on `address` ("host:port").
@@ -49,8 +49,8 @@ class Link:
         for everybody. `spool`: a folder for large messages and updates of the round under way,
         made anew and removed in the end; None keeps them in memory.
         """
-        desk = Desk()
-        self._desk, self._keeper = desk, Doorkeeper(admission)
+        desk = Sessions()
+        self._desk, self._keeper = desk, RejectionLog(admission)
         self._spool = spool
         self.updates = spool and spool / "updates"  # where a round's are to be kept; None: memory
         self._store = SpoolingStore(spool and spool / "messages")
@@ -82,7 +82,7 @@ class Link:
             stores,
             desk,
             enrolled_only=admission is not None,
-            turnstile=Turnstile(desk.num_sites) if spool else None,
+            turnstile=TransferThrottle(desk.num_sites) if spool else None,
         )
         add_FleetServicer_to_server(fleet, self._server)
         self._health = health.HealthServicer()

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from client.site_file import Site
-from common.study import Study
+from erosion.client.site_file import Site
+from erosion.common.study.study import Study
 
 TASK: dict[str, Any] = {
     "kind": "tabular",

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from client.data import load_patients
-from common.errors import DataError
+from erosion.client.dataset.load import load_patients
+from erosion.common.errors import DataError
 from tests.client.small_study import TASK, make_site, make_study
 
 

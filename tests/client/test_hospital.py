@@ -8,14 +8,14 @@ import pytest
 import torch
 from PIL import Image
 
-from client.hospital import Hospital
-from client.site_file import Site
-from common.errors import DataError, Refusal, SiteError
-from common.learning.local_sgd import round_generator, train_locally
-from common.learning.models import build_model
-from common.messages import EvaluateRequest, Scaling, TrainRequest
-from common.scaling import pool
-from common.study import Study
+from erosion.client.site_file import Site
+from erosion.client.training.hospital import Hospital
+from erosion.common.errors import DataError, Refusal, SiteError
+from erosion.common.learning.local_sgd import round_generator, train_locally
+from erosion.common.learning.models import build_model
+from erosion.common.protocol.messages import EvaluateRequest, Scaling, TrainRequest
+from erosion.common.protocol.scaling import pool
+from erosion.common.study.study import Study
 from tests.client.small_study import TASK, make_site, make_study, twenty_patients
 
 DIM = 6  # two columns, two classes: 4 weights and 2 biases

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from client.data import load_patients
-from client.images import read_images
-from client.preprocessing import image_inputs
-from client.site_file import DataSource
-from common.errors import DataError
-from common.study import ImageTask
+from erosion.client.dataset.images import read_images
+from erosion.client.dataset.load import load_patients
+from erosion.client.dataset.preprocessing import image_inputs
+from erosion.client.site_file import DataSource
+from erosion.common.errors import DataError
+from erosion.common.study.study import ImageTask
 from tests.client.small_study import make_site, make_study
 
 TASK = ImageTask.model_validate({"classes": ["cat", "dog"], "shape": [3, 4, 5]})
@@ -86,7 +86,7 @@ def test_a_damaged_or_absent_file_is_explained(tmp_path: Path) -> None:
 def test_an_archive_that_unpacks_to_a_giant_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client.images.MAX_DECODED_BYTES", 100)
+    monkeypatch.setattr("erosion.client.dataset.images.MAX_DECODED_BYTES", 100)
     source = saved(tmp_path, images=PIXELS, labels=np.array(["cat", "dog"]))
     assert "more than the" in problem_of(source)
 

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 import torch
 
-from client.hospital import Hospital
-from client.kept_state import KeptState, Place
-from client.site_file import Site, load_site
-from common import wire
-from common.errors import CheckpointError, SiteError
-from common.messages import EvaluateRequest, TrainRequest, TrainResult
-from common.study import Study
+from erosion.client.site_file import Site, load_site
+from erosion.client.training.hospital import Hospital
+from erosion.client.training.kept_state import KeptState, StateKey
+from erosion.common.errors import CheckpointError, SiteError
+from erosion.common.protocol import wire
+from erosion.common.protocol.messages import EvaluateRequest, TrainRequest, TrainResult
+from erosion.common.study.study import Study
 from tests.client.small_study import make_site, make_study, twenty_patients
 
 DIM = 6
-PLACE = Place("0123456789abcdef" * 4, "ditto", "first run")
+PLACE = StateKey("0123456789abcdef" * 4, "ditto", "first run")
 ONE, TWO, THREE = ({"v": torch.tensor([float(n)])} for n in (1, 2, 3))
 
 
@@ -56,7 +56,7 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> KeptState:
     return KeptState(tmp_path if request.param == "file" else None)
 
 
-def value(kept: KeptState, round_number: int, place: Place = PLACE) -> float | None:
+def value(kept: KeptState, round_number: int, place: StateKey = PLACE) -> float | None:
     found = kept.before(place, round_number)
     return float(found["v"]) if found else None
 
@@ -88,9 +88,9 @@ def test_an_earlier_round_starts_afresh(kept: KeptState) -> None:
 def test_what_is_kept_belongs_to_one_study_arm_and_run(kept: KeptState) -> None:
     kept.keep(PLACE, 1, {}, ONE)
     for other in (
-        Place("f" * 64, PLACE.arm, PLACE.run),
-        Place(PLACE.study, "apfl", PLACE.run),
-        Place(PLACE.study, PLACE.arm, "second run"),
+        StateKey("f" * 64, PLACE.arm, PLACE.run),
+        StateKey(PLACE.study, "apfl", PLACE.run),
+        StateKey(PLACE.study, PLACE.arm, "second run"),
     ):
         assert value(kept, 2, other) is None
     assert value(kept, 2) == 1.0
@@ -102,9 +102,9 @@ def test_a_method_that_keeps_nothing_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_only_the_latest_studies_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("client.kept_state.MOST_FILES", 2)
+    monkeypatch.setattr("erosion.client.training.kept_state.MOST_FILES", 2)
     kept = KeptState(tmp_path)
-    places = [Place(digit * 64, PLACE.arm, PLACE.run) for digit in "abc"]
+    places = [StateKey(digit * 64, PLACE.arm, PLACE.run) for digit in "abc"]
     for place in places:
         kept.keep(place, 1, {}, ONE)
     kept.keep(places[2], 2, ONE, TWO)  # not a new file: nothing has to go

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from client.metrics import measure, measure_with_intervals, patient_log_losses
+from erosion.client.evaluation.metrics import measure, measure_with_intervals, patient_log_losses
 
 
 def random_predictions(
@@ -62,7 +62,9 @@ def test_intervals_are_percentiles_over_resampled_patients(
     final = measure_with_intervals(probabilities, labels, 0, resamples=150, seed=5)
     again = measure_with_intervals(probabilities, labels, 0, resamples=150, seed=5)
     assert final == again
-    monkeypatch.setattr("client.metrics.CHUNK", 100)  # the memory used does not change the draws
+    monkeypatch.setattr(
+        "erosion.client.evaluation.metrics.CHUNK", 100
+    )  # the memory used does not change the draws
     assert measure_with_intervals(probabilities, labels, 0, resamples=150, seed=5) == final
 
     generator = np.random.default_rng(5)

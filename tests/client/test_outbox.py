@@ -11,12 +11,12 @@ import torch
 from flwr.app import ArrayRecord, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from client import agent
-from client.outbox import NotLogged, Outbox
-from client.outbox_check import verify
-from common import wire
-from common.errors import SiteError
-from common.messages import TrainReply, TrainRequest, TrainResult
+from erosion.client.audit.audit_check import verify
+from erosion.client.audit.audit_log import AuditLog, NotLogged
+from erosion.client.connection import agent
+from erosion.common.errors import SiteError
+from erosion.common.protocol import wire
+from erosion.common.protocol.messages import TrainReply, TrainRequest, TrainResult
 from tests.client.small_study import make_study
 
 UPDATE = torch.tensor([3.0, 4.0, 0.0, 0.0, 0.0, 0.0])
@@ -36,7 +36,7 @@ def reply(to: Message, round_number: int = 1) -> Message:
 
 def sent(folder: Path, lines: int) -> Path:
     """A log with so many lines."""
-    with Outbox(folder) as outbox:
+    with AuditLog(folder) as outbox:
         for number in range(1, lines + 1):
             asked = request(number)
             outbox.record(asked, reply(asked, number))
@@ -62,7 +62,7 @@ def test_a_line_says_what_was_sent_when_and_for_which_round(tmp_path: Path) -> N
 
 
 def test_words_that_are_sent_in_place_of_an_answer_are_in_the_log(tmp_path: Path) -> None:
-    with Outbox(tmp_path) as outbox:
+    with AuditLog(tmp_path) as outbox:
         asked = request()
         outbox.record(asked, Message(Error(2, "b: DataError at the site"), reply_to=asked))
         line = json.loads(outbox.path.read_text())
@@ -78,7 +78,7 @@ def test_an_update_that_is_not_finite_and_a_request_that_makes_no_sense_are_logg
     spoiled = TrainResult(
         wire.decode_train_result(answer.content).header, torch.full((6,), torch.nan)
     )
-    with Outbox(tmp_path) as outbox:
+    with AuditLog(tmp_path) as outbox:
         outbox.record(asked, Message(wire.encode_train_result(spoiled), reply_to=asked))
         path = outbox.path
     assert json.loads(path.read_text())["norm"] is None
@@ -93,7 +93,7 @@ def test_the_log_is_for_the_sites_account_alone(tmp_path: Path) -> None:
 
 def test_a_log_goes_on_where_it_stopped(tmp_path: Path) -> None:
     sent(tmp_path, 2)
-    with Outbox(tmp_path) as outbox:
+    with AuditLog(tmp_path) as outbox:
         asked = request(3)
         outbox.record(asked, reply(asked, 3))
         head = outbox.head
@@ -111,8 +111,8 @@ def test_half_a_line_after_a_crash_is_told_of_and_then_removed(tmp_path: Path) -
 
 
 def test_two_programs_cannot_write_one_log(tmp_path: Path) -> None:
-    with Outbox(tmp_path), pytest.raises(SiteError, match="runs already"):
-        Outbox(tmp_path)
+    with AuditLog(tmp_path), pytest.raises(SiteError, match="runs already"):
+        AuditLog(tmp_path)
 
 
 def test_where_the_log_cannot_be_written_nothing_may_be_sent(
@@ -122,7 +122,7 @@ def test_where_the_log_cannot_be_written_nothing_may_be_sent(
         raise OSError(28, "No space left on device")
 
     asked = request()
-    with Outbox(tmp_path) as outbox:
+    with AuditLog(tmp_path) as outbox:
         outbox.record(asked, reply(asked))
         with monkeypatch.context() as patch:
             patch.setattr(os, "fdatasync", full)
@@ -191,7 +191,7 @@ def test_a_site_that_cannot_log_signs_out_and_comes_back_when_it_can(
 def test_a_file_in_place_of_the_folder_is_said_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "records").write_text("")
     with pytest.raises(SiteError, match="records"):
-        Outbox(tmp_path / "records")
+        AuditLog(tmp_path / "records")
 
 
 def lines_of(path: Path) -> list[str]:
@@ -247,4 +247,4 @@ def test_a_line_that_is_no_line_shows(tmp_path: Path) -> None:
     with pytest.raises(SiteError, match="line 3 is damaged"):
         verify(path)
     with pytest.raises(SiteError, match="erosion log verify"):
-        Outbox(tmp_path)
+        AuditLog(tmp_path)

@@ -8,10 +8,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from client.predict import predict
-from client.site_file import DataSource
-from common.errors import CheckpointError, DataError
-from common.study import Study
+from erosion.client.evaluation.predict import predict
+from erosion.client.site_file import DataSource
+from erosion.common.errors import CheckpointError, DataError
+from erosion.common.study.study import Study
 from tests.client.small_study import TASK, make_study
 
 # Logits of "ill" minus those of "healthy" are the scaled age.

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from client.preprocessing import feature_sums, imputes_missing, table_inputs
-from common.messages import FeatureSums, Scaling
-from common.scaling import number_columns, pool, problem_with_sums
-from common.study import TabularTask
+from erosion.client.dataset.preprocessing import feature_sums, imputes_missing, table_inputs
+from erosion.common.protocol.messages import FeatureSums, Scaling
+from erosion.common.protocol.scaling import number_columns, pool, problem_with_sums
+from erosion.common.study.study import TabularTask
 
 NAN = float("nan")
 TASK = TabularTask.model_validate(

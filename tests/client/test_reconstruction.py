@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from client.data import load_patients
-from client.hospital import Hospital
-from client.site_file import Site
-from common.errors import Refusal
-from common.messages import TrainRequest
-from common.study import Study
+from erosion.client.dataset.load import load_patients
+from erosion.client.site_file import Site
+from erosion.client.training.hospital import Hospital
+from erosion.common.errors import Refusal
+from erosion.common.protocol.messages import TrainRequest
+from erosion.common.study.study import Study
 from tests.client.small_study import make_site, make_study, twenty_patients
 
 NO_LIMITS = {"min_patients": 1, "min_batch_size": 1, "min_local_steps": 1}

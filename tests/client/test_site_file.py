@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from client.limits import check_limits, check_study, local_steps
-from client.site_file import load_site
-from common.errors import Refusal, SiteError
-from common.learning.training import Training
+from erosion.client.site_file import load_site
+from erosion.client.training.limits import check_limits, check_study, local_steps
+from erosion.common.errors import Refusal, SiteError
+from erosion.common.learning.training import Training
 from tests.client.small_study import make_site, make_study
 
 WHOLE = """

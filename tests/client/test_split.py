@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from client.split import split_patients
-from common.errors import DataError
+from erosion.client.dataset.split import split_patients
+from erosion.common.errors import DataError
 from tests.client.small_study import make_study
 
 STUDY = make_study()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.verdict import compare, sign_flip_p_value
+from erosion.client.evaluation.verdict import compare, sign_flip_p_value
 
 
 def test_a_case_by_hand() -> None:

@@ -1,6 +1,6 @@
 """What algorithms under test are built with."""
 
-from common.algorithm import BuildContext
+from erosion.common.algorithms.base import BuildContext
 
 
 def context(rounds: int = 10, num_hospitals: int = 4, **layers: int) -> BuildContext:

@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from common.algorithm import Layout
-from common.learning.models import Logistic, build_model
-from common.learning.training import Training
-from common.local_work import LocalWork
+from erosion.common.algorithms.base import Layout
+from erosion.common.learning.local_work import LocalWork
+from erosion.common.learning.models import Logistic, build_model
+from erosion.common.learning.training import Training
 
 U = torch.tensor([-1.0, 1.0, -1.0, 1.0])
 DIM = 4

@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from common import checkpoint
-from common.algorithm import Algorithm
-from common.algorithms import REGISTRY, AnyArm
-from common.cohort import AgentId, MemoryCohort, Update
-from common.rounds import Absence, Answer, RunState, advance, start
-from common.study import Study, study_from_json
+from erosion.common.aggregation.cohort import HospitalName, MemoryCohort, Update
+from erosion.common.algorithms import REGISTRY, AnyArm
+from erosion.common.algorithms.base import Algorithm
+from erosion.common.rounds import checkpoint
+from erosion.common.rounds.one_round import Absence, Answer, RunState, advance, start
+from erosion.common.study.study import Study, study_from_json
 from tests.common.contexts import CONTEXT
 
 DIM = 5
@@ -33,7 +33,7 @@ def built(name: str) -> Algorithm[Any]:
     return REGISTRY[name](algorithm=name).build(CONTEXT)
 
 
-def update(agent: AgentId, round_number: int, delta: Tensor | None = None) -> Update:
+def update(agent: HospitalName, round_number: int, delta: Tensor | None = None) -> Update:
     """An update that depends on the hospital and the round alone."""
     seed = 100 * round_number + HOSPITALS.index(agent)
     generator = torch.Generator().manual_seed(seed)
@@ -53,14 +53,14 @@ def update(agent: AgentId, round_number: int, delta: Tensor | None = None) -> Up
     )
 
 
-def cohort(round_number: int, *peers: AgentId, delta: Tensor | None = None) -> MemoryCohort:
+def cohort(round_number: int, *peers: HospitalName, delta: Tensor | None = None) -> MemoryCohort:
     return MemoryCohort(
         update(USER, round_number, delta),
         {peer: update(peer, round_number, delta) for peer in peers},
     )
 
 
-def after_rounds(algorithm: Algorithm[Any], rounds: int, *peers: AgentId) -> Any:
+def after_rounds(algorithm: Algorithm[Any], rounds: int, *peers: HospitalName) -> Any:
     state = algorithm.init(DIM)
     for round_number in range(1, rounds + 1):
         state = algorithm.update(state, cohort(round_number, *peers)).state
@@ -230,9 +230,9 @@ def test_a_late_joiner_gets_a_finite_weight(name: str) -> None:
     assert torch.isfinite(torch.tensor(step.weights[late]))
 
 
-def advanced(algorithm: Algorithm[Any], run: RunState, *absent: AgentId) -> RunState:
+def advanced(algorithm: Algorithm[Any], run: RunState, *absent: HospitalName) -> RunState:
     number = run.round + 1
-    answers: dict[AgentId, Answer] = {
+    answers: dict[HospitalName, Answer] = {
         agent: Absence("was not connected") if agent in absent else update(agent, number)
         for agent in HOSPITALS
     }

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from common.algorithm import Algorithm
-from common.algorithms.bias_correction import BiasCorrection, oracle
-from common.algorithms.local import Local
-from common.algorithms.weighted_gradient import WeightedGradient
-from common.cohort import MemoryCohort, Update
+from erosion.common.aggregation.cohort import MemoryCohort, Update
+from erosion.common.algorithms.base import Algorithm
+from erosion.common.algorithms.bias_correction import BiasCorrection, oracle
+from erosion.common.algorithms.local import Local
+from erosion.common.algorithms.weighted_gradient import WeightedGradient
 from tests.common.contexts import CONTEXT
 from tests.common.hand_sized import cohort, course, of_values, update
 

@@ -7,8 +7,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from common import checkpoint
-from common.rounds import RunState
+from erosion.common.rounds import checkpoint
+from erosion.common.rounds.one_round import RunState
 
 VALUES = torch.arange(10.0)
 

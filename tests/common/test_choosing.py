@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from common.choosing import choose, chosen
-from common.errors import RunError
-from common.messages import Metrics
-from common.rounds import RoundRecord
-from common.selection import Fold
-from common.study import Study
+from erosion.common.errors import RunError
+from erosion.common.protocol.messages import Metrics
+from erosion.common.rounds.model_selection import choose, chosen
+from erosion.common.rounds.one_round import RoundRecord
+from erosion.common.study.selection import Fold
+from erosion.common.study.study import Study
 from tests.client.small_study import make_study
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.algorithms import REGISTRY
-from common.cohort import AgentId, MemoryCohort, Update
-from common.disk_cohort import DiskCohort, store
-from common.rounds import Absence, Answer, advance, start
-from experiments.benchmarks.disk_aggregation import measure
+from erosion.common.aggregation.cohort import HospitalName, MemoryCohort, Update
+from erosion.common.aggregation.disk_cohort import DiskCohort, store
+from erosion.common.algorithms import REGISTRY
+from erosion.common.rounds.one_round import Absence, Answer, advance, start
+from erosion.experiments.benchmarks.disk_aggregation import measure
 from tests.common.contexts import CONTEXT
 
 
@@ -83,7 +83,7 @@ def test_every_method_works_from_disk(name: str, tmp_path: Path) -> None:
 def test_a_round_is_advanced_from_disk(tmp_path: Path) -> None:
     algorithm = REGISTRY["weight_erosion"](algorithm="weight_erosion").build(CONTEXT)
     arrived = updates(100)
-    answers: dict[AgentId, Answer] = {u.agent: u for u in arrived[:4]}
+    answers: dict[HospitalName, Answer] = {u.agent: u for u in arrived[:4]}
     answers["h4"] = Absence("was not connected")
     stored = {n: store(tmp_path, a) if isinstance(a, Update) else a for n, a in answers.items()}
     run = start(algorithm, torch.zeros(100))

@@ -9,15 +9,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.algorithm import Algorithm
-from common.algorithms.cone import half_angle
-from common.algorithms.erosion_distance import measure, weighted_places
-from common.algorithms.erosion_pace import median_path, penalty
-from common.algorithms.weight_erosion import WeightErosion, WeightErosionState
-from common.cohort import MemoryCohort
-from common.errors import StudyError
-from common.settings import validate
-from common.study import Study
+from erosion.common.aggregation.cohort import MemoryCohort
+from erosion.common.algorithms.base import Algorithm
+from erosion.common.algorithms.cone import half_angle
+from erosion.common.algorithms.erosion_distance import measure, weighted_places
+from erosion.common.algorithms.erosion_pace import median_path, penalty
+from erosion.common.algorithms.weight_erosion import WeightErosion, WeightErosionState
+from erosion.common.errors import StudyError
+from erosion.common.settings.base import validate
+from erosion.common.study.study import Study
 from tests.client.small_study import make_study
 from tests.common.contexts import context
 from tests.common.hand_sized import cohort, course, update

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from common.algorithm import Step
-from common.algorithms.evidence_erosion import EvidenceErosion, EvidenceErosionState
-from common.cohort import MemoryCohort, Update
-from common.own_parameters import local_round
+from erosion.common.aggregation.cohort import MemoryCohort, Update
+from erosion.common.algorithms.base import Step
+from erosion.common.algorithms.evidence_erosion import EvidenceErosion, EvidenceErosionState
+from erosion.common.algorithms.personal_layers import local_round
 from tests.common.contexts import context
 from tests.common.local_works import U, along, layout, work
 

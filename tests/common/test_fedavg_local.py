@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from common.algorithms.fedavg import FedAvg
-from common.algorithms.local import Local
-from common.cohort import MemoryCohort, Update
+from erosion.common.aggregation.cohort import MemoryCohort, Update
+from erosion.common.algorithms.fedavg import FedAvg
+from erosion.common.algorithms.local import Local
 from tests.common.contexts import CONTEXT
 
 

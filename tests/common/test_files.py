@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from common.files import write_atomically
+from erosion.common.support.files import write_atomically
 
 
 def test_text_and_bytes_are_written_as_given(tmp_path: Path) -> None:

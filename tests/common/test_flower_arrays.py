@@ -7,7 +7,7 @@ from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
-from common.flower_arrays import (
+from erosion.common.protocol.flower_arrays import (
     INLINE_BYTES,
     RAW_FLOAT32,
     inflate,

@@ -6,20 +6,20 @@ from math import exp, log1p
 import pytest
 import torch
 
-from common.algorithms.apfl import Apfl
-from common.algorithms.ditto import Ditto
-from common.algorithms.ensemble import Ensemble
-from common.algorithms.fedavg import FedAvg
-from common.algorithms.fedfomo import FedFomo
-from common.algorithms.fedprox import FedProx
-from common.algorithms.fine_tuning import FineTuning
-from common.algorithms.local import Local
-from common.algorithms.model_averaging import ModelAveraging
-from common.algorithms.own_model import OwnModelState
-from common.algorithms.scaffold import Scaffold
-from common.cohort import MemoryCohort, Update
-from common.learning.training import Training
-from common.local_work import Tensors
+from erosion.common.aggregation.cohort import MemoryCohort, Update
+from erosion.common.algorithms.apfl import Apfl
+from erosion.common.algorithms.ditto import Ditto
+from erosion.common.algorithms.ensemble import Ensemble
+from erosion.common.algorithms.fedavg import FedAvg
+from erosion.common.algorithms.fedfomo import FedFomo
+from erosion.common.algorithms.fedprox import FedProx
+from erosion.common.algorithms.fine_tuning import FineTuning
+from erosion.common.algorithms.local import Local
+from erosion.common.algorithms.model_averaging import ModelAveraging
+from erosion.common.algorithms.own_model import OwnModelState
+from erosion.common.algorithms.scaffold import Scaffold
+from erosion.common.learning.local_work import Tensors
+from erosion.common.learning.training import Training
 from tests.common.contexts import CONTEXT
 from tests.common.local_works import DIM, U, along, work
 
@@ -158,16 +158,16 @@ def test_scaffold_without_control_variates_is_fedavg() -> None:
 def test_scaffolds_coordinator_encloses_the_mean_of_the_last_control_variates() -> None:
     algorithm = Scaffold().build(CONTEXT)
     state = algorithm.init(DIM)
-    assert not algorithm.encloses(state)
+    assert not algorithm.broadcast(state)
     first = algorithm.update(
         state, cohort(update("a", 1.0, control=1.0 * U), update("b", 3.0, control=3.0 * U))
     )
     assert along(first.delta) == 2.0
-    assert along(algorithm.encloses(first.state)["mean_control"]) == 2.0
+    assert along(algorithm.broadcast(first.state)["mean_control"]) == 2.0
     # b is away: its last control variate still counts
     second = algorithm.update(first.state, cohort(update("a", 1.0, control=5.0 * U)))
-    assert along(algorithm.encloses(second.state)["mean_control"]) == 4.0
-    assert not algorithm.encloses_for_user(second.state)
+    assert along(algorithm.broadcast(second.state)["mean_control"]) == 4.0
+    assert not algorithm.broadcast_to_user(second.state)
 
 
 @pytest.mark.parametrize("settings", [{"optimizer": "adam"}, {"momentum": 0.9}])
@@ -252,12 +252,12 @@ def test_the_others_models_are_enclosed_as_seen_from_the_users() -> None:
         algorithm.init(DIM), cohort(update("a", 1.0), update("b", 3.0), update("c", 4.0))
     )
     # The user is at 1 now, b at 3, c at 4.
-    assert [along(row) for row in algorithm.encloses_for_user(first.state)["others"]] == [2.0, 3.0]
+    assert [along(row) for row in algorithm.broadcast_to_user(first.state)["others"]] == [2.0, 3.0]
     # b moves on to 3.5, that is 2.5 from where the user was; c is away and stays at 4.
     second = algorithm.update(first.state, cohort(update("a", 0.5), update("b", 2.5)))
     assert along(second.delta) == 0.5
-    assert [along(row) for row in algorithm.encloses_for_user(second.state)["others"]] == [2.0, 2.5]
-    assert not algorithm.encloses(second.state)
+    assert [along(row) for row in algorithm.broadcast_to_user(second.state)["others"]] == [2.0, 2.5]
+    assert not algorithm.broadcast(second.state)
 
 
 def test_a_member_of_an_ensemble_trains_its_own_model() -> None:

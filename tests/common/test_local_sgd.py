@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from common.learning.local_sgd import (
+from erosion.common.learning.local_sgd import (
     LocalResult,
     mini_batches,
     predict_probabilities,
     round_generator,
     train_locally,
 )
-from common.learning.models import Logistic, Mlp, build_model, flat_parameters
-from common.learning.training import Training
+from erosion.common.learning.models import Logistic, Mlp, build_model, flat_parameters
+from erosion.common.learning.training import Training
 
 
 def batches(num_samples: int, **training: Any) -> list[list[int]]:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from common.learning.models import (
+from erosion.common.learning.models import (
     AnyModel,
     Logistic,
     Mlp,

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from common import checkpoint
-from common.algorithm import Algorithm
-from common.algorithms import REGISTRY
-from common.rounds import start
+from erosion.common.algorithms import REGISTRY
+from erosion.common.algorithms.base import Algorithm
+from erosion.common.rounds import checkpoint
+from erosion.common.rounds.one_round import start
 from tests.common.contexts import CONTEXT
 from tests.common.test_algorithm_contract import (
     DIM,

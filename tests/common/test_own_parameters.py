@@ -6,10 +6,15 @@ from math import exp, log
 import pytest
 import torch
 
-from common.algorithms.fedavg import FedAvg
-from common.algorithms.personal_intercept import PersonalIntercept
-from common.algorithms.scaffold import Scaffold
-from common.own_parameters import base_rates, local_round, personal_parameters, problem_with_own
+from erosion.common.algorithms.fedavg import FedAvg
+from erosion.common.algorithms.personal_intercept import PersonalIntercept
+from erosion.common.algorithms.personal_layers import (
+    base_rates,
+    local_round,
+    personal_parameters,
+    problem_with_own,
+)
+from erosion.common.algorithms.scaffold import Scaffold
 from tests.common.local_works import layout, work
 
 BIAS = PersonalIntercept()

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from common.algorithms import REGISTRY
-from common.cohort import MemoryCohort, Update
-from common.errors import StudyError
-from common.settings import validate
-from common.study import Study
+from erosion.common.aggregation.cohort import MemoryCohort, Update
+from erosion.common.algorithms import REGISTRY
+from erosion.common.errors import StudyError
+from erosion.common.settings.base import validate
+from erosion.common.study.study import Study
 from tests.client.small_study import make_study
 from tests.common.contexts import CONTEXT
 from tests.common.hand_sized import cohort, course, of_values, update

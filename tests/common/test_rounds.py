@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from common.algorithms.fedavg import FedAvg
-from common.algorithms.weight_erosion import WeightErosion, WeightErosionState
-from common.cohort import AgentId, Update
-from common.rounds import (
+from erosion.common.aggregation.cohort import HospitalName, Update
+from erosion.common.algorithms.fedavg import FedAvg
+from erosion.common.algorithms.weight_erosion import WeightErosion, WeightErosionState
+from erosion.common.rounds.one_round import (
     Absence,
     Answer,
     Rejection,
@@ -21,14 +21,14 @@ from tests.common.contexts import CONTEXT
 
 
 def update(
-    agent: AgentId, *delta: float, round_number: int = 1, num_samples: int = 10, seen: int = 10
+    agent: HospitalName, *delta: float, round_number: int = 1, num_samples: int = 10, seen: int = 10
 ) -> Update:
     values = torch.tensor(delta, dtype=torch.float32)
     return Update(agent, round_number, values, num_samples, seen)
 
 
 def fedavg_round(
-    answers: dict[AgentId, Answer], state: RunState | None = None, quorum: int = 1
+    answers: dict[HospitalName, Answer], state: RunState | None = None, quorum: int = 1
 ) -> tuple[RunState, RoundRecord]:
     algorithm = FedAvg().build(CONTEXT)
     before = state or start(algorithm, torch.tensor([1.0, 1.0]))
@@ -84,7 +84,7 @@ def test_a_round_without_the_user_is_skipped_and_the_parameters_stay(
     own: Answer | None, note: str
 ) -> None:
     before, _ = fedavg_round({"own": update("own", 1.0, 0.0), "b": update("b", 0.0, 1.0)})
-    answers: dict[AgentId, Answer] = {"b": update("b", 5.0, 5.0, round_number=2)}
+    answers: dict[HospitalName, Answer] = {"b": update("b", 5.0, 5.0, round_number=2)}
     if own is not None:
         answers["own"] = own
     after, record = fedavg_round(answers, state=before)
@@ -96,7 +96,7 @@ def test_a_round_without_the_user_is_skipped_and_the_parameters_stay(
 
 
 def test_a_round_below_the_quorum_is_skipped() -> None:
-    answers: dict[AgentId, Answer] = {
+    answers: dict[HospitalName, Answer] = {
         "own": update("own", 1.0, 0.0),
         "b": Absence("was not connected"),
         "c": update("c", 1.0, 0.0),
@@ -127,7 +127,7 @@ def test_finite_updates_whose_sum_overflows_skip_the_round() -> None:
 
 
 def test_skipped_rounds_are_counted_in_a_row() -> None:
-    gone: dict[AgentId, Answer] = {"own": Absence("was not connected")}
+    gone: dict[HospitalName, Answer] = {"own": Absence("was not connected")}
     state, _ = fedavg_round(gone)
     state, _ = fedavg_round(gone, state=state)
     assert state.skipped_in_a_row == 2

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from common.cohort import Update
-from common.messages import TrainReply, TrainResult
-from common.rounds import Answer, Rejection
-from common.screening import MOST_SAMPLES, screen
+from erosion.common.aggregation.cohort import Update
+from erosion.common.protocol.messages import TrainReply, TrainResult
+from erosion.common.rounds.one_round import Answer, Rejection
+from erosion.common.rounds.screening import MOST_SAMPLES, screen
 
 
 def answered(

@@ -6,19 +6,19 @@ import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from common.algorithm import Algorithm, Step
-from common.algorithms.bias_correction import BiasCorrection
-from common.algorithms.server_optimizer import (
+from erosion.common.aggregation.cohort import Cohort
+from erosion.common.algorithms.base import Algorithm, Step
+from erosion.common.algorithms.bias_correction import BiasCorrection
+from erosion.common.algorithms.server_optimizer import (
     PlainStep,
     ServerAdam,
     ServerMomentum,
     ServerOptimizer,
 )
-from common.algorithms.weight_erosion import WeightErosion
-from common.cohort import Cohort
-from common.errors import StudyError
-from common.settings import validate
-from common.study import Study
+from erosion.common.algorithms.weight_erosion import WeightErosion
+from erosion.common.errors import StudyError
+from erosion.common.settings.base import validate
+from erosion.common.study.study import Study
 from tests.client.small_study import make_study
 from tests.common.contexts import CONTEXT
 from tests.common.hand_sized import course, of_values

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field, ValidationError
 
-from common.errors import SiteError
-from common.settings import Settings, read_toml, validate
+from erosion.common.errors import SiteError
+from erosion.common.settings.base import Settings, read_toml, validate
 
 
 class Circle(Settings):

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from common.algorithms import REGISTRY
-from common.local_work import LocalOutcome, LocalWork, Tensors
-from common.own_parameters import local_round, personal_parameters
+from erosion.common.algorithms import REGISTRY
+from erosion.common.algorithms.personal_layers import local_round, personal_parameters
+from erosion.common.learning.local_work import LocalOutcome, LocalWork, Tensors
 from tests.common.contexts import CONTEXT
 from tests.common.local_works import DIM, layout, work
 from tests.common.test_algorithm_contract import same
@@ -102,5 +102,5 @@ def test_own_parameters_stay_whatever_the_method(name: str) -> None:
 def test_what_is_enclosed_has_the_models_length(name: str) -> None:
     algorithm = REGISTRY[name](algorithm=name).build(CONTEXT)
     state = algorithm.init(DIM)
-    for enclosed in (algorithm.encloses(state), algorithm.encloses_for_user(state)):
+    for enclosed in (algorithm.broadcast(state), algorithm.broadcast_to_user(state)):
         assert all(tensor.shape[-1] == DIM for tensor in enclosed.values())

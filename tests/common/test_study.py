@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from common.algorithms import REGISTRY
-from common.errors import StudyError
-from common.study import Study, canonical, load_study, study_from_json
+from erosion.common.algorithms import REGISTRY
+from erosion.common.errors import StudyError
+from erosion.common.study.study import Study, canonical, load_study, study_from_json
 
 TABLE = """
 name = "demo"

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from common import vectors
-from common.cohort import MemoryCohort, Update
+from erosion.common.aggregation import vectors
+from erosion.common.aggregation.cohort import MemoryCohort, Update
 
 DIM = 11_181_642  # torchvision's resnet18 with ten classes
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from common.algorithms.erosion_repeats import SizeUnit
-from common.algorithms.weight_erosion import WeightErosion, WeightErosionState
-from common.cohort import MemoryCohort, Update
+from erosion.common.aggregation.cohort import MemoryCohort, Update
+from erosion.common.algorithms.erosion_repeats import SizeUnit
+from erosion.common.algorithms.weight_erosion import WeightErosion, WeightErosionState
 from tests.common.contexts import CONTEXT
 
 

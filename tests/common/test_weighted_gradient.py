@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from common.algorithms.variation import Variation, nothing_seen, observe
-from common.algorithms.weighted_gradient import WeightedGradient, estimated_alpha
-from common.cohort import MemoryCohort, Update
+from erosion.common.aggregation.cohort import MemoryCohort, Update
+from erosion.common.algorithms.variation import Variation, nothing_seen, observe
+from erosion.common.algorithms.weighted_gradient import WeightedGradient, estimated_alpha
 from tests.common.contexts import CONTEXT, context
 from tests.common.hand_sized import cohort, course, of_values, update
 

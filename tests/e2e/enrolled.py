@@ -5,19 +5,19 @@ from pathlib import Path
 
 import tomli_w
 
-from common.errors import SiteError
-from common.settings import read_toml
-from common.study import Study
-from server.enrolment import enrol_site, init_federation
-from server.federation_folder import FederationFolder, Place
-from server.open_link import make_link
+from erosion.common.errors import SiteError
+from erosion.common.settings.base import read_toml
+from erosion.common.study.study import Study
+from erosion.server.enrolment.enrolment import enrol_site, init_federation
+from erosion.server.enrolment.federation_folder import Address, FederationFolder
+from erosion.server.link.open_link import make_link
 from tests.e2e.federation import Federation
 
 
 def make_federation(path: Path, *hospitals: str) -> FederationFolder:
     """A federation on this machine with these hospitals enrolled."""
     folder = FederationFolder(path)
-    init_federation(folder, Place(hosts=("127.0.0.1", "localhost"), port=9092))
+    init_federation(folder, Address(hosts=("127.0.0.1", "localhost"), port=9092))
     for hospital in hospitals:
         enrol_site(folder, hospital)
     return folder

@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 import torch
 
-from client.hospital import Hospital
-from client.site_file import load_site
-from common import checkpoint
-from common.errors import ErosionError
-from common.rounds import RoundRecord
-from common.study import Study
-from experiments.simulator import Simulation, simulate
-from server.link import Link
-from server.overview import Overview
-from server.result import Result
-from server.run_folder import RunFolder, new_run_folder
-from server.run_study import run_on
+from erosion.client.site_file import load_site
+from erosion.client.training.hospital import Hospital
+from erosion.common.errors import ErosionError
+from erosion.common.rounds import checkpoint
+from erosion.common.rounds.one_round import RoundRecord
+from erosion.common.study.study import Study
+from erosion.experiments.simulator import Simulation, simulate
+from erosion.server.coordination.run_study import run_on
+from erosion.server.link import Link
+from erosion.server.run.overview import Overview
+from erosion.server.run.result import Result
+from erosion.server.run.run_folder import RunFolder, new_run_folder
 from tests.e2e import programs
 
 # Processes forked from one that has imported everything start in milliseconds. torch._dynamo is

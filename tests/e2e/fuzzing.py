@@ -20,14 +20,14 @@ from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
 from flwr.proto.message_pb2 import ObjectTree, PullObjectRequest, PushObjectRequest
 from flwr.proto.node_pb2 import Node
 
-from client.app import make_app
-from client.fleet import FleetConnection
-from client.hospital import Hospital
-from client.line import line_to
-from client.site_file import load_site
-from common import wire
-from common.logs import configure_logging
-from common.messages import TrainResult
+from erosion.client.connection.app import make_app
+from erosion.client.connection.credentials import credentials_for
+from erosion.client.connection.fleet import FleetConnection
+from erosion.client.site_file import load_site
+from erosion.client.training.hospital import Hospital
+from erosion.common.protocol import wire
+from erosion.common.protocol.messages import TrainResult
+from erosion.common.support.logs import configure_logging
 from tests.e2e import malformed
 
 SEED = 7
@@ -276,7 +276,7 @@ def fuzzes(site_file: str) -> None:
     site = load_site(Path(site_file))
     app = make_app(Hospital(site))
     while True:
-        with suppress(grpc.RpcError), line_to(site.coordinator).connect() as connection:
+        with suppress(grpc.RpcError), credentials_for(site.coordinator).connect() as connection:
             while True:
                 if (request := connection.receive()) is not None:
                     _respond(connection, request, app)

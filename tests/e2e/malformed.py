@@ -15,9 +15,9 @@ from flwr.app import (
     RecordDict,
 )
 
-from common.flower_arrays import RAW_FLOAT32, to_array, to_record
-from common.messages import TrainResult
-from common.wire import encode_train_result
+from erosion.common.protocol.flower_arrays import RAW_FLOAT32, to_array, to_record
+from erosion.common.protocol.messages import TrainResult
+from erosion.common.protocol.wire import encode_train_result
 
 Malformed = Callable[[TrainResult, random.Random], RecordDict | Error]
 

@@ -10,17 +10,17 @@ import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-import client.fleet
-from client.agent import Agent
-from client.app import make_app
-from client.fleet import FleetConnection
-from client.hospital import Hospital
-from client.line import line_to
-from client.site_file import load_site
-from common import wire
-from common.errors import ErosionError
-from common.logs import configure_logging
-from common.messages import TrainResult
+from erosion.client.connection import fleet
+from erosion.client.connection.agent import Agent
+from erosion.client.connection.app import make_app
+from erosion.client.connection.credentials import credentials_for
+from erosion.client.connection.fleet import FleetConnection
+from erosion.client.site_file import load_site
+from erosion.client.training.hospital import Hospital
+from erosion.common.errors import ErosionError
+from erosion.common.protocol import wire
+from erosion.common.protocol.messages import TrainResult
+from erosion.common.support.logs import configure_logging
 
 Spoil = Callable[[TrainResult], TrainResult]
 
@@ -45,7 +45,7 @@ def run(
                 return app(message, context)
             return answer_train(message, lambda m: app(m, context))
 
-    line = line_to(site.coordinator)
+    line = credentials_for(site.coordinator)
     agent = Agent(line.connect, Spoiled(), address=line.address)
     try:
         agent.run()
@@ -162,7 +162,7 @@ def dies_while_uploading(site_file: str) -> None:
             vars(self)["_in_flight"] = lambda *_: os._exit(9)
         reply(self, message)
 
-    vars(client.fleet)["travels_inline"] = lambda _message: False  # as a large model would
+    vars(fleet)["travels_inline"] = lambda _message: False  # as a large model would
     reply = FleetConnection.reply
     FleetConnection.reply = half  # type: ignore[method-assign]
     honest(site_file)

@@ -10,18 +10,24 @@ import pytest
 import tomli_w
 from flwr.client.grpc_rere_client import node_auth_client_interceptor
 
-import client.fleet
-import erosion
-from client.line import line_to
-from client.site_file import load_site
-from common import expiry
-from common.errors import SiteError
-from common.settings import read_toml
-from server.enrolment import enrol_site, renew_coordinator, renew_site, revoke_site
-from server.federation_folder import FederationFolder
-from server.link import Link
-from server.open_link import make_link
-from server.run_folder import write_study
+from erosion.client.connection import fleet
+from erosion.client.connection.credentials import credentials_for
+from erosion.client.site_file import load_site
+from erosion import command_line
+from erosion.command_line import main
+from erosion.common.errors import SiteError
+from erosion.common.settings.base import read_toml
+from erosion.common.support import expiry
+from erosion.server.enrolment.enrolment import (
+    enrol_site,
+    renew_coordinator,
+    renew_site,
+    revoke_site,
+)
+from erosion.server.enrolment.federation_folder import FederationFolder
+from erosion.server.link import Link
+from erosion.server.link.open_link import make_link
+from erosion.server.run.run_folder import write_study
 from tests.client.small_study import make_study, twenty_patients
 from tests.e2e.enrolled import make_federation, unpack_kit
 
@@ -44,7 +50,7 @@ class Field:
 
     def check(self, *more: str) -> tuple[int, dict[str, str]]:
         """The exit code, and of each thing the outcome and what was said."""
-        code = erosion.main(["check", str(self.site), *more])
+        code = main(["check", str(self.site), *more])
         output = self.capsys.readouterr()
         assert "Traceback" not in output.err
         said: dict[str, str] = {}
@@ -64,7 +70,7 @@ def field(
 ) -> Iterator[Field]:
     monkeypatch.setenv("COLUMNS", "400")
     # The coordinator is in this process too: its log must not go to another test's stream.
-    monkeypatch.setattr(erosion, "configure_logging", lambda *_: None)
+    monkeypatch.setattr(command_line, "configure_logging", lambda *_: None)
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     keys = make_federation(tmp_path / "federation", "a")
     study = make_study()
@@ -108,7 +114,7 @@ def test_a_site_that_can_take_part_passes_every_check(field: Field) -> None:
 
 
 def test_the_fingerprint_is_the_one_that_the_coordinator_has(field: Field) -> None:
-    assert erosion.main(["enroll", "list", "--folder", str(field.keys.path)]) == 0
+    assert main(["enroll", "list", "--folder", str(field.keys.path)]) == 0
     listed = field.capsys.readouterr().out
     _, said = field.check()
     assert said["private key"].partition("fingerprint ")[2] in listed
@@ -117,7 +123,7 @@ def test_the_fingerprint_is_the_one_that_the_coordinator_has(field: Field) -> No
 def test_faults_in_the_data_are_counted_by_column(field: Field) -> None:
     patients = field.site.with_name("patients.csv")
     patients.write_text(twenty_patients() + "999,f,0\n,m,1\n40,x,0\n")
-    code = erosion.main(["check", str(field.site), "--study", str(field.study)])
+    code = main(["check", str(field.site), "--study", str(field.study)])
     output = field.capsys.readouterr().out
     assert code == 1
     assert "column age: outside 0 to 120 years: '999' on line 22" in output
@@ -211,7 +217,7 @@ def test_a_clock_that_is_an_hour_off(field: Field, monkeypatch: pytest.MonkeyPat
         return expiry.precise_now() + timedelta(hours=1)
 
     monkeypatch.setattr(node_auth_client_interceptor, "now", ahead)
-    monkeypatch.setattr(client.fleet, "precise_now", ahead)
+    monkeypatch.setattr(fleet, "precise_now", ahead)
     code, said = field.check()
     assert code == 1
     assert "s ahead of the coordinator's" in said["clock"]
@@ -239,7 +245,7 @@ def test_a_key_that_is_revoked_expired_or_another_hospitals(field: Field) -> Non
 
 
 def test_a_site_that_runs_already_can_be_checked_and_is_not_disturbed(field: Field) -> None:
-    with line_to(load_site(field.site).coordinator).connect() as connection:
+    with credentials_for(load_site(field.site).coordinator).connect() as connection:
         code, said = field.check()
         assert code == 0, said
         assert connection.heartbeat()

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-import erosion
-from common.study import load_study
-from experiments.sources import make_hospitals
-from experiments.testbed import study_path
+from erosion.command_line import main
+from erosion.common.study.study import load_study
+from erosion.experiments.sources import make_hospitals
+from erosion.experiments.testbed import study_path
 
 STUDIES = Path(__file__).resolve().parents[2] / "experiments" / "studies"
 
@@ -88,18 +88,18 @@ def test_the_testbed_ends_with_a_result_and_the_model_predicts(
     assert result["verdict"]["text"].split(".")[0] in " ".join(run.stdout.split())
     assert processes_that_mention(str(tmp_path)) == []
 
-    assert erosion.main(["status", str(tmp_path / "runs")]) == 0
+    assert main(["status", str(tmp_path / "runs")]) == 0
     assert result["verdict"]["text"] in capsys.readouterr().out
-    assert erosion.main(["status", str(folder / "testbed" / "home" / "site.toml")]) == 1
+    assert main(["status", str(folder / "testbed" / "home" / "site.toml")]) == 1
     assert "the program" in capsys.readouterr().out  # it was stopped with the testbed
     sent = folder / "testbed" / "home" / "records" / "sent.jsonl"
-    assert erosion.main(["log", "verify", str(sent)]) == 0
+    assert main(["log", "verify", str(sent)]) == 0
     assert "each as it was written and in its place" in capsys.readouterr().out
     assert "weight_erosion,home,2,2," in folder.joinpath("contributions.csv").read_text()
 
     output = tmp_path / "predictions.csv"
     patients = folder / "testbed" / "home" / "patients.csv"
-    assert erosion.main(["predict", str(folder), str(patients), "-o", str(output)]) == 0
+    assert main(["predict", str(folder), str(patients), "-o", str(output)]) == 0
     assert len(output.read_text().splitlines()) == 131  # a header and 130 patients
     assert capsys.readouterr().err == ""
 
@@ -184,7 +184,7 @@ def test_a_port_in_use_is_said_with_the_remedy(
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         study = str(quick_study(tmp_path))
         place = ["--address", address, "--runs", str(tmp_path / "runs")]
-        assert erosion.main(["server", study, "--insecure", *place]) == 6
+        assert main(["server", study, "--insecure", *place]) == 6
     errors = capsys.readouterr().err
     assert address in errors
     assert "in use" in errors
@@ -210,7 +210,7 @@ def test_a_wrong_argument_is_a_message_and_an_exit_code(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert erosion.main(arguments) == code
+    assert main(arguments) == code
     errors = capsys.readouterr().err
     assert words in errors
     assert "Traceback" not in errors
@@ -221,7 +221,7 @@ def test_without_tls_the_coordinator_listens_on_this_machine_only(
 ) -> None:
     study = str(quick_study(tmp_path))
     place = ["--address", "0.0.0.0:0", "--runs", str(tmp_path / "runs")]
-    assert erosion.main(["server", study, "--insecure", *place]) == 6
+    assert main(["server", study, "--insecure", *place]) == 6
     assert "127.0.0.1" in capsys.readouterr().err
 
 
@@ -229,7 +229,7 @@ def test_a_server_without_a_federation_says_how_to_make_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study = str(quick_study(tmp_path))
-    assert erosion.main(["server", study, "--federation", str(tmp_path / "none")]) == 9
+    assert main(["server", study, "--federation", str(tmp_path / "none")]) == 9
     errors = capsys.readouterr().err
     assert "erosion enroll init" in errors
     assert "--insecure" in errors
@@ -245,7 +245,7 @@ def test_a_site_that_cannot_reach_its_coordinator_gives_up_when_told_to(
         f'name = "home"\n[data]\npath = "{files["home"].data}"\n'
         '[coordinator]\naddress = "127.0.0.1:9"\n'
     )
-    assert erosion.main(["client", str(site), "--give-up-seconds", "0.5"]) == 6
+    assert main(["client", str(site), "--give-up-seconds", "0.5"]) == 6
     errors = capsys.readouterr().err
     assert "The coordinator at 127.0.0.1:9 cannot be reached" in errors
     assert "coordinator.address" in errors
@@ -255,7 +255,7 @@ def test_the_help_names_every_command_and_the_exit_codes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit, match="0"):
-        erosion.main(["--help"])
+        main(["--help"])
     text = capsys.readouterr().out
     for command in (
         *("testbed", "server", "client", "enroll", "check", "status", "log"),
@@ -267,12 +267,12 @@ def test_the_help_names_every_command_and_the_exit_codes(
 
 def test_the_schema_of_both_files_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     for file, key in (("study", "hospitals"), ("site", "limits")):
-        assert erosion.main(["schema", file]) == 0
+        assert main(["schema", file]) == 0
         assert key in json.loads(capsys.readouterr().out)["properties"]
 
 
 def test_every_algorithm_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    assert erosion.main(["algorithms"]) == 0
+    assert main(["algorithms"]) == 0
     text = capsys.readouterr().out
     assert "weight_erosion" in text
     assert "Source:" in text
@@ -281,10 +281,10 @@ def test_every_algorithm_explains_itself(capsys: pytest.CaptureFixture[str]) -> 
 def test_a_fault_of_ours_is_a_sentence_and_with_v_a_traceback(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("common.algorithms.catalogue", lambda: 1 / 0)
-    assert erosion.main(["algorithms"]) == 70
+    monkeypatch.setattr("erosion.common.algorithms.catalogue", lambda: 1 / 0)
+    assert main(["algorithms"]) == 70
     errors = capsys.readouterr().err
     assert "a fault of this program (ZeroDivisionError: division by zero)" in errors
     assert "Traceback" not in errors
-    assert erosion.main(["algorithms", "-v"]) == 70
+    assert main(["algorithms", "-v"]) == 70
     assert "Traceback" in capsys.readouterr().err

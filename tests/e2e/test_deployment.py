@@ -8,8 +8,8 @@ import pytest
 from flwr.server.superlink.fleet.grpc_rere.fleet_servicer import FleetServicer
 from flwr.supercore.fab import Fab
 
-from common.errors import RunError
-from server.journal import read_journal
+from erosion.common.errors import RunError
+from erosion.server.run.journal import read_journal
 from tests.e2e import programs
 from tests.e2e.federation import Federation, small_study
 

@@ -12,18 +12,23 @@ from flwr.clientapp import ClientApp
 from flwr.proto.fleet_pb2 import ActivateNodeRequest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from client.agent import Agent
-from client.line import Line, line_to
-from client.line_trouble import trouble_with
-from client.site_file import Coordinator, load_site
-from common import expiry
-from common.errors import LinkError
-from common.keys import new_private_key
-from server import doorkeeper
-from server.enrolment import enrol_site, renew_coordinator, renew_site, revoke_site
-from server.federation_folder import FederationFolder
-from server.link import Link, desk
-from server.open_link import make_link
+from erosion.client.connection.agent import Agent
+from erosion.client.connection.connection_errors import connection_error
+from erosion.client.connection.credentials import Credentials, credentials_for
+from erosion.client.site_file import CoordinatorAddress, load_site
+from erosion.common.errors import LinkError
+from erosion.common.support import expiry
+from erosion.common.support.keys import new_private_key
+from erosion.server.enrolment import rejections
+from erosion.server.enrolment.enrolment import (
+    enrol_site,
+    renew_coordinator,
+    renew_site,
+    revoke_site,
+)
+from erosion.server.enrolment.federation_folder import FederationFolder
+from erosion.server.link import Link, sessions
+from erosion.server.link.open_link import make_link
 from tests.e2e.enrolled import make_federation, unpack_kit
 from tests.e2e.federation import small_study
 
@@ -37,18 +42,18 @@ class Door:
         self.link = make_link(small_study(), "127.0.0.1:0", self.keys)
         self.link.start()
 
-    def line(self, hospital: str = "bob", keys: FederationFolder | None = None) -> Line:
+    def line(self, hospital: str = "bob", keys: FederationFolder | None = None) -> Credentials:
         """What a site with this hospital's kit dials with."""
         kit = unpack_kit(keys or self.keys, hospital, self.folder / "unpacked")
         coordinator = load_site(kit / "site.toml").coordinator
-        address = Coordinator(
+        address = CoordinatorAddress(
             address=self.link.address,
             root_certificate=coordinator.root_certificate,
             private_key=coordinator.private_key,
         )
-        return line_to(address)
+        return credentials_for(address)
 
-    def refused(self, line: Line) -> str:
+    def refused(self, line: Credentials) -> str:
         """What the site says; it must not be let in."""
         encrypted = line.root_certificate is not None
         agent = Agent(
@@ -106,13 +111,13 @@ def test_a_site_that_trusts_another_authority_does_not_connect(
     assert "another authority" in said
     assert "ca.crt" in said
     assert door.connected() == []
-    monkeypatch.setattr(doorkeeper, "HANDSHAKE_SECONDS", 0.0)
+    monkeypatch.setattr(rejections, "HANDSHAKE_SECONDS", 0.0)
     ((_, text),) = door.recorded()
     assert "before TLS was agreed" in text
 
 
 def test_a_site_that_does_not_use_tls_does_not_connect(door: Door) -> None:
-    said = door.refused(Line(door.link.address))
+    said = door.refused(Credentials(door.link.address))
     assert "expects TLS (coordinator.root_certificate is not set)" in said
     assert door.connected() == []
 
@@ -129,7 +134,7 @@ def test_a_coordinator_without_tls_is_not_taken_for_one_with(door: Door) -> None
 
 
 def test_the_same_key_twice_is_one_site(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk, "SILENT_SECONDS", 600.0)  # however slow this machine is
+    monkeypatch.setattr(sessions, "SILENT_SECONDS", 600.0)  # however slow this machine is
     with door.line().connect():
         assert "its key is in use by another connection" in door.refused(door.line())
         assert door.connected() == ["bob"]
@@ -142,7 +147,7 @@ def test_the_same_key_twice_is_one_site(door: Door, monkeypatch: pytest.MonkeyPa
 def test_a_site_that_vanished_without_a_word_may_come_back_before_its_heartbeat_lapses(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(desk, "SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(sessions, "SILENT_SECONDS", 0.0)
     vanished = door.line().connect()
     vanished.__enter__()  # and no call after that
     with door.line().connect():
@@ -214,7 +219,7 @@ def test_a_revoked_key_is_out_at_its_next_call_and_a_new_one_is_let_in(door: Doo
         revoke_site(door.keys, "bob")
         with pytest.raises(grpc.RpcError) as refused:
             connection.heartbeat()
-        trouble = trouble_with(refused.value, line.address, encrypted=True)
+        trouble = connection_error(refused.value, line.address, encrypted=True)
         assert "its key was revoked" in trouble.text
         assert trouble.is_final
         assert door.link.grid.get_node_ids() == []

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from common.files import write_atomically
-from server.enrolment import revoke_site
-from server.journal import read_journal
+from erosion.common.support.files import write_atomically
+from erosion.server.enrolment.enrolment import revoke_site
+from erosion.server.run.journal import read_journal
 from tests.e2e import programs
 from tests.e2e.enrolled import EnrolledFederation
 from tests.e2e.federation import small_study

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-import erosion
-from common import checkpoint
-from common.errors import RunError
-from common.study import EVERY_USER
-from experiments.every_user import for_every_user
-from server.run_folder import RunFolder
+from erosion.command_line import main
+from erosion.common.errors import RunError
+from erosion.common.rounds import checkpoint
+from erosion.common.study.study import EVERY_USER
+from erosion.experiments.every_user import for_every_user
+from erosion.server.run.run_folder import RunFolder
 from tests.e2e import programs
 from tests.e2e.federation import Federation, small_study, write_site
 from tests.e2e.test_resume import coordinate, free_address, start
@@ -128,7 +128,7 @@ def test_a_part_of_a_run_is_not_resumed_alone(
     part = whole.of_user("alice")
     part.path.mkdir(parents=True)
     part.study.write_text(whole.study.read_text().replace('"all"', '"alice"'))
-    assert erosion.main(["server", "--resume", str(part.path), "--insecure"]) == 7
+    assert main(["server", "--resume", str(part.path), "--insecure"]) == 7
     assert f"part of the run in {whole.path}" in capsys.readouterr().err
 
 
@@ -136,5 +136,5 @@ def test_the_whole_runs_folder_says_where_the_models_are(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "users").mkdir()
-    assert erosion.main(["predict", str(tmp_path), "new.csv"]) == 8
+    assert main(["predict", str(tmp_path), "new.csv"]) == 8
     assert "users/HOSPITAL" in capsys.readouterr().err

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from experiments.faults import scenes, table
-from experiments.faults.network import is_permitted
-from experiments.faults.row import Row
-from experiments.faults.scenes import SCENES
-from experiments.two_machines import deploy
+from erosion.experiments.faults import scenes, table
+from erosion.experiments.faults.network import is_permitted
+from erosion.experiments.faults.row import Row
+from erosion.experiments.faults.scenes import SCENES
+from erosion.experiments.two_machines import deploy
 
 needs_networks = pytest.mark.skipif(
     not is_permitted(), reason="network namespaces are not permitted here"

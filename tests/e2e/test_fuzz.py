@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from common.memory import peak_megabytes
+from erosion.common.support.memory import peak_megabytes
 from tests.e2e import fuzzing
 from tests.e2e.federation import Federation, small_study
 

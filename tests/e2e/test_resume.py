@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 
-import erosion
-from common import checkpoint, rounds
-from common.learning.models import build_model, flat_parameters
-from common.study import Study, study_from_json
-from server.journal import read_journal
-from server.run_folder import RunFolder, open_run_folder
+from erosion.command_line import main
+from erosion.common.learning.models import build_model, flat_parameters
+from erosion.common.rounds import checkpoint, one_round
+from erosion.common.study.study import Study, study_from_json
+from erosion.server.run.journal import read_journal
+from erosion.server.run.run_folder import RunFolder, open_run_folder
 from tests.e2e import programs
 from tests.e2e.federation import Recorder, small_study, write_site
 
@@ -30,8 +30,9 @@ def die(*_: Any, **__: Any) -> None:
 
 def coordinate(study: str, folder: str, address: str, phase: str | None) -> None:
     """What `erosion server` does, with a bullet waiting in round 3 of the first arm."""
-    from common.logs import configure_logging
-    from server import coordinator, link, run_study, strategy
+    from erosion.common.support.logs import configure_logging
+    from erosion.server import link
+    from erosion.server.coordination import coordinator, run_study, strategy
 
     configure_logging(0)
     if phase is not None:
@@ -125,7 +126,7 @@ def without_times(line: dict[str, Any]) -> dict[str, Any]:
 
 def final_params(study: Study, folder: RunFolder, arm: str) -> torch.Tensor:
     model = build_model(study.model, study.task.input_shape, study.num_classes)
-    first = rounds.start(study.arms[arm].build(study.build_context), flat_parameters(model))
+    first = one_round.start(study.arms[arm].build(study.build_context), flat_parameters(model))
     state = checkpoint.load(folder.checkpoint(arm), first, arm=arm, study_digest=study.digest)
     assert state.round == study.rounds
     return state.params
@@ -184,12 +185,12 @@ def test_a_run_that_ended_is_not_resumed(
     folder = open_run_folder(tmp_path / "run", small_study())
     folder.result.write_text("{}")
     folder.report.write_text("the report is written last")
-    assert erosion.main(["server", "--resume", str(folder.path), "--insecure"]) == 7
+    assert main(["server", "--resume", str(folder.path), "--insecure"]) == 7
     assert "has ended" in capsys.readouterr().err
 
 
 def test_a_folder_without_a_run_is_not_resumed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert erosion.main(["server", "--resume", str(tmp_path), "--insecure"]) == 7
+    assert main(["server", "--resume", str(tmp_path), "--insecure"]) == 7
     assert "is not a run folder" in capsys.readouterr().err

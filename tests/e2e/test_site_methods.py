@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from common import checkpoint
-from experiments.simulator import simulate
+from erosion.common.rounds import checkpoint
+from erosion.experiments.simulator import simulate
 from tests.e2e.federation import Federation, small_study
 
 # One of each kind: with attachments, with state at the site, with tensors enclosed for everyone or

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from common.errors import RunError
-from server.link import Link, turnstile
-from server.link.store import SpoolingStore
-from server.run_study import MEMORY_SHARE, need_disk
+from erosion.common.errors import RunError
+from erosion.server.coordination.run_study import MEMORY_SHARE, need_disk
+from erosion.server.link import Link, transfer_throttle
+from erosion.server.link.store import SpoolingStore
 from tests.e2e.federation import Federation, small_study
 
 # Rules that read each update once, all together, and coordinate by coordinate; and attachments of
@@ -28,8 +28,8 @@ def test_a_deployment_on_disk_and_a_simulation_end_with_the_same_parameters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Whoever's transfer were not seen to end would keep the others waiting beyond the deadline.
-    monkeypatch.setattr(turnstile, "LONGEST_PACE_SECONDS", 600.0)
-    monkeypatch.setattr(turnstile, "LONGEST_WAIT_SECONDS", 6000.0)
+    monkeypatch.setattr(transfer_throttle, "LONGEST_PACE_SECONDS", 600.0)
+    monkeypatch.setattr(transfer_throttle, "LONGEST_WAIT_SECONDS", 6000.0)
     study = small_study(arms=ARMS, rounds=3, model=LARGE)
     spool = tmp_path / "spool"
     with Federation(study, tmp_path, Link("127.0.0.1:0", spool=spool)) as federation:

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from client.hospital import Hospital
-from experiments import robustness_cells
-from experiments.attacks import (
+from erosion.client.training.hospital import Hospital
+from erosion.experiments import robustness_cells
+from erosion.experiments.attacks import (
     ATTACKS,
     CLAIMED_NOISE,
     NO_ATTACK,
@@ -19,10 +19,17 @@ from experiments.attacks import (
     Wire,
     flip_labels,
 )
-from experiments.robustness_cells import Cell, Key, complete, one_arm_study, read_cells, run_cell
-from experiments.robustness_summary import Summary, rows
-from experiments.robustness_table import page
-from experiments.simulator import Simulation, simulate
+from erosion.experiments.robustness_cells import (
+    Cell,
+    Key,
+    complete,
+    one_arm_study,
+    read_cells,
+    run_cell,
+)
+from erosion.experiments.robustness_summary import Summary, rows
+from erosion.experiments.robustness_table import page
+from erosion.experiments.simulator import Simulation, simulate
 from tests.client.small_study import make_site, make_study, twenty_patients
 
 HONEST = torch.tensor([3.0, 4.0])

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from client.hospital import Hospital
-from common.errors import StudyError
-from experiments.every_user import for_every_user, side_by_side
-from experiments.simulator import simulate
+from erosion.client.training.hospital import Hospital
+from erosion.common.errors import StudyError
+from erosion.experiments.every_user import for_every_user, side_by_side
+from erosion.experiments.simulator import simulate
 from tests.client.small_study import make_site, make_study, twenty_patients
 
 

@@ -12,13 +12,13 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer
 
-from common.errors import DataError, StudyError
-from common.study import Study, load_study
-from experiments.sources import REGISTRY, HospitalFiles, make_hospitals
-from experiments.sources.breast_cancer import HOSPITALS, NUM_PATIENTS, BreastCancer
-from experiments.sources.heart_disease import COLUMNS, FILES
-from experiments.sources.mnist import read_mnist
-from experiments.sources.mnist_partition import (
+from erosion.common.errors import DataError, StudyError
+from erosion.common.study.study import Study, load_study
+from erosion.experiments.sources import REGISTRY, HospitalFiles, make_hospitals
+from erosion.experiments.sources.breast_cancer import HOSPITALS, NUM_PATIENTS, BreastCancer
+from erosion.experiments.sources.heart_disease import COLUMNS, FILES
+from erosion.experiments.sources.mnist import read_mnist
+from erosion.experiments.sources.mnist_partition import (
     PATTERNS,
     PartitionName,
     PatternName,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments import splits
+from erosion.experiments import splits
 
 
 def test_the_standard_error_is_that_of_the_mean() -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from common.messages import Comparison, FinalMetrics, Interval, Metrics
-from common.rounds import HospitalRecord, RoundRecord
-from common.study import Study
-from server.journal import Journal
-from server.result import ArmResult, Contribution, Result, SecondsPerRound, verdict
-from server.run_folder import RunFolder, write_study
+from erosion.common.protocol.messages import Comparison, FinalMetrics, Interval, Metrics
+from erosion.common.rounds.one_round import HospitalRecord, RoundRecord
+from erosion.common.study.study import Study
+from erosion.server.run.journal import Journal
+from erosion.server.run.result import ArmResult, Contribution, Result, SecondsPerRound, verdict
+from erosion.server.run.run_folder import RunFolder, write_study
 
 HOME = "home"
 HOSPITALS = (HOME, "alike", "small-tumours", "large-tumours", "miscoded")

@@ -10,27 +10,27 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-import erosion
-from client.line import line_to
-from client.site_file import load_site
-from common import expiry
-from common.door import Reason
-from common.errors import EnrolmentError
-from common.keys import new_private_key, private_pem, public_pem
-from common.study import Study
-from server import certificates
-from server.admission import Admission, Admitted, KeptOut
-from server.enrolment import (
+from erosion.client.connection.credentials import credentials_for
+from erosion.client.site_file import load_site
+from erosion.command_line import main
+from erosion.common.errors import EnrolmentError
+from erosion.common.protocol.admission_terms import Reason
+from erosion.common.study.study import Study
+from erosion.common.support import expiry
+from erosion.common.support.keys import new_private_key, private_pem, public_pem
+from erosion.server.enrolment import certificates
+from erosion.server.enrolment.authorizer import Admitted, Authorizer, KeptOut
+from erosion.server.enrolment.enrolment import (
     enrol_site,
     init_federation,
     renew_coordinator,
     renew_site,
     revoke_site,
 )
-from server.federation_folder import FederationFolder, Place, checked_host
-from server.key_roster import read_roster
-from server.open_link import make_link
-from server.serving_certificate import ServingCertificate
+from erosion.server.enrolment.federation_folder import Address, FederationFolder, checked_host
+from erosion.server.enrolment.key_registry import read_key_registry
+from erosion.server.enrolment.serving_certificate import ServingCertificate
+from erosion.server.link.open_link import make_link
 from tests.client.small_study import make_study
 
 HOSTS = ("erosion.example.org", "192.0.2.7")
@@ -39,7 +39,7 @@ HOSTS = ("erosion.example.org", "192.0.2.7")
 @pytest.fixture
 def folder(tmp_path: Path) -> FederationFolder:
     made = FederationFolder(tmp_path / "federation")
-    init_federation(made, Place(hosts=HOSTS, port=9092))
+    init_federation(made, Address(hosts=HOSTS, port=9092))
     return made
 
 
@@ -85,7 +85,7 @@ def test_the_coordinators_certificate_is_the_authoritys_for_every_host(
 def test_a_second_federation_in_one_folder_is_refused(folder: FederationFolder) -> None:
     before = folder.authority_key.read_bytes()
     with pytest.raises(EnrolmentError, match="renew coordinator"):
-        init_federation(folder, Place(hosts=HOSTS, port=9092))
+        init_federation(folder, Address(hosts=HOSTS, port=9092))
     assert folder.authority_key.read_bytes() == before
 
 
@@ -100,7 +100,7 @@ def test_what_is_no_host_is_refused(host: str) -> None:
     [("Example.ORG", "example.org:9092"), ("[2001:db8::1]", "[2001:db8::1]:9092")],
 )
 def test_sites_dial_the_first_host(host: str, address: str) -> None:
-    assert Place(hosts=(host,), port=9092).address == address
+    assert Address(hosts=(host,), port=9092).address == address
 
 
 def test_a_kit_holds_all_that_a_site_needs(folder: FederationFolder, tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_kit_holds_all_that_a_site_needs(folder: FederationFolder, tmp_path: P
     assert mode(kit / "node.key") == 0o600
     site = load_site(kit / "site.toml")
     assert (site.name, site.coordinator.address) == ("bob", "erosion.example.org:9092")
-    line = line_to(site.coordinator)
+    line = credentials_for(site.coordinator)
     assert line.root_certificate == folder.authority.read_bytes()
     assert line.private_key is not None
     assert public_pem(line.private_key.public_key()).decode() == made.key.public_key
@@ -130,16 +130,16 @@ def test_a_kit_holds_all_that_a_site_needs(folder: FederationFolder, tmp_path: P
 
 def test_a_site_may_send_only_the_public_half(folder: FederationFolder, tmp_path: Path) -> None:
     key = tmp_path / "own.key"
-    assert erosion.main(["enroll", "key", "--out", str(key)]) == 0
+    assert main(["enroll", "key", "--out", str(key)]) == 0
     assert mode(key) == 0o600
     made = enrol_site(folder, "bob", public_key=tmp_path / "own.key.pub")
     assert made.kit is not None
     kit = unpacked(made.kit, tmp_path)
     assert not (kit / "node.key").exists()
     key.rename(kit / "node.key")
-    line = line_to(load_site(kit / "site.toml").coordinator)
+    line = credentials_for(load_site(kit / "site.toml").coordinator)
     assert line.private_key is not None
-    verdict = Admission(folder.roster).verdict(public_pem(line.private_key.public_key()))
+    verdict = Authorizer(folder.roster).verdict(public_pem(line.private_key.public_key()))
     assert isinstance(verdict, Admitted)
     assert verdict.hospital == "bob"
 
@@ -187,7 +187,7 @@ def test_a_name_that_cannot_be_a_sites_is_refused(folder: FederationFolder, name
 
 def test_revoking_keeps_the_key_out_and_removes_the_kit(folder: FederationFolder) -> None:
     key = enrol_site(folder, "bob").key.public_key.encode()
-    admission = Admission(folder.roster)
+    admission = Authorizer(folder.roster)
     assert isinstance(admission.verdict(key), Admitted)
     revoke_site(folder, "bob")
     verdict = admission.verdict(key)
@@ -201,7 +201,7 @@ def test_revoking_keeps_the_key_out_and_removes_the_kit(folder: FederationFolder
 
 def test_renewing_prolongs_the_same_key(folder: FederationFolder) -> None:
     key = enrol_site(folder, "bob", days=-1).key
-    admission = Admission(folder.roster)
+    admission = Authorizer(folder.roster)
     verdict = admission.verdict(key.public_key.encode())
     assert isinstance(verdict, KeptOut)
     assert verdict.reason is Reason.EXPIRED
@@ -214,7 +214,7 @@ def test_renewing_prolongs_the_same_key(folder: FederationFolder) -> None:
 def test_a_new_key_replaces_the_old_one(folder: FederationFolder) -> None:
     old = enrol_site(folder, "bob").key.public_key.encode()
     new = renew_site(folder, "bob", new_key=True).key.public_key.encode()
-    admission = Admission(folder.roster)
+    admission = Authorizer(folder.roster)
     assert isinstance(admission.verdict(old), KeptOut)
     assert isinstance(admission.verdict(new), Admitted)
     assert admission.why_not("bob") is None
@@ -275,8 +275,8 @@ def test_secrets_are_in_no_repr(folder: FederationFolder, tmp_path: Path) -> Non
     things = [
         certificates.load_authority(folder.authority_key, folder.authority),
         certificates.load_identity(folder.coordinator),
-        line_to(load_site(kit / "site.toml").coordinator),
-        read_roster(folder.roster),
+        credentials_for(load_site(kit / "site.toml").coordinator),
+        read_key_registry(folder.roster),
         made,
     ]
     secrets = [
@@ -294,7 +294,7 @@ def test_a_roster_edited_by_hand_is_checked(folder: FederationFolder) -> None:
     text = folder.roster.read_text()
     folder.roster.write_text(text + text.partition("\n\n")[2])
     with pytest.raises(EnrolmentError, match="bob"):
-        Admission(folder.roster)
+        Authorizer(folder.roster)
 
 
 def test_the_hosts_are_asked_for_on_a_terminal(
@@ -303,7 +303,7 @@ def test_the_hosts_are_asked_for_on_a_terminal(
     folder = str(tmp_path / "asked")
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("builtins.input", lambda _prompt: "one.example.org, 192.0.2.1")
-    assert erosion.main(["enroll", "init", "--folder", folder]) == 0
+    assert main(["enroll", "init", "--folder", folder]) == 0
     assert "Sites dial one.example.org:9092" in capsys.readouterr().out
     assert FederationFolder(Path(folder)).read_place().hosts == ("one.example.org", "192.0.2.1")
 
@@ -314,11 +314,11 @@ def test_the_list_shows_who_is_enrolled_and_who_no_more(
     monkeypatch.setenv("COLUMNS", "120")
     place = ["--folder", str(folder.path)]
     for name in ("bob", "carol"):
-        assert erosion.main(["enroll", "site", name, *place]) == 0
-    assert erosion.main(["enroll", "revoke", "carol", *place]) == 0
-    assert erosion.main(["enroll", "renew", "bob", "--days", "10", *place]) == 0
+        assert main(["enroll", "site", name, *place]) == 0
+    assert main(["enroll", "revoke", "carol", *place]) == 0
+    assert main(["enroll", "renew", "bob", "--days", "10", *place]) == 0
     capsys.readouterr()
-    assert erosion.main(["enroll", "list", *place]) == 0
+    assert main(["enroll", "list", *place]) == 0
     lines = {
         line.split()[1]: line
         for line in capsys.readouterr().out.splitlines()
@@ -331,5 +331,5 @@ def test_the_list_shows_who_is_enrolled_and_who_no_more(
 def test_where_no_federation_is_the_remedy_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert erosion.main(["enroll", "site", "bob", "--folder", str(tmp_path / "none")]) == 9
+    assert main(["enroll", "site", "bob", "--folder", str(tmp_path / "none")]) == 9
     assert "erosion enroll init" in capsys.readouterr().err

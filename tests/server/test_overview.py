@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from common.messages import Comparison, FinalMetrics
-from server.overview import (
+from erosion.common.protocol.messages import Comparison, FinalMetrics
+from erosion.server.output.report.overview_page import render_overview, write_overview
+from erosion.server.output.terminal.overview_table import print_overview
+from erosion.server.run.overview import (
     TOO_FEW,
     UNCLEAR,
     Overview,
@@ -16,9 +18,7 @@ from server.overview import (
     mean_weights,
     overview,
 )
-from server.reporting.overview_page import render_overview, write_overview
-from server.result import Contribution
-from server.terminal.overview_table import print_overview
+from erosion.server.run.result import Contribution
 from tests.server.synthetic_run import make_study
 from tests.server.test_report import EVIL, Page
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from common.rounds import RoundRecord
-from server.observer import Observer
-from server.progress import progress
-from server.terminal.arm_progress import ArmProgress
-from server.terminal.live import LiveProgress, draw_arm
-from server.terminal.plain import PlainProgress, weights_in_words
-from server.terminal.summary import print_summary
-from server.terminal.weight_bars import WeightBars, bar
+from erosion.common.rounds.one_round import RoundRecord
+from erosion.server.output.observer import Observer
+from erosion.server.output.progress import progress
+from erosion.server.output.terminal.arm_progress import ArmProgress
+from erosion.server.output.terminal.live import LiveProgress, draw_arm
+from erosion.server.output.terminal.plain import PlainProgress, weights_in_words
+from erosion.server.output.terminal.summary import print_summary
+from erosion.server.output.terminal.weight_bars import WeightBars, bar
 from tests.server.synthetic_run import ARMS, HOSPITALS, PATIENTS, Run, make_records, make_run
 
 MANY = ("home", *(f"hospital-{number:02}" for number in range(1, 20)))

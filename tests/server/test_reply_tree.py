@@ -9,8 +9,8 @@ from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.proto.message_pb2 import Message as MessageProto
 from flwr.proto.message_pb2 import ObjectTree
 
-from server import reply_tree
-from server.reply_tree import Allowance, most_reply_bytes, problem_with
+from erosion.server.link import reply_tree
+from erosion.server.link.reply_tree import Allowance, most_reply_bytes, problem_with
 
 
 def tree(name: str, *children: ObjectTree) -> ObjectTree:

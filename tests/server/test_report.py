@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import CheckpointError, StudyError
-from common.messages import Comparison
-from common.rounds import HospitalRecord, RoundRecord
-from server.events import events_of, grouped
-from server.plain_text import printable, ranges_text, seconds_text, shortened
-from server.report import write_report
-from server.reporting.chart import Chart, Line, draw, spread, thinned
-from server.reporting.figures import metric_points, weight_figure
-from server.reporting.page import MOST_EVENTS
-from server.reporting.run_data import RunData, read_run
-from server.result import Selected, verdict
-from server.run_folder import RunFolder
+from erosion.common.errors import CheckpointError, StudyError
+from erosion.common.protocol.messages import Comparison
+from erosion.common.rounds.one_round import HospitalRecord, RoundRecord
+from erosion.server.output.events import events_of, grouped
+from erosion.server.output.plain_text import printable, ranges_text, seconds_text, shortened
+from erosion.server.output.report.chart import Chart, Line, draw, spread, thinned
+from erosion.server.output.report.figures import metric_points, weight_figure
+from erosion.server.output.report.page import MOST_EVENTS
+from erosion.server.output.report.run_data import RunData, read_run
+from erosion.server.output.report.write import write_report
+from erosion.server.run.result import Selected, verdict
+from erosion.server.run.run_folder import RunFolder
 from tests.server.synthetic_run import ARMS, HOSPITALS, Run, as_json, make_records, make_run
 
 MANY = ("home", *(f"hospital-{number:02}" for number in range(1, 20)))

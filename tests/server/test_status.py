@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-import erosion
-from common.life_sign import read_life_sign
-from server.ledger import as_csv, contributions
-from server.observer import Observer
-from server.progress import progress
-from server.several import Several
-from server.status import StatusFile
+from erosion.command_line import main
+from erosion.common.support.status_file import read_status_file
+from erosion.server.output.composite import CompositeObserver
+from erosion.server.output.observer import Observer
+from erosion.server.output.progress import progress
+from erosion.server.run.ledger import as_csv, contributions
+from erosion.server.run.status import CoordinatorStatus
 from tests.server.synthetic_run import HOME, Run, make_run
 from tests.server.test_progress import play
 
 
-def written(path: Path, run: Run, *, as_far_as: str = "the end") -> StatusFile:
+def written(path: Path, run: Run, *, as_far_as: str = "the end") -> CoordinatorStatus:
     """The file after the hospitals came, after some rounds, or at the end."""
-    status = StatusFile(path, run.study)
+    status = CoordinatorStatus(path, run.study)
     if as_far_as == "the end":
         play(status, run)
         status.ended()
@@ -35,7 +35,7 @@ def written(path: Path, run: Run, *, as_far_as: str = "the end") -> StatusFile:
 
 
 def shown(where: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    code = erosion.main(["status", str(where)])
+    code = main(["status", str(where)])
     return code, capsys.readouterr().out
 
 
@@ -94,20 +94,20 @@ def test_a_coordinator_that_was_killed_is_not_taken_for_a_running_one(
 def test_where_there_is_nothing_the_remedy_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert erosion.main(["status", str(tmp_path)]) == 7
+    assert main(["status", str(tmp_path)]) == 7
     assert "Give a run's folder" in capsys.readouterr().err
 
 
 def test_half_a_file_is_no_life_sign(tmp_path: Path) -> None:
     path = tmp_path / "status.json"
     path.write_text('{"study":')
-    assert read_life_sign(path) is None
+    assert read_status_file(path) is None
 
 
 def test_several_observers_are_told_the_same() -> None:
     streams = [io.StringIO(), io.StringIO()]
     observers: list[Observer] = [progress(stream) for stream in streams]
-    play(Several(*observers), make_run())
+    play(CompositeObserver(*observers), make_run())
     first, second = (stream.getvalue() for stream in streams)
     assert first == second != ""
 

@@ -11,7 +11,7 @@ from flwr.supercore.inflatable.inflatable_object import (
     iterate_object_tree,
 )
 
-from server.link.store import SpoolingStore
+from erosion.server.link.store import SpoolingStore
 
 RUN = 7
 

@@ -3,11 +3,11 @@
 It neither adds, averages, checks nor stores: nothing but bytes through gRPC for Python.
 """
 
-from experiments.benchmarks.measurement import Measurement
-from experiments.benchmarks.processes import LOOPBACK, Processes, free_ports
-from experiments.benchmarks.workload import expected_shift, read_rounds
+from erosion.experiments.benchmarks.measurement import Measurement
+from erosion.experiments.benchmarks.processes import LOOPBACK, Processes, free_ports
+from erosion.experiments.benchmarks.workload import expected_shift, read_rounds
 
-PROGRAMS = "experiments.benchmarks.peers.grpc_copy_programs"
+PROGRAMS = "erosion.experiments.benchmarks.peers.grpc_copy_programs"
 CHUNK_BYTES = 4 * 2**20
 
 

@@ -14,11 +14,7 @@ from queue import SimpleQueue
 import grpc
 import numpy as np
 
-from experiments.benchmarks.workload import (
-    RoundClock,
-    initial_parameters,
-    site_constant,
-)
+from erosion.experiments.benchmarks.workload import RoundClock, initial_parameters, site_constant
 
 SERVICE, METHOD = "erosion.Copy", "Exchange"
 WAIT_SECONDS = 300.0

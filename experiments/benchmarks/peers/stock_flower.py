@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from experiments.benchmarks.measurement import Measurement
-from experiments.benchmarks.processes import LOOPBACK, BenchmarkError, Processes, free_ports
-from experiments.benchmarks.workload import expected_shift, read_rounds
+from erosion.experiments.benchmarks.measurement import Measurement
+from erosion.experiments.benchmarks.processes import LOOPBACK, BenchmarkError, Processes, free_ports
+from erosion.experiments.benchmarks.workload import expected_shift, read_rounds
 
 APP = Path(__file__).with_name("stock_app.py")
 CONNECTION = "benchmark"  # the SuperLink's name in Flower's own settings

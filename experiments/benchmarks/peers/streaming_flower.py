@@ -4,11 +4,11 @@ One bidirectional gRPC stream per site, no polling, no object store, no node aut
 Deprecated since flwr 1.13, still present in 1.32.
 """
 
-from experiments.benchmarks.measurement import Measurement
-from experiments.benchmarks.processes import LOOPBACK, Processes, free_ports
-from experiments.benchmarks.workload import expected_shift, read_rounds
+from erosion.experiments.benchmarks.measurement import Measurement
+from erosion.experiments.benchmarks.processes import LOOPBACK, Processes, free_ports
+from erosion.experiments.benchmarks.workload import expected_shift, read_rounds
 
-PROGRAMS = "experiments.benchmarks.peers.streaming_programs"
+PROGRAMS = "erosion.experiments.benchmarks.peers.streaming_programs"
 
 
 def measure(

@@ -21,7 +21,7 @@ from flwr.server import ServerConfig, start_server
 from flwr.server.client_manager import ClientManager
 from flwr.server.strategy import FedAvg
 
-from experiments.benchmarks.workload import RoundClock, initial_parameters, site_constant
+from erosion.experiments.benchmarks.workload import RoundClock, initial_parameters, site_constant
 
 CONNECT_SECONDS = 120
 

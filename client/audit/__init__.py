@@ -1,0 +1,1 @@
+"""The site's tamper-evident log of everything that it sent."""

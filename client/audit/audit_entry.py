@@ -1,0 +1,37 @@
+"""One line of the log of what a hospital sent."""
+
+import hashlib
+
+from pydantic import Field
+
+from erosion.common.settings.base import Settings
+
+FIRST = "0" * 64  # what the first line has for the hash of the line before it
+
+
+class AuditEntry(Settings):
+    """What was handed to the network, in figures; the SHA-256 stands for the content itself."""
+
+    number: int  # from 1
+    time: str  # ISO 8601, UTC
+    kind: str  # of the request that this answers: query.describe, train, evaluate, query.notice
+    study: str | None
+    run: str | None
+    arm: str | None
+    round: int | None
+    bytes: int  # of the header, then the arrays as little-endian float32 by name
+    sha256: str  # of the same
+    arrays: dict[str, tuple[int, ...]] = Field(default_factory=dict)  # name -> shape
+    norm: float | None = None  # Euclidean, of the update; None where there is none or not finite
+    error: str | None = None  # the words that were sent in place of an answer
+    previous: str  # SHA-256 of the line before
+
+    @property
+    def text(self) -> str:
+        """The line without its end; what the next line's `previous` is taken of."""
+        return self.model_dump_json()
+
+
+def hash_of(text: str) -> str:
+    """SHA-256 of `text` in UTF-8, hexadecimal."""
+    return hashlib.sha256(text.encode()).hexdigest()

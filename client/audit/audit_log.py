@@ -1,0 +1,159 @@
+"""`sent.jsonl`: what this hospital sent and when, one line each, before it is sent.
+
+Every line holds the SHA-256 of the line before it, so a line that is changed, removed or moved
+later shows (`erosion log verify`).
+"""
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from flwr.app import Message
+
+from erosion.client.audit.audit_entry import FIRST, AuditEntry, hash_of
+from erosion.common.aggregation.vectors import norm
+from erosion.common.errors import SiteError
+from erosion.common.protocol import wire
+from erosion.common.support.private_files import make_private_folder
+
+FILE_NAME = "sent.jsonl"
+_TAIL_BYTES = 64 * 2**10  # a line is far shorter
+
+
+class NotLogged(SiteError):  # noqa: N818 - a state that passes, not a mistake
+    """What was to be sent could not be written down first."""
+
+
+class AuditLog:
+    """Appends to one log; use as a context manager. Only one program at a time may."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open `folder`/sent.jsonl, making both if need be. Raises SiteError."""
+        self.path = folder / FILE_NAME
+        try:
+            if not folder.exists():
+                make_private_folder(folder)
+            handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        except OSError as problem:
+            raise SiteError(
+                f"The log of what is sent, {self.path}, cannot be opened ({problem.strerror});"
+                " without it nothing may be sent. Name another folder with `records` in the site"
+                " file."
+            ) from None
+        self._file = os.fdopen(handle, "r+b", buffering=0)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._number, self._head = self._continue()
+        except BlockingIOError:
+            self._file.close()
+            raise SiteError(
+                f"Another program writes to {self.path}: this site runs already. Stop it first."
+            ) from None
+        except BaseException:  # nobody else has the file yet
+            self._file.close()
+            raise
+
+    def __enter__(self) -> Self:
+        """Ready to record."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the file."""
+        self._file.close()
+
+    @property
+    def head(self) -> str:
+        """Hash of the last line; whoever notes it can tell later if lines are missing after it."""
+        return self._head
+
+    def record(self, request: Message, reply: Message) -> None:
+        """Write down what `reply` is about to send. Raises NotLogged; then it must not be sent."""
+        line = _line(self._number + 1, self._head, request, reply)
+        text = line.text.encode() + b"\n"
+        before = self._file.seek(0, os.SEEK_END)
+        try:
+            if self._file.write(text) != len(text):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fdatasync(self._file.fileno())
+        except OSError as problem:
+            with contextlib.suppress(OSError):
+                self._file.truncate(before)
+            raise NotLogged(
+                f"{self.path} cannot be written ({problem.strerror}), so nothing was sent. Make"
+                " room; the site goes on by itself."
+            ) from None
+        self._number, self._head = line.number, hash_of(line.text)
+
+    def _continue(self) -> tuple[int, str]:
+        """Number and hash of the last line; a line that was cut off by a crash is removed."""
+        size = self._file.seek(0, os.SEEK_END)
+        start = self._file.seek(max(0, size - _TAIL_BYTES))
+        tail = self._file.read()
+        if not tail.endswith(b"\n"):  # what it was to say was not sent: it is written first
+            kept = tail.rfind(b"\n") + 1
+            self._file.truncate(start + kept)
+            tail = tail[:kept]
+        if not tail and not start:
+            return 0, FIRST
+        last = tail.rstrip(b"\n").rpartition(b"\n")[2].decode(errors="replace")
+        try:
+            return AuditEntry.model_validate_json(last).number, hash_of(last)
+        except ValueError:
+            raise SiteError(
+                f"The last line of {self.path} is damaged. Look into it with `erosion log verify"
+                f" {self.path}`, keep the file, and move it away to begin another."
+            ) from None
+
+
+def _line(number: int, previous: str, request: Message, reply: Message) -> AuditEntry:
+    # The request is only quoted here: whether it makes sense is the app's to say.
+    asked = wire.header_of(request.content)
+    study = asked.get("study")
+    line = AuditEntry(
+        number=number,
+        time=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        kind=request.metadata.message_type,
+        study=_quoted(study, "name", str) if isinstance(study, dict) else None,
+        run=_quoted(asked, "run", str),
+        arm=_quoted(asked, "arm", str),
+        round=_quoted(asked, "round", int),
+        bytes=0,
+        sha256=hash_of(""),
+        previous=previous,
+    )
+    if reply.has_error():
+        text = reply.error.reason or ""
+        content = {"bytes": len(text.encode()), "sha256": hash_of(text), "error": text}
+        return line.model_copy(update=content)
+    header, tensors = wire.contents_of(reply.content)
+    digest = hashlib.sha256(header.encode())
+    num_bytes = len(header.encode())
+    for _, tensor in sorted(tensors.items()):
+        values = tensor.numpy().astype("<f4", copy=False).reshape(-1).view(np.uint8)
+        digest.update(values.data)
+        num_bytes += values.nbytes
+    return line.model_copy(
+        update={
+            "bytes": num_bytes,
+            "sha256": digest.hexdigest(),
+            "arrays": {name: tuple(tensor.shape) for name, tensor in sorted(tensors.items())},
+            "norm": norm(tensors[wire.UPDATE]) if wire.UPDATE in tensors else None,
+        }
+    )
+
+
+def _quoted(values: dict[str, Any], name: str, kind: type) -> Any:
+    value = values.get(name)
+    return value if isinstance(value, kind) else None

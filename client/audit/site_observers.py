@@ -1,0 +1,52 @@
+"""What a site tells of itself while it serves: a log of what it sends, and a sign of life."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from flwr.app import Message
+
+from erosion.client.audit.audit_log import AuditLog
+from erosion.common.support.status_file import StatusFile
+
+STATUS_NAME = "status.json"
+
+
+class SiteObservers:
+    """Follows the agent (a `SiteObserver`). Use it within the audit log's context."""
+
+    def __init__(self, folder: Path, outbox: AuditLog, *, name: str, coordinator: str) -> None:
+        """Keep `folder`/status.json."""
+        self._outbox = outbox
+        self._sign = StatusFile(
+            folder / STATUS_NAME,
+            site=name,
+            coordinator=coordinator,
+            connected=False,
+            trouble="not connected yet",
+            sent=0,
+            last_sent=None,
+            log_head=outbox.head,
+        )
+        self._sent = 0
+
+    def connected(self) -> None:
+        """The coordinator let this site in."""
+        self._sign.show(connected=True, trouble=None)
+
+    def disconnected(self, why: str) -> None:
+        """The line is down."""
+        self._sign.show(connected=False, trouble=why)
+
+    def sending(self, request: Message, reply: Message) -> None:
+        """Write it down before it is sent. Raises NotLogged; then it must not be sent."""
+        self._outbox.record(request, reply)
+        self._sent += 1
+        self._sign.show(
+            sent=self._sent,
+            last_sent=datetime.now(UTC).isoformat(timespec="seconds"),
+            log_head=self._outbox.head,
+        )
+
+    def end(self, why: str) -> None:
+        """The program ends."""
+        self._sign.end(connected=False, trouble=why, ended=True)

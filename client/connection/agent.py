@@ -1,0 +1,210 @@
+"""The site agent: stays connected, trains when asked, and comes back after any outage."""
+
+import logging
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Protocol
+
+import grpc
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from erosion.client.audit.audit_log import NotLogged
+from erosion.client.connection.connection_errors import connection_error
+from erosion.client.connection.fleet import HEARTBEAT_SECONDS, FleetConnection
+from erosion.common.errors import LinkError
+from erosion.common.protocol import wire
+from erosion.common.support import expiry
+
+logger = logging.getLogger("erosion.agent")
+
+FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.2, 30.0
+
+
+class SiteObserver(Protocol):
+    """Follows an agent: the log of what is sent, and the site's sign of life."""
+
+    def connected(self) -> None:
+        """The coordinator let this site in."""
+
+    def disconnected(self, why: str) -> None:
+        """The line is down; the agent goes on trying."""
+
+    def sending(self, request: Message, reply: Message) -> None:
+        """`reply` is about to be sent. Raises NotLogged where it must not be."""
+
+
+class Agent:
+    """Runs one site's ClientApp for one coordinator, until `stop` is set."""
+
+    def __init__(
+        self,
+        connect: Callable[[], FleetConnection],
+        app: ClientApp,
+        *,
+        address: str,
+        encrypted: bool = False,
+        give_up_seconds: float | None = None,
+        until_study_ends: bool = False,
+        watchers: Sequence[SiteObserver] = (),
+    ) -> None:
+        """`give_up_seconds`: end when the coordinator is out of reach for so long; None: never."""
+        self._connect, self._app, self._address = connect, app, address
+        self._encrypted, self._give_up_seconds = encrypted, give_up_seconds
+        self._until_study_ends = until_study_ends
+        self._watchers = watchers
+        self.stop = threading.Event()
+
+    def run(self) -> None:
+        """Serve until stopped. Raises LinkError where trying again would be of no use."""
+        lost_at = time.monotonic()
+        tries, said = 0, ""
+        while not self.stop.is_set():
+            try:
+                with self._connect() as connection:
+                    logger.info("connected to the coordinator at %s", self._address)
+                    _warn_of_expiry(connection.key_expires)
+                    tries, said = 0, ""
+                    for watcher in self._watchers:
+                        watcher.connected()
+                    self._serve(connection)
+                    return
+            except grpc.RpcError as problem:
+                trouble = connection_error(problem, self._address, encrypted=self._encrypted)
+                sentence = trouble.text[:1].upper() + trouble.text[1:]
+                if trouble.is_final:
+                    raise LinkError(f"{sentence}.") from None
+                if tries == 0:
+                    lost_at = time.monotonic()
+                if trouble.text != said:
+                    said = trouble.text
+                    logger.warning("%s; trying again", sentence)
+                    for watcher in self._watchers:
+                        watcher.disconnected(sentence)
+                out_of_reach = time.monotonic() - lost_at
+                if self._give_up_seconds is not None and out_of_reach >= self._give_up_seconds:
+                    raise LinkError(
+                        f"{sentence}. Gave up after {out_of_reach:.0f} s. Check that the"
+                        " coordinator runs and that coordinator.address is right; `erosion check`"
+                        " looks into it."
+                    ) from None
+            except NotLogged as problem:
+                # Signed out, so that no round waits for an answer that must not be sent.
+                logger.error("%s", problem)
+                for watcher in self._watchers:
+                    watcher.disconnected(str(problem))
+                self.stop.wait(LAST_RETRY_SECONDS)
+                continue
+            # Full jitter: after an outage a hundred sites must not all come back at once.
+            longest = min(LAST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2**tries)
+            self.stop.wait(random.uniform(FIRST_RETRY_SECONDS / 2, longest))
+            tries += 1
+
+    def _serve(self, connection: FleetConnection) -> None:
+        inbox: queue.SimpleQueue[Message | grpc.RpcError] = queue.SimpleQueue()
+        ended = threading.Event()
+        for work in (self._receive, self._beat):
+            threading.Thread(target=work, args=(connection, inbox, ended), daemon=True).start()
+        try:
+            while not self.stop.is_set():
+                if (message := _newest(inbox)) is None:
+                    continue
+                self._answer(connection, message)
+        finally:
+            ended.set()
+
+    def _answer(self, connection: FleetConnection, message: Message) -> None:
+        metadata = message.metadata
+        if metadata.message_type == wire.NOTICE:
+            notice = wire.decode_notice(message.content)
+            self._send(connection, message, Message(wire.encode_notice(notice), reply_to=message))
+            if notice.final:
+                raise LinkError(
+                    f"The coordinator at {self._address} turned this site away: {notice.text}"
+                )
+            logger.info("the coordinator says: %s", notice.text)
+            if notice.study_ended and self._until_study_ends:
+                self.stop.set()
+            return
+        context = Context(metadata.run_id, metadata.dst_node_id, {}, RecordDict(), {})
+        started = time.monotonic()
+        reply = self._app(message, context)
+        logger.debug(
+            "%s of round %s took %.3f s",
+            metadata.message_type,
+            metadata.group_id,
+            time.monotonic() - started,
+        )
+        self._send(connection, message, reply)
+
+    def _send(self, connection: FleetConnection, request: Message, reply: Message) -> None:
+        for watcher in self._watchers:
+            watcher.sending(request, reply)
+        connection.reply(reply)
+
+    def _receive(
+        self,
+        connection: FleetConnection,
+        inbox: "queue.SimpleQueue[Message | grpc.RpcError]",
+        ended: threading.Event,
+    ) -> None:
+        # Receiving goes on while this site trains: a standing call shows the coordinator that the
+        # site lives, and where a round was missed the newest request is at hand at once.
+        try:
+            while not ended.is_set():
+                if (message := connection.receive()) is not None:
+                    inbox.put(message)
+        except (grpc.RpcError, ValueError) as problem:  # ValueError: the channel was closed
+            inbox.put(
+                problem if isinstance(problem, grpc.RpcError) else grpc.RpcError(str(problem))
+            )
+
+    def _beat(
+        self,
+        connection: FleetConnection,
+        inbox: "queue.SimpleQueue[Message | grpc.RpcError]",
+        ended: threading.Event,
+    ) -> None:
+        try:
+            while not ended.wait(HEARTBEAT_SECONDS * 0.8):
+                if not connection.heartbeat():
+                    inbox.put(grpc.RpcError("the coordinator does not know this site any more"))
+                    return
+        except (grpc.RpcError, ValueError):
+            return  # the receiving thread sees the same outage and reports it
+
+
+def _warn_of_expiry(expires: datetime | None) -> None:
+    if expires is not None and expiry.ends_soon(expires):
+        logger.warning(
+            "this site's key is %s; ask the coordinator to renew it", expiry.in_words(expires)
+        )
+
+
+def _newest(inbox: "queue.SimpleQueue[Message | grpc.RpcError]") -> Message | None:
+    """The next request; of several train requests only the newest, the others' rounds are over."""
+    try:
+        items = [inbox.get(timeout=0.2)]
+    except queue.Empty:
+        return None
+    while not inbox.empty():
+        items.append(inbox.get())
+    for item in items:
+        if isinstance(item, grpc.RpcError):
+            raise item
+    messages = [item for item in items if isinstance(item, Message)]
+    last_train = max(
+        (i for i, m in enumerate(messages) if m.metadata.message_type == wire.TRAIN), default=None
+    )
+    kept = [
+        m
+        for i, m in enumerate(messages)
+        if m.metadata.message_type != wire.TRAIN or i == last_train
+    ]
+    for later in kept[1:]:
+        inbox.put(later)
+    return kept[0]

@@ -1,0 +1,43 @@
+"""`erosion client`: load the site once, then serve it until told to stop."""
+
+import logging
+
+from erosion.client.audit.audit_log import AuditLog
+from erosion.client.audit.site_observers import SiteObservers
+from erosion.client.connection.agent import Agent
+from erosion.client.connection.app import make_app
+from erosion.client.connection.credentials import credentials_for
+from erosion.client.site_file import Site
+from erosion.client.training.hospital import Hospital
+from erosion.common.errors import ErosionError
+
+logger = logging.getLogger("erosion.site")
+
+
+def serve(
+    site: Site, *, give_up_seconds: float | None = None, until_study_ends: bool = False
+) -> None:
+    """Serve until interrupted. Raises SiteError, DataError, LinkError."""
+    line = credentials_for(site.coordinator)
+    hospital = Hospital(site)
+    with AuditLog(site.records) as outbox:
+        watch = SiteObservers(site.records, outbox, name=site.name, coordinator=line.address)
+        agent = Agent(
+            line.connect,
+            make_app(hospital),
+            address=line.address,
+            encrypted=line.root_certificate is not None,
+            give_up_seconds=give_up_seconds,
+            until_study_ends=until_study_ends,
+            watchers=[watch],
+        )
+        try:
+            agent.run()
+            watch.end("the program ended")
+        except KeyboardInterrupt:
+            agent.stop.set()
+            watch.end("the program was stopped")
+            logger.info("stopped")
+        except ErosionError as problem:
+            watch.end(str(problem))
+            raise

@@ -1,0 +1,1 @@
+"""A hospital's patients: read, validated, split and encoded."""

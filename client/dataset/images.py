@@ -1,0 +1,211 @@
+"""Reading labelled images from an npz file or from one folder per class."""
+
+import warnings
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from erosion.client.dataset.column_values import Fault, class_parser
+from erosion.client.site_file import DataSource
+from erosion.common.errors import DataError
+from erosion.common.study.study import ImageTask, canonical
+
+MAX_DECODED_BYTES = 8 * 2**30  # a small archive can unpack to any size
+SHOWN = 5  # examples of each problem
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledImages:
+    """The images of a hospital."""
+
+    images: NDArray[np.uint8]  # (n, channels, height, width)
+    labels: NDArray[np.int64]  # (n,) index of the class
+
+
+def read_images(source: DataSource, task: ImageTask) -> LabelledImages:
+    """Read and check the images; raises DataError with every problem and its remedy.
+
+    In the site file the study's columns are called `images` and `labels`.
+    """
+    path = source.path
+    if path.is_dir():
+        return _read_folders(source, task)
+    if not path.exists():
+        raise DataError(f"There is no data file {path}. Check data.path in the site file.")
+    if path.suffix.lower() != ".npz":
+        raise DataError(
+            f"Data file {path} is no .npz file, but the study wants images: give an .npz with"
+            " images and labels, or a folder with one folder of images per class."
+        )
+    return _read_npz(source, task)
+
+
+def _read_npz(source: DataSource, task: ImageTask) -> LabelledImages:
+    path = source.path
+    images_name, labels_name = source.local_name("images"), source.local_name("labels")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            unpacked = sum(member.file_size for member in archive.infolist())
+        if unpacked > MAX_DECODED_BYTES:
+            raise _too_large(path, unpacked)
+        # allow_pickle: an array of objects can run code while it is read.
+        with np.load(path, allow_pickle=False) as arrays:
+            absent = [name for name in (images_name, labels_name) if name not in arrays]
+            if absent:
+                raise DataError(
+                    f"Data file {path} has no array {' and no array '.join(map(repr, absent))}; it"
+                    f" has {', '.join(arrays) or 'none'}. Name them under [data.columns] as images"
+                    " and labels."
+                )
+            images, labels = arrays[images_name], arrays[labels_name]
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as problem:
+        raise DataError(
+            f"Data file {path} cannot be read: {problem}. Write it with numpy.savez, without"
+            " arrays of objects."
+        ) from None
+    problems = []
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim != 1:
+        problems.append(f"labels are of shape {labels.shape}; give one label per image")
+    if images.dtype != np.uint8:
+        problems.append(f"images are {images.dtype}; store pixels from 0 to 255 as uint8")
+    arranged = _channels_first(images, task)
+    if arranged is None:
+        channels, height, width = task.shape
+        problems.append(
+            f"images are of shape {images.shape}; the study wants (n, {height}, {width},"
+            f" {channels}) or (n, {channels}, {height}, {width}); resize them"
+        )
+    elif len(images) == 0:
+        problems.append("there are no images; store at least one")
+    elif labels.ndim == 1 and len(labels) != len(images):
+        problems.append(f"{len(images)} images and {len(labels)} labels; give one label per image")
+    codes, unknown = _class_codes(labels.reshape(-1), source, task)
+    problems += unknown
+    if arranged is None or problems:
+        raise _faults(path, problems)
+    return LabelledImages(np.ascontiguousarray(arranged), codes)
+
+
+def _channels_first(images: NDArray[np.uint8], task: ImageTask) -> NDArray[np.uint8] | None:
+    """The images as (n, c, h, w), or None where they are of another size."""
+    channels, height, width = task.shape
+    if images.shape[1:] == (height, width) and channels == 1:
+        return images[:, None]
+    if images.shape[1:] == task.shape:
+        return images
+    if images.shape[1:] == (height, width, channels):
+        return np.moveaxis(images, 3, 1)
+    return None
+
+
+def _class_codes(
+    labels: NDArray[np.generic], source: DataSource, task: ImageTask
+) -> tuple[NDArray[np.int64], list[str]]:
+    """The class of every label, and what is wrong with the labels."""
+    distinct, inverse = np.unique(labels, return_inverse=True)
+    codes = _codes([str(label) for label in distinct.tolist()], source, task)
+    unknown = [text for text, code in codes.items() if code is None]
+    problems = []
+    if unknown:
+        problems.append(
+            f"labels {', '.join(map(repr, unknown[:SHOWN]))} are not of the study's classes; map"
+            " them under [data.values.labels]"
+        )
+    known = np.array([-1 if code is None else code for code in codes.values()], dtype=np.int64)
+    return known[inverse], problems
+
+
+def _codes(texts: list[str], source: DataSource, task: ImageTask) -> Mapping[str, int | None]:
+    """Index of the class that each label means; None where it means none."""
+    parse = class_parser(task.classes)
+    meant = source.values.get("labels", {})
+    parsed = {text: parse(meant.get(canonical(text), text)) for text in texts}
+    return {
+        text: None if isinstance(code, Fault) or code != code else int(code)
+        for text, code in parsed.items()
+    }
+
+
+def _read_folders(source: DataSource, task: ImageTask) -> LabelledImages:
+    path = source.path
+    folders = sorted(entry for entry in path.iterdir() if _is_visible_folder(entry))
+    codes = _codes([folder.name for folder in folders], source, task)
+    problems = [
+        f"folder {folder.name!r} is not of the study's classes; rename it, or map it under"
+        " [data.values.labels]"
+        for folder in folders
+        if codes[folder.name] is None
+    ]
+    files = [
+        (file, code)
+        for folder in folders
+        if (code := codes[folder.name]) is not None
+        for file in sorted(folder.iterdir())
+        if file.is_file() and not file.name.startswith(".")
+    ]
+    if not files and not problems:
+        problems.append("it holds no images; make one folder of images per class")
+    channels, height, width = task.shape
+    if len(files) * channels * height * width > MAX_DECODED_BYTES:
+        raise _too_large(path, len(files) * channels * height * width)
+    if problems:
+        raise _faults(path, problems)
+    images = np.zeros((len(files), channels, height, width), dtype=np.uint8)
+    faulty = []
+    for index, (file, _) in enumerate(files):
+        image = _read_image(file, task)
+        if isinstance(image, str):
+            faulty.append(f"{file.parent.name}/{file.name} {image}")
+        else:
+            images[index] = image
+    if faulty:
+        more = [f"and {len(faulty) - SHOWN} more files"] if len(faulty) > SHOWN else []
+        raise _faults(path, faulty[:SHOWN] + more)
+    return LabelledImages(images, np.array([code for _, code in files], dtype=np.int64))
+
+
+def _is_visible_folder(entry: Path) -> bool:
+    return entry.is_dir() and not entry.name.startswith(".")
+
+
+def _read_image(file: Path, task: ImageTask) -> NDArray[np.uint8] | str:
+    """The image as (c, h, w), or what is wrong with it and the remedy."""
+    channels, height, width = task.shape
+    try:
+        with warnings.catch_warnings():
+            # Pillow only warns of an image that unpacks to a giant; its size is checked below.
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            image = Image.open(file)
+        with image:
+            if image.size != (width, height):
+                return (
+                    f"has {image.size[0]} x {image.size[1]} pixels; the study wants"
+                    f" {width} x {height}: resize it"
+                )
+            if image.mode not in ("1", "L", "P", "RGB", "RGBA"):
+                # Pillow would clip 16-bit pixels to white.
+                return f"is of mode {image.mode}; save it with 8 bits per channel"
+            pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"))
+    except (UnidentifiedImageError, Image.DecompressionBombError):
+        return "is not an image that can be read; remove it or save it as PNG"
+    except (OSError, SyntaxError, ValueError) as problem:
+        return f"cannot be read ({problem}); save it again"
+    return pixels[None] if channels == 1 else np.moveaxis(pixels, 2, 0)
+
+
+def _too_large(path: Path, num_bytes: int) -> DataError:
+    return DataError(
+        f"{path} unpacks to {num_bytes / 2**30:.1f} GiB, more than the"
+        f" {MAX_DECODED_BYTES // 2**30} GiB that are read. Give fewer or smaller images."
+    )
+
+
+def _faults(path: Path, problems: list[str]) -> DataError:
+    return DataError(f"Data in {path}:\n" + "\n".join(f"  {problem}" for problem in problems))

@@ -1,0 +1,133 @@
+"""One study at one hospital: its patients, split and scaled, and its model, kept between rounds."""
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from erosion.client.dataset.load import Patients, load_patients
+from erosion.client.dataset.preprocessing import (
+    feature_sums,
+    image_inputs,
+    imputes_missing,
+    table_inputs,
+)
+from erosion.client.dataset.split import Split, split_patients
+from erosion.client.site_file import Site
+from erosion.common.errors import Refusal
+from erosion.common.learning.models import build_model
+from erosion.common.protocol.messages import FeatureSums, Scaling
+from erosion.common.protocol.scaling import pool
+from erosion.common.study.study import Study, TabularTask
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Patients as the model is fed with them."""
+
+    inputs: Tensor  # (n, *input_shape) float32
+    labels: Tensor  # (n,) int64
+
+
+class LocalDataset:
+    """A study's data and model at a site. Built once per study; `parts` are ready for training."""
+
+    def __init__(self, site: Site, study: Study) -> None:
+        """Read, check and split the data, and build the model; raises DataError."""
+        patients: Patients = load_patients(site, study)
+        self.study = study
+        self.notes = patients.notes
+        self.split: Split = split_patients(study, site.name, patients.rows, patients.labels)
+        self.model: nn.Module = build_model(
+            study.model, study.task.input_shape, study.num_classes, seed=study.seed
+        ).to(site.compute.device)
+        self.dim = sum(parameter.numel() for parameter in self.model.parameters())
+        self._device = torch.device(site.compute.device)
+        self._rows = patients.rows
+        self._labels = patients.labels
+        self._pooled: Scaling | None = None  # that `_parts` were made with
+        self._parts: tuple[Part, Part] | None = None
+        self.sums = self._training_sums()
+        self.missing_means = self._missing_means()
+
+    @property
+    def num_training(self) -> int:
+        """Training patients."""
+        return len(self.split.training)
+
+    @property
+    def test_labels(self) -> NDArray[np.int64]:
+        """Classes of the test patients: (n,)."""
+        labels: NDArray[np.int64] = self._labels[self.split.test]
+        return labels
+
+    @property
+    def majority(self) -> int:
+        """The commonest class of the training part."""
+        return int(np.bincount(self._labels[self.split.training]).argmax())
+
+    def seed(self, purpose: str) -> int:
+        """A seed that depends on the study, the hospital's part in it, and the purpose."""
+        digest = hashlib.sha256(f"{self.study.seed}/{self.study.name}/{purpose}".encode()).digest()
+        return int.from_bytes(digest[:8], "big")
+
+    def scaling(self, pooled: Scaling | None) -> Scaling | None:
+        """What the columns are scaled by; `pooled` is what the coordinator sent."""
+        if self.study.scaling == "none":
+            return None
+        if self.study.scaling == "local":
+            return self._own_scaling()
+        columns = self.study.task.input_shape[0]
+        if pooled is None:
+            raise Refusal("The study's scaling is federated, and the request brings no scaling.")
+        if len(pooled.mean) != columns or len(pooled.deviation) != columns:
+            raise Refusal(
+                f"The scaling has {len(pooled.mean)} means and {len(pooled.deviation)} deviations;"
+                f" the study has {columns} columns."
+            )
+        if min(pooled.deviation) <= 0:
+            raise Refusal("The scaling has a deviation that is not more than 0.")
+        return pooled
+
+    def parts(self, pooled: Scaling | None) -> tuple[Part, Part]:
+        """The training part and the test part, the latter empty unless this is the user's site."""
+        if self._parts is None or pooled != self._pooled:
+            scaling = self.scaling(pooled)
+            self._parts = (
+                self._part(self.split.training, scaling),
+                self._part(self.split.test, scaling),
+            )
+            self._pooled = pooled
+        return self._parts
+
+    def _part(self, patients: NDArray[np.int64], scaling: Scaling | None) -> Part:
+        task, rows = self.study.task, self._rows[patients]
+        if isinstance(task, TabularTask):
+            numbers = rows.astype(np.float64, copy=False)
+            inputs = table_inputs(task, numbers, scaling, self.missing_means)
+        else:
+            inputs = image_inputs(task, rows.astype(np.uint8, copy=False))
+        labels = torch.from_numpy(self._labels[patients])
+        return Part(inputs.to(self._device), labels.to(self._device))
+
+    def _training_sums(self) -> FeatureSums | None:
+        task = self.study.task
+        if not isinstance(task, TabularTask):
+            return None
+        rows = self._rows[self.split.training].astype(np.float64, copy=False)
+        return feature_sums(task, rows)
+
+    def _own_scaling(self) -> Scaling | None:
+        task = self.study.task
+        if self.sums is None or not isinstance(task, TabularTask):
+            return None
+        return pool([self.sums], task)
+
+    def _missing_means(self) -> tuple[float, ...] | None:
+        """What missing numbers become, in a study that imputes them without scaling."""
+        own = self._own_scaling()
+        imputes = imputes_missing(self.study.task)
+        return own.mean if own and imputes and self.study.scaling == "none" else None

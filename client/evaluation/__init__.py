@@ -1,0 +1,1 @@
+"""Metrics, the verdict's test, and predictions for new patients."""

@@ -1,0 +1,163 @@
+"""Applying a study's result to new patients: class probabilities from a run folder's model."""
+
+import csv
+import io
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ConfigDict
+from torch import Tensor, nn
+
+from erosion.client.dataset.preprocessing import imputes_missing, table_inputs
+from erosion.client.dataset.table_contract import check_table, columns_of
+from erosion.client.dataset.table_file import read_table
+from erosion.client.site_file import DataSource
+from erosion.common.errors import CheckpointError, DataError
+from erosion.common.learning.local_sgd import probabilities_of
+from erosion.common.learning.models import ModelSettings, build_model, load_flat_parameters
+from erosion.common.protocol.messages import Scaling
+from erosion.common.rounds.checkpoint import load_model
+from erosion.common.settings.base import Settings, validate
+from erosion.common.study.study import ImageTask, TabularTask
+from erosion.common.support.files import write_atomically
+
+
+class ModelCard(Settings):
+    """`model.json`: what a run's parameters mean. Keys that predicting does not need are let be."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    format: Literal[1]  # raised when a key changes its meaning
+    study: str
+    arm: str
+    task: TabularTask | ImageTask
+    model: ModelSettings
+    scaling: Scaling | None
+    missing_means: tuple[float, ...] | None = None  # per encoded column
+
+
+@dataclass(frozen=True, slots=True)
+class SavedModel:
+    """A run's model, ready to predict."""
+
+    card: ModelCard
+    task: TabularTask
+    network: nn.Module
+    parameters: Tensor  # (dim,), or (m, dim) for the mean of m models
+
+
+def predict(
+    run_folder: Path, data_path: Path, output: Path | None, *, source: DataSource | None = None
+) -> None:
+    """Write one line per patient in `data_path`: the probability of each class, and the likeliest.
+
+    `output` is a CSV file, or None for the standard output. The data need no target column; their
+    columns are named as in the study, or as `source` (of a site file) maps them. A patient who
+    lacks a value that the study drops patients for gets empty cells. Raises CheckpointError for
+    the run folder and DataError for the data.
+    """
+    saved = load_saved_model(run_folder)
+    found = (source or DataSource(path=data_path)).model_copy(update={"path": data_path})
+    table = read_table(found, columns_of(saved.task, found, with_target=False))
+    checked = check_table(table, saved.task, found, with_target=False)
+    inputs = table_inputs(saved.task, checked.rows, saved.card.scaling, saved.card.missing_means)
+    probabilities = _probabilities(saved, inputs)
+    text = _as_csv(saved.task, probabilities, checked.places, table.num_rows)
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        _write(output, text)
+
+
+def load_saved_model(run_folder: Path) -> SavedModel:
+    """Read `model.json` and `model.safetensors`; raises CheckpointError."""
+    card_path, parameters_path = run_folder / "model.json", run_folder / "model.safetensors"
+    for path in (card_path, parameters_path):
+        if (run_folder / "users").is_dir():
+            raise CheckpointError(
+                f"{run_folder} holds a model for each hospital: give {run_folder}/users/HOSPITAL."
+            )
+        if not path.is_file():
+            raise CheckpointError(
+                f"There is no {path}. Give the folder of a run that finished (runs/TIME-STUDY)."
+            )
+    try:
+        raw = json.loads(card_path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        raise CheckpointError(f"{card_path} cannot be read ({problem}). Run again.") from None
+    if not isinstance(raw, dict):
+        raise CheckpointError(f"{card_path} is not a JSON object. Run the study again.")
+    card = validate(ModelCard, raw, f"Model card {card_path}", CheckpointError)
+    if not isinstance(card.task, TabularTask):
+        raise CheckpointError(
+            f"{run_folder} holds a model of images; predicting reads tables only."
+        )
+    parameters = load_model(parameters_path)
+    network = _network(card, card.task, parameters, run_folder)
+    return SavedModel(card, card.task, network, parameters)
+
+
+def _network(card: ModelCard, task: TabularTask, parameters: Tensor, run_folder: Path) -> nn.Module:
+    columns = task.input_shape[0]
+    per_column = [card.missing_means] if card.missing_means is not None else []
+    if card.scaling is not None:
+        per_column += [card.scaling.mean, card.scaling.deviation]
+    if any(len(values) != columns for values in per_column):
+        raise CheckpointError(
+            f"{run_folder}/model.json scales another number of columns than its {columns}."
+            " Run the study again."
+        )
+    if imputes_missing(task) and not per_column:
+        raise CheckpointError(
+            f"{run_folder}/model.json imputes missing values and does not say by what (scaling or"
+            " missing_means). Run the study again."
+        )
+    network = build_model(card.model, task.input_shape, len(task.classes))
+    try:
+        for member in parameters.reshape(-1, parameters.shape[-1]):
+            load_flat_parameters(network, member)
+    except ValueError as problem:
+        raise CheckpointError(
+            f"{run_folder}: model.safetensors does not fit model.json ({problem})."
+            " Run the study again."
+        ) from None
+    return network
+
+
+def _probabilities(saved: SavedModel, inputs: Tensor) -> NDArray[np.float64]:
+    predicted = probabilities_of(saved.network, saved.parameters, inputs)
+    probabilities: NDArray[np.float64] = predicted.numpy()
+    if not np.isfinite(probabilities).all():
+        raise CheckpointError("The model's training diverged: it has no probabilities to give.")
+    return probabilities
+
+
+def _as_csv(
+    task: TabularTask, probabilities: NDArray[np.float64], rows: NDArray[np.int64], num_rows: int
+) -> str:
+    """One line per row of the file, so that the columns can be pasted beside the patients."""
+    names = [label.name for label in task.classes]
+    by_row = dict(zip(rows.tolist(), probabilities.tolist(), strict=True))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*(f"probability_{name}" for name in names), "predicted"])
+    for row in range(num_rows):
+        values = by_row.get(row)
+        if values is None:
+            writer.writerow([""] * (len(names) + 1))
+        else:
+            likeliest = names[int(np.argmax(values))]
+            writer.writerow([*(f"{value:.6f}" for value in values), likeliest])
+    return text.getvalue()
+
+
+def _write(output: Path, text: str) -> None:
+    try:
+        write_atomically(output, text)
+    except OSError as problem:
+        raise DataError(f"The predictions cannot be written to {output}: {problem}.") from None

@@ -1,0 +1,83 @@
+"""Whether one arm beat another: a paired sign-flip test that claims nothing falsely too often."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from erosion.client.evaluation.metrics import patient_log_losses
+from erosion.common.protocol.messages import FEWEST_OF_A_CLASS, SIGNIFICANCE, Comparison
+
+Floats = NDArray[np.float64]
+
+EXACT_UP_TO = 16  # patients: 65,536 sign patterns
+RANDOM_FLIPS = 20_000
+CHUNK = 2_000_000  # signs in memory at a time
+
+
+def compare(
+    arms: tuple[str, str],
+    probabilities: tuple[Floats, Floats],
+    labels: NDArray[np.int64],
+    *,
+    seed: int,
+) -> Comparison:
+    """The first arm against the second, by the log loss of each test patient.
+
+    `probabilities` are each (n, classes). No difference is claimed unless p <= 0.02 and
+    there are at least two classes of patients with five of each. A class that the hospital never
+    sees does not count.
+    """
+    arm, reference = (patient_log_losses(p, labels) for p in probabilities)
+    differences = arm - reference
+    present = [count for count in np.bincount(labels).tolist() if count]
+    smallest = min(present) if len(present) > 1 else 0
+    mean = float(differences.mean())
+    p_value = sign_flip_p_value(differences, seed=seed)
+    return Comparison(
+        arm=arms[0],
+        reference=arms[1],
+        num_samples=len(labels),
+        smallest_class=smallest,
+        mean_difference=mean,
+        p_value=p_value,
+        conclusion=_conclusion(mean, p_value, smallest),
+    )
+
+
+def _conclusion(mean_difference: float, p_value: float, smallest_class: int) -> str:
+    if smallest_class < FEWEST_OF_A_CLASS:
+        return "too few patients"
+    if p_value > SIGNIFICANCE:
+        return "no clear difference"
+    return "better" if mean_difference < 0 else "worse"
+
+
+def sign_flip_p_value(differences: Floats, *, seed: int) -> float:
+    """Two-sided p-value of the mean of paired differences (n,) being 0.
+
+    If the arms are alike, each patient's difference could as well have had the other sign. The
+    p-value is the share of sign patterns whose sum is at least as far from 0 as the observed one:
+    all of them up to 16 patients, else 20,000 random ones and the observed one.
+    """
+    num_patients = len(differences)
+    # Patterns with the observed sum must count, whatever order their sum was rounded in.
+    observed = abs(differences.sum()) - 1e-12 * np.abs(differences).sum()
+    if num_patients <= EXACT_UP_TO:
+        patterns = np.arange(2**num_patients)[:, None] >> np.arange(num_patients) & 1
+        return float(np.mean(_far_out(patterns, differences, observed)))
+    generator = np.random.default_rng(seed)
+    at_a_time = max(1, CHUNK // num_patients)
+    count = 0
+    for start in range(0, RANDOM_FLIPS, at_a_time):
+        rows = min(at_a_time, RANDOM_FLIPS - start)
+        patterns = generator.integers(2, size=(rows, num_patients), dtype=np.int8)
+        count += int(_far_out(patterns, differences, observed).sum())
+    return (1 + count) / (1 + RANDOM_FLIPS)
+
+
+def _far_out(
+    patterns: NDArray[np.int64] | NDArray[np.int8], differences: Floats, observed: float
+) -> NDArray[np.bool_]:
+    """For every row of 0/1 (some, n): is the sum of the differences with those signs as far out?"""
+    sums = 2 * (patterns.astype(np.float64) @ differences) - differences.sum()
+    far: NDArray[np.bool_] = np.abs(sums) >= observed
+    return far

@@ -1,0 +1,1 @@
+"""A hospital's answers to requests, within its own limits."""

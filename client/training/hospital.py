@@ -1,0 +1,249 @@
+"""A hospital's answers to describe, train and evaluate; whoever carries them in and out."""
+
+import logging
+from collections import OrderedDict
+from importlib import metadata
+from time import perf_counter
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from erosion.client.dataset.local_dataset import LocalDataset
+from erosion.client.evaluation.metrics import measure, measure_with_intervals
+from erosion.client.evaluation.verdict import compare
+from erosion.client.site_file import Site
+from erosion.client.training.kept_state import KeptState, StateKey
+from erosion.client.training.limits import check_limits, check_study
+from erosion.common.algorithms.base import ArmBase
+from erosion.common.algorithms.personal_layers import local_round, personal_parameters
+from erosion.common.errors import Refusal, SiteError
+from erosion.common.learning.local_sgd import probabilities_of
+from erosion.common.learning.local_work import LocalWork, Tensors
+from erosion.common.protocol.messages import (
+    DescribeReply,
+    EvaluateReply,
+    EvaluateRequest,
+    EvaluateResult,
+    Scaling,
+    TrainReply,
+    TrainRequest,
+    TrainResult,
+)
+from erosion.common.study.study import Study
+
+STUDIES_KEPT = 2  # prepared data in memory; an older study is prepared again when it comes back
+
+logger = logging.getLogger("erosion.site")
+
+
+class Hospital:
+    """One hospital. Between requests it keeps its data and model, and what a method keeps here.
+
+    Every method raises Refusal for what the site's limits do not allow and for a request that does
+    not fit the study, and DataError for data that do not meet the study's contract. It serves one
+    request at a time.
+    """
+
+    def __init__(self, site: Site) -> None:
+        """Take the machine's resources that the site file grants; raises SiteError."""
+        self.site = site
+        folder = site.compute.state
+        self._kept = KeptState(None if folder is None else folder / site.name)
+        self._prepared: OrderedDict[str, LocalDataset] = (
+            OrderedDict()
+        )  # by study digest, oldest first
+        torch.set_num_threads(site.compute.threads)
+        try:
+            torch.zeros(1, device=site.compute.device)
+        except (RuntimeError, AssertionError) as problem:
+            reason = str(problem).splitlines()[0]
+            raise SiteError(
+                f"compute.device = {site.compute.device!r}; this machine does not have it"
+                f' ({reason}). Write "cpu".'
+            ) from None
+
+    @property
+    def name(self) -> str:
+        """The hospital's enrolled name."""
+        return self.site.name
+
+    def describe(self, study: Study) -> DescribeReply:
+        """Who this hospital is, how many patients it trains on, and its share of the scaling."""
+        prepared = self._prepare(study)
+        return DescribeReply(
+            hospital=self.name,
+            num_samples=prepared.num_training,
+            sums=prepared.sums if study.scaling == "federated" else None,
+            software=software_version(),
+        )
+
+    def train(self, request: TrainRequest) -> TrainResult:
+        """Train from the request's parameters; the user also measures them on its test part."""
+        started = perf_counter()
+        prepared = self._prepare(request.study)
+        settings, layout = _arm(request, request.arm), request.study.build_context.layout
+        work = self._work(request, request.arm, request.round, request.parameters, request.enclosed)
+        metrics = None
+        if work.is_user:
+            personal = personal_parameters(settings, work, layout)
+            predicted = self._probabilities(prepared, personal, request.scaling)
+            metrics = measure(predicted, prepared.test_labels, prepared.majority)
+        outcome = local_round(settings, work, layout)
+        self._kept.keep(
+            _state_key(request, request.arm), request.round, before=work.kept, after=outcome.keep
+        )
+        header = TrainReply(
+            hospital=self.name,
+            arm=request.arm,
+            round=request.round,
+            num_samples=prepared.num_training,
+            samples_seen=outcome.samples_seen,
+            seconds=perf_counter() - started,
+            metrics=metrics,
+        )
+        attachments = {name: tensor.cpu() for name, tensor in outcome.attachments.items()}
+        return TrainResult(header, outcome.delta.cpu(), attachments)
+
+    def evaluate(self, request: EvaluateRequest) -> EvaluateResult:
+        """The final figures of every arm on the user's test part; refused anywhere else."""
+        study = request.study
+        if self.name != study.user:
+            raise Refusal(
+                f"{self.name} has no test part in study {study.name!r}; ask its user, {study.user}."
+            )
+        prepared = self._prepare(study)
+        labels = prepared.test_labels
+        personal = {arm: self._personal(request, arm) for arm in request.parameters}
+        probabilities = {
+            arm: self._probabilities(prepared, parameters, request.scaling)
+            for arm, parameters in personal.items()
+        }
+        arms = {
+            arm: measure_with_intervals(
+                predicted,
+                labels,
+                prepared.majority,
+                resamples=study.evaluation.bootstrap,
+                seed=prepared.seed("bootstrap"),
+            )
+            for arm, predicted in probabilities.items()
+        }
+        comparison = None
+        if study.comparison and all(arm in probabilities for arm in study.comparison):
+            arm, reference = study.comparison
+            comparison = compare(
+                (arm, reference),
+                (probabilities[arm], probabilities[reference]),
+                labels,
+                seed=prepared.seed("comparison"),
+            )
+        counts = np.bincount(labels, minlength=study.num_classes).tolist()
+        names = [label.name for label in study.task.classes]
+        reply = EvaluateReply(
+            hospital=self.name,
+            arms=arms,
+            comparison=comparison,
+            scaling=prepared.scaling(request.scaling),
+            missing_means=prepared.missing_means,
+            class_counts=dict(zip(names, counts, strict=True)),
+        )
+        differing = {
+            arm: parameters.cpu()
+            for arm, parameters in personal.items()
+            if not torch.equal(parameters.cpu(), request.parameters[arm])
+        }
+        return EvaluateResult(reply, differing)
+
+    def _prepare(self, study: Study) -> LocalDataset:
+        check_study(self.site, study)
+        digest = study.digest
+        prepared = self._prepared.pop(digest, None)
+        if prepared is None:
+            prepared = LocalDataset(self.site, study)
+            for note in prepared.notes:
+                logger.warning("study %s: %s", study.name, note)
+        self._prepared[digest] = prepared
+        while len(self._prepared) > STUDIES_KEPT:
+            self._prepared.popitem(last=False)
+        check_limits(self.site, study, prepared.num_training)
+        return prepared
+
+    def _personal(self, request: EvaluateRequest, arm: str) -> Tensor:
+        """What the user predicts with after the last round: (dim,) or (m, dim)."""
+        study = request.study
+        enclosed = request.enclosed.get(arm, {})
+        work = self._work(request, arm, study.rounds + 1, request.parameters[arm], enclosed)
+        return personal_parameters(_arm(request, arm), work, study.build_context.layout)
+
+    def _work(
+        self,
+        request: TrainRequest | EvaluateRequest,
+        arm: str,
+        round_number: int,
+        parameters: Tensor,
+        enclosed: Tensors,
+    ) -> LocalWork:
+        study, device = request.study, self.site.compute.device
+        prepared = self._prepare(study)
+        received = self._checked(parameters, prepared)
+        training, _ = prepared.parts(request.scaling)
+        kept = self._kept.before(_state_key(request, arm), round_number)
+        return LocalWork(
+            agent=self.name,
+            is_user=self.name == study.user,
+            round=round_number,
+            seed=study.seed,
+            model=prepared.model,
+            received=received,
+            inputs=training.inputs,
+            labels=training.labels,
+            training=study.training,
+            kept={name: tensor.to(device) for name, tensor in kept.items()},
+            enclosed={name: self._checked_rows(t, prepared) for name, t in enclosed.items()},
+        )
+
+    def _checked_rows(self, enclosed: Tensor, prepared: LocalDataset) -> Tensor:
+        """Vectors of the model's length: (dim,) or (m, dim)."""
+        for row in enclosed.reshape(-1, enclosed.shape[-1]) if enclosed.dim() else [enclosed]:
+            self._checked(row, prepared)
+        return enclosed.to(self.site.compute.device)
+
+    def _checked(self, parameters: Tensor, prepared: LocalDataset) -> Tensor:
+        if parameters.shape != (prepared.dim,) or parameters.dtype != torch.float32:
+            raise Refusal(
+                f"The request brings parameters of shape {tuple(parameters.shape)} and type"
+                f" {parameters.dtype}; the study's model has {prepared.dim} of torch.float32."
+            )
+        if not bool(torch.isfinite(parameters).all()):
+            raise Refusal("The request brings parameters that are not finite; training diverged.")
+        return parameters.to(self.site.compute.device)
+
+    def _probabilities(
+        self, prepared: LocalDataset, parameters: Tensor, scaling: Scaling | None
+    ) -> NDArray[np.float64]:
+        """Class probabilities of the test part: (n, classes)."""
+        _, test = prepared.parts(scaling)
+        predicted = probabilities_of(prepared.model, parameters, test.inputs).cpu().numpy()
+        # Logits that overflow leave no probabilities: such a model knows nothing.
+        return np.where(np.isnan(predicted), 1 / predicted.shape[1], predicted)
+
+
+def _arm(request: TrainRequest | EvaluateRequest, arm: str) -> ArmBase:
+    arms = request.study.arms
+    if arm not in arms:
+        raise Refusal(f"The request names the arm {arm!r}; the study has {', '.join(arms)}.")
+    return arms[arm]
+
+
+def _state_key(request: TrainRequest | EvaluateRequest, arm: str) -> StateKey:
+    return StateKey(request.study.digest, arm, request.run)
+
+
+def software_version() -> str:
+    """Version of this program as installed, "unknown" where it only lies in a folder."""
+    try:
+        return metadata.version("erosion")
+    except metadata.PackageNotFoundError:
+        return "unknown"

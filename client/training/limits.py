@@ -1,0 +1,74 @@
+"""A hospital's own limits, held against a study before anything is computed for it."""
+
+from fnmatch import fnmatchcase
+
+from erosion.client.site_file import Site
+from erosion.common.errors import Refusal
+from erosion.common.learning.training import Training
+from erosion.common.study.study import Study
+
+
+def local_steps(training: Training, num_patients: int) -> int:
+    """Mini-batches of one round at a hospital with `num_patients` training patients."""
+    if training.epochs is not None:
+        return training.epochs * -(-num_patients // training.batch_size)
+    return training.steps or 0
+
+
+def check_study(site: Site, study: Study) -> None:
+    """Refuse what the study file alone shows, so that no data are read for it."""
+    _refuse_for(site, study, _study_reasons(site, study))
+
+
+def check_limits(site: Site, study: Study, num_patients: int) -> None:
+    """Refuse a study that the site's limits do not allow with `num_patients` to train on.
+
+    Raises Refusal with every reason: the value and the limit.
+    """
+    limits = site.limits
+    reasons = _study_reasons(site, study)
+    if num_patients < limits.min_patients:
+        reasons.append(
+            f"{num_patients} training patients; limits.min_patients = {limits.min_patients}"
+        )
+    steps = local_steps(study.training, num_patients)
+    if steps < limits.min_local_steps:
+        reasons.append(
+            f"{steps} local steps a round; limits.min_local_steps = {limits.min_local_steps}"
+        )
+    _refuse_for(site, study, reasons)
+
+
+def _study_reasons(site: Site, study: Study) -> list[str]:
+    limits, training = site.limits, study.training
+    reasons = []
+    if site.name not in study.hospitals:
+        reasons.append(f"it is not among the study's hospitals ({', '.join(study.hospitals)})")
+    if site.name == study.user and not limits.as_user:
+        reasons.append(
+            "it would be the user, whose test figures and personal model go to the coordinator;"
+            " limits.as_user = false"
+        )
+    if not any(fnmatchcase(study.name, pattern) for pattern in limits.studies):
+        reasons.append(
+            f"study {study.name!r}; limits.studies accepts only {', '.join(limits.studies)}"
+        )
+    if not any(fnmatchcase(study.model.name, pattern) for pattern in limits.models):
+        reasons.append(
+            f"model {study.model.name!r}; limits.models accepts only {', '.join(limits.models)}"
+        )
+    if limits.max_rounds is not None and study.rounds > limits.max_rounds:
+        reasons.append(f"{study.rounds} rounds; limits.max_rounds = {limits.max_rounds}")
+    if training.batch_size < limits.min_batch_size:
+        reasons.append(
+            f"batches of {training.batch_size}; limits.min_batch_size = {limits.min_batch_size}"
+        )
+    return reasons
+
+
+def _refuse_for(site: Site, study: Study, reasons: list[str]) -> None:
+    if reasons:
+        raise Refusal(
+            f"{site.name} declines study {study.name!r}: {'; '.join(reasons)}."
+            " Change the study, or ask the hospital to change its site file."
+        )

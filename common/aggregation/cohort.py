@@ -1,0 +1,142 @@
+"""One round's updates, and the few questions that an algorithm may ask of them."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from erosion.common.aggregation import vectors
+from erosion.common.aggregation.vectors import Block
+
+HospitalName = str  # a hospital's enrolled name, never Flower's node id
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Update:
+    """What one hospital returns for one round."""
+
+    agent: HospitalName
+    round: int
+    delta: Tensor  # (dim,) float32; parameters after local SGD minus before
+    num_samples: int  # training samples at the hospital, |S_i|
+    samples_seen: int  # samples that this round's local steps used
+    attachments: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+class Cohort(Protocol):
+    """One round's accepted updates: the user's own first, then the peers by name."""
+
+    @property
+    def own(self) -> Update:
+        """The user's own update."""
+        ...
+
+    @property
+    def updates(self) -> Sequence[Update]:
+        """Every accepted update, own first, then by name; the deltas may be absent from memory."""
+        ...
+
+    @property
+    def peers(self) -> Sequence[HospitalName]:
+        """The other hospitals' names, ascending; may be empty."""
+        ...
+
+    def own_norm(self) -> float:
+        """|d_0|."""
+        ...
+
+    def norms(self) -> Tensor:
+        """|d_i| of every update, own first: (n+1,) float64."""
+        ...
+
+    def distances_to_own(self) -> Tensor:
+        """|d_i - d_0| / |d_0| of every peer: (n,) float64; infinite where |d_0| = 0 < |d_i|."""
+        ...
+
+    def gram(self) -> Tensor:
+        """Inner products of all updates, own first: (n+1, n+1) float64."""
+        ...
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """The sum of weight times update over all updates, own first: weights (n+1,) -> (dim,)."""
+        ...
+
+    def blocks(self) -> Iterator[Block]:
+        """All updates part by part, in order: the part's place, and every update's values there.
+
+        The values are n+1 tensors (width,) float32, own first, to be read and not changed, and only
+        until the next part is asked for. This is for rules that need each coordinate by itself
+        (a median); its memory does not grow with the number of hospitals.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class BlockwiseCohort(ABC):
+    """A cohort whose every answer comes from going through the updates block by block."""
+
+    own: Update
+    others: Mapping[HospitalName, Update] = field(default_factory=dict)
+
+    @abstractmethod
+    def read(self, rows: Sequence[int]) -> Iterable[Block]:
+        """Those updates (by their place in `updates`), block by block."""
+
+    @cached_property
+    def peers(self) -> tuple[HospitalName, ...]:
+        """The other hospitals' names, ascending."""
+        return tuple(sorted(self.others))
+
+    @cached_property
+    def updates(self) -> tuple[Update, ...]:
+        """Every accepted update, own first."""
+        return (self.own, *(self.others[peer] for peer in self.peers))
+
+    @cached_property
+    def _own_norm_and_distances(self) -> Tensor:
+        return vectors.own_norm_and_distances(self.read(range(len(self.updates))))
+
+    def own_norm(self) -> float:
+        """|d_0|."""
+        return float(self._own_norm_and_distances[0])
+
+    def norms(self) -> Tensor:
+        """|d_i|, own first: (n+1,) float64."""
+        return vectors.norms(self.read(range(len(self.updates))))
+
+    def distances_to_own(self) -> Tensor:
+        """|d_i - d_0| / |d_0| of every peer: (n,) float64."""
+        own, *apart = self._own_norm_and_distances.tolist()
+        # Two zero updates are equal: their distance is 0, not 0/0.
+        relative = [0.0 if a == 0 else a / own if own else math.inf for a in apart]
+        return torch.tensor(relative, dtype=torch.float64)
+
+    def gram(self) -> Tensor:
+        """Inner products of all updates, own first: (n+1, n+1) float64."""
+        return vectors.gram(self.read(range(len(self.updates))))
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """The sum of weight times update, own first: (n+1,) -> (dim,) float32."""
+        factors: list[float] = weights.tolist()
+        if len(factors) != len(self.updates):
+            raise ValueError(f"{len(factors)} weights for {len(self.updates)} updates")
+        rows = [row for row, factor in enumerate(factors) if factor]  # a weight of 0 costs nothing
+        used = [factors[row] for row in rows]
+        return vectors.weighted_sum(self.read(rows) if rows else (), used, len(self.own.delta))
+
+    def blocks(self) -> Iterator[Block]:
+        """All updates, block by block, own first."""
+        return iter(self.read(range(len(self.updates))))
+
+
+class MemoryCohort(BlockwiseCohort):
+    """A cohort whose updates are all in memory."""
+
+    def read(self, rows: Sequence[int]) -> list[Block]:
+        """Views of those updates, block by block."""
+        return vectors.blocks_of([self.updates[row].delta for row in rows])

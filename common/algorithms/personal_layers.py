@@ -1,0 +1,92 @@
+"""Parameters that a hospital keeps and never sends (Arivazhagan et al. 2019, FedPer).
+
+An option of every method. Before a hospital's part of a round its own values take the place of the
+received ones; afterwards they stay at the hospital, and their entries of the update are zero. So
+they neither travel nor count in a distance.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor
+
+from erosion.common.algorithms.base import ArmBase, Layout
+from erosion.common.learning.local_work import LocalOutcome, LocalWork
+
+OUTPUT_BIAS, OUTPUT_LAYER = "output_bias", "output_layer"  # whatever the model calls them
+_KEPT = "own_parameters"
+
+
+def local_round(arm: ArmBase, work: LocalWork, layout: Callable[[], Layout]) -> LocalOutcome:
+    """The hospital's part of a round, with the parameters that are its own."""
+    if not arm.own_parameters:
+        return arm.train(work)
+    work, own = _with_own_values(arm, work, layout())
+    outcome = arm.train(work)
+    after = work.received + outcome.delta
+    return replace(
+        outcome,
+        delta=outcome.delta.masked_fill(own, 0.0),
+        keep={**outcome.keep, _KEPT: after[own]},
+    )
+
+
+def personal_parameters(arm: ArmBase, work: LocalWork, layout: Callable[[], Layout]) -> Tensor:
+    """What the hospital would predict with: (dim,), or (m, dim) for a mean over m models."""
+    if arm.own_parameters:
+        work, _ = _with_own_values(arm, work, layout())
+    return arm.personal(work)
+
+
+def problem_with_own(names: Sequence[str], layout: Callable[[], Layout]) -> str | None:
+    """Why the model has no such parameters of its own, or None."""
+    if not names:
+        return None
+    known = layout()
+    for name in names:
+        if not _matching(name, known):
+            return (
+                f"own_parameters names {name!r}; the model has {', '.join(known)}. Write names or"
+                f" patterns of those, {OUTPUT_BIAS!r} or {OUTPUT_LAYER!r}"
+            )
+    if all(any(parameter in _matching(name, known) for name in names) for parameter in known):
+        return "own_parameters names every parameter of the model, so nothing is left to share"
+    return None
+
+
+def _matching(name: str, layout: Layout) -> list[str]:
+    output_bias = list(layout)[-1]  # every model here ends with the bias of its output layer
+    if name == OUTPUT_BIAS:
+        return [output_bias]
+    if name == OUTPUT_LAYER:
+        layer = output_bias.removesuffix("bias")
+        return [parameter for parameter in layout if parameter.startswith(layer)]
+    return [parameter for parameter in layout if fnmatchcase(parameter, name)]
+
+
+def _with_own_values(arm: ArmBase, work: LocalWork, layout: Layout) -> tuple[LocalWork, Tensor]:
+    """The work with the hospital's own values among those received, and where: (dim,) bool."""
+    own = torch.zeros(len(work.received), dtype=torch.bool, device=work.received.device)
+    for name in arm.own_parameters:
+        for parameter in _matching(name, layout):
+            own[layout[parameter]] = True
+    received = work.received.clone()
+    if _KEPT in work.kept:
+        received[own] = work.kept[_KEPT]
+    else:
+        bias = list(layout.values())[-1]
+        if bool(own[bias].all()):
+            received[bias] = base_rates(work.labels, bias.stop - bias.start)
+    return replace(work, received=received, own=own), own
+
+
+def base_rates(labels: Tensor, num_classes: int) -> Tensor:
+    """How common each class is here, as logits with mean 0: (num_classes,) float32.
+
+    The output bias starts there: hospitals differ more in prevalence than in anything else.
+    """
+    counts = torch.bincount(labels, minlength=num_classes).double()
+    logits = torch.log((counts + 1) / (len(labels) + num_classes))
+    return (logits - logits.mean()).float()

@@ -1,0 +1,84 @@
+"""A hospital's part of a round: what it is computed from, and what comes of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from erosion.common.aggregation.cohort import HospitalName
+from erosion.common.learning.held_out import hold_out
+from erosion.common.learning.local_sgd import (
+    LocalResult,
+    Pull,
+    probabilities_of,
+    round_generator,
+    train_locally,
+)
+from erosion.common.learning.training import Training
+
+Tensors = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LocalWork:
+    """All that a hospital's part of one round depends on."""
+
+    agent: HospitalName
+    is_user: bool
+    round: int  # from 1; the final evaluation has the number that the next round would have
+    seed: int  # the study's
+    model: nn.Module  # its architecture; whatever parameters it holds may be overwritten
+    received: Tensor  # (dim,) the parameters that the round starts from
+    inputs: Tensor  # (n, *shape) float32, training patients
+    labels: Tensor  # (n,) int64
+    training: Training
+    kept: Tensors = field(default_factory=dict)
+    # what this hospital kept at the end of its last round of this arm; nothing before the first
+    enclosed: Tensors = field(default_factory=dict)  # what the algorithm sends with the parameters
+    own: Tensor | None = None  # (dim,) bool: parameters that never leave; None: there are none
+
+    def randomness(self) -> torch.Generator:
+        """The round's randomness from its start: whoever asks again gets the same draws."""
+        return round_generator(self.seed, self.agent, self.round)
+
+    def sgd(self, start: Tensor, pull: Pull | None = None) -> LocalResult:
+        """One round of the study's local training, from `start` (dim,)."""
+        return train_locally(
+            self.model,
+            start,
+            self.inputs,
+            self.labels,
+            self.training,
+            self.randomness(),
+            pull,
+        )
+
+    def only(self, patients: Tensor) -> "LocalWork":
+        """The same work on some of the patients: their indices, (m,) int64."""
+        return replace(self, inputs=self.inputs[patients], labels=self.labels[patients])
+
+    def hold_out(self, share: float) -> tuple["LocalWork", "LocalWork"]:
+        """The work without `share` of each class's patients, and with those alone.
+
+        They are the same patients in every round.
+        """
+        generator = round_generator(self.seed, self.agent, 0)
+        rest, held_out = hold_out(self.labels.cpu(), share, generator)
+        return self.only(rest), self.only(held_out)
+
+    def loss(self, parameters: Tensor) -> float:
+        """Mean log loss of `parameters` (dim,) on the patients; infinite if they diverged."""
+        probabilities = probabilities_of(self.model, parameters, self.inputs)
+        of_truth = probabilities.gather(1, self.labels[:, None])
+        return float(-of_truth.nan_to_num(nan=0.0).log().mean())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LocalOutcome:
+    """What a hospital makes of its work."""
+
+    delta: Tensor  # (dim,) float32, leaves the hospital; parameters after minus received
+    samples_seen: int  # samples over all mini-batches that went into delta, repeats counted
+    attachments: Tensors = field(default_factory=dict)  # leave the hospital beside the update
+    keep: Tensors = field(default_factory=dict)  # stay at the hospital: `kept` of its next round

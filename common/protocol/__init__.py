@@ -1,0 +1,1 @@
+"""What coordinator and hospitals say to each other, and how it travels."""

@@ -1,0 +1,146 @@
+"""What the coordinator asks of a hospital, and what a hospital answers.
+
+These are plain values without Flower: the simulator passes them by hand, `wire` turns them into
+Flower records. Everything that leaves a hospital is a field of a *Reply* in this file.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pydantic import Field
+from torch import Tensor
+
+from erosion.common.settings.base import Settings
+from erosion.common.study.study import Study
+
+SIGNIFICANCE = 0.02  # of a comparison; false claims stayed below 5 % in every simulated null
+FEWEST_OF_A_CLASS = 5  # test patients; with fewer the test is not to be trusted
+
+PROTOCOL = 1  # raised when a message changes its meaning
+
+
+class FeatureSums(Settings):
+    """Per encoded column: what pooled means and deviations are made of, missing values left out."""
+
+    count: tuple[int, ...]
+    total: tuple[float, ...]
+    squares: tuple[float, ...]
+
+
+class Scaling(Settings):
+    """Per encoded column: x becomes (x - mean) / deviation; a category column keeps 0 and 1."""
+
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+
+class DescribeReply(Settings):
+    """A hospital introduces itself: name, training patients, and its share of the scaling."""
+
+    hospital: str
+    num_samples: int  # training patients
+    sums: FeatureSums | None = None  # only where the study's scaling is "federated"
+    software: str  # version of this program at the site
+
+
+class Metrics(Settings):
+    """How well one model predicts the user's test patients."""
+
+    num_samples: int
+    accuracy: float
+    majority_accuracy: float  # of always naming the commonest class of the user's training part
+    auroc: float | None  # one-vs-rest mean for more than two classes; None where a class is absent
+    brier: float  # mean over patients of the squared distance to the true class's unit vector
+    log_loss: float  # natural logarithm, probabilities clipped to [0.01, 0.99]
+
+
+class Interval(Settings):
+    """A bootstrap percentile interval of 95 %."""
+
+    low: float
+    high: float
+
+
+class FinalMetrics(Metrics):
+    """Metrics with their intervals."""
+
+    intervals: dict[str, Interval]  # by metric name
+
+
+class Comparison(Settings):
+    """The declared comparison of two arms on the same test patients, by log loss."""
+
+    arm: str
+    reference: str
+    num_samples: int
+    smallest_class: int  # test patients of the rarest class
+    mean_difference: float  # log loss of `arm` minus that of `reference`; below 0: `arm` is better
+    p_value: float  # two-sided paired sign-flip test
+    conclusion: str  # "better", "worse", "no clear difference" or "too few patients"
+
+
+class TrainReply(Settings):
+    """The header of a trained update; the update itself travels beside it as one float32 array."""
+
+    hospital: str
+    arm: str
+    round: int
+    num_samples: int
+    samples_seen: int
+    seconds: float = Field(ge=0)  # of local work
+    metrics: Metrics | None = None  # the user's, of the parameters that it received
+
+
+class EvaluateReply(Settings):
+    """The user's final figures: they leave the site, the patients' rows do not."""
+
+    hospital: str
+    arms: dict[str, FinalMetrics]
+    comparison: Comparison | None
+    scaling: Scaling | None  # what a new patient's columns must be scaled by
+    missing_means: tuple[float, ...] | None = None
+    # per encoded column, what stands for a missing number where the study imputes without scaling
+    class_counts: dict[str, int]  # test patients by class
+
+
+@dataclass(frozen=True, slots=True)
+class TrainRequest:
+    """Train from `parameters` by the study's rules."""
+
+    study: Study
+    arm: str
+    round: int  # from 1
+    parameters: Tensor  # (dim,) float32
+    scaling: Scaling | None  # pooled; None unless the study's scaling is "federated"
+    run: str = ""  # which run of the study; what a site keeps between rounds belongs to one
+    enclosed: Mapping[str, Tensor] = field(default_factory=dict)  # the algorithm's, for the site
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """A train reply with its arrays."""
+
+    header: TrainReply
+    delta: Tensor  # (dim,) float32; parameters after minus before
+    attachments: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluateRequest:
+    """Measure the final parameters of every arm on the user's test patients."""
+
+    study: Study
+    parameters: Mapping[str, Tensor]  # arm -> (dim,) float32
+    scaling: Scaling | None
+    run: str = ""
+    enclosed: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)  # by arm
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluateResult:
+    """An evaluate reply with its arrays."""
+
+    header: EvaluateReply
+    personal: Mapping[str, Tensor] = field(default_factory=dict)
+    # arm -> what the user predicts with, where that is not what the coordinator has: (dim,), or
+    # (m, dim) for the mean of m models. They are the user's own and reach its own coordinator only.

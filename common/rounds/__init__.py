@@ -1,0 +1,1 @@
+"""The rounds of a run: screening, aggregation, state, checkpoints and model selection."""

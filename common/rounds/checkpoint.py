@@ -1,0 +1,128 @@
+"""One file from which a run goes on exactly: safetensors with a JSON header, no pickle."""
+
+import errno
+import json
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from erosion.common.errors import CheckpointError
+from erosion.common.rounds.one_round import RunState
+from erosion.common.support.files import replacing
+
+VERSION = 1
+_TENSOR = "$tensor"  # marks a tensor's place in the JSON
+S = TypeVar("S")
+
+
+def save(path: Path, state: RunState, *, arm: str, study_digest: str) -> None:
+    """Write the state of one arm; after a crash the file is the old one or the new one."""
+    tensors: dict[str, Tensor] = {}
+    header = {
+        "version": VERSION,
+        "study": study_digest,
+        "arm": arm,
+        "state": _encode(state, "", tensors),
+    }
+    _write(path, _apart(tensors), {"erosion": json.dumps(header)})
+
+
+def load(path: Path, template: RunState, *, arm: str, study_digest: str) -> RunState:
+    """Read what `save` wrote. `template` is a fresh state of the same arm, for its types.
+
+    Raises CheckpointError where the file is missing, damaged, or of another study or arm.
+    """
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            header = json.loads((file.metadata() or {})["erosion"])
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except (OSError, KeyError, ValueError, safetensors.SafetensorError) as problem:
+        raise CheckpointError(
+            f"The checkpoint {path} cannot be read ({problem}). Start the study anew, without it."
+        ) from None
+    for key, expected in (("version", VERSION), ("study", study_digest), ("arm", arm)):
+        if header.get(key) != expected:
+            raise CheckpointError(
+                f"The checkpoint {path} is of {key} {header.get(key)!r}, expected {expected!r}."
+                " Resume with the study file that the run was started with."
+            )
+    return _decode(header["state"], template, tensors)
+
+
+def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        tensors[path] = value.detach().contiguous()
+        return {_TENSOR: path}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {
+            f.name: _encode(getattr(value, f.name), f"{path}/{f.name}", tensors)
+            for f in fields(value)
+        }
+    if isinstance(value, Mapping):
+        return {key: _encode(item, f"{path}/{key}", tensors) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_encode(item, f"{path}/{i}", tensors) for i, item in enumerate(value)]
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    raise TypeError(f"{path}: a {type(value).__name__} cannot be part of a run's state")
+
+
+def _write(path: Path, tensors: dict[str, Tensor], about: dict[str, str] | None = None) -> None:
+    """Straight from the tensors' own memory, without a copy. Raises OSError."""
+    with replacing(path) as file:
+        try:
+            safetensors.torch.save_file(tensors, file, metadata=about)
+        except safetensors.SafetensorError as problem:  # which hides the OSError in its text
+            reason = str(problem).rpartition("I/O error: ")[2]
+            raise OSError(errno.EIO, reason, str(path)) from None
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same without shared memory, which the format does not know."""
+    seen: set[int] = set()
+    apart = {}
+    for name, tensor in tensors.items():
+        place = tensor.untyped_storage().data_ptr()
+        apart[name] = tensor.clone() if place in seen else tensor
+        seen.add(place)
+    return apart
+
+
+def _decode(value: Any, template: S, tensors: Mapping[str, Tensor]) -> S:
+    """Rebuild the dataclasses that `template` shows; everything else is plain."""
+    if is_dataclass(template) and not isinstance(template, type):
+        known = {f.name: getattr(template, f.name) for f in fields(template)}
+        return type(template)(**{n: _decode(value[n], t, tensors) for n, t in known.items()})
+    return _plain(value, tensors)  # type: ignore[no-any-return]
+
+
+def _plain(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    if isinstance(value, dict):
+        if value.keys() == {_TENSOR}:
+            return tensors[value[_TENSOR]]
+        return {key: _plain(item, tensors) for key, item in value.items()}
+    if isinstance(value, list):
+        return tuple(_plain(item, tensors) for item in value)
+    return value
+
+
+def save_model(path: Path, params: Tensor) -> None:
+    """The final parameters alone, as `model.safetensors`: (dim,), or (m, dim) of m models."""
+    _write(path, {"parameters": params.contiguous()})
+
+
+def load_model(path: Path) -> Tensor:
+    """What `save_model` wrote: (dim,) or (m, dim) float32. Raises CheckpointError."""
+    try:
+        params = safetensors.torch.load_file(path)["parameters"]
+    except (OSError, KeyError, safetensors.SafetensorError) as problem:
+        raise CheckpointError(f"The model {path} cannot be read ({problem}).") from None
+    if params.dtype != torch.float32 or params.dim() not in (1, 2) or not len(params):
+        raise CheckpointError(f"The model {path} holds {params.dtype} of shape {params.shape}.")
+    return params

@@ -1,0 +1,100 @@
+"""Choosing an arm's settings and number of rounds by trials inside the user's training part.
+
+A trial is a study like any other: its arm has the candidate's settings, and a fold of the user's
+training patients takes the place of the test part.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, isfinite
+from typing import Any
+
+from erosion.common.errors import RunError
+from erosion.common.rounds.one_round import RoundRecord
+from erosion.common.study.study import Study
+
+# Runs a trial's only arm for so many rounds. The user's metrics of a round are those of the
+# parameters that it started from.
+RunTrial = Callable[[Study, int], Sequence[RoundRecord]]
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedSettings:
+    """What an arm is run with."""
+
+    settings: Mapping[str, Any]  # in place of the arm's own
+    rounds: int
+    log_loss: float | None  # mean over the patients held out; None: nothing was left open
+    tried: tuple[tuple[float, ...], ...] = ()
+    # log loss by candidate and number of rounds, from 1; infinite where the user was away
+
+
+def choose(study: Study, arm: str, run_trial: RunTrial) -> SelectedSettings:
+    """Run an arm's trials and choose. Raises RunError where no trial could be measured."""
+    if study.selection is None:
+        return SelectedSettings({}, study.rounds, None)
+    tried = []
+    for folds in trials(study, arm):
+        # One round more than may be chosen: the last one shows what the one before it led to.
+        records = [run_trial(trial, study.rounds + 1) for trial in folds]
+        tried.append(tuple(_mean_loss(records, number) for number in range(1, study.rounds + 1)))
+    best, candidate, number = min(
+        (loss, candidate, number)
+        for candidate, losses in enumerate(tried)
+        for number, loss in enumerate(losses, start=1)
+    )
+    if not isfinite(best):
+        raise RunError(
+            f"The settings of {arm} cannot be chosen: the user's site was away in every trial, or"
+            " all training diverged. See the coordinator's log, or leave out [selection]."
+        )
+    return SelectedSettings(candidates(study, arm)[candidate], number, best, tuple(tried))
+
+
+def chosen(study: Study, choices: Mapping[str, SelectedSettings]) -> Study:
+    """The study in which nothing is left open any more."""
+    if study.selection is None:
+        return study
+    arms = {arm: _changed(study, arm, choice.settings) for arm, choice in choices.items()}
+    return Study.model_validate({**study.model_dump(), "arms": arms, "selection": None})
+
+
+def trials(study: Study, arm: str) -> Iterator[list[Study]]:
+    """For each candidate, the study of each fold."""
+    assert study.selection is not None
+    for settings in candidates(study, arm):
+        yield [
+            Study.model_validate(
+                {
+                    **study.model_dump(),
+                    "arms": {arm: _changed(study, arm, settings)},
+                    "evaluation": {**study.evaluation.model_dump(), "compare": None},
+                    "selection": None,
+                    "fold": fold,
+                }
+            )
+            for fold in study.selection.trial_folds()
+        ]
+
+
+def candidates(study: Study, arm: str) -> Sequence[Mapping[str, Any]]:
+    """What is tried in place of the arm's own settings."""
+    return (study.selection and study.selection.candidates.get(arm)) or ({},)
+
+
+def _changed(study: Study, arm: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {**study.arms[arm].model_dump(), **settings}
+
+
+def _mean_loss(folds: Sequence[Sequence[RoundRecord]], number: int) -> float:
+    """Mean log loss after so many rounds over all patients held out; infinite where one lacks."""
+    measured = [
+        records[number].user_metrics if number < len(records) else None for records in folds
+    ]
+    total, patients = 0.0, 0
+    for metrics in measured:
+        if metrics is None:
+            return inf
+        total += metrics.log_loss * metrics.num_samples
+        patients += metrics.num_samples
+    return total / patients

@@ -1,0 +1,1 @@
+"""Validated settings: TOML files read into pydantic models."""

@@ -1,0 +1,176 @@
+"""Reading TOML files into pydantic models, with errors that a person can act on."""
+
+import difflib
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
+
+from erosion.common.errors import ErosionError
+
+
+class Settings(BaseModel):
+    """A frozen group of settings that refuses keys it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def read_toml(path: Path, what: str, error: type[ErosionError]) -> dict[str, Any]:
+    """Parse `path`; `what` names the kind of file in the messages, e.g. "study file"."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")  # Windows editors put a mark in front
+    except FileNotFoundError:
+        raise error(f"There is no {what} at {path}. Check the path.") from None
+    except IsADirectoryError:
+        raise error(f"{path} is a folder; give the {what} itself (a .toml file).") from None
+    except UnicodeDecodeError:
+        raise error(f"The {what} {path} is not text in UTF-8. Save it as UTF-8.") from None
+    except OSError as problem:
+        raise error(f"The {what} {path} cannot be read: {problem}.") from None
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as problem:
+        raise error(f"The {what} {path} is not valid TOML: {problem}. Mend that place.") from None
+
+
+def validate(model: type[M], raw: Mapping[str, Any], where: str, error: type[ErosionError]) -> M:
+    """Validate `raw`; `where` opens the message, e.g. "Study file x.toml"."""
+    try:
+        return model.model_validate(raw)
+    except ValidationError as problem:
+        lines = [_sentence(model, raw, d) for d in problem.errors() if not _is_echo(d)]
+        raise error(f"{where}:\n" + "\n".join(f"  {line}" for line in lines)) from None
+
+
+_PLAIN_WORDS = {
+    "int_type": "it must be a whole number",
+    "int_parsing": "it must be a whole number",
+    "int_from_float": "it must be a whole number",
+    "float_type": "it must be a number",
+    "float_parsing": "it must be a number",
+    "finite_number": "it must be a finite number",
+    "string_type": "it must be text in quotes",
+    "string_too_short": "it must not be empty",
+    "tuple_type": "it must be a list in [ ]",
+    "dict_type": "it must be a table of keys and values",
+    "model_type": "it must be a table of keys and values",
+    "model_attributes_type": "it must be a table of keys and values",
+    "greater_than_equal": "it must be {ge} or more",
+    "greater_than": "it must be more than {gt}",
+    "less_than_equal": "it must be {le} or less",
+    "less_than": "it must be less than {lt}",
+    "literal_error": "it must be {expected}",
+    "too_short": "give at least {min_length}",
+    "too_long": "give at most {max_length}",
+}
+
+
+def _sentence(model: type[BaseModel], raw: Mapping[str, Any], detail: Any) -> str:
+    """One problem as `key = value; what would be right`."""
+    kind, value = detail["type"], detail["input"]
+    place = _place(model, raw, detail["loc"])
+    context = {name: _plain(limit) for name, limit in detail.get("ctx", {}).items()}
+    if kind == "missing":
+        return f"{place.key} is missing; add it"
+    if kind == "extra_forbidden":
+        near = difflib.get_close_matches(str(detail["loc"][-1]), place.known_keys, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(place.known_keys)}"
+        return f"{place.key} is not a known key; {hint}"
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        key = f"{place.key}.{context['discriminator'].strip(chr(39))}"
+        allowed = f"it must be one of {', '.join(map(repr, place.tags))}"
+        given = f"= {context['tag']!r}" if "tag" in context else "is missing"
+        return f"{key} {given}; {allowed}"
+    if kind in _PLAIN_WORDS:
+        message = _PLAIN_WORDS[kind].format(**context)
+    else:
+        message = str(detail["msg"]).removeprefix("Value error, ")
+        message = message[:1].lower() + message[1:]
+    if kind == "value_error" and isinstance(value, Mapping | BaseModel):
+        return f"{place.key}: {message}" if place.key else message
+    return f"{place.key} = {_shown(value)}; {message}"
+
+
+def _is_echo(detail: Any) -> bool:
+    """Whether a list is only called too short because its items, reported too, are wrong."""
+    if detail["type"] != "too_short":
+        return False
+    shortest: int = detail["ctx"]["min_length"]
+    return len(detail["input"]) >= shortest
+
+
+def _plain(limit: Any) -> Any:
+    return int(limit) if isinstance(limit, float) and limit.is_integer() else limit
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+class _Place(NamedTuple):
+    """Where in the file a problem is."""
+
+    key: str  # as a person would write it, e.g. task.features[age].range
+    known_keys: list[str]  # beside the last part
+    tags: list[str]  # by which a union tells the models apart that may stand here
+
+
+def _place(model: type[BaseModel], raw: Any, location: Sequence[Any]) -> _Place:
+    """Follow pydantic's location through the file.
+
+    The parts that pydantic puts in for a union's branch are in no one's file: they are left out,
+    and narrow what may stand there.
+    """
+    key = ""
+    models, known_keys = [model], sorted(model.model_fields)
+    value: Any = raw  # in the file at the place reached so far; None: not in the file
+    for part in location:
+        fields = [m.model_fields[part] for m in models if part in m.model_fields]
+        in_table = isinstance(value, Mapping) and part in value
+        in_list = isinstance(value, list) and (isinstance(part, int) or part in value)
+        if fields or in_list or in_table:
+            known_keys = sorted({name for m in models for name in m.model_fields})
+        else:
+            models = [m for m in models if _tag(m) == part] or models
+            continue
+        if fields:
+            models = [inner for field in fields for inner in _models_in(field)]
+        numbered = in_list and isinstance(part, int) and part < len(value)
+        value = value[part] if in_table or numbered else None
+        if in_list:
+            key += f"[{value['name']}]" if _is_named(value) else f"[{part}]"
+        else:
+            key += f".{part}" if key else str(part)
+    return _Place(key, known_keys, [tag for m in models if (tag := _tag(m))])
+
+
+def _is_named(value: Any) -> bool:
+    return isinstance(value, Mapping) and isinstance(value.get("name"), str)
+
+
+def _models_in(field: FieldInfo) -> list[type[BaseModel]]:
+    """Every pydantic model that a field's annotation mentions, in its order."""
+    found: list[type[BaseModel]] = []
+    queue: list[Any] = [field.annotation]
+    while queue:
+        item = queue.pop(0)
+        if isinstance(item, type) and issubclass(item, BaseModel):
+            found.append(item)
+        queue += get_args(item)
+    return found
+
+
+def _tag(model: type[BaseModel]) -> str | None:
+    """The literal by which a union tells this model from its siblings."""
+    for name in ("kind", "name", "algorithm", "type", "optimizer"):
+        default = model.model_fields[name].default if name in model.model_fields else None
+        if isinstance(default, str):
+            return default
+    return None

@@ -1,0 +1,35 @@
+"""What a study may leave open: an arm's settings, and after how many rounds to stop."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from erosion.common.settings.base import Settings
+from erosion.common.settings.names import Name
+
+
+class Fold(Settings):
+    """One of several equal parts of the user's training patients, class by class."""
+
+    number: int = Field(ge=0)  # from 0
+    of: int = Field(ge=2)
+
+
+class Selection(Settings):
+    """How each arm's settings and number of rounds are chosen, inside the user's training part.
+
+    Every candidate runs once for each fold, without the fold's patients; chosen are the candidate
+    and the number of rounds with the least mean log loss for them. Then the arm runs once more,
+    with all training patients. The test part is not touched.
+    """
+
+    method: Literal["cross_validation", "validation"] = "cross_validation"
+    folds: int = Field(default=5, ge=2, le=100)  # "validation" holds out the first of them alone
+    candidates: dict[Name, tuple[dict[str, Any], ...]] = Field(default_factory=dict)
+    # arm -> settings to try, each in place of some of the arm's own; without any, only the number
+    # of rounds is chosen
+
+    def trial_folds(self) -> tuple[Fold, ...]:
+        """The folds that are held out in turn."""
+        count = self.folds if self.method == "cross_validation" else 1
+        return tuple(Fold(number=number, of=self.folds) for number in range(count))

@@ -1,0 +1,386 @@
+"""The study file: everything that the hospitals of one study agree on."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+
+from erosion.common.algorithms import AnyArm, ArmSettings
+from erosion.common.algorithms.base import BuildContext
+from erosion.common.algorithms.personal_layers import problem_with_own
+from erosion.common.errors import StudyError
+from erosion.common.learning.layout import parameter_layout
+from erosion.common.learning.models import ModelSettings
+from erosion.common.learning.training import Training
+from erosion.common.settings.base import Settings, read_toml, validate
+from erosion.common.settings.names import Name
+from erosion.common.study.selection import Fold, Selection
+
+EVERY_USER = "all"  # in place of the user's name: every hospital in turn
+MOST_ARMS = 30  # the final parameters of all, and what goes with them, are one message
+MissingPolicy = Literal["refuse", "drop", "impute"]
+
+
+def canonical(value: object) -> str:
+    """How a category or class value is compared: `1`, `1.0` and ` 1 ` are the same."""
+    text = str(value).strip()
+    if re.fullmatch(r"[+-]?[0-9]+", text):  # long codes (SNOMED CT) are more than a float holds
+        return str(int(text))
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return str(int(number)) if number.is_integer() else repr(number)
+
+
+Code = Annotated[str, BeforeValidator(canonical, json_schema_input_type=str | int | float | bool)]
+
+
+class NumberFeature(Settings):
+    """A measured quantity: one input column."""
+
+    name: str = Field(min_length=1)
+    type: Literal["number"] = "number"
+    unit: str = ""
+    range: tuple[float, float] | None = None  # both ends included; a value outside is refused
+    missing: MissingPolicy | None = None  # None: the task's policy
+
+    @field_validator("range")
+    @classmethod
+    def _ascending(cls, value: tuple[float, float] | None) -> tuple[float, float] | None:
+        if value is not None and not value[0] < value[1]:
+            raise ValueError("write it as [smallest, largest]")
+        return value
+
+
+class CategoryFeature(Settings):
+    """A coded quantity: one 0/1 input column for every category but the first."""
+
+    name: str = Field(min_length=1)
+    type: Literal["category"] = "category"
+    unit: str = ""
+    categories: tuple[Code, ...] = Field(min_length=2)
+    missing: MissingPolicy | None = None
+
+    @field_validator("categories")
+    @classmethod
+    def _distinct(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(value)) < len(value):
+            raise ValueError("name each category once")
+        return value
+
+
+def _number_unless_typed(value: Any) -> Any:
+    """A feature without `type` is a number; a bare string is a number feature's name."""
+    if isinstance(value, str):
+        return {"name": value, "type": "number"}
+    if isinstance(value, Mapping) and "type" not in value:
+        return {**value, "type": "category" if "categories" in value else "number"}
+    return value
+
+
+Feature = Annotated[
+    Annotated[NumberFeature | CategoryFeature, Field(discriminator="type")],
+    BeforeValidator(
+        _number_unless_typed, json_schema_input_type=str | NumberFeature | CategoryFeature
+    ),
+]
+
+
+class ClassLabel(Settings):
+    """One class of the target, and the values of the target column that mean it."""
+
+    name: str = Field(min_length=1)
+    values: tuple[Code, ...] = Field(min_length=1)
+
+
+def _class_from_name(value: Any) -> Any:
+    """`"benign"` is short for `{name = "benign", values = ["benign"]}`."""
+    if isinstance(value, str | int | float):
+        return {"name": canonical(value), "values": [canonical(value)]}
+    return value
+
+
+def _distinct_classes(classes: tuple[ClassLabel, ...]) -> tuple[ClassLabel, ...]:
+    names = [label.name for label in classes]
+    values = [value for label in classes for value in label.values]
+    for words in (names, values):
+        twice = sorted({word for word in words if words.count(word) > 1})
+        if twice:
+            raise ValueError(f"{', '.join(twice)} is given twice; it can mean one class only")
+    return classes
+
+
+Class = Annotated[
+    ClassLabel,
+    BeforeValidator(_class_from_name, json_schema_input_type=str | int | float | ClassLabel),
+]
+Classes = Annotated[
+    tuple[Class, ...],
+    Field(min_length=2),
+    AfterValidator(_distinct_classes),
+]
+
+
+class TabularTask(Settings):
+    """Predict the class of a patient from a row of a table. The last class is the positive one."""
+
+    kind: Literal["tabular"] = "tabular"
+    target: str = Field(min_length=1)
+    classes: Classes
+    features: tuple[Feature, ...] = Field(min_length=1)
+    missing: MissingPolicy = "refuse"
+
+    @model_validator(mode="after")
+    def _columns_differ(self) -> Self:
+        names = [feature.name for feature in self.features] + [self.target]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(
+                f"{', '.join(twice)} is named twice among target and features;"
+                " a column has one role"
+            )
+        return self
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one patient's input: (number of encoded columns,)."""
+        widths = (
+            1 if isinstance(feature, NumberFeature) else len(feature.categories) - 1
+            for feature in self.features
+        )
+        return (sum(widths),)
+
+
+class ImageTask(Settings):
+    """Predict the class of an image."""
+
+    kind: Literal["image"] = "image"
+    classes: Classes
+    shape: tuple[int, int, int]  # channels, height, width
+    mean: tuple[float, ...] = (0.0,)  # per channel, of pixels scaled to [0, 1]
+    deviation: tuple[Annotated[float, Field(gt=0)], ...] = (1.0,)
+
+    @field_validator("shape")
+    @classmethod
+    def _grey_or_colour(cls, value: tuple[int, int, int]) -> tuple[int, int, int]:
+        if value[0] not in (1, 3) or min(value) < 1:
+            raise ValueError("write [channels, height, width] with 1 or 3 channels")
+        return value
+
+    @model_validator(mode="after")
+    def _channels_fit(self) -> Self:
+        for name, values in (("mean", self.mean), ("deviation", self.deviation)):
+            if len(values) not in (1, self.shape[0]):
+                raise ValueError(
+                    f"{name} = {list(values)}; give one value, or one for each channel"
+                    f" (shape = {list(self.shape)})"
+                )
+        return self
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one image: (channels, height, width)."""
+        return self.shape
+
+
+class Evaluation(Settings):
+    """How the user's hospital measures the models, on patients that no model was trained on."""
+
+    test_share: float = Field(default=0.3, gt=0, lt=1)  # of the user's patients
+    bootstrap: int = Field(default=1000, ge=100, le=100_000)  # resamples for the intervals
+    compare: tuple[str, str] | None = None  # the one declared comparison (arm, reference arm);
+    # None: the first arm that is not local training, with local training
+
+    @field_validator("compare")
+    @classmethod
+    def _different(cls, value: tuple[str, str] | None) -> tuple[str, str] | None:
+        if value is not None and value[0] == value[1]:
+            raise ValueError("name two different arms")
+        return value
+
+
+class Federation(Settings):
+    """Who must be there, and how long anyone waits."""
+
+    round_deadline_seconds: float = Field(default=120.0, gt=0, le=86_400)
+    join_deadline_seconds: float = Field(default=60.0, gt=0, le=86_400)
+    quorum: int = Field(default=2, ge=1)  # usable updates of a round, the user's own included
+    join: Literal["any_time", "at_start"] = "any_time"
+    max_update_norm: float | None = Field(default=None, gt=0)  # a larger update is rejected
+    max_skipped_rounds: int = Field(default=3, ge=1)  # in a row; then the run stops
+
+
+class Testbed(Settings):
+    """Where `erosion testbed` takes its hospitals from. A deployment ignores this."""
+
+    source: str
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+def _named_arms(value: Any) -> Any:
+    """`[arms.fedavg]` needs no `algorithm = "fedavg"`: an arm's name is the default."""
+    if isinstance(value, list | tuple):
+        value = {name: {} for name in value}
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        name: {"algorithm": name, **arm} if isinstance(arm, Mapping) else arm
+        for name, arm in value.items()
+    }
+
+
+class Study(Settings):
+    """One study. See `erosion schema study` for the same as a JSON schema."""
+
+    name: Name
+    user: Name  # whom the model is for; "all": every hospital in turn, one model each
+    hospitals: tuple[Name, ...] = Field(min_length=1)
+    rounds: int = Field(ge=1, le=100_000)
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    task: Annotated[TabularTask | ImageTask, Field(discriminator="kind")]
+    scaling: Literal["none", "local", "federated"] = "none"
+    model: ModelSettings
+    training: Training
+    arms: Annotated[
+        dict[Name, ArmSettings],
+        BeforeValidator(_named_arms, json_schema_input_type=dict[Name, AnyArm] | list[Name]),
+        Field(min_length=1, max_length=MOST_ARMS),
+    ]
+    evaluation: Evaluation = Evaluation()
+    selection: Selection | None = None
+    fold: Fold | None = None  # the program's: in a trial of a selection, what is held out
+    federation: Federation = Federation()
+    testbed: Testbed | None = None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        twice = sorted({h for h in self.hospitals if self.hospitals.count(h) > 1})
+        if twice:
+            raise ValueError(f"hospitals: {', '.join(twice)} named twice; name each hospital once")
+        if EVERY_USER in self.hospitals:
+            raise ValueError(
+                f"hospitals: {EVERY_USER!r} stands for every hospital; give that one another name"
+            )
+        if self.user not in (*self.hospitals, EVERY_USER):
+            raise ValueError(
+                f"user = {self.user!r} is not among the hospitals"
+                f" ({', '.join(self.hospitals)}); add it there, or write {EVERY_USER!r} for a model"
+                " for each of them"
+            )
+        if self.federation.quorum > len(self.hospitals):
+            raise ValueError(
+                f"federation.quorum = {self.federation.quorum}; it must be"
+                f" {len(self.hospitals)} or less, as many as the study has hospitals"
+            )
+        if isinstance(self.task, ImageTask) and self.scaling != "none":
+            raise ValueError(
+                f"scaling = {self.scaling!r}; an image task is scaled by task.mean and"
+                " task.deviation, so leave scaling out"
+            )
+        for arm in self.evaluation.compare or ():
+            if arm not in self.arms:
+                raise ValueError(
+                    f"evaluation.compare names the arm {arm!r}; the arms are {', '.join(self.arms)}"
+                )
+        self.model.check_task(self.task.input_shape)
+        self._check_arms()
+        self._check_candidates()
+        return self
+
+    def _check_arms(self) -> None:
+        for name, arm_settings in self.arms.items():
+            layout = self.build_context.layout
+            problem = (
+                arm_settings.problem_with(len(self.hospitals))
+                or arm_settings.problem_with_training(self.training)
+                or arm_settings.problem_with_model(layout)
+                or problem_with_own(arm_settings.own_parameters, layout)
+            )
+            if problem:
+                raise ValueError(f"arms.{name}: {problem}")
+
+    def _check_candidates(self) -> None:
+        for arm, tried in (self.selection.candidates if self.selection else {}).items():
+            if arm not in self.arms:
+                raise ValueError(
+                    f"selection.candidates names the arm {arm!r}; the arms are"
+                    f" {', '.join(self.arms)}"
+                )
+            for number, settings in enumerate(tried, start=1):
+                where = f"selection.candidates.{arm}, number {number}"
+                raw = {**self.arms[arm].model_dump(mode="json"), **settings}
+                try:
+                    candidate = validate(type(self.arms[arm]), raw, where, StudyError)
+                except StudyError as problem:
+                    raise ValueError("".join(str(problem).splitlines())) from None
+                self.model_copy(update={"arms": {arm: candidate}})._check_arms()
+
+    @property
+    def has_every_user(self) -> bool:
+        """Whether each hospital is to have a model of its own; see `for_user`."""
+        return self.user == EVERY_USER
+
+    def for_user(self, user: str) -> "Study":
+        """The same study with one hospital as its user."""
+        return Study.model_validate({**self.model_dump(), "user": user})
+
+    @property
+    def user_first(self) -> tuple[str, ...]:
+        """The hospitals with the user's own in front; as they are written where all are users."""
+        peers = tuple(name for name in self.hospitals if name != self.user)
+        return peers if self.has_every_user else (self.user, *peers)
+
+    @property
+    def comparison(self) -> tuple[str, str] | None:
+        """The one comparison that the verdict is about: (arm, reference arm)."""
+        if self.evaluation.compare is not None:
+            return self.evaluation.compare
+        names = list(self.arms)
+        reference = next((n for n in names if self.arms[n].algorithm == "local"), names[-1])
+        first = next((n for n in names if n != reference), None)
+        return (first, reference) if first is not None else None
+
+    @property
+    def build_context(self) -> BuildContext:
+        """What the study's algorithms are built with."""
+        layout = partial(
+            parameter_layout, self.model, tuple(self.task.input_shape), self.num_classes
+        )
+        return BuildContext(self.rounds, len(self.hospitals), layout)
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes of the target."""
+        return len(self.task.classes)
+
+    def canonical_json(self) -> str:
+        """The study as one line of JSON: what travels, and what the digest is taken of."""
+        return json.dumps(self.model_dump(mode="json", exclude={"testbed"}))
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the study, hexadecimal."""
+        return hashlib.sha256(self.canonical_json().encode()).hexdigest()
+
+
+def load_study(path: Path) -> Study:
+    """Read a study file; raises StudyError with every problem and its remedy."""
+    raw = read_toml(path, "study file", StudyError)
+    return validate(Study, raw, f"Study file {path}", StudyError)
+
+
+def study_from_json(text: str) -> Study:
+    """The study that another machine sent; raises StudyError."""
+    try:
+        raw = json.loads(text)
+    except (ValueError, RecursionError) as problem:
+        raise StudyError(f"The study that was received is not JSON: {problem}.") from None
+    if not isinstance(raw, dict):
+        raise StudyError("The study that was received is not a JSON object.")
+    return validate(Study, raw, "The study that was received", StudyError)

@@ -1,0 +1,1 @@
+"""Files, keys, logs, memory and processes: what every program here needs of its machine."""

@@ -1,0 +1,95 @@
+"""A site's key: by its public half the coordinator knows the hospital."""
+
+import hashlib
+from pathlib import Path
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from erosion.common.errors import ErosionError
+from erosion.common.support.private_files import exposure
+
+PrivateKey = ec.EllipticCurvePrivateKey
+PublicKey = ec.EllipticCurvePublicKey
+CURVES = (ec.SECP256R1, ec.SECP384R1)
+
+
+def new_private_key() -> PrivateKey:
+    """A key on P-256, which signs and verifies several times faster than P-384."""
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def private_pem(key: PrivateKey) -> bytes:
+    """The key as the text of a file that nobody else may read."""
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
+def public_pem(key: PublicKey) -> bytes:
+    """The public half as text; the same bytes for the same key, so they can be compared."""
+    return key.public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+
+
+def load_private_key(path: Path, error: type[ErosionError]) -> PrivateKey:
+    """Read a key that only its owner can read; raises `error` with the remedy."""
+    try:
+        pem = path.read_bytes()
+        exposed = exposure(path)
+    except FileNotFoundError:
+        raise error(
+            f"There is no private key at {path}. Check the path, or restore the key."
+        ) from None
+    except OSError as problem:
+        raise error(f"The private key {path} cannot be read: {problem.strerror}.") from None
+    if exposed:
+        raise error(f"The private key {path} is not private: {exposed}")
+    try:
+        key = serialization.load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it wants a password
+        raise error(
+            f"{path} does not hold a private key in PEM without a password. Take it from the site"
+            " kit again, or make one with `erosion enroll key`."
+        ) from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, CURVES):
+        raise error(
+            f"The private key {path} is not an elliptic-curve key on P-256 or P-384. Make one with"
+            " `erosion enroll key`."
+        )
+    return key
+
+
+def read_public_key(pem: bytes, where: str, error: type[ErosionError]) -> PublicKey:
+    """Read a public key; raises `error`, also where the file holds a private one by mistake."""
+    if b"PRIVATE KEY" in pem:
+        raise error(
+            f"{where} holds a private key, which must not leave its site. Ask the site for the file"
+            " that ends in .pub, and have it make a new key, because this one has travelled."
+        )
+    try:
+        key = serialization.load_pem_public_key(pem)
+    except (ValueError, UnsupportedAlgorithm):
+        raise error(
+            f"{where} does not hold a public key in PEM. The site makes one with"
+            " `erosion enroll key --out FILE` and sends FILE.pub."
+        ) from None
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, CURVES):
+        raise error(
+            f"The public key in {where} is not on P-256 or P-384. The site makes one with"
+            " `erosion enroll key --out FILE`."
+        )
+    return key
+
+
+def fingerprint(key: PublicKey) -> str:
+    """32 hexadecimal digits in groups, short enough to compare by telephone."""
+    der = key.public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    digits = hashlib.sha256(der).hexdigest()[:32]
+    return " ".join(digits[i : i + 4] for i in range(0, len(digits), 4))

@@ -1,0 +1,30 @@
+"""What is said on standard error: this program's log, and Flower's only where it is asked for."""
+
+import logging
+import os
+from typing import Literal
+
+from erosion.common.support.log_lines import JsonLines
+
+# Read by Flower when it is imported, so they are set here, which is imported first.
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
+
+
+LogFormat = Literal["text", "json"]
+LOG_FORMATS: tuple[LogFormat, ...] = ("text", "json")
+
+
+def configure_logging(verbosity: int, log_format: LogFormat = "text") -> None:
+    """0: warnings; 1: what happens; 2: Flower's own log too."""
+    import flwr.common.logger  # noqa: F401 - sets up its handlers, which are then quietened
+
+    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbosity, 2)]
+    logging.basicConfig(
+        level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
+    )
+    if log_format == "json":
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(JsonLines())
+    logging.getLogger("erosion").setLevel(level)
+    logging.getLogger("flwr").setLevel(logging.DEBUG if verbosity >= 2 else logging.CRITICAL)

@@ -1,0 +1,91 @@
+"""A small file that says what a process is doing, and by its age whether the process lives.
+
+A container's health check and `erosion status` read it, so that neither needs a port.
+"""
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from erosion.common.support.files import write_atomically
+
+logger = logging.getLogger("erosion.status")
+
+BEAT_SECONDS = 2.0
+SILENT_SECONDS = 30.0  # a file that is older was left behind by a process that was killed
+
+
+class StatusFile:
+    """Writes `path` from a thread of its own, so that no round waits for the disk."""
+
+    def __init__(
+        self, path: Path, *, live: Callable[[], Mapping[str, Any]] = dict, **values: Any
+    ) -> None:
+        """Write `values` at once; they must be fit for JSON. `live` is asked at every beat."""
+        self._path, self._live = path, live
+        self._lock = threading.Lock()
+        self._values, self._changed = dict(values), True
+        self._ended = threading.Event()
+        self._write()
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+        self._thread.start()
+
+    def show(self, **values: Any) -> None:
+        """Replace some of the values; the file follows within BEAT_SECONDS."""
+        with self._lock:
+            changed = {**self._values, **values}
+            self._changed = self._changed or changed != self._values
+            self._values = changed
+
+    def end(self, **values: Any) -> None:
+        """Write the last words; the file is not touched after that."""
+        self.show(**values)
+        self._ended.set()
+        self._thread.join(5)
+        self._write()
+
+    def _beat(self) -> None:
+        while not self._ended.wait(BEAT_SECONDS):
+            self._write()
+
+    def _write(self) -> None:
+        self.show(**self._live())
+        with self._lock:
+            values, changed, self._changed = dict(self._values), self._changed, False
+        try:
+            if changed or not self._path.exists():
+                write_atomically(self._path, json.dumps(values, indent=2) + "\n")
+            else:
+                os.utime(self._path)
+        except OSError as problem:  # a full disk must not end what this only tells of
+            logger.warning("%s cannot be written: %s", self._path, problem)
+            with self._lock:
+                self._changed = True
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a life sign says."""
+
+    values: dict[str, Any]
+    seconds_ago: float  # since the process last showed that it lives
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process can be taken to be running."""
+        return self.seconds_ago < SILENT_SECONDS and not self.values.get("ended")
+
+
+def read_status_file(path: Path) -> Seen | None:
+    """The life sign at `path`; None where there is none that can be read."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        return Seen(values, max(0.0, time.time() - path.stat().st_mtime))
+    except (OSError, ValueError):
+        return None

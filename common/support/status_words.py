@@ -1,0 +1,90 @@
+"""`erosion status`: what the sign of life of a coordinator or a site says, in words."""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from erosion.common.errors import RunError
+from erosion.common.support.status_file import Seen, read_status_file
+
+NAME = "status.json"
+
+
+def find_life_sign(where: Path) -> tuple[Path, Seen]:
+    """That of a run, of the newest run in a folder of runs, or of a site. Raises RunError.
+
+    `where` may also be a site file. It is not validated here: a health check has to be quick.
+    """
+    for path in _candidates(where):
+        if (seen := read_status_file(path)) is not None:
+            return path, seen
+    raise RunError(
+        f"There is no {NAME} in {where}. Give a run's folder, the folder of runs, or a site file"
+        " whose site has been started."
+    )
+
+
+def _candidates(where: Path) -> list[Path]:
+    if where.suffix == ".toml":
+        try:
+            records = tomllib.loads(where.read_text(encoding="utf-8-sig")).get("records", "records")
+        except (OSError, ValueError):
+            return []
+        return [where.parent / str(records) / NAME]
+    runs = sorted(where.glob(f"*/{NAME}"), key=lambda path: path.stat().st_mtime, reverse=True)
+    return [where / NAME, *runs]
+
+
+def is_well(seen: Seen) -> bool:
+    """Whether the process lives, or ended as it should."""
+    return seen.is_alive or seen.values.get("phase") == "finished"
+
+
+def in_words(path: Path, seen: Seen) -> str:
+    """For people."""
+    values = seen.values
+    lines = _site(values) if "site" in values else _coordinator(values)
+    if not seen.is_alive and not values.get("ended"):
+        minutes = seen.seconds_ago / 60
+        lines.append(
+            ("state", f"not running any more; its last sign of life is {minutes:.0f} min old")
+        )
+    width = max(len(label) for label, _ in lines)
+    return "\n".join(f"{label:<{width}}  {text}" for label, text in [*lines, ("file", str(path))])
+
+
+def _coordinator(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    lines = [("study", f"{values.get('study')} for {values.get('user')}")]
+    lines.append(("phase", str(values.get("phase"))))
+    if "arm" in values:
+        lines.append(("round", f"{values.get('round')} of {values.get('rounds')}, {values['arm']}"))
+    if not values.get("ended"):
+        lines.append(("connected", _names(values.get("connected"))))
+        if values.get("missing"):
+            lines.append(("missing", _names(values["missing"])))
+        if values.get("waiting_for"):
+            lines.append(("waiting for", f"answers of {_names(values['waiting_for'])}"))
+    if values.get("weights"):
+        weights = (f"{name} {weight:.2f}" for name, weight in values["weights"].items())
+        lines.append(("weights", ", ".join(weights)))
+    kept_out = values.get("turned_away", {})
+    lines += [("no model", f"{u}: {why}") for u, why in values.get("without_model", {}).items()]
+    lines += [("kept out", f"{who}: {why}") for who, why in kept_out.items()]
+    lines += [(key, str(values[key])) for key in ("verdict", "reason") if key in values]
+    return lines
+
+
+def _site(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    lines = [("site", str(values.get("site")))]
+    state = f"connected to {values.get('coordinator')}"
+    if not values.get("connected"):
+        state = f"not connected to {values.get('coordinator')}: {values.get('trouble')}"
+    lines.append(("state", state))
+    lines.append(("sent", f"{values.get('sent')} messages, last {values.get('last_sent')}"))
+    lines.append(("log head", str(values.get("log_head"))))
+    return lines
+
+
+def _names(names: Any) -> str:
+    return ", ".join(map(str, names or ())) or "nobody"

@@ -1,0 +1,1 @@
+"""Personalised collaborative learning for hospitals, on Flower."""

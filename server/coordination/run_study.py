@@ -1,0 +1,160 @@
+"""A study from the opened port to the closed one: for one user, or for every hospital in turn."""
+
+from collections.abc import Callable
+from typing import Literal
+
+from flwr.app import Message
+
+from erosion.common.errors import RunError
+from erosion.common.protocol import wire
+from erosion.common.study.study import Study
+from erosion.common.support.allocator import return_freed_memory
+from erosion.common.support.files import write_atomically
+from erosion.common.support.memory import memory_bytes
+from erosion.server.coordination.coordinator import Coordinator, UserDeclinedError
+from erosion.server.enrolment.federation_folder import FederationFolder
+from erosion.server.link import Link
+from erosion.server.link.open_link import make_link
+from erosion.server.output.composite import CompositeObserver
+from erosion.server.output.observer import Observer
+from erosion.server.output.report.overview_page import write_overview
+from erosion.server.run.overview import Overview, line_of, overview
+from erosion.server.run.result import Result
+from erosion.server.run.run_folder import RunFolder, user_folder
+from erosion.server.run.status import CoordinatorStatus
+
+RunOne = Callable[[Study, RunFolder], Result]
+UpdatesIn = Literal["auto", "memory", "disk"]
+MEMORY_SHARE = 0.25  # of the memory; while they arrive, updates take up to twice their size
+
+
+def run_study(
+    study: Study,
+    folder: RunFolder,
+    address: str | None,
+    observer: Observer,
+    *,
+    federation: FederationFolder | None = None,
+    updates: UpdatesIn = "auto",
+) -> Result | Overview:
+    """Listen and run the study; see `make_link`. Raises LinkError, EnrolmentError, RunError.
+
+    `updates`: where a round's updates are kept; "auto": on the disk if they are many and large.
+    """
+    on_disk = updates == "disk" or (updates == "auto" and need_disk(study, memory_bytes()))
+    if on_disk:
+        return_freed_memory()
+    link = make_link(study, address, federation, spool=folder.spool if on_disk else None)
+    link.start()
+    try:
+        result = run_on(link, study, folder, observer)
+    except BaseException:  # Ctrl-C, too, must close the port
+        link.stop(completed=False)
+        raise
+    link.stop(completed=True)
+    return result
+
+
+def need_disk(study: Study, memory: int) -> bool:
+    """Whether a round's updates would take more than MEMORY_SHARE of `memory` bytes."""
+    dim = max(int(place.stop) for place in study.build_context.layout().values())
+    largest = max(dim + sum(arm.attachment_sizes(dim).values()) for arm in study.arms.values())
+    return 4 * largest * len(study.hospitals) > MEMORY_SHARE * memory
+
+
+def run_on(link: Link, study: Study, folder: RunFolder, observer: Observer) -> Result | Overview:
+    """Run the study over a link that is open already. Raises RunError."""
+    status = CoordinatorStatus(folder.status, study)
+    observers = CompositeObserver(observer, status)
+
+    def run_one(study: Study, folder: RunFolder) -> Result:
+        coordinator = Coordinator(study, link, folder, observers)
+        status.waiting_for = coordinator.waiting_for
+        return coordinator.run()
+
+    try:
+        if study.has_every_user:
+            result: Result | Overview = run_every_user(study, folder, run_one, observers)
+        else:
+            result = run_one(study, folder)
+    except OSError as problem:  # a full disk, say
+        status.failed(str(problem))
+        where = f" ({problem.filename})" if problem.filename else ""
+        raise RunError(
+            f"The run cannot be written to {folder.path}{where}: {problem.strerror or problem}."
+            " Every finished round is there. Mend that, then go on with `erosion server --resume"
+            f" {folder.path}`."
+        ) from problem
+    except BaseException as problem:  # Ctrl-C, too, is to be seen in the status
+        status.failed(str(problem) or "interrupted")
+        raise
+    status.ended()
+    _say_goodbye(link)
+    return result
+
+
+def run_every_user(
+    study: Study, folder: RunFolder, run_one: RunOne, observer: Observer
+) -> Overview:
+    """Run the study once for each of its hospitals; what is finished already is not run again.
+
+    A hospital that fails costs no other its model. The overview is written with those there are.
+    Raises RunError where a hospital that does not decline has no model.
+    """
+    results: dict[str, Result] = {}
+    declined: dict[str, str] = {}
+    failed: dict[str, str] = {}
+    for user in study.hospitals:
+        part = user_folder(folder, study.for_user(user))
+        try:
+            results[user] = _finished(part) or run_one(study.for_user(user), part)
+        except UserDeclinedError as problem:
+            declined[user] = str(problem)
+        except RunError as problem:
+            failed[user] = str(problem)
+        else:
+            continue
+        observer.user_failed(user, {**declined, **failed}[user])
+    if not results:
+        first = next(iter({**failed, **declined}.values()))
+        raise RunError(f"No hospital has a model. The first one's reason: {first}")
+    found = overview(
+        study,
+        {user: line_of(result) for user, result in results.items()},
+        declined | failed,
+        started=min(result.started for result in results.values()),
+        seconds=sum(result.seconds for result in results.values()),
+    )
+    write_overview(folder.report, found)
+    if failed:
+        raise RunError(
+            f"{', '.join(failed)}: no model yet, for the reasons above. {folder.report} shows the"
+            f" others. Go on with `erosion server --resume {folder.path}`."
+        )
+    write_atomically(folder.result, found.model_dump_json(indent=2) + "\n")
+    observer.every_user_finished(found, str(folder.path))
+    return found
+
+
+def _finished(part: RunFolder) -> Result | None:
+    """The result of a part that an earlier start of this run has finished."""
+    if not part.has_ended:
+        return None
+    try:
+        return Result.model_validate_json(part.result.read_bytes())
+    except ValueError:  # written by another version, or edited
+        raise RunError(
+            f"{part.result} cannot be read. Delete the folder {part.path} and resume again."
+        ) from None
+
+
+def _say_goodbye(link: Link) -> None:
+    """Tell the sites; those that do not hear it in time see the connection close."""
+    content = wire.encode_notice(
+        wire.Notice(text="the study has ended", final=False, study_ended=True)
+    )
+    farewells = [
+        Message(content, node_id, wire.NOTICE, ttl=5.0) for node_id in link.grid.get_node_ids()
+    ]
+    for _heard in link.grid.send_and_receive(farewells, timeout=2.0):
+        pass

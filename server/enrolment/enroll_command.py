@@ -1,0 +1,239 @@
+"""`erosion enroll`: its sub-commands, and what they say."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from erosion.common.errors import EnrolmentError
+from erosion.common.support import expiry
+from erosion.common.support.keys import fingerprint, new_private_key, private_pem, public_pem
+from erosion.common.support.private_files import write_private
+from erosion.server.enrolment import certificates, enrolment
+from erosion.server.enrolment.certificates import COORDINATOR_DAYS
+from erosion.server.enrolment.enrolment import COORDINATOR, SITE_DAYS, Enrolment
+from erosion.server.enrolment.federation_folder import (
+    DEFAULT_FOLDER,
+    DEFAULT_PORT,
+    Address,
+    FederationFolder,
+    checked_host,
+)
+from erosion.server.enrolment.key_registry import read_key_registry
+from erosion.server.enrolment.serving_certificate import ServingCertificate
+from erosion.server.enrolment.site_kit import authority_fingerprint
+
+Handler = Callable[[argparse.Namespace], None]
+
+
+def add_enroll_commands(parser: argparse.ArgumentParser) -> None:
+    """Add the sub-commands; `options.enroll` is what to call."""
+    commands = parser.add_subparsers(title="sub-commands", metavar="WHAT", required=True)
+
+    def command(name: str, handler: Handler, summary: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
+        sub.set_defaults(enroll=handler)
+        if name != "key":
+            sub.add_argument(
+                "--folder",
+                type=Path,
+                default=DEFAULT_FOLDER,
+                help="where the federation is kept (default: %(default)s/)",
+            )
+        return sub
+
+    init = command("init", _init, "make a federation: its authority and its certificate")
+    _add_hosts(init, "names or addresses by which sites reach this machine, the first dialled")
+    init.add_argument("--port", type=int, default=DEFAULT_PORT, help="default: %(default)s")
+    _add_days(init, COORDINATOR_DAYS)
+
+    site = command("site", _site, "enrol a hospital, and make the kit to hand to it")
+    site.add_argument("name", help="what the study files call it")
+    _add_key_source(site)
+    _add_days(site, SITE_DAYS)
+
+    key = command("key", _key, "at a site: make its own key, of which only the public half leaves")
+    key.add_argument("--out", type=Path, required=True, metavar="FILE", help="and FILE.pub")
+
+    command("list", _list, "show who is enrolled, and until when")
+
+    revoke = command("revoke", _revoke, "keep a hospital out from now on")
+    revoke.add_argument("name")
+
+    renew = command("renew", _renew, "prolong a site's key, or renew the coordinator's certificate")
+    renew.add_argument("name", nargs="?", default=COORDINATOR, help="default: %(default)s")
+    renew.add_argument(
+        "--new-key", action="store_true", help="replace a site's key, by a new kit, at once"
+    )
+    _add_key_source(renew)
+    _add_hosts(renew, "for the coordinator: other names than before")
+    renew.add_argument("--days", type=float, help="default: as for a new one")
+
+
+def _add_hosts(parser: argparse.ArgumentParser, summary: str) -> None:
+    parser.add_argument(
+        "--host", nargs="+", action="extend", default=[], metavar="NAME_OR_IP", help=summary
+    )
+
+
+def _add_days(parser: argparse.ArgumentParser, days: int) -> None:
+    parser.add_argument(
+        "--days", type=float, default=days, help="until it expires (default: %(default)s)"
+    )
+
+
+def _add_key_source(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--public-key", type=Path, metavar="FILE", help="of a key that the site made itself"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where to put the kit (.tar.gz)")
+
+
+def _init(options: argparse.Namespace) -> None:
+    folder = FederationFolder(options.folder)
+    hosts = _checked_hosts(options.host or _ask_for_hosts())
+    place = Address(hosts=hosts, port=options.port)
+    enrolment.init_federation(folder, place, days=options.days)
+    print(
+        f"Made a federation in {folder.path}/. Sites dial {place.address}.\n"
+        f"  authority     {_authority_words(folder)}\n"
+        f"  coordinator   {ServingCertificate(folder.coordinator).words}\n"
+        f"Keep {folder.authority_key} safe, best on another medium: with it anyone can pose as the"
+        " coordinator.\n"
+        "Next: erosion enroll site NAME, for every hospital, this one included."
+    )
+
+
+def _site(options: argparse.Namespace) -> None:
+    folder = FederationFolder(options.folder)
+    made = enrolment.enrol_site(
+        folder,
+        options.name,
+        public_key=options.public_key,
+        out=options.out,
+        days=options.days,
+    )
+    _tell_of_kit(folder, made, has_key=options.public_key is None)
+
+
+def _key(options: argparse.Namespace) -> None:
+    path: Path = options.out
+    public = path.with_name(path.name + ".pub")
+    for existing in (path, public):
+        if existing.exists():
+            raise EnrolmentError(f"{existing} exists already. Give --out another name.")
+    key = new_private_key()
+    try:
+        write_private(path, private_pem(key))
+        write_private(public, public_pem(key.public_key()))
+        public.chmod(0o644)
+    except OSError as problem:
+        raise EnrolmentError(f"The key cannot be written: {problem}. Give another --out.") from None
+    print(
+        f"Made {path}, which stays here, and {public}, which the coordinator needs:\n"
+        f"  erosion enroll site NAME --public-key {public.name}\n"
+        f"Fingerprint, to compare by telephone: {fingerprint(key.public_key())}"
+    )
+
+
+def _list(options: argparse.Namespace) -> None:
+    folder = FederationFolder(options.folder)
+    place = folder.read_place()
+    console = Console(highlight=False)
+    console.print(Text(f"Sites dial {place.address}."))
+    console.print(Text(f"  authority     {_authority_words(folder)}"))
+    words = certificates.validity_in_words(certificates.load_certificate(folder.coordinator))
+    console.print(Text(f"  coordinator   {words}"))
+    table = Table("hospital", "state", "enrolled", "fingerprint")
+    for key in sorted(
+        read_key_registry(folder.roster).keys, key=lambda k: (k.hospital, k.enrolled)
+    ):
+        state = key.trouble or expiry.in_words(key.expires)
+        style = "dim" if key.revoked else ("yellow" if expiry.ends_soon(key.expires) else "")
+        table.add_row(key.hospital, state, f"{key.enrolled:%Y-%m-%d}", key.fingerprint, style=style)
+    console.print(table)
+
+
+def _revoke(options: argparse.Namespace) -> None:
+    key = enrolment.revoke_site(FederationFolder(options.folder), options.name)
+    print(
+        f"Revoked the key of {key.hospital} ({key.fingerprint}). A running coordinator keeps it out"
+        " from its next call on."
+    )
+
+
+def _renew(options: argparse.Namespace) -> None:
+    folder = FederationFolder(options.folder)
+    if options.name == COORDINATOR:
+        if options.new_key or options.public_key or options.out:
+            raise EnrolmentError(
+                "--new-key, --public-key and --out are for sites. The coordinator's key is new with"
+                " every certificate."
+            )
+        days = options.days or COORDINATOR_DAYS
+        enrolment.renew_coordinator(folder, _checked_hosts(options.host), days=days)
+        print(
+            f"Renewed the certificate: {ServingCertificate(folder.coordinator).words}.\n"
+            "A running coordinator shows it from the next connection on."
+        )
+        return
+    if options.host:
+        raise EnrolmentError("--host is for the coordinator's certificate; leave it out here.")
+    made = enrolment.renew_site(
+        folder,
+        options.name,
+        new_key=options.new_key,
+        public_key=options.public_key,
+        out=options.out,
+        days=options.days or SITE_DAYS,
+    )
+    if made.kit is None:
+        words = expiry.in_words(made.key.expires)
+        print(f"The key of {made.key.hospital} is {words}. There is nothing to do at the site.")
+    else:
+        _tell_of_kit(folder, made, has_key=options.public_key is None)
+
+
+def _tell_of_kit(folder: FederationFolder, made: Enrolment, *, has_key: bool) -> None:
+    caution = (
+        "It holds the site's private key: hand it over by a way that nobody else can read, then"
+        " delete it here.\nA site that makes its own key (erosion enroll key) spares you that.\n"
+        if has_key
+        else "It holds no secret.\n"
+    )
+    print(
+        f"Enrolled {made.key.hospital}, {expiry.in_words(made.key.expires)}. Its kit: {made.kit}\n"
+        f"{caution}"
+        f"Compare by telephone: key {made.key.fingerprint}\n"
+        f"                      CA  {authority_fingerprint(folder.authority.read_bytes())}"
+    )
+
+
+def _authority_words(folder: FederationFolder) -> str:
+    certificate = certificates.load_certificate(folder.authority)
+    words = expiry.in_words(certificate.not_valid_after_utc)
+    return f"{words}, fingerprint {authority_fingerprint(folder.authority.read_bytes())}"
+
+
+def _checked_hosts(hosts: list[str]) -> tuple[str, ...]:
+    try:
+        return tuple(checked_host(host) for host in hosts)
+    except ValueError as problem:
+        raise EnrolmentError(f"--host {' '.join(hosts)}: {problem}.") from None
+
+
+def _ask_for_hosts() -> list[str]:
+    if not sys.stdin.isatty():
+        raise EnrolmentError(
+            "By which names or addresses do the sites reach this machine? Say so with --host, for"
+            " example: --host erosion.example.org 192.0.2.7"
+        )
+    print("By which names or addresses do the sites reach this machine? The first is dialled.")
+    hosts = input("Names or addresses: ").replace(",", " ").split()
+    if not hosts:
+        raise EnrolmentError("No name was given. Give at least one, or use --host.")
+    return hosts

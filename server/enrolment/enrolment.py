@@ -1,0 +1,194 @@
+"""Making a federation, and enrolling, renewing and revoking its sites."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from erosion.common.errors import EnrolmentError
+from erosion.common.settings.names import checked_name
+from erosion.common.support import expiry
+from erosion.common.support.keys import (
+    PrivateKey,
+    new_private_key,
+    private_pem,
+    public_pem,
+    read_public_key,
+)
+from erosion.common.support.private_files import make_private_folder, write_private
+from erosion.server.enrolment import certificates
+from erosion.server.enrolment.certificates import COORDINATOR_DAYS
+from erosion.server.enrolment.federation_folder import Address, FederationFolder
+from erosion.server.enrolment.key_registry import (
+    EnrolledKey,
+    KeyRegistry,
+    read_key_registry,
+    write_key_registry,
+)
+from erosion.server.enrolment.site_kit import write_kit
+
+SITE_DAYS = 365
+COORDINATOR = "coordinator"  # what `erosion enroll renew` calls it, so no site may
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolment:
+    """A site's line in the roster, and the archive to hand over (None where nothing changed)."""
+
+    key: EnrolledKey
+    kit: Path | None
+
+
+def init_federation(
+    folder: FederationFolder, place: Address, *, days: float = COORDINATOR_DAYS
+) -> None:
+    """Make the authority, the coordinator's certificate and an empty roster."""
+    if folder.authority.exists() or folder.place.exists():
+        raise EnrolmentError(
+            f"{folder.path} holds a federation already. Its certificate is renewed, also for other"
+            " names, by `erosion enroll renew coordinator`; a second federation needs another"
+            " --folder."
+        )
+    try:
+        make_private_folder(folder.path)
+    except OSError as problem:
+        raise EnrolmentError(f"The folder {folder.path} cannot be made: {problem}.") from None
+    authority = certificates.new_authority()
+    write_private(folder.authority_key, private_pem(authority.key))
+    write_private(folder.authority, certificates.pem(authority.certificate))
+    _write_identity(folder, certificates.issue(authority, place.hosts, days))
+    write_key_registry(folder.roster, KeyRegistry())
+    folder.write_place(place)
+
+
+def renew_coordinator(
+    folder: FederationFolder, hosts: Sequence[str] = (), *, days: float = COORDINATOR_DAYS
+) -> Address:
+    """A new certificate; a running coordinator shows it from the next connection on."""
+    place = folder.read_place()
+    with folder.locked():
+        authority = certificates.load_authority(folder.authority_key, folder.authority)
+        if hosts:
+            place = Address(hosts=tuple(hosts), port=place.port)
+            folder.write_place(place)
+        _write_identity(folder, certificates.issue(authority, place.hosts, days))
+    return place
+
+
+def enrol_site(
+    folder: FederationFolder,
+    hospital: str,
+    *,
+    public_key: Path | None = None,
+    out: Path | None = None,
+    days: float = SITE_DAYS,
+) -> Enrolment:
+    """Bind a key to a hospital's name: the site's own public key, or a new one in its kit."""
+    _check_name(hospital)
+    place = folder.read_place()
+    with folder.locked():
+        roster = read_key_registry(folder.roster)
+        if (current := roster.current(hospital)) is not None:
+            raise EnrolmentError(
+                f"{hospital} has a key already, {expiry.in_words(current.expires)}."
+                f" `erosion enroll renew {hospital}` prolongs it, with --new-key it is replaced."
+            )
+        return _enrol(folder, place, roster, hospital, public_key, out, days)
+
+
+def renew_site(
+    folder: FederationFolder,
+    hospital: str,
+    *,
+    new_key: bool = False,
+    public_key: Path | None = None,
+    out: Path | None = None,
+    days: float = SITE_DAYS,
+) -> Enrolment:
+    """Prolong a key, or replace it, which keeps the site out until it uses the new one."""
+    place = folder.read_place()
+    with folder.locked():
+        roster = read_key_registry(folder.roster)
+        current = _current(roster, hospital)
+        if new_key or public_key:
+            roster = roster.changed(current, revoked=expiry.now())
+            return _enrol(folder, place, roster, hospital, public_key, out, days)
+        expires = _end(days)
+        write_key_registry(folder.roster, roster.changed(current, expires=expires))
+        return Enrolment(current.model_copy(update={"expires": expires}), None)
+
+
+def revoke_site(folder: FederationFolder, hospital: str) -> EnrolledKey:
+    """Keep the hospital's key out from now on; a running coordinator notices within seconds."""
+    folder.read_place()
+    with folder.locked():
+        roster = read_key_registry(folder.roster)
+        current = _current(roster, hospital)
+        write_key_registry(folder.roster, roster.changed(current, revoked=expiry.now()))
+        folder.kit(hospital).unlink(missing_ok=True)
+        return current
+
+
+def _enrol(
+    folder: FederationFolder,
+    place: Address,
+    roster: KeyRegistry,
+    hospital: str,
+    public_key: Path | None,
+    out: Path | None,
+    days: float,
+) -> Enrolment:
+    private: PrivateKey | None = None
+    if public_key is None:
+        private = new_private_key()
+        public = private.public_key()
+    else:
+        try:
+            pem = public_key.read_bytes()
+        except OSError as problem:
+            raise EnrolmentError(
+                f"The public key {public_key} cannot be read: {problem.strerror}. Check the path."
+            ) from None
+        public = read_public_key(pem, str(public_key), EnrolmentError)
+    text = public_pem(public).decode()
+    if (known := next((k for k in roster.keys if k.public_key == text), None)) is not None:
+        was = "" if known.trouble is None else f" and {known.trouble}"
+        raise EnrolmentError(
+            f"This public key is {known.hospital}'s already{was}. Every enrolment needs a key of"
+            " its own: the site makes one with `erosion enroll key`."
+        )
+    key = EnrolledKey(hospital=hospital, public_key=text, enrolled=expiry.now(), expires=_end(days))
+    kit = out or folder.kit(hospital)
+    write_kit(kit, key, place, folder.authority.read_bytes(), private)
+    write_key_registry(folder.roster, roster.added(key))
+    return Enrolment(key, kit)
+
+
+def _write_identity(folder: FederationFolder, identity: certificates.Identity) -> None:
+    write_private(folder.coordinator, identity.key + identity.certificate)
+
+
+def _current(roster: KeyRegistry, hospital: str) -> EnrolledKey:
+    if (current := roster.current(hospital)) is not None:
+        return current
+    names = sorted({key.hospital for key in roster.keys if key.revoked is None})
+    raise EnrolmentError(
+        f"{hospital} has no key that could be renewed or revoked; enrolled are"
+        f" {', '.join(names) or 'none yet'}. `erosion enroll site {hospital}` enrols it."
+    )
+
+
+def _check_name(hospital: str) -> None:
+    try:
+        checked_name(hospital)
+    except ValueError as problem:
+        raise EnrolmentError(f"The site's name {hospital!r}: {problem}.") from None
+    if hospital == COORDINATOR:
+        raise EnrolmentError(
+            f"A site cannot be called {COORDINATOR!r}, because `erosion enroll renew` means the"
+            " coordinator by it. Give the hospital another name."
+        )
+
+
+def _end(days: float) -> datetime:
+    return expiry.now() + timedelta(days=days)

@@ -1,0 +1,99 @@
+"""`roster.toml`: which public key is which hospital's, and until when."""
+
+from pathlib import Path
+from typing import Literal, Self
+
+import tomli_w
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
+from pydantic import AwareDatetime, field_validator, model_validator
+
+from erosion.common.errors import EnrolmentError
+from erosion.common.settings.base import Settings, read_toml, validate
+from erosion.common.settings.names import Name
+from erosion.common.support import expiry
+from erosion.common.support.keys import fingerprint, public_pem, read_public_key
+from erosion.common.support.private_files import write_private
+
+
+class EnrolledKey(Settings):
+    """One key. A revoked one stays here, so that its holder is told why it is kept out."""
+
+    hospital: Name
+    public_key: str  # PEM
+    enrolled: AwareDatetime
+    expires: AwareDatetime
+    revoked: AwareDatetime | None = None
+
+    @field_validator("public_key")
+    @classmethod
+    def _canonical(cls, value: str) -> str:
+        try:
+            key = read_public_key(value.encode(), "public_key", EnrolmentError)
+        except EnrolmentError as problem:
+            raise ValueError(str(problem)) from None
+        return public_pem(key).decode()
+
+    @property
+    def fingerprint(self) -> str:
+        """For comparing by telephone."""
+        key = load_pem_public_key(self.public_key.encode())
+        return fingerprint(key)  # type: ignore[arg-type]  # checked when the roster was read
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the key is not let in now, as the end of "its key ..."; None where it is."""
+        if self.revoked is not None:
+            return f"was revoked on {self.revoked:%Y-%m-%d}"
+        if expiry.has_ended(self.expires):
+            return f"expired on {self.expires:%Y-%m-%d}"
+        return None
+
+
+class KeyRegistry(Settings):
+    """All keys that were ever enrolled. A hospital has one that is not revoked, or none."""
+
+    format: Literal[1] = 1
+    keys: tuple[EnrolledKey, ...] = ()
+
+    @model_validator(mode="after")
+    def _unambiguous(self) -> Self:
+        current = [key.hospital for key in self.keys if key.revoked is None]
+        twice = sorted({name for name in current if current.count(name) > 1})
+        if twice:
+            raise ValueError(
+                f"{', '.join(twice)} has two keys; revoke one (`erosion enroll revoke`)"
+            )
+        texts = [key.public_key for key in self.keys]
+        shared = sorted({key.hospital for key in self.keys if texts.count(key.public_key) > 1})
+        if shared:
+            raise ValueError(f"one public key stands here twice ({', '.join(shared)})")
+        return self
+
+    def current(self, hospital: str) -> EnrolledKey | None:
+        """The hospital's key that is not revoked; it may have expired."""
+        return next((k for k in self.keys if k.hospital == hospital and k.revoked is None), None)
+
+    def latest(self, hospital: str) -> EnrolledKey | None:
+        """The current key, else the one that was enrolled last."""
+        others = [key for key in self.keys if key.hospital == hospital]
+        return self.current(hospital) or max(others, key=lambda k: k.enrolled, default=None)
+
+    def changed(self, key: EnrolledKey, **values: object) -> "KeyRegistry":
+        """The roster with some values of one key replaced."""
+        keys = (k.model_copy(update=values) if k == key else k for k in self.keys)
+        return KeyRegistry(keys=tuple(keys))
+
+    def added(self, key: EnrolledKey) -> "KeyRegistry":
+        """The roster with one key more."""
+        return KeyRegistry(keys=(*self.keys, key))
+
+
+def read_key_registry(path: Path) -> KeyRegistry:
+    """Raises EnrolmentError."""
+    raw = read_toml(path, "roster", EnrolmentError)
+    return validate(KeyRegistry, raw, f"Membership {path}", EnrolmentError)
+
+
+def write_key_registry(path: Path, roster: KeyRegistry) -> None:
+    """Replace the file; whoever reads it meanwhile sees the old roster or the new one."""
+    write_private(path, tomli_w.dumps(roster.model_dump(exclude_none=True), multiline_strings=True))

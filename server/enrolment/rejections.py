@@ -1,0 +1,130 @@
+"""Who comes to the coordinator's door: lets sites in by their key, and tells of those kept out."""
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from datetime import datetime
+from urllib.parse import unquote
+
+from erosion.common.protocol import admission_terms
+from erosion.common.protocol.admission_terms import Reason
+from erosion.common.support import expiry
+from erosion.server.enrolment.authorizer import Admitted, Authorizer, KeptOut
+
+logger = logging.getLogger("erosion.door")
+
+REPEAT_SECONDS = 600.0  # before the same trouble is told of again
+MOST_TOLD = 1000  # different troubles that are remembered; a stranger can make up any number
+HANDSHAKE_SECONDS = 10.0  # from a connection's start to its first call, on a slow line
+
+
+@dataclass(frozen=True, slots=True)
+class TurnedAway:
+    """Somebody who was not let in."""
+
+    hospital: str | None  # by its key; None where that says nothing
+    origin: str  # the address without its port; "" where it is not known
+    text: str  # completes "the site ... was not let in: "
+
+    @property
+    def who(self) -> str:
+        """For people."""
+        return self.hospital or (f"a site at {self.origin}" if self.origin else "somebody")
+
+
+class RejectionLog:
+    """Used by many threads. Without an admission everybody is let in (this machine only)."""
+
+    def __init__(self, admission: Authorizer | None) -> None:
+        self.admission = admission
+        self._news: queue.SimpleQueue[TurnedAway] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._told: dict[tuple[str, Reason], float] = {}  # when a trouble was last told of
+        self._handshakes: deque[float] = deque(maxlen=MOST_TOLD)  # that no call followed yet
+        self._callers: dict[str, None] = {}  # connections that got as far as a call
+
+    def verdict(self, public_key: bytes) -> Admitted | KeptOut | None:
+        """Whether the holder of this key may come in; None where everybody may."""
+        return None if self.admission is None else self.admission.verdict(public_key)
+
+    def keep_out(self, hospital: str | None, peer: str, reason: Reason, text: str) -> None:
+        """Tell that somebody was not let in: once in a while, however often it tries."""
+        origin = _without_port(peer)
+        key = (hospital or origin, reason)
+        now = time.monotonic()
+        with self._lock:
+            if now - self._told.get(key, -REPEAT_SECONDS) < REPEAT_SECONDS:
+                return
+            while len(self._told) >= MOST_TOLD:
+                del self._told[next(iter(self._told))]
+            self._told[key] = now
+        event = TurnedAway(hospital, origin, text)
+        logger.warning("%s (%s) was not let in: %s", event.who, peer or "address unknown", text)
+        self._news.put(event)
+
+    def handshake(self) -> None:
+        """A connection begins; what becomes of it shows by the call that follows, or does not."""
+        with self._lock:
+            self._handshakes.append(time.monotonic())
+
+    def call(self, peer: str) -> None:
+        """A connection got as far as a call."""
+        if peer in self._callers:
+            return
+        with self._lock:
+            self._callers[peer] = None
+            if self._handshakes:
+                self._handshakes.popleft()
+            while len(self._callers) > MOST_TOLD:
+                del self._callers[next(iter(self._callers))]
+
+    def news(self) -> list[TurnedAway]:
+        """Who was turned away since this was last asked."""
+        self._tell_of_broken_handshakes()
+        events = []
+        while not self._news.empty():
+            events.append(self._news.get())
+        return events
+
+    def _tell_of_broken_handshakes(self) -> None:
+        """The TLS library does not say whose handshake failed, only that no call came of it."""
+        overdue = time.monotonic() - HANDSHAKE_SECONDS
+        with self._lock:
+            broken = 0
+            while self._handshakes and self._handshakes[0] < overdue:
+                self._handshakes.popleft()
+                broken += 1
+        if broken:
+            self.keep_out(
+                None,
+                "",
+                Reason.SIGNATURE,
+                "its connection ended before TLS was agreed: it trusts another certificate, dials"
+                " another name, has a wrong clock, or does not use TLS; `erosion check` there"
+                " says which",
+            )
+
+
+def clock_trouble(site_time: str) -> str:
+    """What is wrong with the clock of a site that signed with `site_time` (ISO 8601)."""
+    try:
+        seconds = (datetime.fromisoformat(site_time) - expiry.now()).total_seconds()
+    except (ValueError, TypeError):
+        return "the time that it signed with cannot be read"
+    side = "ahead of" if seconds > 0 else "behind"
+    behind = admission_terms.SECONDS_BEHIND - admission_terms.SECONDS_AHEAD
+    return (
+        f"its clock is about {abs(seconds):.0f} s {side} the coordinator's; at most"
+        f" {admission_terms.SECONDS_AHEAD} s ahead and {behind} s behind are"
+        " accepted, so set both clocks by NTP"
+    )
+
+
+def _without_port(peer: str) -> str:
+    """`ipv4:10.0.0.7:53211` as 10.0.0.7; a new port is no news."""
+    if not peer.startswith(("ipv4:", "ipv6:")):
+        return peer
+    return unquote(peer.partition(":")[2]).rpartition(":")[0]

@@ -1,0 +1,75 @@
+"""The archive that one hospital gets: its key, whom to trust, its site file, and a guide."""
+
+import io
+import tarfile
+import time
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+
+from erosion.common.support import expiry
+from erosion.common.support.keys import PrivateKey, private_pem
+from erosion.common.support.private_files import make_private_folder, write_private
+from erosion.server.enrolment.federation_folder import Address
+from erosion.server.enrolment.key_registry import EnrolledKey
+
+_KIT_KEY = "It came in this kit."
+_OWN_KEY = "It is the one that this site made itself: put it here."
+
+
+def write_kit(
+    path: Path, key: EnrolledKey, place: Address, authority: bytes, private: PrivateKey | None
+) -> None:
+    """Write the archive, readable by its owner alone. `private`: None where the site has its key.
+
+    A .tar.gz and not a .zip, because unpacking a .zip would make the key readable by everybody.
+    """
+    words = {
+        "hospital": key.hospital,
+        "address": place.address,
+        "host": place.hosts[0],
+        "port": str(place.port),
+        "fingerprint": key.fingerprint,
+        "authority_fingerprint": authority_fingerprint(authority),
+        "expires": f"{key.expires:%Y-%m-%d}",
+        "warning_days": str(expiry.WARNING.days),
+        "key_origin": _KIT_KEY if private else _OWN_KEY,
+    }
+    members = {
+        "GUIDE.md": (_text("site_guide.md", words), 0o644),
+        "site.toml": (_text("site_file.toml", words), 0o644),
+        "ca.crt": (authority, 0o644),
+    }
+    if private is not None:
+        members["node.key"] = (private_pem(private), 0o600)
+    if not path.parent.exists():
+        make_private_folder(path.parent)
+    write_private(path, _archive(key.hospital, members))
+
+
+def authority_fingerprint(authority: bytes) -> str:
+    """32 hexadecimal digits in groups, short enough to compare by telephone."""
+    certificate = x509.load_pem_x509_certificate(authority)
+    digits = certificate.fingerprint(hashes.SHA256()).hex()[:32]
+    return " ".join(digits[i : i + 4] for i in range(0, len(digits), 4))
+
+
+def _text(template: str, words: dict[str, str]) -> bytes:
+    text = (files("erosion.server") / "kit" / template).read_text(encoding="utf-8")
+    return Template(text).substitute(words).encode()
+
+
+def _archive(folder: str, members: dict[str, tuple[bytes, int]]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz", format=tarfile.PAX_FORMAT) as archive:
+        top = tarfile.TarInfo(folder)
+        top.type, top.mode, top.mtime = tarfile.DIRTYPE, 0o700, int(time.time())
+        archive.addfile(top)
+        for name, (content, mode) in members.items():
+            member = tarfile.TarInfo(f"{folder}/{name}")
+            member.size, member.mode, member.mtime = len(content), mode, int(time.time())
+            archive.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()

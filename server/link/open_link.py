@@ -1,0 +1,96 @@
+"""The coordinator's port: TLS and enrolled keys, or plain gRPC on this machine only."""
+
+import logging
+from pathlib import Path
+
+from erosion.common.errors import EnrolmentError, LinkError
+from erosion.common.study.study import Study
+from erosion.common.support import expiry
+from erosion.common.support.network import is_loopback
+from erosion.server.enrolment.authorizer import Authorizer
+from erosion.server.enrolment.certificates import load_certificate
+from erosion.server.enrolment.federation_folder import DEFAULT_PORT, FederationFolder
+from erosion.server.enrolment.serving_certificate import ServingCertificate
+from erosion.server.link import Link
+
+logger = logging.getLogger("erosion.door")
+
+
+def make_link(
+    study: Study,
+    address: str | None,
+    federation: FederationFolder | None,
+    *,
+    spool: Path | None = None,
+) -> Link:
+    """A link that is not started; without a `federation` it is neither encrypted nor enrolled.
+
+    `address` None: every address of this machine at the port that the site kits name, or the
+    loopback's. `spool`: see `Link`. Raises LinkError, EnrolmentError.
+    """
+    if federation is None:
+        address = address or f"127.0.0.1:{DEFAULT_PORT}"
+        if not is_loopback(address):
+            raise LinkError(
+                f"--address {address}: --insecure is for this machine only. Use 127.0.0.1:PORT, or"
+                " make a federation with `erosion enroll init` and leave --insecure out."
+            )
+        return Link(address, spool=spool)
+    place = federation.read_place()
+    certificate = ServingCertificate(federation.coordinator)
+    admission = Authorizer(federation.roster)
+    for warning in expiry_warnings(study, federation, certificate, admission):
+        logger.warning("%s", warning)
+    return Link(
+        address or f"0.0.0.0:{place.port}",
+        certificate=certificate,
+        admission=admission,
+        spool=spool,
+    )
+
+
+def expiry_warnings(
+    study: Study,
+    federation: FederationFolder,
+    certificate: ServingCertificate,
+    admission: Authorizer,
+) -> list[str]:
+    """What will soon keep a hospital of the study out, or does so already."""
+    warnings = []
+    if expiry.ends_soon(certificate.expires):
+        warnings.append(
+            f"the coordinator's certificate is {expiry.in_words(certificate.expires)}; run:"
+            " erosion enroll renew coordinator"
+        )
+    authority = load_certificate(federation.authority).not_valid_after_utc
+    if expiry.ends_soon(authority):
+        warnings.append(
+            f"the federation's authority is {expiry.in_words(authority)}; a new one means a new"
+            " kit for every site"
+        )
+    expiries = admission.expiries()
+    for hospital in study.hospitals:
+        if (reason := admission.why_not(hospital)) is not None:
+            remedy = "renew" if hospital in expiries else "site"
+            warnings.append(
+                f"{hospital} cannot connect: {reason}; run: erosion enroll {remedy} {hospital}"
+            )
+        elif expiry.ends_soon(expiries[hospital]):
+            warnings.append(
+                f"the key of {hospital} is {expiry.in_words(expiries[hospital])}; run: erosion"
+                f" enroll renew {hospital}"
+            )
+    return warnings
+
+
+def federation_or_none(folder: FederationFolder, *, insecure: bool) -> FederationFolder | None:
+    """The federation to serve; None where the operator wants none. Raises EnrolmentError."""
+    if insecure:
+        return None
+    if not folder.place.exists():
+        raise EnrolmentError(
+            f"There is no federation in {folder.path}. `erosion enroll init` makes one, and"
+            " `erosion enroll site NAME` a kit for each hospital. To try things on this machine"
+            " alone, use --insecure, or `erosion testbed`."
+        )
+    return folder

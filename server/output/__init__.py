@@ -1,0 +1,1 @@
+"""Shows a run to people: terminal, log lines, report."""

@@ -1,0 +1,40 @@
+"""What a person sees of a running study: live lines on a terminal, plain lines elsewhere."""
+
+import os
+import sys
+from types import TracebackType
+from typing import Protocol, Self, TextIO
+
+from rich.console import Console
+
+from erosion.common.support.logs import LogFormat
+from erosion.server.output.observer import Observer
+from erosion.server.output.terminal.json_lines import JsonProgress
+from erosion.server.output.terminal.live import LiveProgress
+from erosion.server.output.terminal.plain import PlainProgress
+
+
+class ProgressObserver(Observer, Protocol):
+    """An observer that puts the terminal back in order, also after an error or Ctrl-C."""
+
+    def __enter__(self) -> Self:
+        """Ready to observe."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Give the terminal back."""
+
+
+def progress(stream: TextIO | None = None, log_format: LogFormat = "text") -> ProgressObserver:
+    """The observer that suits `stream` (standard output): live on a terminal, else plain."""
+    stream = sys.stdout if stream is None else stream
+    if log_format == "json":
+        return JsonProgress(stream)
+    # Asked of the stream and not of rich, which FORCE_COLOR makes take a log file for a terminal.
+    if stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
+        return LiveProgress(Console(file=stream, highlight=False))
+    return PlainProgress(stream)

@@ -1,0 +1,131 @@
+"""The report's figures: which numbers of a run each chart shows."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
+
+from erosion.common.rounds.one_round import HospitalRecord, RoundRecord
+from erosion.server.output.report.chart import Chart, Line, draw
+from erosion.server.output.report.run_data import RunData
+
+Metric = Literal["accuracy", "log_loss"]
+
+
+def metric_figure(run: RunData, metric: Metric) -> str:
+    """The user's accuracy or log loss over the rounds, one line an arm."""
+    lines = [
+        Line(arm, metric_points(run, arm, metric), style)
+        for style, arm in enumerate(run.result.arms)
+    ]
+    first = run.result.arms[run.first_arm]
+    accuracy = metric == "accuracy"
+    words = "accuracy" if accuracy else "log loss"
+    chart = Chart(
+        title=f"{words} of {run.result.user} after each round, one line for each arm",
+        lines=lines,
+        x_label="rounds finished",
+        y_label="accuracy (share of test patients)" if accuracy else "log loss (nats per patient)",
+        last_round=max(x for line in lines for x, _ in line.points),
+        from_zero=not accuracy,
+        reference=("commonest class", first.metrics.majority_accuracy) if accuracy else None,
+    )
+    return draw(chart)
+
+
+def metric_points(run: RunData, arm: str, metric: Metric) -> list[tuple[int, float | None]]:
+    """(rounds finished, value).
+
+    A round's metrics are of the parameters that it started from, so round r's stand at r - 1; the
+    result's stand after the last round.
+    """
+    measured = [(record.round - 1, record.user_metrics) for record in run.of(arm)]
+    result = run.result.arms[arm]
+    return [
+        (number, None if metrics is None else getattr(metrics, metric))
+        for number, metrics in [*measured, (result.rounds, result.metrics)]
+    ]
+
+
+def weight_figure(run: RunData) -> str:
+    """The weight of every other hospital after each round; "" where there is none."""
+    return _peers_figure(
+        run,
+        lambda entry: entry.weight_after,
+        title=f"weight of each hospital after each round of {run.first_arm}",
+        y_label=f"weight ({run.result.user} = 1)",
+        x_label="round",
+        digits=2,
+        from_zero=True,
+        reference=(run.result.user, 1.0),
+        ending=_when_eroded,
+    )
+
+
+def _when_eroded(points: Sequence[tuple[int, float | None]]) -> str:
+    """When the weight fell to 0 for good; "" where it did not."""
+    known = [(number, weight) for number, weight in points if weight is not None]
+    above = [index for index, (_, weight) in enumerate(known) if weight > 0.0]
+    first = above[-1] + 1 if above else 0
+    return f"eroded in round {known[first][0]}" if first < len(known) else ""
+
+
+def distance_figure(run: RunData) -> str:
+    """How far every other hospital's update was from the user's; "" where none was measured."""
+    return _peers_figure(
+        run,
+        lambda entry: entry.distance if entry.outcome == "accepted" else None,
+        title=f"distance of each hospital's update in each round of {run.first_arm}",
+        y_label="distance (length of own update = 1)",
+        x_label="round",
+        digits=2,
+        from_zero=True,
+        may_be_logarithmic=True,
+    )
+
+
+def _peers_figure(
+    run: RunData,
+    value: Callable[[HospitalRecord], float | None],
+    *,
+    title: str,
+    y_label: str,
+    x_label: str,
+    digits: int,
+    from_zero: bool,
+    may_be_logarithmic: bool = False,
+    reference: tuple[str, float] | None = None,
+    ending: Callable[[Sequence[tuple[int, float | None]]], str] = lambda _points: "",
+) -> str:
+    records = run.of(run.first_arm)
+    lines = [
+        Line(name, points, style, ending(points))
+        for style, name in enumerate(run.peers)
+        if _any_known(points := _points(records, name, value))
+    ]
+    if not lines:
+        return ""
+    return draw(
+        Chart(
+            title=title,
+            lines=lines,
+            x_label=x_label,
+            y_label=y_label,
+            last_round=records[-1].round,
+            digits=digits,
+            from_zero=from_zero,
+            may_be_logarithmic=may_be_logarithmic,
+            reference=reference,
+            label_room=max(len(name) for name in run.peers) + len(" eroded in round 10"),
+            shaded_rounds=[record.round for record in records if record.outcome != "done"],
+        )
+    )
+
+
+def _points(
+    records: Iterable[RoundRecord], name: str, value: Callable[[HospitalRecord], float | None]
+) -> list[tuple[int, float | None]]:
+    entries = ((record.round, record.hospitals.get(name)) for record in records)
+    return [(number, None if entry is None else value(entry)) for number, entry in entries]
+
+
+def _any_known(points: Iterable[tuple[int, float | None]]) -> bool:
+    return any(y is not None for _, y in points)

@@ -1,0 +1,171 @@
+"""`report.html` of a study with every hospital as its user: all of them on one page."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from erosion.common.protocol.messages import FEWEST_OF_A_CLASS, SIGNIFICANCE
+from erosion.common.support.files import write_atomically
+from erosion.server.output.plain_text import figure_text, seconds_text
+from erosion.server.output.report.html_table import Cell, table, text
+from erosion.server.output.report.overview_figures import log_loss_figure
+from erosion.server.output.report.page import day, verdict_box, whole_page
+from erosion.server.run.overview import Overview, UserResult
+from erosion.server.run.run_folder import USERS
+
+STRONGEST = 0.55  # opacity of a weight's colour at the largest weight; the figure stays legible
+
+
+def write_overview(path: Path, overview: Overview) -> None:
+    """Write the page; the hospitals' own reports are linked from it where they lie beside it."""
+    links = {
+        user: link
+        for user in overview.users
+        if (path.parent / (link := f"{USERS}/{user}/report.html")).exists()
+    }
+    write_atomically(path, render_overview(overview, links))
+
+
+def render_overview(overview: Overview, links: Mapping[str, str]) -> str:
+    """The page; `links` leads to hospitals' own reports."""
+    sections = [
+        _verdict(overview),
+        _figures(overview, links),
+        _weights(overview),
+        _means(overview),
+        _making(overview),
+    ]
+    return whole_page(f"{overview.study}: whom does collaborating help?", sections)
+
+
+def _verdict(overview: Overview) -> str:
+    lines = overview.users.values()
+    found = any(line.conclusion in ("better", "worse") for line in lines)
+    tested = sum(line.adjusted_p_value is not None for line in lines)
+    heading = (
+        f"Study {text(overview.study)}, for each of {len(overview.users)} hospitals,"
+        f" {text(day(overview.started))}"
+    )
+    note = (
+        '<p class="note">Each hospital was the user once: one model of its own, measured on its own'
+        f" test patients. {tested} comparisons are looked at together here, so their p-values are"
+        " adjusted by Holm’s method; a difference is claimed where the adjusted p-value is at most"
+        f" {SIGNIFICANCE:g} and every class has at least {FEWEST_OF_A_CLASS} test patients. A"
+        " hospital’s own report looks at its own comparison alone.</p>"
+    )
+    return verdict_box(heading, overview.verdict, found=found) + (note if tested else "")
+
+
+def _figures(overview: Overview, links: Mapping[str, str]) -> str:
+    first = next(iter(overview.users.values()))
+    arm, reference = overview.arms[0], ""
+    if first.comparison is not None:
+        arm, reference = first.comparison.arm, first.comparison.reference
+    rows: list[tuple[str | Cell, ...]] = [
+        (
+            Cell(user, link=links.get(user, "")),
+            Cell(str(line.arms[arm].num_samples), _classes(line)),
+            figure_text(line.arms[arm].majority_accuracy),
+            _beside(line, arm, reference, "accuracy"),
+            _beside(line, arm, reference, "log_loss"),
+            figure_text(line.adjusted_p_value),
+            line.conclusion,
+        )
+        for user, line in overview.users.items()
+    ]
+    headings = (
+        "Hospital",
+        "Test patients",
+        "Commonest class",
+        f"Accuracy, {arm}",
+        f"Log loss, {arm}",
+        "p, adjusted",
+        "Finding",
+    )
+    without = [(user, reason) for user, reason in overview.without_model.items()]
+    return (
+        "<h2>Each hospital’s own model</h2>\n"
+        f'<figure><div class="scroll">{log_loss_figure(overview)}</div>\n<figcaption>Log loss on'
+        " each hospital’s own test patients, a mark for each arm. The further apart the marks of a"
+        " row, the more the choice matters to that hospital.</figcaption></figure>\n"
+        + table(headings, rows, numbers=range(1, len(headings) - 1))
+        + ("\n<h2>Without a model</h2>\n" + table(("Hospital", "Why"), without) if without else "")
+    )
+
+
+def _beside(line: UserResult, arm: str, reference: str, metric: str) -> Cell:
+    """One arm's figure with the reference arm's below it."""
+    value, beside = (
+        figure_text(getattr(line.arms[name], metric)) if name else "" for name in (arm, reference)
+    )
+    return Cell(value, f"{reference} {beside}" if reference else "")
+
+
+def _classes(line: UserResult) -> str:
+    return ", ".join(f"{count} {name}" for name, count in line.class_counts.items())
+
+
+def _weights(overview: Overview) -> str:
+    """Who helped whom, as a table with colours."""
+    hospitals = list(
+        dict.fromkeys(name for line in overview.users.values() for name in line.weights)
+    )
+    others = [
+        weight
+        for user, line in overview.users.items()
+        for name, weight in line.weights.items()
+        if name != user
+    ]
+    if not any(others):
+        return ""
+    largest = max(others)
+    head = "".join(f'<th scope="col">{text(name)}</th>' for name in hospitals)
+    body = "\n".join(
+        f'<tr><th scope="row">{text(user)}</th>'
+        + "".join(_weight(line.weights.get(name), name == user, largest) for name in hospitals)
+        + "</tr>"
+        for user, line in overview.users.items()
+    )
+    return (
+        f"<h2>Who helped whom in {text(overview.arms[0])}</h2>\n"
+        '<p class="note">A row is a user, a column a hospital whose updates it used: that'
+        " hospital’s weight, averaged over all rounds (the user’s own is 1).</p>\n"
+        '<div class="scroll"><table class="matrix">\n'
+        f'<thead><tr><th scope="col">for</th>{head}</tr></thead>\n<tbody>\n{body}\n'
+        "</tbody></table></div>"
+    )
+
+
+def _weight(weight: float | None, is_own: bool, largest: float) -> str:
+    if is_own:
+        return "<td>·</td>"
+    strength = STRONGEST * min(1.0, (weight or 0.0) / largest)
+    style = f"background: rgba(0, 114, 178, {strength:.3f})"
+    return f'<td style="{style}">{text(figure_text(weight, 2))}</td>'
+
+
+def _means(overview: Overview) -> str:
+    metrics = ("accuracy", "majority_accuracy", "brier", "log_loss")
+    rows = [
+        (arm, *(figure_text(overview.mean(arm, metric)) for metric in metrics))
+        for arm in overview.arms
+    ]
+    return (
+        "<h2>Means over the hospitals</h2>\n"
+        '<p class="note">Each hospital counts once, however many test patients it has. These'
+        " figures describe; they prove nothing.</p>\n"
+        + table(
+            ("Arm", "Accuracy", "Commonest class", "Brier score", "Log loss"),
+            rows,
+            numbers=range(1, 5),
+        )
+    )
+
+
+def _making(overview: Overview) -> str:
+    rows = [
+        ("Command", overview.command),
+        ("Program", f"commit {overview.commit}"),
+        ("Started", f"{overview.started}, took {seconds_text(overview.seconds)}"),
+        ("Seed", str(overview.seed)),
+    ]
+    return "<h2>How this was made</h2>\n" + table((), rows, style="facts")

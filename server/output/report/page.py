@@ -1,0 +1,319 @@
+"""The report's sections, the answer first."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from html import escape
+
+from erosion.common.protocol.messages import FEWEST_OF_A_CLASS, SIGNIFICANCE
+from erosion.common.settings.base import Settings
+from erosion.server.output.events import grouped
+from erosion.server.output.plain_text import figure_text, ranges_text, seconds_text
+from erosion.server.output.report.figures import distance_figure, metric_figure, weight_figure
+from erosion.server.output.report.html_table import Cell, table, text
+from erosion.server.output.report.run_data import RunData
+from erosion.server.output.report.style import STYLE
+from erosion.server.output.result_words import (
+    chosen_text,
+    class_sizes,
+    interval_text,
+    verdict_sentences,
+)
+from erosion.server.run.result import ArmResult, Result
+
+MOST_EVENTS = 200  # rows; the journal has them all
+
+# A second lock besides escaping: nothing in the page may run or be fetched.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+# The user's site decides (client/verdict.py).
+RULE = (
+    f"A difference is claimed only where that is at most {100 * SIGNIFICANCE:g} % and every class"
+    f" has at least {FEWEST_OF_A_CLASS} test patients."
+)
+
+
+def render(run: RunData, study_file: str, versions: Mapping[str, str]) -> str:
+    """The page; `study_file` is the study's TOML."""
+    result = run.result
+    sections = [
+        _verdict(result),
+        _key_figures(run),
+        _choices(run.result),
+        _learning(run),
+        _weights(run),
+        _ledger(run),
+        _events(run),
+        _making(run, study_file, versions),
+    ]
+    return whole_page(f"{result.study}: does collaborating help {result.user}?", sections)
+
+
+def whole_page(title: str, sections: Sequence[str]) -> str:
+    """A page of its own; `sections` are HTML."""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{text(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+        + "\n".join(sections)
+        + "\n</body>\n</html>\n"
+    )
+
+
+def verdict_box(heading: str, verdict: str, *, found: bool) -> str:
+    """The answer: the first sentence large, the figures below it. `heading` is HTML."""
+    finding, figures = verdict_sentences(verdict)
+    return (
+        f"<header><p>{heading}</p></header>\n"
+        f'<div class="{"verdict found" if found else "verdict"}">'
+        f"<h1>{text(finding)}</h1><p>{text(figures)}</p></div>\n"
+    )
+
+
+def _verdict(result: Result) -> str:
+    heading = f"Study {text(result.study)}, for {text(result.user)}, {text(day(result.started))}"
+    found = result.verdict.best_arm is not None
+    return verdict_box(heading, result.verdict.text, found=found) + _how_sure(result)
+
+
+def _how_sure(result: Result) -> str:
+    comparison = result.comparison
+    if comparison is None:
+        return ""
+    return (
+        f'<p class="note">The verdict rests on one comparison, {text(comparison.arm)} with'
+        f" {text(comparison.reference)}, declared before the run: a paired sign-flip test of the"
+        f" log loss on the same {comparison.num_samples} test patients,"
+        f" {comparison.smallest_class} of them of the rarest class. The mean difference is"
+        f" {_signed(comparison.mean_difference)} (below 0, {text(comparison.arm)} is better). Were"
+        " the two equally good, chance alone would give a difference as large in"
+        f" {_share(comparison.p_value)} of such studies. {RULE}"
+        " The rest of this page describes; it proves nothing.</p>"
+    )
+
+
+def _key_figures(run: RunData) -> str:
+    result = run.result
+    arms = list(result.arms)
+    best = arms.index(result.verdict.best_arm) if result.verdict.best_arm in arms else None
+    size = result.arms[arms[0]].metrics.num_samples
+    classes = f" ({text(class_sizes(result))})" if result.class_counts else ""
+    return (
+        "<h2>Key figures</h2>\n"
+        f'<p class="note">Measured on {size} test patients of {text(result.user)}{classes} on whom'
+        " nothing was trained. Small print: 95 % bootstrap intervals. Higher is better for"
+        " accuracy and AUROC, lower for Brier score and log loss. “Commonest class” is the"
+        " accuracy of always naming it: a model below that is of no use.</p>\n"
+        + table(
+            (
+                "Arm",
+                "Accuracy",
+                "Commonest class",
+                "AUROC",
+                "Brier score",
+                "Log loss",
+                "Rounds",
+                "Time per round",
+            ),
+            [_arm_row(run, name, arm) for name, arm in result.arms.items()],
+            numbers=range(1, 8),
+            best=best,
+        )
+    )
+
+
+def _arm_row(run: RunData, name: str, arm: ArmResult) -> list[str | Cell]:
+    metrics = arm.metrics
+    settings = run.study.arms.get(name)
+    algorithm = settings.algorithm if settings and settings.algorithm != name else ""
+    skipped = f"{arm.skipped_rounds} skipped" if arm.skipped_rounds else ""
+    seconds = arm.seconds_per_round
+    return [
+        Cell(name, algorithm),
+        Cell(figure_text(metrics.accuracy), interval_text(metrics, "accuracy")),
+        figure_text(metrics.majority_accuracy),
+        Cell(figure_text(metrics.auroc), interval_text(metrics, "auroc")),
+        Cell(figure_text(metrics.brier), interval_text(metrics, "brier")),
+        Cell(figure_text(metrics.log_loss), interval_text(metrics, "log_loss")),
+        Cell(str(arm.rounds), skipped),
+        Cell(seconds_text(seconds.median), f"95 % within {seconds_text(seconds.p95)}"),
+    ]
+
+
+def _choices(result: Result) -> str:
+    """What was left open in the study file; "" where nothing was."""
+    rows = [
+        (name, chosen_text(chosen), str(chosen.rounds), figure_text(chosen.log_loss))
+        for name, arm in result.arms.items()
+        if (chosen := arm.selected) is not None
+    ]
+    if not rows:
+        return ""
+    return (
+        "<h2>What was chosen</h2>\n"
+        f'<p class="note">The study leaves settings and the number of rounds open. They were chosen'
+        f" by trials in which part of {text(result.user)}’s training patients was held out; the"
+        " log loss here is on those. No test patient had a part in it.</p>\n"
+        + table(
+            ("Arm", "Settings", "Rounds", "Log loss, held out"),
+            rows,
+            numbers=range(2, 4),
+        )
+    )
+
+
+def _learning(run: RunData) -> str:
+    user = text(run.result.user)
+    gap = ""
+    if any(record.user_metrics is None for record in run.records):
+        gap = f" A gap is a round in which the site of {user} sent no figures."
+    verdict = ", which the verdict is about" if run.result.comparison is not None else ""
+    return (
+        f"<h2>How well each arm predicts for {user}</h2>\n"
+        + _figure(
+            metric_figure(run, "accuracy"),
+            f"Accuracy on the test patients of {user} after each round; 0 is the untrained model."
+            + gap,
+        )
+        + _figure(
+            metric_figure(run, "log_loss"),
+            f"Log loss of the same models{verdict}. It also counts how sure a model was of a wrong"
+            " answer.",
+        )
+    )
+
+
+def _weights(run: RunData) -> str:
+    arm, user = text(run.first_arm), text(run.result.user)
+    weights, distances = weight_figure(run), distance_figure(run)
+    heading = f"<h2>How much each hospital counts in {arm}</h2>\n"
+    if not weights:
+        return heading + f"<p>{arm} used no update of another hospital.</p>"
+    skipped = any(record.outcome != "done" for record in run.of(run.first_arm))
+    shade = " Shaded: skipped rounds, in which nothing was learned." if skipped else ""
+    return (
+        heading
+        + _figure(
+            weights,
+            f"Weight of each hospital’s update after each round; {user}’s own is 1 throughout. At"
+            f" weight 0 a hospital has no more influence.{shade}",
+        )
+        + _figure(
+            distances,
+            "Distance of each hospital’s update from that of"
+            f" {user}, in lengths of {user}’s own: near 0 they pull the same way, above 1 they"
+            " differ by more than the whole step.",
+        )
+    )
+
+
+def _figure(svg: str, caption: str) -> str:
+    """`caption` is HTML."""
+    if not svg:
+        return ""
+    return f'<figure><div class="scroll">{svg}</div>\n<figcaption>{caption}</figcaption></figure>\n'
+
+
+def _ledger(run: RunData) -> str:
+    result = run.result
+    rounds = result.arms[run.first_arm].rounds
+    final = result.arms[run.first_arm].weights
+    patients: dict[str, int] = {}
+    for record in run.of(run.first_arm):
+        for name, entry in record.hospitals.items():
+            if entry.num_samples is not None:
+                patients[name] = entry.num_samples
+    rows = [
+        (
+            name,
+            str(patients.get(name, "–")),
+            f"{entry.rounds} of {rounds}",
+            f"{entry.weight_sum:.2f}",
+            figure_text(final.get(name), 2),
+            f"{entry.samples_seen:,}".replace(",", "\u202f"),
+        )
+        for name, entry in result.contributions.items()
+    ]
+    return (
+        f"<h2>What each hospital contributed to {text(run.first_arm)}</h2>\n"
+        '<p class="note">A hospital takes part in a round when its update arrives and is accepted.'
+        " The weight summed over those rounds is the measure that Grimberg et al. (2020) propose"
+        " for crediting hospitals.</p>\n"
+        + table(
+            (
+                "Hospital",
+                "Training patients",
+                "Rounds taken part in",
+                "Weight, summed",
+                "Final weight",
+                "Samples used, repeats counted",
+            ),
+            rows,
+            numbers=range(1, 6),
+        )
+    )
+
+
+def _events(run: RunData) -> str:
+    groups = grouped(run.records)
+    heading = "<h2>What happened on the way</h2>\n"
+    if not groups:
+        return heading + "<p>Every hospital that was asked answered in every round.</p>"
+    rows = [
+        (
+            group.first.arm,
+            ranges_text(group.rounds),
+            group.first.hospital or "all",
+            group.first.text + (" (the first time; then with other numbers)" * group.varies),
+        )
+        for group in groups[:MOST_EVENTS]
+    ]
+    more = len(groups) - len(rows)
+    rest = f'<p class="note">And {more} more: see rounds.jsonl.</p>' if more else ""
+    return heading + table(("Arm", "Rounds", "Hospital", "What"), rows, style="events") + rest
+
+
+def _making(run: RunData, study_file: str, versions: Mapping[str, str]) -> str:
+    study, result = run.study, run.result
+    rows: list[tuple[str, str]] = [
+        ("Command", result.command),
+        ("Program", f"commit {result.commit}"),
+        ("Versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
+        ("Started", f"{result.started}, took {seconds_text(result.seconds)}"),
+        ("Memory", f"{result.peak_megabytes:.0f} MB at most, at the coordinator"),
+        ("Seed", str(result.seed)),
+        ("Hospitals", ", ".join(study.hospitals)),
+        ("Model", _settings(study.model)),
+        ("Training", _settings(study.training)),
+        ("Scaling", study.scaling),
+        *((f"Arm {name}", _settings(arm)) for name, arm in study.arms.items()),
+        ("Evaluation", _settings(study.evaluation)),
+        ("Federation", _settings(study.federation)),
+    ]
+    return (
+        "<h2>How this was made</h2>\n"
+        + table((), rows, style="facts")
+        + "\n<details><summary>The study file, every default written out</summary>\n"
+        f"<pre>{escape(study_file)}</pre></details>"
+    )
+
+
+def _settings(settings: Settings) -> str:
+    values = settings.model_dump(mode="json", exclude_none=True)
+    return ", ".join(f"{key} = {value}" for key, value in values.items())
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.3f}".replace("-", "−")
+
+
+def _share(p_value: float) -> str:
+    return "fewer than 0.1 %" if p_value < 0.001 else f"{100 * p_value:.2g} %"
+
+
+def day(started: str) -> str:
+    """An ISO 8601 time as people write the day."""
+    try:
+        return f"{datetime.fromisoformat(started):%-d %B %Y}"
+    except ValueError:
+        return started

@@ -1,0 +1,61 @@
+"""A finished run as values, read back from its folder."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import TypeAdapter
+
+from erosion.common.errors import CheckpointError
+from erosion.common.rounds.one_round import RoundRecord
+from erosion.common.study.study import Study, load_study
+from erosion.server.run.journal import read_journal
+from erosion.server.run.result import Result
+from erosion.server.run.run_folder import RunFolder
+
+
+@dataclass(frozen=True, slots=True)
+class RunData:
+    """A study, what happened, and how it ended."""
+
+    study: Study
+    records: Sequence[RoundRecord]  # arm by arm as they ran, rounds ascending
+    result: Result
+
+    @property
+    def first_arm(self) -> str:
+        """The arm whose weights and distances are shown."""
+        return next(iter(self.result.arms))
+
+    @property
+    def peers(self) -> list[str]:
+        """The other hospitals, in the study's order; one that only the journal knows comes last."""
+        named = [name for record in self.of(self.first_arm) for name in record.hospitals]
+        every = dict.fromkeys([*self.study.hospitals, *named])
+        return [name for name in every if name != self.result.user]
+
+    def of(self, arm: str) -> list[RoundRecord]:
+        """The rounds of one arm."""
+        return [record for record in self.records if record.arm == arm]
+
+
+def read_run(folder: RunFolder) -> RunData:
+    """What is in `folder`. Raises StudyError, CheckpointError."""
+    study = load_study(folder.study)
+    try:
+        result = Result.model_validate_json(folder.result.read_bytes())
+        lines = list(read_journal(folder.journal))
+        records = TypeAdapter(list[RoundRecord]).validate_python(lines)
+    except FileNotFoundError as problem:
+        raise CheckpointError(
+            f"{problem.filename} is missing: the run did not end, so there is nothing to report."
+        ) from None
+    except (OSError, ValueError) as problem:  # pydantic's and json's errors are ValueErrors
+        raise CheckpointError(
+            f"The run in {folder.path} cannot be read; was it written by another version of this"
+            f" program? {problem}"
+        ) from None
+    arms = list(result.arms)
+    # A resumed run may have written a round twice: the later line counts.
+    latest = {(record.arm, record.round): record for record in records if record.arm in arms}
+    ordered = sorted(latest, key=lambda key: (arms.index(key[0]), key[1]))
+    return RunData(study, [latest[key] for key in ordered], result)

@@ -1,0 +1,106 @@
+"""How far one arm is: what the lines on the terminal are made of."""
+
+from bisect import insort
+from collections.abc import Sequence
+
+from erosion.common.protocol.messages import Metrics
+from erosion.common.rounds.one_round import RoundRecord
+from erosion.server.output.events import Event, events_of
+from erosion.server.output.plain_text import figure_text, seconds_text
+
+REMARKS = {"absent": "absent", "rejected": "rejected"}  # by a hospital's outcome
+
+
+class ArmProgress:
+    """Filled round by round. Mappings are replaced, never changed: another thread may draw them."""
+
+    def __init__(self, arm: str, rounds: int, hospitals: Sequence[str]) -> None:
+        """`hospitals` gives the order in which weights are shown."""
+        self.arm = arm
+        self.rounds = rounds
+        self.round = 0  # finished
+        self.metrics: Metrics | None = None  # the user's latest
+        self.metrics_after = 0  # rounds after which `metrics` was measured
+        self.weights: dict[str, float | None] = {}
+        self.remarks: dict[str, str] = {}
+        self.skipped = 0  # rounds
+        self.seconds = 0.0  # of all rounds together
+        self._hospitals = tuple(hospitals)
+        self._sorted_seconds: list[float] = []
+        self._seen: set[tuple[str, str, str, str]] = set()
+        self._trouble: dict[tuple[str, str], int] = {}  # (hospital, kind) -> rounds
+
+    def take(self, record: RoundRecord) -> list[Event]:
+        """Note a round; returns what is news. A hospital's trouble is news once, not each round."""
+        self.round = record.round
+        self.seconds += record.seconds
+        insort(self._sorted_seconds, record.seconds)
+        if record.user_metrics is not None:
+            self.metrics, self.metrics_after = record.user_metrics, record.round - 1
+        present = [*self._hospitals, *(h for h in record.hospitals if h not in self._hospitals)]
+        entries = {name: record.hospitals[name] for name in present if name in record.hospitals}
+        self.weights = {
+            **self.weights,
+            **{
+                name: entry.weight_after if entry.weight_after is not None else entry.weight_before
+                for name, entry in entries.items()
+            },
+        }
+        self.remarks = {
+            name: REMARKS[entry.outcome]
+            for name, entry in entries.items()
+            if entry.outcome in REMARKS
+        }
+        return [event for event in events_of(record) if self._is_news(event)]
+
+    def _is_news(self, event: Event) -> bool:
+        if event.kind in ("skipped", "stopped"):
+            self.skipped += 1
+            return True
+        if event.kind in ("absent", "rejected"):
+            key = event.hospital, event.kind
+            self._trouble[key] = self._trouble.get(key, 0) + 1
+        known = event.pattern in self._seen
+        self._seen.add(event.pattern)
+        return not known
+
+    @property
+    def median_seconds(self) -> float:
+        """Of the rounds so far; 0 before the first."""
+        return self._sorted_seconds[len(self._sorted_seconds) // 2] if self._sorted_seconds else 0.0
+
+    @property
+    def figures(self) -> str:
+        """The user's metrics, or "" where there are none yet."""
+        if self.metrics is None:
+            return ""
+        return (
+            f"accuracy {figure_text(self.metrics.accuracy)}"
+            f"  log loss {figure_text(self.metrics.log_loss)}"
+        )
+
+    @property
+    def pace(self) -> str:
+        """The median round."""
+        return f"{seconds_text(self.median_seconds)} a round" if self.round else ""
+
+    @property
+    def closing(self) -> str:
+        """One line about the finished arm."""
+        parts = [f"{_rounds(self.round)} in {seconds_text(self.seconds)}"]
+        if self.metrics is not None:
+            figures = self.figures.replace("  ", ", ")
+            parts.append(f"{figures} after {_rounds(self.metrics_after)}")
+        return "; ".join(parts)
+
+    @property
+    def trouble(self) -> str:
+        """Who was missing how often, in words; "" where all went well. The report says when."""
+        parts = [f"{self.skipped} skipped"] if self.skipped else []
+        for (hospital, kind), rounds in self._trouble.items():
+            parts.append(f"{hospital} {kind} in {_rounds(rounds)}")
+        return "; ".join(parts)
+
+
+def _rounds(count: int) -> str:
+    return "1 round" if count == 1 else f"{count} rounds"

@@ -1,0 +1,118 @@
+"""What the terminal shows when a study has ended: the figures, the weights, the verdict."""
+
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from erosion.server.output.plain_text import figure_text, seconds_text
+from erosion.server.output.result_words import (
+    chosen_text,
+    class_sizes,
+    interval_text,
+    verdict_sentences,
+)
+from erosion.server.output.terminal.weight_bars import WeightBars
+from erosion.server.run.result import ArmResult, Result
+
+COLUMNS = [
+    "arm",
+    "accuracy (95 %)",
+    "majority",
+    "AUROC",
+    "Brier",
+    "log loss",
+    "rounds",
+    "per round",
+]
+
+
+def print_summary(console: Console, result: Result, report: Path) -> None:
+    """Print the table, the first arm's weights, the verdict and where the report is."""
+    console.print()
+    console.print(_heading(result))
+    console.print()
+    console.print(_figures(result, console.width))
+    console.print()
+    first, arm = next(iter(result.arms.items()))
+    if len(arm.weights) > 1:
+        console.print(Text(f"Final weights of {first}, relative to {result.user}'s own"))
+        console.print(WeightBars(user_first(arm.weights, result.user)))
+        console.print()
+    chosen = [(name, found) for name, arm in result.arms.items() if (found := arm.selected)]
+    for name, found in chosen:
+        console.print(Text(f"Chosen for {name}: {chosen_text(found)}; {found.rounds} rounds"))
+    if chosen:
+        console.print()
+    finding, figures = verdict_sentences(result.verdict.text)
+    console.print(Text(finding, style="bold"))
+    console.print(Text(figures))
+    console.print()
+    # A path is left to the terminal to wrap, so that it can be copied in one piece.
+    console.print(Text(f"Report: {report}"), soft_wrap=True)
+
+
+def user_first(weights: dict[str, float], user: str) -> dict[str, float | None]:
+    """The weights with the user's own in front."""
+    return {
+        **({user: weights[user]} if user in weights else {}),
+        **{name: weight for name, weight in weights.items() if name != user},
+    }
+
+
+def _heading(result: Result) -> Text:
+    size = next(iter(result.arms.values())).metrics.num_samples
+    return Text(f"{size} test patients of {result.user}").append(
+        f" ({class_sizes(result)})" if result.class_counts else "", style="dim"
+    )
+
+
+def _figures(result: Result, width: int) -> RenderableType:
+    """The widest table that fits into `width` columns, or else a sentence for each arm."""
+    rows = [[name, *_cells(arm)] for name, arm in result.arms.items()]
+    for gap, folded in ((2, False), (2, True), (1, True)):
+        table = [[_folded(cell) if folded else cell for cell in row] for row in [COLUMNS, *rows]]
+        widths = [
+            max(len(line) for cell in column for line in cell.split("\n"))
+            for column in zip(*table, strict=True)
+        ]
+        if sum(widths) + gap * (len(widths) - 1) <= width:
+            return _table(table, gap, result.verdict.best_arm)
+    return Group(*(_sentence(row) for row in rows))
+
+
+def _table(rows: list[list[str]], gap: int, best_arm: str | None) -> Table:
+    table = Table.grid(padding=(0, gap, 0, 0))
+    for number in range(len(COLUMNS)):
+        table.add_column(justify="left" if number < 2 else "right", no_wrap=True)
+    table.add_row(*(Text(cell, style="dim") for cell in rows[0]))
+    for row in rows[1:]:
+        style = "bold" if row[0] == best_arm else ""
+        table.add_row(*(Text(cell, style=style) for cell in row))
+    return table
+
+
+def _folded(cell: str) -> str:
+    """A value with its interval on the next line."""
+    return cell.replace(" (", "\n(")
+
+
+def _sentence(row: list[str]) -> Text:
+    figures = zip(("accuracy", *COLUMNS[2:]), row[1:], strict=True)
+    return Text(f"{row[0]}: " + ", ".join(f"{column} {figure}" for column, figure in figures))
+
+
+def _cells(arm: ArmResult) -> list[str]:
+    metrics = arm.metrics
+    interval = interval_text(metrics, "accuracy")
+    done = arm.rounds - arm.skipped_rounds
+    return [
+        figure_text(metrics.accuracy) + (f" ({interval})" if interval else ""),
+        figure_text(metrics.majority_accuracy),
+        figure_text(metrics.auroc),
+        figure_text(metrics.brier),
+        figure_text(metrics.log_loss),
+        f"{arm.rounds}" if done == arm.rounds else f"{done} of {arm.rounds}",
+        seconds_text(arm.seconds_per_round.median),
+    ]

@@ -1,0 +1,60 @@
+"""The sentences that the live and the plain progress share."""
+
+from collections.abc import Sequence
+
+from erosion.common.study.study import Study
+from erosion.server.output.events import Event
+from erosion.server.output.plain_text import printable
+
+MOST_NAMES = 6  # named in one line; the rest are counted
+
+
+def opening(study: Study, address: str, run_folder: str) -> list[str]:
+    """What is about to happen."""
+    arms = ", ".join(study.arms)
+    hospitals = "1 hospital" if len(study.hospitals) == 1 else f"{len(study.hospitals)} hospitals"
+    rounds = "1 round" if study.rounds == 1 else f"{study.rounds} rounds"
+    return [
+        f"Study {study.name} for {study.user}: {hospitals}, {rounds} of each arm ({arms})",
+        f"Listening on {address}; the run is kept in {run_folder}",
+    ]
+
+
+def joined(hospital: str, num_samples: int) -> str:
+    """A hospital came."""
+    patients = "1 training patient" if num_samples == 1 else f"{num_samples} training patients"
+    return f"{_name(hospital)} joined with {patients}"
+
+
+def waiting(missing: Sequence[str]) -> str:
+    """Who is still missing; "" where nobody is."""
+    if not missing:
+        return ""
+    names = [_name(hospital) for hospital in missing[:MOST_NAMES]]
+    more = [f"{len(missing) - MOST_NAMES} more"] if len(missing) > MOST_NAMES else []
+    return f"waiting for {', '.join(names + more)}"
+
+
+def declined(hospital: str, reason: str) -> str:
+    """A hospital does not take part."""
+    return f"{_name(hospital)} does not take part: {printable(reason)}"
+
+
+def left(hospital: str) -> str:
+    """A hospital went."""
+    return f"{_name(hospital)} lost its connection"
+
+
+def user_failed(user: str, reason: str) -> str:
+    """A hospital gets no model, where every hospital is to have one."""
+    return f"No model for {_name(user)}: {printable(reason)}"
+
+
+def news(event: Event) -> str:
+    """One event of a round."""
+    who = f"{event.hospital} " if event.hospital else ""
+    return f"round {event.round}: {who}{event.text.removeprefix('round ')}"
+
+
+def _name(hospital: str) -> str:
+    return printable(hospital, at_most=48)

@@ -1,0 +1,161 @@
+"""What a study with every hospital as its user ends with: their results side by side."""
+
+from collections.abc import Mapping
+from statistics import fmean
+from types import MappingProxyType
+
+from pydantic import Field
+
+from erosion.common.protocol.messages import SIGNIFICANCE, Comparison, FinalMetrics
+from erosion.common.settings.base import Settings
+from erosion.common.study.study import Study
+from erosion.server.run import provenance
+from erosion.server.run.result import Contribution, Result
+
+TOO_FEW, UNCLEAR = "too few patients", "no clear difference"
+
+
+class UserResult(Settings):
+    """One hospital's line."""
+
+    arms: dict[str, FinalMetrics]  # of its own model, on its own test patients
+    class_counts: dict[str, int]  # of those patients
+    comparison: Comparison | None
+    adjusted_p_value: float | None = None  # Holm's, over all hospitals that were compared
+    conclusion: str = ""  # by the adjusted p-value
+    weights: dict[str, float]  # of each hospital in the first arm: mean over all rounds, own is 1
+
+
+class Overview(Settings):
+    """`result.json` of such a study; each hospital's own is in `users/NAME/result.json`."""
+
+    format: int = 1
+    study: str
+    seed: int
+    commit: str
+    command: str
+    started: str  # ISO 8601, UTC
+    seconds: float  # of all hospitals' parts
+    users: dict[str, UserResult] = Field(min_length=1)
+    without_model: dict[str, str]  # hospital -> why it has none
+    verdict: str
+
+    @property
+    def arms(self) -> list[str]:
+        """The arms' names, in their order."""
+        return list(next(iter(self.users.values())).arms)
+
+    def mean(self, arm: str, metric: str) -> float:
+        """A metric's mean over the hospitals, each counted once."""
+        return fmean(getattr(user.arms[arm], metric) for user in self.users.values())
+
+
+def overview(
+    study: Study,
+    users: Mapping[str, UserResult],
+    without_model: Mapping[str, str] = MappingProxyType({}),
+    *,
+    started: str,
+    seconds: float,
+) -> Overview:
+    """Put the hospitals side by side; there must be one at least."""
+    found = Overview(
+        study=study.name,
+        seed=study.seed,
+        commit=provenance.commit(),
+        command=provenance.command(),
+        started=started,
+        seconds=seconds,
+        users=adjusted(users),
+        without_model=dict(without_model),
+        verdict="",
+    )
+    return found.model_copy(update={"verdict": verdict(found)})
+
+
+def line_of(result: Result) -> UserResult:
+    """A hospital's line, from its own result."""
+    first = next(iter(result.arms.values()))
+    return UserResult(
+        arms={arm: ended.metrics for arm, ended in result.arms.items()},
+        class_counts=result.class_counts,
+        comparison=result.comparison,
+        weights=mean_weights(result.contributions, result.user, first.rounds),
+    )
+
+
+def mean_weights(
+    contributions: Mapping[str, Contribution], user: str, num_rounds: int
+) -> dict[str, float]:
+    """Each hospital's weight, averaged over all rounds; one that was away counts as 0 there."""
+    weights = {name: given.weight_sum / num_rounds for name, given in contributions.items()}
+    return {**weights, user: 1.0}
+
+
+def adjusted(users: Mapping[str, UserResult]) -> dict[str, UserResult]:
+    """The same with p-values and conclusions for all hospitals looked at together.
+
+    Holm's step-down method (1979): the k-th smallest of m p-values, times m - k + 1. Hospitals with
+    too few patients are not tested, which does not depend on the models, and so do not count.
+    """
+    tested = {
+        user: line.comparison.p_value
+        for user, line in users.items()
+        if line.comparison is not None and line.comparison.conclusion != TOO_FEW
+    }
+    p_values: dict[str, float] = {}
+    at_least = 0.0
+    for rank, user in enumerate(sorted(tested, key=tested.__getitem__)):
+        at_least = max(at_least, min(1.0, (len(tested) - rank) * tested[user]))
+        p_values[user] = at_least
+    return {user: _concluded(line, p_values.get(user)) for user, line in users.items()}
+
+
+def verdict(overview: Overview) -> str:
+    """For which hospitals collaborating helped, and the mean figures."""
+    comparison = next(iter(overview.users.values())).comparison
+    if comparison is None:
+        return (
+            "Nothing was compared: the study declares a single arm. Add [arms.local] to see for"
+            " whom collaborating is worth it."
+        )
+    arm, reference = comparison.arm, comparison.reference
+    by_conclusion: dict[str, list[str]] = {}
+    for user, line in overview.users.items():
+        by_conclusion.setdefault(line.conclusion, []).append(user)
+    better, worse = by_conclusion.get("better", []), by_conclusion.get("worse", [])
+    unclear, too_few = by_conclusion.get(UNCLEAR, []), by_conclusion.get(TOO_FEW, [])
+    clauses = []
+    if better or worse:
+        clauses.append(
+            f"{arm} predicts better than {reference} for {_counted(better)} of"
+            f" {len(overview.users)} hospitals and worse for {_counted(worse)}"
+        )
+        clauses += [f"no clear difference for {len(unclear)}"] if unclear else []
+    elif unclear:
+        clauses.append(
+            f"no clear difference between {arm} and {reference} for {len(unclear)} of"
+            f" {len(overview.users)} hospitals"
+        )
+    if too_few:
+        clauses.append(f"too few test patients to tell for {_counted(too_few)}")
+    finding = "; ".join(clauses)
+    if not finding.startswith(arm):
+        finding = finding[0].upper() + finding[1:]
+    return (
+        f"{finding}. Mean over the hospitals: log loss {overview.mean(arm, 'log_loss'):.3f} against"
+        f" {overview.mean(reference, 'log_loss'):.3f}, accuracy"
+        f" {overview.mean(arm, 'accuracy'):.3f} against {overview.mean(reference, 'accuracy'):.3f}"
+        f" (always naming the commonest class: {overview.mean(arm, 'majority_accuracy'):.3f})."
+    )
+
+
+def _concluded(line: UserResult, p_value: float | None) -> UserResult:
+    conclusion = line.comparison.conclusion if line.comparison else ""
+    if p_value is not None and p_value > SIGNIFICANCE:
+        conclusion = UNCLEAR
+    return line.model_copy(update={"adjusted_p_value": p_value, "conclusion": conclusion})
+
+
+def _counted(names: list[str]) -> str:
+    return f"{len(names)} ({', '.join(names)})" if names else "none"

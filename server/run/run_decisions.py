@@ -1,0 +1,61 @@
+"""What a run decided at its beginning, so that a resumed run goes on by the same decisions."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from erosion.common.errors import CheckpointError
+from erosion.common.protocol.messages import Scaling
+from erosion.common.rounds.model_selection import SelectedSettings
+from erosion.common.settings.base import Settings
+from erosion.common.support.files import write_atomically
+from erosion.server.run.run_folder import RunFolder
+
+
+class _SelectedSettings(Settings):
+    settings: dict[str, Any]
+    rounds: int
+    log_loss: float | None
+
+
+class RunDecisions(Settings):
+    """`beginning.json`: written when the hospitals are together and before the first round."""
+
+    format: int = 1
+    started: str  # ISO 8601, UTC
+    scaling: Scaling | None  # pooled over the hospitals that were there
+    choices: dict[str, _SelectedSettings]  # by arm
+
+    @classmethod
+    def of(
+        cls, started: str, scaling: Scaling | None, choices: Mapping[str, SelectedSettings]
+    ) -> Self:
+        """Gather what was decided."""
+        kept = {
+            arm: _SelectedSettings(settings=dict(c.settings), rounds=c.rounds, log_loss=c.log_loss)
+            for arm, c in choices.items()
+        }
+        return cls(started=started, scaling=scaling, choices=kept)
+
+    def chosen(self) -> dict[str, SelectedSettings]:
+        """What every arm is run with."""
+        return {
+            arm: SelectedSettings(kept.settings, kept.rounds, kept.log_loss)
+            for arm, kept in self.choices.items()
+        }
+
+    def write(self, path: Path) -> None:
+        """Put it into the run folder."""
+        write_atomically(path, self.model_dump_json(indent=2) + "\n")
+
+
+def read_run_decisions(folder: RunFolder) -> RunDecisions | None:
+    """None where the run ended before its first round. Raises CheckpointError."""
+    try:
+        return RunDecisions.model_validate_json(folder.beginning.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as problem:
+        raise CheckpointError(
+            f"{folder.beginning} cannot be read ({problem}). Start the study anew."
+        ) from None

@@ -1,0 +1,170 @@
+"""Where a run keeps its files, and what they are called."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import tomli_w
+
+from erosion.common.errors import RunError
+from erosion.common.study.study import Study
+from erosion.common.support.files import write_atomically
+
+USERS = "users"  # the folder of the hospitals' parts
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """The paths of one run."""
+
+    path: Path
+    within: Path | None = None  # the run with every hospital as its user that this is a part of
+
+    @property
+    def run(self) -> str:
+        """What the sites know the run by: no other run of theirs is called that."""
+        return self.path.name if self.within is None else f"{self.within.name}.{self.path.name}"
+
+    @property
+    def to_resume(self) -> Path:
+        """The folder that `erosion server --resume` takes."""
+        return self.within or self.path
+
+    def of_user(self, user: str) -> "RunFolder":
+        """One hospital's part of a run with every hospital as its user."""
+        return RunFolder(self.path / USERS / user, within=self.path)
+
+    @property
+    def study(self) -> Path:
+        """The study as resolved, every default written out."""
+        return self.path / "study.toml"
+
+    @property
+    def journal(self) -> Path:
+        """One line for every round."""
+        return self.path / "rounds.jsonl"
+
+    @property
+    def trials(self) -> Path:
+        """The same for trials, by which settings are chosen."""
+        return self.path / "trials.jsonl"
+
+    @property
+    def beginning(self) -> Path:
+        """What was decided before the first round; a resumed run needs it."""
+        return self.path / "beginning.json"
+
+    @property
+    def result(self) -> Path:
+        """The figures and the verdict."""
+        return self.path / "result.json"
+
+    @property
+    def model(self) -> Path:
+        """The first arm's final parameters; `model.json` beside it says how to use them."""
+        return self.path / "model.safetensors"
+
+    @property
+    def model_card(self) -> Path:
+        """Features, scaling, classes and versions: enough to predict."""
+        return self.path / "model.json"
+
+    @property
+    def contributions(self) -> Path:
+        """What every hospital gave, for a spreadsheet."""
+        return self.path / "contributions.csv"
+
+    @property
+    def status(self) -> Path:
+        """What the coordinator is doing."""
+        return self.path / "status.json"
+
+    @property
+    def report(self) -> Path:
+        """The report for people."""
+        return self.path / "report.html"
+
+    @property
+    def spool(self) -> Path:
+        """Large messages and updates of the round under way; gone when the coordinator ends."""
+        return self.path / "spool"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run came to its end; the report is the last that it writes."""
+        return self.result.exists() and self.report.exists()
+
+    @property
+    def trial_checkpoint(self) -> Path:
+        """The last finished round of a trial; nothing is resumed from it."""
+        return self.path / "checkpoints" / ".trial.safetensors"
+
+    def checkpoint(self, arm: str) -> Path:
+        """The last finished round of one arm."""
+        return self.path / "checkpoints" / f"{arm}.safetensors"
+
+
+def new_run_folder(parent: Path, study: Study) -> RunFolder:
+    """Make `parent/<time>-<study>`, with the study in it. Raises RunError where that fails."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    path = parent / f"{stamp}-{study.name}"
+    number = 1
+    while True:
+        try:
+            path.mkdir(parents=True)
+            break
+        except FileExistsError:  # two runs within a second
+            number += 1
+            path = parent / f"{stamp}-{study.name}-{number}"
+        except OSError as problem:
+            raise RunError(
+                f"The run folder {path} cannot be made: {problem}. Give another with --runs FOLDER."
+            ) from None
+    folder = RunFolder(path)
+    try:
+        write_study(folder.study, study)
+    except OSError as problem:
+        raise RunError(f"The run folder {path} cannot be used: {problem}.") from None
+    return folder
+
+
+def open_run_folder(path: Path, study: Study) -> RunFolder:
+    """Use `path`, which must be empty or not exist yet. Raises RunError."""
+    folder = RunFolder(path)
+    if folder.journal.exists():
+        raise RunError(f"{path} holds a run already. Give --run-folder an empty folder.")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        write_study(folder.study, study)
+    except OSError as problem:
+        raise RunError(f"The run folder {path} cannot be used: {problem}.") from None
+    return folder
+
+
+def resumed_run_folder(path: Path) -> RunFolder:
+    """The folder of a run that did not end. Raises RunError."""
+    folder = RunFolder(path)
+    if not folder.study.exists():
+        raise RunError(f"{path} is not a run folder: it has no {folder.study.name}.")
+    if folder.has_ended:
+        raise RunError(f"The run in {path} has ended; its report is {folder.report}.")
+    whole = RunFolder(path.resolve().parent.parent)
+    if path.resolve().parent.name == USERS and whole.study.exists():
+        raise RunError(f"{path} is part of the run in {whole.path}. Give --resume that folder.")
+    return folder
+
+
+def user_folder(whole: RunFolder, study: Study) -> RunFolder:
+    """The part of the study's user, there already or made now. Raises RunError."""
+    folder = whole.of_user(study.user)
+    try:
+        folder.path.mkdir(parents=True, exist_ok=True)
+        write_study(folder.study, study)
+    except OSError as problem:
+        raise RunError(f"The run folder {folder.path} cannot be used: {problem}.") from None
+    return folder
+
+
+def write_study(path: Path, study: Study) -> None:
+    """The study as a TOML file with every default written out."""
+    write_atomically(path, tomli_w.dumps(study.model_dump(mode="json", exclude_none=True)))
