@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from erosion.command_line import _parser
 from erosion.client.site_file import load_site
+from erosion.command_line import _parser
 from erosion.common.algorithms import catalogue
 
 ROOT = Path(__file__).resolve().parents[1]

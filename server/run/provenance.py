@@ -15,7 +15,7 @@ def commit() -> str:
     """This program's git commit, "+changes" where the checkout is not clean, or "unknown"."""
     if built_from := os.environ.get(COMMIT_VARIABLE):
         return built_from
-    folder = Path(__file__).resolve().parent.parent
+    folder = Path(__file__).resolve().parents[2]
 
     def git(*arguments: str) -> str:
         run = subprocess.run(

@@ -1,0 +1,206 @@
+"""A table as a grid of cells: each cell is one run, kept in a small JSON file of its own.
+
+Running and drawing are separate. A run that was cut off goes on with the cells that are missing; a
+folder with cells of another configuration is refused, so that no table mixes two programs.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from erosion.common.errors import ErosionError
+from erosion.common.support.files import write_atomically
+from erosion.server.run import provenance
+
+FORMAT = 1  # of a cell's file
+
+Values = Mapping[str, Any]  # what JSON can hold
+Tick = Callable[[], None]  # called after every round of a cell
+
+
+class ExperimentError(ErosionError):
+    """An experiment cannot be run or drawn as asked."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class CellPlan:
+    """One run of an experiment: all that decides its figures."""
+
+    name: str  # of its file; letters, digits, dots and hyphens
+    config: Values  # the seed included
+    rounds: int  # how often the run ticks
+
+    @property
+    def config_hash(self) -> str:
+        """First 16 hexadecimal digits of the SHA-256 of the configuration."""
+        text = json.dumps(self.config, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell that was run."""
+
+    plan: CellPlan
+    figures: Values  # per-round records and results, as the experiment wrote them
+    commit: str
+    command: str
+    seconds: float
+
+
+# (configuration, data folder, tick) -> figures. A module's function, so that a process can call it.
+RunCell = Callable[[Values, Path | None, Tick], Values]
+
+
+def cell_path(folder: Path, plan: CellPlan) -> Path:
+    """Where a cell's result lies."""
+    return folder / "cells" / f"{plan.name}.json"
+
+
+def read_cells(folder: Path, plans: Iterable[CellPlan]) -> dict[str, Cell]:
+    """The cells that were run, by name. Raises ExperimentError for one of another configuration."""
+    found = {}
+    for plan in plans:
+        path = cell_path(folder, plan)
+        if not path.exists():
+            continue
+        try:
+            raw = json.loads(path.read_text(encoding="utf-8"))
+            known = raw["format"] == FORMAT
+            same = known and raw["config_hash"] == plan.config_hash
+            cell = Cell(plan, raw["figures"], raw["commit"], raw["command"], raw["seconds"])
+        except (OSError, ValueError, KeyError, TypeError) as problem:
+            raise ExperimentError(
+                f"{path} cannot be read ({type(problem).__name__}: {problem}). Delete it: the cell"
+                " is then run again."
+            ) from None
+        if not known:
+            raise ExperimentError(
+                f"{path} has format {raw['format']}; this program writes {FORMAT}. Use the program"
+                " that wrote it, or another folder (--results)."
+            )
+        if not same:
+            raise ExperimentError(
+                f"{path} was run with another configuration. Give another folder (--results), or"
+                " delete that one to run its cells anew."
+            )
+        found[plan.name] = cell
+    return found
+
+
+def run_cells(
+    folder: Path,
+    plans: Sequence[CellPlan],
+    run: RunCell,
+    *,
+    title: str,
+    data_dir: Path | None,
+    jobs: int = 1,
+    console: Console | None = None,
+) -> dict[str, Cell]:
+    """Run the cells that the folder lacks, in `jobs` processes, and return all of them by name.
+
+    Each is written as soon as it has ended. Raises ExperimentError for a folder of another
+    configuration and for a disk that is full.
+    """
+    done = read_cells(folder, plans)
+    missing = [plan for plan in plans if plan.name not in done]
+    commit, command = provenance.commit(), provenance.command()
+
+    def keep(plan: CellPlan, figures: Values, seconds: float) -> None:
+        cell = Cell(plan, figures, commit, command, round(seconds, 3))
+        _write(cell_path(folder, plan), cell)
+        done[plan.name] = cell
+
+    with _bar(console) as progress:
+        cells = progress.add_task(f"{title}: cells", total=len(plans), completed=len(done))
+        rounds = progress.add_task("rounds", total=sum(plan.rounds for plan in missing))
+        if jobs == 1:
+            for plan in missing:
+                started = monotonic()
+                figures = run(plan.config, data_dir, lambda: progress.advance(rounds))
+                keep(plan, figures, monotonic() - started)
+                progress.advance(cells)
+        else:
+            for plan, figures, seconds in _in_processes(missing, run, data_dir, jobs):
+                keep(plan, figures, seconds)
+                progress.advance(cells)
+                progress.advance(rounds, plan.rounds)
+    return {plan.name: done[plan.name] for plan in plans}
+
+
+def _bar(console: Console | None) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console or Console(stderr=True),
+    )
+
+
+def _in_processes(
+    plans: Sequence[CellPlan], run: RunCell, data_dir: Path | None, jobs: int
+) -> Iterable[tuple[CellPlan, Values, float]]:
+    """Cells as they end, each process with one thread: more would only compete for the cores."""
+    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_one_thread) as pool:
+        running: dict[Future[tuple[Values, float]], CellPlan] = {
+            pool.submit(_timed, run, plan.config, data_dir): plan for plan in plans
+        }
+        try:
+            while running:
+                ended, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in ended:
+                    plan = running.pop(future)
+                    figures, seconds = future.result()
+                    yield plan, figures, seconds
+        finally:  # Ctrl-C loses the cells under way, and none of those that wait is begun
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _timed(run: RunCell, config: Values, data_dir: Path | None) -> tuple[Values, float]:
+    started = monotonic()
+    return run(config, data_dir, lambda: None), monotonic() - started
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def _write(path: Path, cell: Cell) -> None:
+    content = {
+        "format": FORMAT,
+        "config": cell.plan.config,
+        "config_hash": cell.plan.config_hash,
+        "commit": cell.commit,
+        "command": cell.command,
+        "seconds": cell.seconds,
+        "figures": cell.figures,
+    }
+    try:
+        write_atomically(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
+    except OSError as problem:
+        raise ExperimentError(
+            f"{path} cannot be written ({problem.strerror or problem}). The cells before it are"
+            " kept; free some space or give another folder (--results), and run it again."
+        ) from None

@@ -1,0 +1,103 @@
+"""An experiment: a grid of cells, and the page of tables and figures that is drawn from them."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from erosion.common.support.files import write_atomically
+from erosion.experiments.cells import (
+    Cell,
+    CellPlan,
+    ExperimentError,
+    RunCell,
+    read_cells,
+    run_cells,
+)
+
+RESULTS = Path("experiments/results")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What is drawn: a text in Markdown, and pictures by file name."""
+
+    text: str
+    pictures: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """One experiment that `erosion experiment NAME` runs and draws."""
+
+    name: str
+    title: str
+    about: str  # a paragraph: the paper, what is repeated, and how long it takes
+    plans: Callable[[], Sequence[CellPlan]]
+    run: RunCell
+    draw: Callable[[Mapping[str, Cell]], Page]  # from the cells there are, by name
+
+
+def chosen_plans(experiment: Experiment, pattern: str) -> list[CellPlan]:
+    """The cells whose name matches a shell pattern; raises ExperimentError where none does."""
+    plans = list(experiment.plans())
+    found = [plan for plan in plans if fnmatchcase(plan.name, pattern)]
+    if not found:
+        raise ExperimentError(
+            f"No cell of {experiment.name} matches {pattern!r}. Its cells are"
+            f" {_shortened(plan.name for plan in plans)}; `*` and `?` stand for any characters."
+        )
+    return found
+
+
+def carry_out(
+    experiment: Experiment,
+    *,
+    pattern: str = "*",
+    folder: Path | None = None,
+    data_dir: Path | None = None,
+    jobs: int = 1,
+    draw_only: bool = False,
+) -> Path:
+    """Run the cells that are missing, draw the page from all there are, and say where it is."""
+    folder = folder or RESULTS / experiment.name
+    if not draw_only:
+        plans = chosen_plans(experiment, pattern)
+        run_cells(
+            folder, plans, experiment.run, title=experiment.title, data_dir=data_dir, jobs=jobs
+        )
+    return draw(experiment, folder)
+
+
+def draw(experiment: Experiment, folder: Path) -> Path:
+    """Write the page and its pictures; raises ExperimentError where no cell was run."""
+    cells = read_cells(folder, experiment.plans())
+    if not cells:
+        raise ExperimentError(
+            f"{folder} holds no cell of {experiment.name} yet. Run"
+            f" `erosion experiment {experiment.name}` first."
+        )
+    page = experiment.draw(cells)
+    for name, content in page.pictures.items():
+        write_atomically(folder / name, content)
+    path = folder / "README.md"
+    write_atomically(path, page.text)
+    return path
+
+
+def made_by(cells: Iterable[Cell]) -> str:
+    """The commands and commits behind a page, as its last paragraph."""
+    cells = list(cells)
+    commands = sorted({cell.command for cell in cells})
+    commits = sorted({cell.commit[:12] for cell in cells})
+    seconds = sum(cell.seconds for cell in cells)
+    return (
+        f"Made by {', '.join(f'`{command}`' for command in commands)} at"
+        f" {', '.join(commits)}: {len(cells)} cells, {seconds:.0f} s of computing. The figures of"
+        " every cell, its configuration and its seed are in `cells/`."
+    )
+
+
+def _shortened(names: Iterable[str]) -> str:
+    names = list(names)
+    return ", ".join(names[:6]) + (f", ... ({len(names)} in all)" if len(names) > 6 else "")

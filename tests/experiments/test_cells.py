@@ -1,0 +1,107 @@
+"""Grids of cells: resumed after an interruption, refused where the configuration differs."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from erosion.experiments.cells import (
+    Cell,
+    CellPlan,
+    ExperimentError,
+    Tick,
+    Values,
+    cell_path,
+    read_cells,
+    run_cells,
+)
+from erosion.experiments.experiment import Experiment, Page, carry_out, chosen_plans
+
+
+def plans(offset: int = 0) -> list[CellPlan]:
+    return [CellPlan(f"seed-{s}", {"seed": s, "offset": offset}, rounds=2) for s in range(3)]
+
+
+def double(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+    """A run that a test can predict."""
+    tick()
+    tick()
+    return {"value": 2 * config["seed"] + config["offset"]}
+
+
+def values(cells: dict[str, Cell]) -> dict[str, int]:
+    return {name: cell.figures["value"] for name, cell in cells.items()}
+
+
+def test_every_cell_is_run_and_kept(tmp_path: Path) -> None:
+    cells = run_cells(tmp_path, plans(), double, title="t", data_dir=None)
+    assert values(cells) == {"seed-0": 0, "seed-1": 2, "seed-2": 4}
+    assert values(read_cells(tmp_path, plans())) == values(cells)
+
+
+def test_processes_give_the_same_figures(tmp_path: Path) -> None:
+    cells = run_cells(tmp_path, plans(), double, title="t", data_dir=None, jobs=2)
+    assert values(cells) == {"seed-0": 0, "seed-1": 2, "seed-2": 4}
+
+
+def test_an_interrupted_run_loses_the_cell_under_way_and_no_other(tmp_path: Path) -> None:
+    asked = []
+
+    def interrupted(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+        asked.append(config["seed"])
+        if config["seed"] == 1 and len(asked) == 2:
+            raise KeyboardInterrupt
+        return double(config, data_dir, tick)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_cells(tmp_path, plans(), interrupted, title="t", data_dir=None)
+    cells = run_cells(tmp_path, plans(), interrupted, title="t", data_dir=None)
+    assert asked == [0, 1, 1, 2]
+    assert values(cells) == {"seed-0": 0, "seed-1": 2, "seed-2": 4}
+
+
+def test_cells_of_another_configuration_are_refused(tmp_path: Path) -> None:
+    run_cells(tmp_path, plans(), double, title="t", data_dir=None)
+    with pytest.raises(ExperimentError, match=r"seed-0\.json was run with another configuration"):
+        run_cells(tmp_path, plans(offset=1), double, title="t", data_dir=None)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 99}', "\x00"])
+def test_a_damaged_cell_is_named_with_its_remedy(tmp_path: Path, content: str) -> None:
+    path = cell_path(tmp_path, plans()[0])
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    with pytest.raises(ExperimentError, match=r"seed-0\.json"):
+        run_cells(tmp_path, plans(), double, title="t", data_dir=None)
+
+
+def test_a_disk_that_is_full_says_what_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "cells").write_text("a file where the folder should be")
+    with pytest.raises(ExperimentError, match="cannot be written"):
+        run_cells(tmp_path, plans(), double, title="t", data_dir=None)
+
+
+def experiment() -> Experiment:
+    def draw(cells: dict[str, Cell]) -> Page:
+        return Page(" ".join(sorted(cells)), {"picture.svg": b"<svg/>"})
+
+    def some() -> Sequence[CellPlan]:
+        return plans()
+
+    return Experiment("t", "T", "about", some, double, draw)  # type: ignore[arg-type]
+
+
+def test_the_page_is_drawn_from_the_cells_there_are(tmp_path: Path) -> None:
+    page = carry_out(experiment(), pattern="seed-[01]", folder=tmp_path)
+    assert page.read_text() == "seed-0 seed-1"
+    assert (tmp_path / "picture.svg").read_bytes() == b"<svg/>"
+
+
+def test_nothing_to_draw_says_what_to_run(tmp_path: Path) -> None:
+    with pytest.raises(ExperimentError, match="erosion experiment t"):
+        carry_out(experiment(), folder=tmp_path, draw_only=True)
+
+
+def test_an_unknown_cell_names_those_there_are() -> None:
+    with pytest.raises(ExperimentError, match="seed-0, seed-1, seed-2"):
+        chosen_plans(experiment(), "nothing")
