@@ -1,1 +1,1 @@
-"""What runs at a hospital: its data, its limits, its training, and the agent that serves it."""
+"""The program at a hospital: its data, limits and training, and the agent that serves it."""

@@ -1,4 +1,4 @@
-"""The site file: what one hospital says about its data, its coordinator, and its own limits."""
+"""The site file: one hospital's data, its coordinator, and its own limits."""
 
 import re
 from pathlib import Path
@@ -64,7 +64,7 @@ class DataSource(Settings):
 
 
 class CoordinatorAddress(Settings):
-    """The other end of the line."""
+    """The coordinator that this site connects to."""
 
     address: Annotated[str, AfterValidator(_checked_address)]  # host:port
     root_certificate: Path | None = None  # whom to trust; None: plain gRPC, for loopback only

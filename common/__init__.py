@@ -1,1 +1,1 @@
-"""What both sides agree on: studies, algorithms, models, local training, and the wire format."""
+"""Shared by both sides: studies, algorithms, models, local training and the wire format."""

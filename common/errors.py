@@ -13,7 +13,7 @@ ErosionError            shown to people as one message, never as a traceback
 
 
 class ErosionError(Exception):
-    """A problem that a person can mend; the message says what, where, and the remedy."""
+    """A problem that a person can fix; the message says what, where, and the remedy."""
 
     exit_code = 1
 

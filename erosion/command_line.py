@@ -212,11 +212,11 @@ def _add_field_commands(command: Callable[..., argparse.ArgumentParser]) -> None
     check = command(
         "check",
         _check,
-        "look into whether a site could take part",
+        "check everything that a site needs to take part",
         "Files, data, limits, network, TLS, clock and enrolment,\neach failure with its remedy.",
     )
     check.add_argument("site", type=Path, help="the site file")
-    check.add_argument("--study", type=Path, help="look into the data for this study too")
+    check.add_argument("--study", type=Path, help="check the data against this study too")
 
     status = command(
         "status",
@@ -233,7 +233,7 @@ def _add_field_commands(command: Callable[..., argparse.ArgumentParser]) -> None
     )
     status.add_argument("--json", action="store_true", help="the file as it is")
 
-    log = command("log", _log, "look into the log of what a site sent")
+    log = command("log", _log, "show or verify the log of what a site sent")
     what = log.add_subparsers(title="sub-commands", metavar="WHAT", required=True)
     verify = what.add_parser(
         "verify",

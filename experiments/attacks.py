@@ -1,4 +1,4 @@
-"""What a harmful hospital sends, and a hospital that sends it: for simulations alone.
+"""Harmful updates and a hospital that sends them, for simulations only.
 
 The attacker is omniscient: it hears the updates of all others before it sends its own. A sound rule
 must hold against that, and no honest program can do it.

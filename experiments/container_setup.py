@@ -1,4 +1,4 @@
-"""The compose testbed's one-shot service: deals out data, keys and site files, one volume each.
+"""The compose testbed's one-shot service: puts data, keys and site files into the volumes.
 
 `python -m experiments.container_setup breast-cancer --coordinator coordinator`
 

@@ -1,4 +1,4 @@
-"""`erosion data NAME`: fetch a public data set once, checked against its known SHA-256 (pooch)."""
+"""`erosion data NAME`: fetches a public data set once and checks its known SHA-256 (pooch)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,9 +1,9 @@
-"""A study with every hospital as its user in turn, simulated: one personal model each.
+"""Simulates a study with every hospital as its user in turn: one personal model each.
 
     python -m experiments.every_user heart-disease --data-dir data --html every-user.html
 
 In a deployment, `user = "all"` in the study file does the same. The hospitals' patients are those
-that the study file's [testbed] makes; the test part is taken from whoever is the user.
+that the study file's [testbed] makes; the test set is taken from the current user.
 """
 
 import argparse

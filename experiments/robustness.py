@@ -1,4 +1,4 @@
-"""What one harmful hospital does to the user, for every method: a table of attacks, simulated.
+"""The effect of one harmful hospital on the user, for every method: a simulated table of attacks.
 
     python -m experiments.robustness --study breast-cancer --seeds 10
     python -m experiments.robustness --study heart-disease --seeds 5 --data-dir data
@@ -31,7 +31,7 @@ RESULTS = Path(__file__).parent / "results"
 def main() -> int:
     """Read the command line, train what is missing, draw."""
     options = _options()
-    logging.getLogger("erosion.site").setLevel(logging.ERROR)  # it tells of dropped patients
+    logging.getLogger("erosion.site").setLevel(logging.ERROR)  # it reports dropped patients
     data_dir = Path(options.data_dir) if options.data_dir else None
     summaries = []
     for name in options.study or ATTACKERS:

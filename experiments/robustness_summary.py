@@ -1,4 +1,4 @@
-"""Means over seeds of the robustness cells, and who is harmed by what."""
+"""Means over seeds of the robustness cells, and the user's harm per method and attack."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -84,12 +84,19 @@ class Summary:
 
 
 def summarise(name: str, cells: Iterable[Cell]) -> Summary | None:
-    """From the seeds of which every cell is there with the study's present settings, if any."""
+    """From the seeds with every cell under the study's present settings, if there are any.
+
+    A method without a single such cell, as one that was just added, is left out.
+    """
     by_key = {cell.key: cell for cell in cells}
+    present = {
+        seed: [key for key, _ in keys(name, [seed])] for seed in sorted({k.seed for k in by_key})
+    }
+    measured = {key.method for wanted in present.values() for key in wanted if key in by_key}
     seeds: list[int] = []
     complete: list[Cell] = []
-    for seed in sorted({key.seed for key in by_key}):
-        wanted = [key for key, _ in keys(name, [seed])]
+    for seed, every_key in present.items():
+        wanted = [key for key in every_key if key.method in measured | {ALONE}]
         if all(key in by_key for key in wanted):
             seeds.append(seed)
             complete += [by_key[key] for key in wanted]

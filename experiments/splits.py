@@ -1,4 +1,4 @@
-"""A study over many seeds, simulated: how much of a result is the luck of one split.
+"""Simulates a study over many seeds: the part that one split's luck plays in a result.
 
     python -m experiments.splits breast-cancer --seeds 20 --json experiments/results/splits.json
 

@@ -161,7 +161,7 @@ def run_testbed(study_file: Path, *, runs: Path, data_dir: Path, verbosity: int 
 
 
 def _watch(server: _Part, sites: list[_Part]) -> int:
-    """Until the coordinator ends; a site that ends early is told of and left to the coordinator."""
+    """Wait until the coordinator ends; report a site that ends early, and leave it be."""
     told: set[str] = set()
     while (code := server.poll()) is None:
         for site in sites:

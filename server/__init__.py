@@ -1,1 +1,1 @@
-"""What runs beside the user: the coordinator, its strategy, the journal and the report."""
+"""The program that runs beside the user: coordination, enrolment, the run's files, the report."""

@@ -1,4 +1,4 @@
-"""What the README says exists and works as written."""
+"""The README's files, commands and claims exist and work as written."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""`erosion log verify`: whether the log of what a hospital sent is as it was written."""
+"""`erosion log verify`: checks that nobody has altered a hospital's log of what it sent."""
 
 from dataclasses import dataclass
 from pathlib import Path

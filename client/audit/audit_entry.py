@@ -6,11 +6,11 @@ from pydantic import Field
 
 from erosion.common.settings.base import Settings
 
-FIRST = "0" * 64  # what the first line has for the hash of the line before it
+FIRST = "0" * 64  # the first line's `previous`
 
 
 class AuditEntry(Settings):
-    """What was handed to the network, in figures; the SHA-256 stands for the content itself."""
+    """One message handed to the network, in figures; its SHA-256 stands for the content."""
 
     number: int  # from 1
     time: str  # ISO 8601, UTC
@@ -28,7 +28,7 @@ class AuditEntry(Settings):
 
     @property
     def text(self) -> str:
-        """The line without its end; what the next line's `previous` is taken of."""
+        """The line without its newline: the next line's `previous` is its hash."""
         return self.model_dump_json()
 
 

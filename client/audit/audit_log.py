@@ -28,7 +28,7 @@ _TAIL_BYTES = 64 * 2**10  # a line is far shorter
 
 
 class NotLogged(SiteError):  # noqa: N818 - a state that passes, not a mistake
-    """What was to be sent could not be written down first."""
+    """A reply could not be logged, so it was not sent."""
 
 
 class AuditLog:
@@ -75,7 +75,7 @@ class AuditLog:
 
     @property
     def head(self) -> str:
-        """Hash of the last line; whoever notes it can tell later if lines are missing after it."""
+        """Hash of the last line: with a note of it, lines missing after it can be noticed."""
         return self._head
 
     def record(self, request: Message, reply: Message) -> None:
@@ -112,7 +112,7 @@ class AuditLog:
             return AuditEntry.model_validate_json(last).number, hash_of(last)
         except ValueError:
             raise SiteError(
-                f"The last line of {self.path} is damaged. Look into it with `erosion log verify"
+                f"The last line of {self.path} is damaged. Examine it with `erosion log verify"
                 f" {self.path}`, keep the file, and move it away to begin another."
             ) from None
 

@@ -1,4 +1,4 @@
-"""What a site tells of itself while it serves: a log of what it sends, and a sign of life."""
+"""Observers of a site's agent: the log of what it sends and the status file."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,9 +14,9 @@ STATUS_NAME = "status.json"
 class SiteObservers:
     """Follows the agent (a `SiteObserver`). Use it within the audit log's context."""
 
-    def __init__(self, folder: Path, outbox: AuditLog, *, name: str, coordinator: str) -> None:
+    def __init__(self, folder: Path, audit_log: AuditLog, *, name: str, coordinator: str) -> None:
         """Keep `folder`/status.json."""
-        self._outbox = outbox
+        self._audit_log = audit_log
         self._sign = StatusFile(
             folder / STATUS_NAME,
             site=name,
@@ -25,7 +25,7 @@ class SiteObservers:
             trouble="not connected yet",
             sent=0,
             last_sent=None,
-            log_head=outbox.head,
+            log_head=audit_log.head,
         )
         self._sent = 0
 
@@ -34,17 +34,17 @@ class SiteObservers:
         self._sign.show(connected=True, trouble=None)
 
     def disconnected(self, why: str) -> None:
-        """The line is down."""
+        """The connection is down."""
         self._sign.show(connected=False, trouble=why)
 
     def sending(self, request: Message, reply: Message) -> None:
         """Write it down before it is sent. Raises NotLogged; then it must not be sent."""
-        self._outbox.record(request, reply)
+        self._audit_log.record(request, reply)
         self._sent += 1
         self._sign.show(
             sent=self._sent,
             last_sent=datetime.now(UTC).isoformat(timespec="seconds"),
-            log_head=self._outbox.head,
+            log_head=self._audit_log.head,
         )
 
     def end(self, why: str) -> None:

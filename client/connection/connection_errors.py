@@ -1,4 +1,4 @@
-"""What is wrong with the line to the coordinator, in words that say what to do."""
+"""Connection failures in words that say what to do."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""How a site reaches its coordinator: the address, whom to trust, and the key to sign with."""
+"""A site's way to its coordinator: the address, the trusted authority and the signing key."""
 
 from dataclasses import dataclass, field
 

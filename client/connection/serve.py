@@ -20,8 +20,8 @@ def serve(
     """Serve until interrupted. Raises SiteError, DataError, LinkError."""
     line = credentials_for(site.coordinator)
     hospital = Hospital(site)
-    with AuditLog(site.records) as outbox:
-        watch = SiteObservers(site.records, outbox, name=site.name, coordinator=line.address)
+    with AuditLog(site.records) as audit_log:
+        watch = SiteObservers(site.records, audit_log, name=site.name, coordinator=line.address)
         agent = Agent(
             line.connect,
             make_app(hospital),

@@ -1,4 +1,4 @@
-"""What the text in one column of a table means, and what is wrong with it."""
+"""The meaning of the text in one column of a table, and the problems found in it."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Reading labelled images from an npz file or from one folder per class."""
+"""Reads labelled images from an npz file or from one folder per class."""
 
 import warnings
 import zipfile

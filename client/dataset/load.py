@@ -1,4 +1,4 @@
-"""A hospital's patients, read and held against the study's data contract."""
+"""Reads a hospital's patients and validates them against the study's data contract."""
 
 from dataclasses import dataclass
 

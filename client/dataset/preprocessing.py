@@ -1,4 +1,4 @@
-"""From checked patients to what a model is fed."""
+"""Encodes and scales checked patients into the tensors that a model takes."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The user's test part: patients that no model is trained on.
+"""The user's test set: patients on whom no model is trained.
 
 Where a study's settings are being chosen, a fold of the training part takes its place, and the
 true test part is not used at all.

@@ -1,4 +1,4 @@
-"""Holding a hospital's table against the study's data contract."""
+"""Validates a hospital's table against the study's data contract."""
 
 import difflib
 import math

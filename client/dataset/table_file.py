@@ -1,4 +1,4 @@
-"""Reading a table from CSV or Parquet as text, before anyone asks what the text means."""
+"""Reads a table from CSV or Parquet as text, before the study gives the text a meaning."""
 
 import csv
 from collections.abc import Collection, Mapping

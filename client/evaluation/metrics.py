@@ -1,4 +1,4 @@
-"""How well a model predicts the user's test patients, with bootstrap intervals."""
+"""Metrics of a model on the user's test patients, with bootstrap intervals."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Applying a study's result to new patients: class probabilities from a run folder's model."""
+"""Applies a study's result to new patients: class probabilities from a run folder's model."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""Whether one arm beat another: a paired sign-flip test that claims nothing falsely too often."""
+"""The verdict on two arms: a paired sign-flip test with a bounded rate of false claims."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -1,4 +1,4 @@
-"""`erosion check`: whether this site could take part, looked into one thing after another."""
+"""`erosion check`: checks everything that taking part in a study needs, one thing at a time."""
 
 from erosion.client.preflight.check import check_site
 

@@ -1,4 +1,4 @@
-"""Running every check and showing the table."""
+"""Runs every check and shows the table."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,7 +43,7 @@ def check_site(site_file: Path, study_file: Path | None, console: Console) -> bo
     else:
         console.print(Text("This site can take part.", style="bold"))
     if study is None:
-        console.print("Name the study to look into the data too: --study STUDY.toml")
+        console.print("Name the study to check the data too: --study STUDY.toml")
     return num_failed == 0
 
 
@@ -80,7 +80,7 @@ def _show_columns(site: Site, task: TabularTask, console: Console) -> None:
     try:
         counts = list(column_counts(site, task))
     except DataError:
-        return  # told of above
+        return  # reported above
     table = Table(title="Patients by column", title_justify="left", title_style="bold", box=SIMPLE)
     table.add_column("column")
     for heading in ("usable", "missing", "out of range", "not understood"):

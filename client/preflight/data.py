@@ -1,4 +1,4 @@
-"""The hospital's patients against a study's contract, and the study against the site's limits."""
+"""Checks the patients against a study's contract, and the study against the site's limits."""
 
 from collections.abc import Iterator
 
@@ -43,7 +43,7 @@ def _limits_before_data(site: Site, study: Study) -> Finding:
         check_study(site, study)
     except Refusal as problem:
         return failed("limits", str(problem), "change the study or [limits]; it is your decision")
-    return skipped("limits", "the number of patients is not known before the data are mended")
+    return skipped("limits", "the number of patients is unknown until the data are fixed")
 
 
 def _notes(patients: Patients) -> str:

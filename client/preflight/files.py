@@ -1,4 +1,4 @@
-"""The files that a site file names, and who may read them."""
+"""Checks the files that a site file names, and their permissions."""
 
 import os
 import stat
@@ -28,7 +28,7 @@ def check_files(site: Site) -> Iterator[Finding]:
     else:
         yield failed(
             "keys",
-            "none are named, so the line would be neither encrypted nor signed",
+            "none are named, so the connection would be neither encrypted nor signed",
             "name coordinator.root_certificate and coordinator.private_key; they are in the kit",
         )
     yield _records(site.records)

@@ -1,11 +1,11 @@
-"""What a preflight found about one thing."""
+"""The result of one preflight check."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Outcome(StrEnum):
-    """How it stands."""
+    """The outcome of one check."""
 
     OK = "ok"
     WARNING = "warning"  # it works today
@@ -39,5 +39,5 @@ def failed(what: str, text: str, remedy: str) -> Finding:
 
 
 def skipped(what: str, text: str) -> Finding:
-    """It cannot be looked into before something else is mended."""
+    """It cannot be checked until something else is fixed."""
     return Finding(what, Outcome.SKIPPED, text)

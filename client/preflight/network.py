@@ -1,4 +1,4 @@
-"""The way to the coordinator: name, port, TLS, clock, and whether the key is let in."""
+"""Checks the way to the coordinator: name, port, TLS, clock, and that the key is admitted."""
 
 import socket
 import ssl
@@ -28,9 +28,9 @@ def check_network(site: Site) -> Iterator[Finding]:
     for finding in _steps(site):
         done.append(finding)
         yield finding
-    broken = next((f.what for f in done if f.outcome is Outcome.FAILED), "the line")
+    broken = next((f.what for f in done if f.outcome is Outcome.FAILED), "the connection")
     for what in STEPS[len(done) :]:
-        yield skipped(what, f"not before {broken} is mended")
+        yield skipped(what, f"not until {broken} is fixed")
 
 
 def _steps(site: Site) -> Iterator[Finding]:
@@ -48,12 +48,12 @@ def _steps(site: Site) -> Iterator[Finding]:
         line = credentials_for(site.coordinator)
     except SiteError as problem:
         yield from _port_and_tls(site, host, int(port))
-        yield skipped("clock", "not before the keys are mended")
+        yield skipped("clock", "not until the keys are fixed")
         yield failed("key", "it cannot be used", str(problem))
         return
     answer = line.connect().knock(seconds=SECONDS)
     encrypted = line.root_certificate is not None
-    if answer.ahead is None:  # nobody who knows our door answered
+    if answer.ahead is None:  # whatever answered is no coordinator of ours
         yield from _port_and_tls(site, host, int(port))
         if isinstance(answer.problem, grpc.Call) and answer.problem.code() in _NO_LINE:
             return
@@ -82,7 +82,7 @@ def _port_and_tls(site: Site, host: str, port: int) -> Iterator[Finding]:
         if isinstance(problem, ConnectionRefusedError):
             remedy = "ask whether the coordinator runs, and on which port"
         yield failed("port", f"{host} port {port}: {problem.strerror or problem}", remedy)
-        yield skipped("TLS", "not before port is mended")
+        yield skipped("TLS", "not until port is fixed")
         return
     with connection:
         yield ok("port", f"{host} port {port} answers")

@@ -1,4 +1,4 @@
-"""How complete each column of a hospital's table is: figures for the hospital's own eyes."""
+"""Completeness of each column of a hospital's table: figures for the hospital's own eyes."""
 
 import math
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A hospital's answers to describe, train and evaluate; whoever carries them in and out."""
+"""A hospital's answers to describe, train and evaluate, whatever transport carries them."""
 
 import logging
 from collections import OrderedDict

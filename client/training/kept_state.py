@@ -1,4 +1,4 @@
-"""What a hospital keeps between the rounds of an arm: personal models, control variates.
+"""State that a hospital keeps between the rounds of an arm: personal models, control variates.
 
 It never leaves the site and outlives the program. It belongs to one run of one study: a coordinator
 that begins anew finds nothing kept. Of the last round both ends are kept, so that a round which is

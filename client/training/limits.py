@@ -1,4 +1,4 @@
-"""A hospital's own limits, held against a study before anything is computed for it."""
+"""Checks a study against a hospital's own limits before anything is computed for it."""
 
 from fnmatch import fnmatchcase
 

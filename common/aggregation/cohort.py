@@ -1,4 +1,4 @@
-"""One round's updates, and the few questions that an algorithm may ask of them."""
+"""One round's updates, and the few questions that an algorithm may ask about them."""
 
 import math
 from abc import ABC, abstractmethod

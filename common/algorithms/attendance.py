@@ -1,4 +1,4 @@
-"""What a rule that compares hospitals does in a round in which too few are there."""
+"""The behaviour of rules that compare hospitals in rounds with too few of them."""
 
 from typing import Any
 

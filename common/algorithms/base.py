@@ -1,4 +1,4 @@
-"""What an aggregation rule is: a pure function of its state and one round's cohort."""
+"""The interface of an aggregation rule: a pure function of its state and one round's cohort."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How often a hospital's samples have been used: k_i of Weight Erosion's equation 5."""
+"""The number of times a hospital's samples were used: k_i of Weight Erosion's equation 5."""
 
 from math import ceil
 from typing import Literal

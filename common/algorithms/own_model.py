@@ -1,4 +1,4 @@
-"""What methods share in which the coordinator follows the user's own model, averaging nothing.
+"""Shared by methods in which the coordinator follows the user's own model without averaging.
 
 The others' latest models are kept as differences from the user's, and enclosed for the user's site,
 which alone can tell what they are worth to it.

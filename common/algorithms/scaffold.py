@@ -22,7 +22,7 @@ class ScaffoldState:
     """Every hospital's last control variate."""
 
     # The paper adds up the changes of c_i instead. A reply that is lost after the hospital has
-    # moved its c_i would then be missing in c for ever; like this the next reply mends it.
+    # moved its c_i would then be missing from c for ever; this way the next reply restores it.
     controls: Mapping[HospitalName, Tensor]  # c_i, each (dim,)
 
 

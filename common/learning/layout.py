@@ -1,4 +1,4 @@
-"""Where each named parameter of a model lies in the flat vector of all parameters."""
+"""The place of each named parameter of a model in the flat vector of all parameters."""
 
 from collections.abc import Mapping
 from functools import lru_cache

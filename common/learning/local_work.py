@@ -1,4 +1,4 @@
-"""A hospital's part of a round: what it is computed from, and what comes of it."""
+"""A hospital's part of a round: its inputs and its outcome."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -39,7 +39,7 @@ class LocalWork:
     own: Tensor | None = None  # (dim,) bool: parameters that never leave; None: there are none
 
     def randomness(self) -> torch.Generator:
-        """The round's randomness from its start: whoever asks again gets the same draws."""
+        """The round's randomness from its start: asking again gives the same draws."""
         return round_generator(self.seed, self.agent, self.round)
 
     def sgd(self, start: Tensor, pull: Pull | None = None) -> LocalResult:

@@ -1,4 +1,4 @@
-"""What every hospital does in a round: how many steps of which optimiser."""
+"""The local training of every hospital in a round: optimiser, steps and batches."""
 
 from typing import Literal, Self
 

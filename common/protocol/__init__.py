@@ -1,1 +1,1 @@
-"""What coordinator and hospitals say to each other, and how it travels."""
+"""The messages between coordinator and hospitals, and their encoding."""

@@ -1,4 +1,4 @@
-"""What a coordinator says to a site beside the protocol: its clock, and why it keeps a site out.
+"""Details of a refused call, beside the protocol: the coordinator's clock and its reasons.
 
 It travels as gRPC metadata, which a stock SuperLink does not send and a stock SuperNode does not
 read.

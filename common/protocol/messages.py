@@ -1,4 +1,4 @@
-"""What the coordinator asks of a hospital, and what a hospital answers.
+"""The coordinator's requests and the hospitals' answers.
 
 These are plain values without Flower: the simulator passes them by hand, `wire` turns them into
 Flower records. Everything that leaves a hospital is a field of a *Reply* in this file.

@@ -1,4 +1,4 @@
-"""Choosing an arm's settings and number of rounds by trials inside the user's training part.
+"""Chooses an arm's settings and number of rounds by trials on the user's training patients.
 
 A trial is a study like any other: its arm has the candidate's settings, and a fold of the user's
 training patients takes the place of the test part.

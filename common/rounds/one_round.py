@@ -1,4 +1,4 @@
-"""One round: from what the hospitals answered to the next state and the record of the round."""
+"""One round: from the hospitals' answers to the next state and the record of the round."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""Whether what a hospital sent can be used: the same rules in simulation and deployment."""
+"""Screens hospitals' answers: the same rules in simulation and deployment."""
 
 import math
 from collections.abc import Mapping

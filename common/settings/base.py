@@ -36,7 +36,7 @@ def read_toml(path: Path, what: str, error: type[ErosionError]) -> dict[str, Any
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as problem:
-        raise error(f"The {what} {path} is not valid TOML: {problem}. Mend that place.") from None
+        raise error(f"The {what} {path} is not valid TOML: {problem}. Correct it there.") from None
 
 
 def validate(model: type[M], raw: Mapping[str, Any], where: str, error: type[ErosionError]) -> M:

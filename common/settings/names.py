@@ -1,4 +1,4 @@
-"""What hospitals, studies and arms may be called: names that are safe in files and on terminals."""
+"""Names of hospitals, studies and arms that are safe in files and on terminals."""
 
 import re
 from typing import Annotated

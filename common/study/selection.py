@@ -1,4 +1,4 @@
-"""What a study may leave open: an arm's settings, and after how many rounds to stop."""
+"""The choices that a study may leave open: an arm's settings, and the round to stop after."""
 
 from typing import Any, Literal
 

@@ -1,1 +1,1 @@
-"""Files, keys, logs, memory and processes: what every program here needs of its machine."""
+"""Files, keys, logs, memory and processes: every program's dealings with its machine."""

@@ -1,4 +1,4 @@
-"""Whether freed memory is kept for the next round or handed back to the kernel: speed or space.
+"""Keeps freed memory for the next round or returns it to the kernel: speed or space.
 
 A round of a large model frees and takes hundreds of megabytes. By default glibc returns them, and
 the kernel zeroes every page anew: a fifth of a round's time at 11 million parameters. Kept, they

@@ -1,4 +1,4 @@
-"""How long a key or certificate is still good for, in words."""
+"""The remaining lifetime of a key or certificate, in words."""
 
 from datetime import UTC, datetime, timedelta
 

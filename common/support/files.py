@@ -1,4 +1,4 @@
-"""Writing files so that a reader never sees half of one."""
+"""Writes files atomically, so that a reader never sees half of one."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""What is said on standard error: this program's log, and Flower's only where it is asked for."""
+"""Logging to standard error: this program's log, and Flower's only on request."""
 
 import logging
 import os

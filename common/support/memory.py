@@ -1,4 +1,4 @@
-"""Memory: the peak of a process, and how much there is."""
+"""A process's peak memory, and the machine's memory."""
 
 import os
 import resource
@@ -19,7 +19,7 @@ def peak_megabytes(pid: int | None = None) -> float | None:
 
 
 def memory_bytes() -> int:
-    """How much this process may use: the machine's memory, or its container's limit if lower."""
+    """Bytes that this process may use: the machine's memory, or its container's limit if lower."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         limit = int(Path("/sys/fs/cgroup/memory.max").read_text())

@@ -1,4 +1,4 @@
-"""Ending together with the program that started this one, even if that one is killed."""
+"""Ends a program together with the one that started it, even if that one is killed."""
 
 import os
 import signal

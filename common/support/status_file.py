@@ -1,4 +1,4 @@
-"""A small file that says what a process is doing, and by its age whether the process lives.
+"""A small file that says what a process is doing and, by its age, that the process lives.
 
 A container's health check and `erosion status` read it, so that neither needs a port.
 """
@@ -63,7 +63,7 @@ class StatusFile:
                 write_atomically(self._path, json.dumps(values, indent=2) + "\n")
             else:
                 os.utime(self._path)
-        except OSError as problem:  # a full disk must not end what this only tells of
+        except OSError as problem:  # a full disk must not end the process that this only reports on
             logger.warning("%s cannot be written: %s", self._path, problem)
             with self._lock:
                 self._changed = True
@@ -71,7 +71,7 @@ class StatusFile:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a life sign says."""
+    """The contents of a status file."""
 
     values: dict[str, Any]
     seconds_ago: float  # since the process last showed that it lives
@@ -83,7 +83,7 @@ class Seen:
 
 
 def read_status_file(path: Path) -> Seen | None:
-    """The life sign at `path`; None where there is none that can be read."""
+    """The status file at `path`; None if there is none that can be read."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         return Seen(values, max(0.0, time.time() - path.stat().st_mtime))

@@ -1,4 +1,4 @@
-"""`erosion status`: what the sign of life of a coordinator or a site says, in words."""
+"""`erosion status`: the status file of a coordinator or a site, in words."""
 
 import tomllib
 from collections.abc import Mapping
@@ -47,9 +47,7 @@ def in_words(path: Path, seen: Seen) -> str:
     lines = _site(values) if "site" in values else _coordinator(values)
     if not seen.is_alive and not values.get("ended"):
         minutes = seen.seconds_ago / 60
-        lines.append(
-            ("state", f"not running any more; its last sign of life is {minutes:.0f} min old")
-        )
+        lines.append(("state", f"not running any more; its status file is {minutes:.0f} min old"))
     width = max(len(label) for label, _ in lines)
     return "\n".join(f"{label:<{width}}  {text}" for label, text in [*lines, ("file", str(path))])
 

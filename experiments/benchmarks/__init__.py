@@ -1,1 +1,1 @@
-"""Measurements of what a round costs, ours beside other systems on the same machine."""
+"""Benchmarks of a round's cost, beside other systems on the same machine."""

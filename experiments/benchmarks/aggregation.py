@@ -1,4 +1,4 @@
-"""What one aggregation costs: ours, with distances, beside Flower's own average of the same arrays.
+"""Benchmark of one aggregation: ours, with distances, and Flower's own average of the arrays.
 
     python -m experiments.benchmarks.aggregation --json aggregation.json
 

@@ -1,4 +1,4 @@
-"""What one benchmark run of one system yields."""
+"""The measurements of one benchmark run of one system."""
 
 import math
 import statistics

@@ -74,7 +74,7 @@ def provenance() -> dict[str, Any]:
 
 
 def command_line() -> str:
-    """How this program was started, without the paths of this machine."""
+    """The command that started this program, without the paths of this machine."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     program = ["python", "-m", spec.name] if spec is not None else [Path(sys.argv[0]).name]
     return shlex.join([*program, *sys.argv[1:]])

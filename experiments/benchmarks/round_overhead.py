@@ -1,4 +1,4 @@
-"""What one round costs: ours beside stock Flower, its older streaming API, and a bare gRPC copy.
+"""Benchmark of one round: ours, stock Flower, its older streaming API, and a bare gRPC copy.
 
     python -m experiments.benchmarks.round_overhead --json round_overhead.json
 

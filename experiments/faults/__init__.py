@@ -1,1 +1,1 @@
-"""What goes wrong in the field, done to real processes, and what it costs."""
+"""Faults as they happen in the field, done to real processes, and their cost."""

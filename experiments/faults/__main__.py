@@ -1,4 +1,4 @@
-"""`python -m experiments.faults`: every fault done to real processes, and the table of the cost."""
+"""`python -m experiments.faults`: does every fault to real processes and tables its cost."""
 
 import argparse
 import json

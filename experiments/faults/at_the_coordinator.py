@@ -18,7 +18,7 @@ def killed(stage: Stage) -> Row:
     seen = Observation(stage, "coordinator killed; `erosion server --resume`")
     programs[COORDINATOR].kill()
     before = stage.journal()
-    seen.mended()
+    seen.repaired()
     stage.coordinator(resume=True)
     seen.wait_until_back()
     _hold_against(before, stage.journal())
@@ -37,7 +37,7 @@ def disk_full(stage: Stage) -> Row:
             raise AssertionError(f"exit code {code}: {said[-2000:]}")
         before = stage.journal()
         disk.grow(64 * 1024)
-        seen.mended()
+        seen.repaired()
         stage.coordinator(resume=True)
         seen.wait_until_back()
         _hold_against(before, stage.journal())
@@ -57,7 +57,7 @@ def absent_at_the_start(stage: Stage) -> Row:
     for hospital in ("alice", "carol"):
         stage.site(hospital)
     stage.programs[COORDINATOR].wait_for("alice joined")
-    seen.mended()
+    seen.repaired()
     seen.wait_until_back()
     return seen.row()
 

@@ -82,7 +82,7 @@ class Network:
             _run(*self.inside(site), "iptables", "-A", chain, "-j", "DROP")
 
     def restore(self, site: str) -> None:
-        """The line is well again."""
+        """Restore the connection."""
         _run(*self.inside(site), "iptables", "-F")
 
     def slow_down(self, site: str, kilobits: int) -> None:

@@ -48,7 +48,7 @@ class Observation:
     def __post_init__(self) -> None:
         self._marks = {name: program.mark for name, program in self.stage.programs.items()}
 
-    def mended(self) -> None:
+    def repaired(self) -> None:
         """The cause is gone: from here on the time to recover counts."""
         self.mended_at = time.monotonic()
 

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from erosion.experiments.faults import at_a_site, at_the_coordinator, at_the_door, on_the_line
+from erosion.experiments.faults import at_a_site, at_the_coordinator, in_the_network, with_keys
 from erosion.experiments.faults.network import Network
 from erosion.experiments.faults.row import Row
 from erosion.experiments.faults.stage import DEADLINE_SECONDS, HOSPITALS, Stage, small_study
@@ -54,14 +54,14 @@ SCENES: Mapping[str, Scene] = {
     "coordinator-killed": Scene(at_the_coordinator.killed),
     "disk-full": Scene(at_the_coordinator.disk_full),
     "coordinator-absent": Scene(at_the_coordinator.absent_at_the_start),
-    "line-cut": Scene(partial(on_the_line.cut_for, seconds=60), needs_network=True),
-    "line-cut-briefly": Scene(partial(on_the_line.cut_for, seconds=8), needs_network=True),
+    "line-cut": Scene(partial(in_the_network.cut_for, seconds=60), needs_network=True),
+    "line-cut-briefly": Scene(partial(in_the_network.cut_for, seconds=8), needs_network=True),
     "user-line-cut": Scene(
-        partial(on_the_line.cut_for, seconds=8, site="alice"), needs_network=True
+        partial(in_the_network.cut_for, seconds=8, site="alice"), needs_network=True
     ),
-    "duplicate-key": Scene(at_the_door.duplicate_key),
-    "expired-key": Scene(at_the_door.expired_key),
-    "revoked": Scene(at_the_door.revoked),
+    "duplicate-key": Scene(with_keys.duplicate_key),
+    "expired-key": Scene(with_keys.expired_key),
+    "revoked": Scene(with_keys.revoked),
 }
 
 

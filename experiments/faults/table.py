@@ -9,12 +9,12 @@ COMMAND = (
     "python -m experiments.faults --json experiments/results/faults.json --markdown docs/faults.md"
 )
 HEAD = f"""\
-# What goes wrong, and what it costs
+# Faults and their cost
 
 Every row was made by doing it to real processes: a coordinator and three hospitals (`alice` is the
-user), with TLS and enrolment, each a process of its own; for faults of the line, each on a machine
+user), with TLS and enrolment, each a process of its own; for network faults, each on a machine
 of its own (a Linux network namespace). A round may take 5 s here; where a site's update is
-large and its line is slow, 60 s. A program that was killed is started again after 2 s, as systemd
+large and its network slow, 60 s. A program that was killed is started again after 2 s, as systemd
 does. All figures and all quotations are the programs' own:
 
 ```sh
@@ -23,13 +23,13 @@ does. All figures and all quotations are the programs' own:
 
 *Rounds lost* were begun and did not change the model; no finished round is ever lost. *Goes on*:
 from the fault to the next round that was done. *Recovers*: from the end of the cause (the program
-is started again, the line is restored) to the site's next accepted update, or, where the
+is started again, the network is restored) to the site's next accepted update, or, where the
 coordinator had the fault, to its next round. Starting a program takes most of it, and after a long
 outage the wait of up to 30 s between two tries, which is random so that not all come back at once.
 
 Beside these, `tests/e2e` kills the coordinator at every phase of a round (`test_resume.py`), sends
 it 200 malformed replies (`test_fuzz.py`), sets clocks off by an hour, and lets certificates expire
-(`test_door.py`).
+(`test_admission.py`).
 
 | fault | rounds lost | rounds done without the site | goes on after | recovers within |
 |---|--:|--:|--:|--:|

@@ -1,4 +1,4 @@
-"""Where `erosion testbed` takes its hospitals from: one line for each source a study can name."""
+"""The registry of testbed sources: one line for each that a study can name."""
 
 from collections.abc import Mapping
 from pathlib import Path

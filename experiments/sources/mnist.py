@@ -1,4 +1,4 @@
-"""MNIST shared out by label distribution (Gengler, Beaussart, Yuan 2020, table I)."""
+"""MNIST divided by label distribution (Gengler, Beaussart, Yuan 2020, table I)."""
 
 import gzip
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Which agent has which MNIST images (Gengler, Beaussart, Yuan 2020, table I and their notebook).
+"""The partition of MNIST over agents (Gengler, Beaussart, Yuan 2020, table I and notebook).
 
 A pattern gives agent 0's share of each digit. Agent i has the pattern shifted left by i: its share
 of digit c is pattern[(c + i) mod 10]. So the more alike two agents' digits, the nearer their

@@ -1,4 +1,4 @@
-"""What a source of testbed hospitals is: options from the study file, and the files it writes."""
+"""The interface of a testbed source: options from the study file, and the files it writes."""
 
 import csv
 from collections.abc import Collection, Iterable, Mapping, Sequence

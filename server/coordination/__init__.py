@@ -1,1 +1,1 @@
-"""Drives a study: who takes part, one round after another, from the first to the result."""
+"""Drives a study: its membership, and one round after another from the first to the result."""

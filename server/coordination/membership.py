@@ -1,4 +1,4 @@
-"""Which connected node is which hospital."""
+"""Maps connected nodes to the study's hospitals."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

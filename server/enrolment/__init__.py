@@ -1,1 +1,1 @@
-"""The federation's certificate authority, its enrolled keys, and whom the coordinator lets in."""
+"""The federation's certificate authority, its enrolled keys, and admission to the coordinator."""

@@ -1,4 +1,4 @@
-"""Which keys are let in, by the roster file, which is read again whenever it changes."""
+"""Admits keys by the key registry's file, which is read again whenever it changes."""
 
 import logging
 import threading

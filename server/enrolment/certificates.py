@@ -23,7 +23,7 @@ from erosion.common.support.keys import (
 AUTHORITY_DAYS = 3650  # every site has to be visited to replace it
 COORDINATOR_DAYS = 90
 
-# A site whose clock is behind must fail at the door, which says so, and not in the handshake.
+# A site whose clock is behind must be refused with that reason, not fail in the handshake.
 BACKDATED = timedelta(days=1)
 
 _NO_USAGE = dict.fromkeys(
@@ -44,7 +44,7 @@ _NO_USAGE = dict.fromkeys(
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """Whoever has the key can make a certificate that the sites take for the coordinator's."""
+    """Anyone with the key can make a certificate that the sites take for the coordinator's."""
 
     key: PrivateKey = field(repr=False)
     certificate: x509.Certificate

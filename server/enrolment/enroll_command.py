@@ -1,4 +1,4 @@
-"""`erosion enroll`: its sub-commands, and what they say."""
+"""`erosion enroll`: its sub-commands and their output."""
 
 import argparse
 import sys

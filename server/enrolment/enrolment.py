@@ -1,4 +1,4 @@
-"""Making a federation, and enrolling, renewing and revoking its sites."""
+"""Creates a federation, and enrols, renews and revokes its sites."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

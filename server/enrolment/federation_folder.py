@@ -1,4 +1,4 @@
-"""The folder in which a federation keeps its authority, its certificate, and who is enrolled."""
+"""A federation's folder: its authority, its certificate and its enrolled keys."""
 
 import fcntl
 import re

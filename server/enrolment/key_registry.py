@@ -1,4 +1,4 @@
-"""`roster.toml`: which public key is which hospital's, and until when."""
+"""`roster.toml`: every enrolled public key, its hospital and its expiry."""
 
 from pathlib import Path
 from typing import Literal, Self
@@ -95,5 +95,5 @@ def read_key_registry(path: Path) -> KeyRegistry:
 
 
 def write_key_registry(path: Path, roster: KeyRegistry) -> None:
-    """Replace the file; whoever reads it meanwhile sees the old roster or the new one."""
+    """Replace the file; a reader sees either the old registry or the new one."""
     write_private(path, tomli_w.dumps(roster.model_dump(exclude_none=True), multiline_strings=True))

@@ -1,4 +1,4 @@
-"""What the coordinator says at the door, in gRPC's terms: its clock, its refusals, and why."""
+"""The coordinator's clock and its reasons for a refusal, in gRPC's terms."""
 
 from datetime import datetime
 from typing import Any, NoReturn

@@ -1,4 +1,4 @@
-"""Who comes to the coordinator's door: lets sites in by their key, and tells of those kept out."""
+"""Admits sites by their keys, and reports those that are rejected."""
 
 import logging
 import queue

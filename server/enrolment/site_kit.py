@@ -1,4 +1,4 @@
-"""The archive that one hospital gets: its key, whom to trust, its site file, and a guide."""
+"""The archive for one hospital: its key, the trusted authority, its site file and a guide."""
 
 import io
 import tarfile

@@ -1,4 +1,4 @@
-"""Who is let in: Flower's check of every call's signature, then ours of the key behind it."""
+"""Checks every call: Flower checks its signature, then we check the key behind it."""
 
 import contextlib
 from collections.abc import Callable

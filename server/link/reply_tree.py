@@ -1,4 +1,4 @@
-"""Whether a reply, the list of objects that comes with it, and the objects can be taken in.
+"""Validates a reply, the list of objects that comes with it, and the objects.
 
 Flower's store counts references to objects, so a list that names an object within itself, or that
 breaks off at a name that is none, would leave entries behind that nothing ever deletes.

@@ -1,4 +1,4 @@
-"""Where the gRPC threads and the strategy's thread leave each other notes."""
+"""Shared notes of the gRPC threads and the strategy's thread."""
 
 import contextlib
 import threading

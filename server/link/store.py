@@ -1,4 +1,4 @@
-"""Flower's object store, with the large objects in files where memory is short."""
+"""Flower's object store, with large objects in files where memory is short."""
 
 from pathlib import Path
 

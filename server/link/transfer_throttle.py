@@ -1,4 +1,4 @@
-"""One large transfer after the other, where memory is short."""
+"""Lets large transfers run one at a time where memory is short."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""What in a round's record is worth telling a person."""
+"""The events in a round's record that a person should hear of."""
 
 import re
 from collections.abc import Iterable, Iterator

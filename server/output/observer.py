@@ -1,4 +1,4 @@
-"""What the coordinator tells whoever watches: a terminal, a test, or nobody."""
+"""The interface of everything that follows a run: a terminal, a test, or nothing."""
 
 from collections.abc import Sequence
 from typing import Protocol

@@ -1,1 +1,1 @@
-"""What a run leaves behind: its folder, journal, decisions, ledger, status and result."""
+"""The files of a run: its folder, journal, decisions, ledger, status and result."""

@@ -1,4 +1,4 @@
-"""`contributions.csv`: what every hospital gave to every arm (Grimberg et al. 2020, incentives)."""
+"""`contributions.csv`: hospitals' contributions to each arm (Grimberg et al. 2020, incentives)."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""What a study with every hospital as its user ends with: their results side by side."""
+"""The outcome of a study with every hospital as its user: their results side by side."""
 
 from collections.abc import Mapping
 from statistics import fmean

@@ -1,4 +1,4 @@
-"""Which program made a result."""
+"""The provenance of a result: program version, commit, command."""
 
 import os
 import shlex

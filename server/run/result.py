@@ -1,4 +1,4 @@
-"""What a study ends with: `result.json`, and whether collaborating helped."""
+"""The outcome of a study: `result.json`, with the verdict on collaborating."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a run decided at its beginning, so that a resumed run goes on by the same decisions."""
+"""A run's initial decisions, kept so that a resumed run goes on by them."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Where a run keeps its files, and what they are called."""
+"""The layout of a run's folder: every file's place and name."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""`status.json`: what the coordinator is doing, for `erosion status` and a container's health."""
+"""`status.json`: the coordinator's progress, for `erosion status` and a container's health."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tables, and what is found wrong with them."""
+"""Tables, and the problems found in them."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a hospital keeps between rounds, and that nothing can confuse it."""
+"""State kept between rounds, and that nothing can confuse it."""
 
 import stat
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Encoding, pooled scaling, and what becomes of missing values."""
+"""Encoding, pooled scaling, and the treatment of missing values."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Why a hospital refuses small batches: an update of one patient is that patient's record.
+"""Small batches are refused for a reason: an update of one patient is that patient's record.
 
 For logistic regression the gradient of one patient x is (p - y) x for the weights and (p - y) for
 the bias (Zhu et al. 2019, "Deep leakage from gradients", section 2), so their quotient is x.

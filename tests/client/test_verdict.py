@@ -1,4 +1,4 @@
-"""The paired sign-flip test, and what is concluded from it."""
+"""The paired sign-flip test and the conclusions from it."""
 
 from itertools import product
 

@@ -1,4 +1,4 @@
-"""What algorithms under test are built with."""
+"""Contexts for building algorithms under test."""
 
 from erosion.common.algorithms.base import BuildContext
 

@@ -1,4 +1,4 @@
-"""What every algorithm of the registry promises, with its default parameters.
+"""The contract of every algorithm of the registry, with its default parameters.
 
 A new algorithm needs no line here: it is picked up from the registry.
 """

@@ -1,4 +1,4 @@
-"""What a cohort answers, in hand-sized vectors."""
+"""A cohort's answers, in hand-sized vectors."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Where the named parameters of a model lie."""
+"""The places of a model's named parameters."""
 
 import torch
 

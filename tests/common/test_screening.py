@@ -1,4 +1,4 @@
-"""Which answers can be used."""
+"""Answers that can be used, and those that cannot."""
 
 import math
 

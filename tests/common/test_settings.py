@@ -177,7 +177,7 @@ def test_malformed_toml_is_told_with_its_line(tmp_path: Path) -> None:
     file.write_text('name = "a"\nrounds = = 3\n')
     assert reading(file) == (
         f"The site file {file} is not valid TOML: Invalid value (at line 2, column 10)."
-        " Mend that place."
+        " Correct it there."
     )
 
 

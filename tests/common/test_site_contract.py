@@ -1,4 +1,4 @@
-"""What the hospital's part of every method of the registry promises.
+"""The contract of the hospital's part of every method of the registry.
 
 Like the algorithms' contract: a new method is picked up from the registry.
 """
@@ -13,7 +13,8 @@ from erosion.common.algorithms.personal_layers import local_round, personal_para
 from erosion.common.learning.local_work import LocalOutcome, LocalWork, Tensors
 from tests.common.contexts import CONTEXT
 from tests.common.local_works import DIM, layout, work
-from tests.common.test_algorithm_contract import same
+from tests.common.test_algorithm_contract import DIM as STATE_DIM
+from tests.common.test_algorithm_contract import PEERS, after_rounds, same
 
 every_algorithm = pytest.mark.parametrize("name", sorted(REGISTRY))
 
@@ -98,9 +99,13 @@ def test_own_parameters_stay_whatever_the_method(name: str) -> None:
     assert not torch.equal(personal.reshape(-1, DIM)[0, 2:], task().received[2:])
 
 
-@every_algorithm
-def test_what_is_enclosed_has_the_models_length(name: str) -> None:
-    algorithm = REGISTRY[name](algorithm=name).build(CONTEXT)
-    state = algorithm.init(DIM)
-    for enclosed in (algorithm.broadcast(state), algorithm.broadcast_to_user(state)):
-        assert all(tensor.shape[-1] == DIM for tensor in enclosed.values())
+def test_every_broadcast_tensor_has_the_models_length() -> None:
+    senders = set()
+    for name, arm in REGISTRY.items():
+        algorithm = arm(algorithm=name).build(CONTEXT)
+        state = after_rounds(algorithm, 1, *PEERS)
+        for tensors in (algorithm.broadcast(state), algorithm.broadcast_to_user(state)):
+            for tensor in tensors.values():
+                assert tensor.shape[-1] == STATE_DIM
+                senders.add(name)
+    assert {"scaffold", "fedfomo", "ensemble"} <= senders

@@ -1,4 +1,4 @@
-"""The study file: what it accepts, and what it says to a file that it refuses."""
+"""The study file: the files it accepts, and its messages about those it refuses."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What runs in the site processes of the end-to-end tests: honest sites and misbehaving ones."""
+"""The site processes of the end-to-end tests: honest sites and misbehaving ones."""
 
 import os
 import signal

@@ -168,7 +168,7 @@ def test_a_name_that_the_dns_does_not_know(field: Field) -> None:
     code, said = field.check()
     assert code == 1
     assert said["DNS"].startswith("failed")
-    assert said["key"] == "skipped: not before DNS is mended"
+    assert said["key"] == "skipped: not until DNS is fixed"
 
 
 def test_a_port_at_which_nobody_listens(field: Field) -> None:
@@ -176,7 +176,7 @@ def test_a_port_at_which_nobody_listens(field: Field) -> None:
     code, said = field.check()
     assert code == 1
     assert "ask whether the coordinator runs" in said["port"]
-    assert said["key"] == "skipped: not before port is mended"
+    assert said["key"] == "skipped: not until port is fixed"
 
 
 def test_another_authority(field: Field, tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from erosion.client.training.hospital import Hospital
-from erosion.experiments import robustness_cells
+from erosion.experiments import robustness_cells, robustness_summary
 from erosion.experiments.attacks import (
+    ABSENT,
     ATTACKS,
     CLAIMED_NOISE,
     NO_ATTACK,
@@ -27,7 +28,7 @@ from erosion.experiments.robustness_cells import (
     read_cells,
     run_cell,
 )
-from erosion.experiments.robustness_summary import Summary, rows
+from erosion.experiments.robustness_summary import Summary, rows, summarise
 from erosion.experiments.robustness_table import page
 from erosion.experiments.simulator import Simulation, simulate
 from tests.client.small_study import make_site, make_study, twenty_patients
@@ -177,6 +178,28 @@ def test_the_default_study_loses_an_honest_hospital_by_the_label_flip() -> None:
 def cell(method: str, attack: str, seed: int, log_loss: float) -> Cell:
     zero_rounds = {"b": 4 + seed, "c": None} if method == "weight_erosion" else {}
     return Cell("s", method, attack, seed, "", log_loss, 0.9, 1.0, zero_rounds, "abc")
+
+
+def test_a_method_without_cells_is_left_out_and_the_others_keep_their_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    study = one_arm_study("breast-cancer", "local", 0)
+    names = ("local", "fedavg", "just_added")
+    wanted = [
+        Key("breast-cancer", method, attack, 0, "")
+        for method in names
+        for attack in (NO_ATTACK, ABSENT)
+    ]
+    monkeypatch.setattr(robustness_summary, "keys", lambda *_: ((key, study) for key in wanted))
+    cells = [
+        Cell("breast-cancer", key.method, key.attack, 0, "", 0.3, 0.9, None, {}, "abc")
+        for key in wanted
+        if key.method != "just_added"
+    ]
+    summary = summarise("breast-cancer", cells)
+    assert summary is not None
+    assert {row.method for row in summary.rows} == {"local", "fedavg"}
+    assert summarise("breast-cancer", cells[1:]) is None  # a method that lacks one attack
 
 
 def small_summary() -> Summary:

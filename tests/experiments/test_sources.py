@@ -1,4 +1,4 @@
-"""The testbed's hospitals: who gets which patients, and what a wrong study is told."""
+"""The testbed's hospitals and their patients, and the messages about a wrong study."""
 
 import csv
 import gzip

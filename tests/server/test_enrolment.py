@@ -1,4 +1,4 @@
-"""Making a federation, and enrolling, renewing and revoking its sites."""
+"""Creating a federation, and enrolling, renewing and revoking its sites."""
 
 import stat
 import tarfile

@@ -1,4 +1,4 @@
-"""Every hospital's result side by side: what is claimed, and how it is shown."""
+"""Every hospital's result side by side: its claims, and how they are shown."""
 
 import io
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a person sees on the terminal, and in a log file."""
+"""Progress on the terminal, and in a log file."""
 
 import io
 import re

@@ -1,4 +1,4 @@
-"""What the coordinator takes in of a reply."""
+"""The coordinator's checks of a reply."""
 
 import hashlib
 

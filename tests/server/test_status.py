@@ -1,4 +1,4 @@
-"""What `erosion status` shows of a coordinator, the ledger, and progress as JSON."""
+"""`erosion status` of a coordinator, the ledger, and progress as JSON."""
 
 import io
 import json

@@ -1,1 +1,1 @@
-"""What the report of a finished run is made of."""
+"""The report of a finished run."""

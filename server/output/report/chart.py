@@ -1,4 +1,4 @@
-"""A line chart as SVG that takes its colours from the page, so that it suits light, dark and paper.
+"""A line chart as SVG with the page's colours, to suit light, dark and paper.
 
 Drawn with matplotlib's object interface: nothing global is left behind.
 """

@@ -1,4 +1,4 @@
-"""The report's figures: which numbers of a run each chart shows."""
+"""The report's figures, each with the numbers of a run that it shows."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal

@@ -1,4 +1,4 @@
-"""How the report looks: on a light screen, on a dark one, and on paper.
+"""The report's style sheet: a light screen, a dark one, and paper.
 
 The series colours are those of Okabe and Ito (2008), told apart with any kind of colour vision;
 orange, sky blue and purple are darkened on white and blue and green lightened on black, so that a

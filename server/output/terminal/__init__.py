@@ -1,1 +1,1 @@
-"""What a person at the terminal sees of a run."""
+"""A run as a person at the terminal sees it."""

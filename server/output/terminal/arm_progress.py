@@ -1,4 +1,4 @@
-"""How far one arm is: what the lines on the terminal are made of."""
+"""The progress of one arm: the contents of the terminal's lines."""
 
 from bisect import insort
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What the terminal shows when every hospital has had its turn as the user."""
+"""The terminal's table after every hospital has had its turn as the user."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What the terminal shows when a study has ended: the figures, the weights, the verdict."""
+"""The terminal's summary of a finished study: the figures, the weights, the verdict."""
 
 from pathlib import Path
 

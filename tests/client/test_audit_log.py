@@ -36,11 +36,11 @@ def reply(to: Message, round_number: int = 1) -> Message:
 
 def sent(folder: Path, lines: int) -> Path:
     """A log with so many lines."""
-    with AuditLog(folder) as outbox:
+    with AuditLog(folder) as audit_log:
         for number in range(1, lines + 1):
             asked = request(number)
-            outbox.record(asked, reply(asked, number))
-        return outbox.path
+            audit_log.record(asked, reply(asked, number))
+        return audit_log.path
 
 
 def test_a_line_says_what_was_sent_when_and_for_which_round(tmp_path: Path) -> None:
@@ -62,10 +62,10 @@ def test_a_line_says_what_was_sent_when_and_for_which_round(tmp_path: Path) -> N
 
 
 def test_words_that_are_sent_in_place_of_an_answer_are_in_the_log(tmp_path: Path) -> None:
-    with AuditLog(tmp_path) as outbox:
+    with AuditLog(tmp_path) as audit_log:
         asked = request()
-        outbox.record(asked, Message(Error(2, "b: DataError at the site"), reply_to=asked))
-        line = json.loads(outbox.path.read_text())
+        audit_log.record(asked, Message(Error(2, "b: DataError at the site"), reply_to=asked))
+        line = json.loads(audit_log.path.read_text())
     assert line["error"] == "b: DataError at the site"
     assert line["norm"] is None
 
@@ -78,9 +78,9 @@ def test_an_update_that_is_not_finite_and_a_request_that_makes_no_sense_are_logg
     spoiled = TrainResult(
         wire.decode_train_result(answer.content).header, torch.full((6,), torch.nan)
     )
-    with AuditLog(tmp_path) as outbox:
-        outbox.record(asked, Message(wire.encode_train_result(spoiled), reply_to=asked))
-        path = outbox.path
+    with AuditLog(tmp_path) as audit_log:
+        audit_log.record(asked, Message(wire.encode_train_result(spoiled), reply_to=asked))
+        path = audit_log.path
     assert json.loads(path.read_text())["norm"] is None
     assert verify(path).num_lines == 1
 
@@ -93,10 +93,10 @@ def test_the_log_is_for_the_sites_account_alone(tmp_path: Path) -> None:
 
 def test_a_log_goes_on_where_it_stopped(tmp_path: Path) -> None:
     sent(tmp_path, 2)
-    with AuditLog(tmp_path) as outbox:
+    with AuditLog(tmp_path) as audit_log:
         asked = request(3)
-        outbox.record(asked, reply(asked, 3))
-        head = outbox.head
+        audit_log.record(asked, reply(asked, 3))
+        head = audit_log.head
     found = verify(tmp_path / "sent.jsonl")
     assert (found.num_lines, found.head, found.cut_off) == (3, head, False)
 
@@ -122,13 +122,13 @@ def test_where_the_log_cannot_be_written_nothing_may_be_sent(
         raise OSError(28, "No space left on device")
 
     asked = request()
-    with AuditLog(tmp_path) as outbox:
-        outbox.record(asked, reply(asked))
+    with AuditLog(tmp_path) as audit_log:
+        audit_log.record(asked, reply(asked))
         with monkeypatch.context() as patch:
             patch.setattr(os, "fdatasync", full)
             with pytest.raises(NotLogged, match=r"No space left on device.*nothing was sent"):
-                outbox.record(asked, reply(asked))
-        outbox.record(asked, reply(asked))  # somebody made room
+                audit_log.record(asked, reply(asked))
+        audit_log.record(asked, reply(asked))  # somebody made room
     assert verify(tmp_path / "sent.jsonl").num_lines == 2
 
 

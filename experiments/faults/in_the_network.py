@@ -16,7 +16,7 @@ def cut_for(stage: Stage, seconds: float, site: str = SITE) -> Row:
     seen = Observation(stage, f"{whose} cut for {seconds:g} s and restored", site)
     network.cut(site)
     time.sleep(seconds)
-    seen.mended()
+    seen.repaired()
     network.restore(site)
     seen.wait_until_back()
     return seen.row()

@@ -1,4 +1,4 @@
-"""Who is let in over real gRPC, and what both sides say of those who are not."""
+"""Admission over real gRPC, and both sides' messages about sites that are refused."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -23,7 +23,7 @@ def expired_key(stage: Stage) -> Row:
     bob.wait_for("expired")
     bob.wait_until(lambda: bob.exit_code is not None, "end")
     renew_site(stage.federation, SITE)
-    seen.mended()
+    seen.repaired()
     stage.site(SITE)
     seen.wait_until_back()
     return seen.row()
