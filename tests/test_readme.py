@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from erosion.client.site_file import load_site
-from erosion.command_line import _parser
+from erosion.command_line import parser
 from erosion.common.algorithms import catalogue
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -29,7 +29,7 @@ def test_every_file_that_is_linked_exists() -> None:
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith(".venv/bin/erosion")])
 def test_every_erosion_command_is_understood(command: str) -> None:
-    options = _parser().parse_args(shlex.split(command)[1:])
+    options = parser().parse_args(shlex.split(command)[1:])
     assert callable(options.handler)
 
 

@@ -10,11 +10,11 @@ import pytest
 import tomli_w
 from flwr.client.grpc_rere_client import node_auth_client_interceptor
 
-from erosion import command_line
 from erosion.client.connection import fleet
 from erosion.client.connection.credentials import credentials_for
 from erosion.client.site_file import load_site
 from erosion.command_line import main
+from erosion.commands import check
 from erosion.common.errors import SiteError
 from erosion.common.settings.base import read_toml
 from erosion.common.support import expiry
@@ -70,7 +70,7 @@ def field(
 ) -> Iterator[Field]:
     monkeypatch.setenv("COLUMNS", "400")
     # The coordinator is in this process too: its log must not go to another test's stream.
-    monkeypatch.setattr(command_line, "configure_logging", lambda *_: None)
+    monkeypatch.setattr(check, "configure_logging", lambda *_: None)
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     keys = make_federation(tmp_path / "federation", "a")
     study = make_study()

@@ -1,0 +1,29 @@
+"""The sub-commands of `erosion`: one file for each, and one line here."""
+
+from erosion.commands import (
+    algorithms,
+    check,
+    client,
+    data,
+    enroll,
+    log,
+    predict,
+    schema,
+    server,
+    status,
+    testbed,
+)
+
+COMMANDS = (  # in the order of `erosion --help`
+    testbed.COMMAND,
+    data.COMMAND,
+    enroll.COMMAND,
+    server.COMMAND,
+    check.COMMAND,
+    client.COMMAND,
+    status.COMMAND,
+    log.COMMAND,
+    predict.COMMAND,
+    algorithms.COMMAND,
+    schema.COMMAND,
+)

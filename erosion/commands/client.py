@@ -1,0 +1,58 @@
+"""`erosion client`."""
+
+import argparse
+from pathlib import Path
+
+from erosion.commands.command import Command
+from erosion.commands.options import add_log_format, add_supervised
+from erosion.common.support.allocator import keep_freed_memory
+from erosion.common.support.logs import configure_logging
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("site", type=Path, help="the site file; see `erosion schema site`")
+    parser.add_argument(
+        "--give-up-seconds",
+        type=float,
+        metavar="S",
+        help="end when the coordinator is out of reach for so long (default: keep trying)",
+    )
+    add_log_format(parser)
+    parser.add_argument(
+        "--until-study-ends",
+        action="store_true",
+        help="end when a study that this site took part in has ended (default: wait for the next)",
+    )
+    add_supervised(parser)
+
+
+def _run(options: argparse.Namespace) -> int:
+    keep_freed_memory()
+    configure_logging(max(options.verbose, 1), options.log_format)
+    from erosion.client.connection.serve import serve
+    from erosion.client.site_file import load_site
+    from erosion.common.support.parent_process import end_with_stdin
+
+    if options.until_stdin_closes:
+        end_with_stdin()
+    serve(
+        load_site(options.site),
+        give_up_seconds=options.give_up_seconds,
+        until_study_ends=options.until_study_ends,
+    )
+    return 0
+
+
+COMMAND = Command(
+    name="client",
+    summary="take part in studies, at a hospital",
+    details="Stays connected and trains when it is asked. Only what `erosion client` itself does"
+    " is ever run here; code is never received.",
+    examples="""\
+  erosion check SITE.toml               first: could this site take part?
+  erosion client SITE.toml              then stay connected
+  erosion status SITE.toml              meanwhile, in another terminal: what it is doing
+""",
+    add_arguments=_add_arguments,
+    run=_run,
+)

@@ -1,0 +1,44 @@
+"""Options that several commands share."""
+
+import argparse
+import os
+from pathlib import Path
+
+from erosion.common.support.logs import LOG_FORMATS
+
+
+def add_log_format(parser: argparse.ArgumentParser) -> None:
+    """`--log-format`."""
+    parser.add_argument(
+        "--log-format",
+        choices=LOG_FORMATS,
+        default="text",
+        help="json: one object a line, for programs that collect logs (default: text)",
+    )
+
+
+def add_runs(parser: argparse.ArgumentParser) -> None:
+    """`--runs`: the folder that holds a folder for every run."""
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs"), help="where runs are kept (default: runs/)"
+    )
+
+
+def add_data_dir(parser: argparse.ArgumentParser) -> None:
+    """`--data-dir`: the folder with the public data sets."""
+    configured = os.environ.get("EROSION_DATA")
+    parser.add_argument(
+        "--data-dir",
+        type=Path,
+        default=Path(configured) if configured else Path("data"),
+        help="where downloaded data sets are (default: $EROSION_DATA, else data/)",
+    )
+
+
+def add_supervised(parser: argparse.ArgumentParser) -> None:
+    """`--until-stdin-closes`: the program ends with the one that started it."""
+    parser.add_argument(
+        "--until-stdin-closes",
+        action="store_true",
+        help="for supervisors: end when standard input closes, that is, when the supervisor does",
+    )

@@ -1,0 +1,100 @@
+"""`erosion server`."""
+
+import argparse
+from pathlib import Path
+
+from erosion.commands.command import Command
+from erosion.commands.options import add_log_format, add_runs, add_supervised
+from erosion.common.errors import StudyError
+from erosion.common.support.allocator import keep_freed_memory
+from erosion.common.support.logs import configure_logging
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "study", type=Path, nargs="?", help="the study file; see `erosion schema study`"
+    )
+    parser.add_argument(
+        "--resume",
+        type=Path,
+        metavar="RUN",
+        help="go on with a run that was cut off, from its last finished round",
+    )
+    parser.add_argument(
+        "--federation",
+        type=Path,
+        default=Path("federation"),
+        metavar="FOLDER",
+        help="what `erosion enroll init` made (default: %(default)s/)",
+    )
+    parser.add_argument(
+        "--insecure",
+        action="store_true",
+        help="no TLS and no enrolment, on this machine only, for trying things",
+    )
+    parser.add_argument(
+        "--address",
+        metavar="HOST:PORT",
+        help="where to listen (default: every address, at the port that the site kits name; with"
+        " --insecure 127.0.0.1:9092; port 0 picks a free one)",
+    )
+    add_runs(parser)
+    parser.add_argument(
+        "--updates",
+        choices=["auto", "memory", "disk"],
+        default="auto",
+        help="where a round's updates are kept (default: auto, on the disk if they would take more"
+        " than a quarter of the memory)",
+    )
+    parser.add_argument("--run-folder", type=Path, help="an empty folder for this very run")
+    add_log_format(parser)
+    add_supervised(parser)
+
+
+def _run(options: argparse.Namespace) -> int:
+    keep_freed_memory()
+    configure_logging(options.verbose, options.log_format)
+    from erosion.common.study.study import load_study
+    from erosion.common.support.parent_process import end_with_stdin
+    from erosion.server.coordination.run_study import run_study
+    from erosion.server.enrolment.federation_folder import FederationFolder
+    from erosion.server.link.open_link import federation_or_none
+    from erosion.server.output.progress import progress
+    from erosion.server.run.run_folder import new_run_folder, open_run_folder, resumed_run_folder
+
+    if options.until_stdin_closes:
+        end_with_stdin()
+    if (options.study is None) == (options.resume is None):
+        raise StudyError("Give a study file to start a run, or --resume RUN to go on with one.")
+    study = load_study(options.study or resumed_run_folder(options.resume).study)
+    federation = federation_or_none(FederationFolder(options.federation), insecure=options.insecure)
+    if options.resume:
+        folder = resumed_run_folder(options.resume)
+    elif options.run_folder:
+        folder = open_run_folder(options.run_folder, study)
+    else:
+        folder = new_run_folder(options.runs, study)
+    with progress(log_format=options.log_format) as watcher:
+        run_study(
+            study,
+            folder,
+            options.address,
+            watcher,
+            federation=federation,
+            updates=options.updates,
+        )
+    return 0
+
+
+COMMAND = Command(
+    name="server",
+    summary="coordinate a study, at the hospital that wants the model",
+    details="Waits for the hospitals, runs every arm of the study, and writes the report.",
+    examples="""\
+  erosion server STUDY.toml             after: erosion enroll init and erosion enroll site NAME
+  erosion server STUDY.toml --insecure  without keys, for sites on this machine
+  erosion server --resume runs/20260101T120000-mine
+""",
+    add_arguments=_add_arguments,
+    run=_run,
+)

@@ -1,0 +1,39 @@
+"""`erosion status`."""
+
+import argparse
+import json
+from pathlib import Path
+
+from erosion.commands.command import CHECK_FAILED, Command
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "where",
+        type=Path,
+        nargs="?",
+        default=Path("runs"),
+        help="a run's folder, a folder of runs, or a site file (default: %(default)s/)",
+    )
+    parser.add_argument("--json", action="store_true", help="the file as it is")
+
+
+def _run(options: argparse.Namespace) -> int:
+    from erosion.common.support.status_words import find_life_sign, in_words, is_well
+
+    path, seen = find_life_sign(options.where)
+    print(json.dumps(seen.values, indent=2) if options.json else in_words(path, seen))
+    return 0 if is_well(seen) else CHECK_FAILED
+
+
+COMMAND = Command(
+    name="status",
+    summary="say what a running coordinator or site is doing",
+    details="Exit code 0 if it lives, for health checks.",
+    examples="""\
+  erosion status                        the newest run in runs/
+  erosion status SITE.toml              a site
+""",
+    add_arguments=_add_arguments,
+    run=_run,
+)
