@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import tomli_w
 from erosion.common.errors import ErosionError, StudyError
 from erosion.common.study.study import load_study
 from erosion.common.support.memory import peak_megabytes
+from erosion.experiments.free_ports import free_address
 from erosion.experiments.sources import HospitalFiles, make_hospitals
 from erosion.server.run import provenance
 from erosion.server.run.run_folder import new_run_folder
@@ -135,7 +135,7 @@ def run_testbed(study_file: Path, *, runs: Path, data_dir: Path, verbosity: int 
     folder = new_run_folder(runs, study)
     data = folder.path / "testbed"
     hospitals = make_hospitals(study, data, data_dir)
-    address = f"127.0.0.1:{_free_port()}"
+    address = free_address()
     place = ["--address", address, "--run-folder", str(folder.path)]
     flags = ["-" + "v" * verbosity] if verbosity else []
     print(
@@ -193,10 +193,3 @@ def _write_site(folder: Path, name: str, hospital: HospitalFiles, address: str) 
 def _print_footprint(parts: list[_Part], seconds: float) -> None:
     memory = ", ".join(f"{part.name} {part.peak_megabytes:.0f}" for part in parts)
     print(f"Peak memory in MB: {memory}. The testbed took {seconds:.1f} s.", flush=True)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

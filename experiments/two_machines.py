@@ -18,7 +18,7 @@ from erosion.experiments.faults.network import (
     COORDINATOR,
     COORDINATOR_ADDRESS,
     Network,
-    is_permitted,
+    why_no_networks,
 )
 from erosion.experiments.faults.patience import wait_until
 from erosion.experiments.faults.stage import small_study, write_patients
@@ -131,8 +131,8 @@ def deploy(folder: Path) -> Path:
 
 def main() -> int:
     """Deploy in a folder that is removed afterwards."""
-    if not is_permitted():
-        print("Network namespaces are not permitted here: run this as root.", file=sys.stderr)
+    if (reason := why_no_networks()) is not None:
+        print(f"This needs network namespaces: {reason}.", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory(prefix="erosion-two-machines-") as folder:
         deploy(Path(folder))

@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from erosion.experiments.benchmarks.ours import PROGRAMS
-from erosion.experiments.benchmarks.processes import LOOPBACK, Processes, free_ports
+from erosion.experiments.benchmarks.processes import Processes
 from erosion.experiments.benchmarks.report_line import ReportLine, report
 from erosion.experiments.benchmarks.workload import expected_shift, read_rounds
+from erosion.experiments.free_ports import LOOPBACK, free_ports
 
 DIM = 11_181_642  # torchvision's resnet18 with ten classes: 45 MB
 HOSPITALS = (4, 16, 64)

@@ -1,7 +1,6 @@
 """Starting the processes of a benchmark, each in its own process group, and ending all of them."""
 
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -16,8 +15,8 @@ from pathlib import Path
 from types import TracebackType
 
 from erosion.experiments.benchmarks.process_memory import MemorySampler
+from erosion.experiments.free_ports import LOOPBACK
 
-LOOPBACK = "127.0.0.1"
 POLL_SECONDS = 0.02
 GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL
 ROOT = Path(__file__).resolve().parents[2]
@@ -167,26 +166,6 @@ def end_groups(leaders: Sequence["subprocess.Popen[bytes]"]) -> None:
     for leader in leaders:
         _signal_group(leader, signal.SIGKILL)
         leader.wait()
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that nobody listens on.
-
-    They lie below the range from which the kernel takes ports for outgoing connections, so that
-    none is taken between this call and its use.
-    """
-    candidates = random.SystemRandom().sample(range(20_000, 32_000), 2_000)
-    found: list[int] = []
-    for port in candidates:
-        if len(found) == count:
-            break
-        with socket.socket() as probe:
-            try:
-                probe.bind((LOOPBACK, port))
-            except OSError:
-                continue
-            found.append(port)
-    return found
 
 
 def _listens(port: int) -> bool:

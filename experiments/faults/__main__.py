@@ -10,7 +10,7 @@ from pathlib import Path
 
 from erosion.common.support.logs import configure_logging
 from erosion.experiments.faults import table
-from erosion.experiments.faults.network import is_permitted
+from erosion.experiments.faults.network import why_no_networks
 from erosion.experiments.faults.scenes import SCENES, play
 from erosion.server.run import provenance
 
@@ -26,11 +26,11 @@ def main() -> int:
     configure_logging(0)
     rows = table.read(options.json) if options.json and options.json.exists() else {}
     failed, commit = 0, provenance.commit()
-    has_networks = is_permitted()
+    no_networks = why_no_networks()
     for name in options.faults or SCENES:
         scene = SCENES[name]
-        if scene.needs_network and not has_networks:
-            print(f"{name}: left out, network namespaces are not permitted here", flush=True)
+        if scene.needs_network and no_networks:
+            print(f"{name}: left out, {no_networks}", flush=True)
             continue
         started = time.monotonic()
         try:

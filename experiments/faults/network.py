@@ -15,10 +15,13 @@ SUBNET = "10.77.0"
 COORDINATOR_ADDRESS = f"{SUBNET}.1"
 
 
-def is_permitted() -> bool:
-    """Whether this account may make network namespaces here, and has the programs for it."""
+def why_no_networks() -> str | None:
+    """The reason why no network namespaces can be made here; None if they can be."""
+    missing = [program for program in ("ip", "iptables") if shutil.which(program) is None]
+    if missing:
+        return f"network namespaces need {' and '.join(missing)}, not installed here"
     if os.geteuid() != 0:
-        return False
+        return "only root may make network namespaces"
     name = f"erosion-probe-{os.getpid()}"
     try:
         _run("ip", "netns", "add", name)
@@ -27,9 +30,12 @@ def is_permitted() -> bool:
             _run("ip", "-n", name, "link", "add", "probe", "type", "bridge")
         finally:
             _run("ip", "netns", "delete", name)
-    except (OSError, subprocess.CalledProcessError):
-        return False
-    return True
+    except subprocess.CalledProcessError as problem:
+        said = problem.stderr.decode(errors="replace").strip()
+        return f"network namespaces are not permitted here: {said}"
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        return f"network namespaces cannot be made here: {problem}"
+    return None
 
 
 class Network:

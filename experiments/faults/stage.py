@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import socket
 import tarfile
 import threading
 import time
@@ -21,6 +20,7 @@ from erosion.common.study.study import Study
 from erosion.experiments.faults.network import COORDINATOR, COORDINATOR_ADDRESS, Network
 from erosion.experiments.faults.patience import POLL_SECONDS, wait_until
 from erosion.experiments.faults.program import Program
+from erosion.experiments.free_ports import LOOPBACK, free_ports
 from erosion.server.enrolment.enrolment import enrol_site, init_federation
 from erosion.server.enrolment.federation_folder import Address, FederationFolder
 from erosion.server.run.run_folder import write_study
@@ -84,7 +84,10 @@ class Stage:
         self._started: list[Program] = []
         self.rounds: list[Seen] = []
         self._closed = threading.Event()
-        host, port = ("127.0.0.1", _free_port()) if network is None else (COORDINATOR_ADDRESS, 9092)
+        if network is None:
+            host, (port,) = LOOPBACK, free_ports(1)
+        else:
+            host, port = COORDINATOR_ADDRESS, 9092
         self.federation = FederationFolder(folder / "federation")
         init_federation(self.federation, Address(hosts=(host,), port=port))
         self.address = f"{host}:{port}"
@@ -206,10 +209,3 @@ def write_patients(path: Path, hospital: str) -> None:
     ill = np.where(rows @ [1.0, -0.5] + draws.normal(size=60) * 0.5 > 0.5, "yes", "no")
     lines = [f"{a:.4f},{d:.4f},{i}" for (a, d), i in zip(rows, ill, strict=True)]
     path.write_text("\n".join(["age,dose,ill", *lines]) + "\n", encoding="utf-8")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -17,7 +17,7 @@ from erosion.client.connection import agent
 from erosion.common.errors import SiteError
 from erosion.common.protocol import wire
 from erosion.common.protocol.messages import TrainReply, TrainRequest, TrainResult
-from tests.client.small_study import make_study
+from tests.support.small_study import make_study
 
 UPDATE = torch.tensor([3.0, 4.0, 0.0, 0.0, 0.0, 0.0])
 

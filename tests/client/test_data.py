@@ -10,7 +10,7 @@ import pytest
 
 from erosion.client.dataset.load import load_patients
 from erosion.common.errors import DataError
-from tests.client.small_study import TASK, make_site, make_study
+from tests.support.small_study import TASK, make_site, make_study
 
 
 def policy(missing: str) -> dict[str, Any]:

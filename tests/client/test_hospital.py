@@ -16,7 +16,7 @@ from erosion.common.learning.models import build_model
 from erosion.common.protocol.messages import EvaluateRequest, Scaling, TrainRequest
 from erosion.common.protocol.scaling import pool
 from erosion.common.study.study import Study
-from tests.client.small_study import TASK, make_site, make_study, twenty_patients
+from tests.support.small_study import TASK, make_site, make_study, twenty_patients
 
 DIM = 6  # two columns, two classes: 4 weights and 2 biases
 

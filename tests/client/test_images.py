@@ -13,7 +13,7 @@ from erosion.client.dataset.preprocessing import image_inputs
 from erosion.client.site_file import DataSource
 from erosion.common.errors import DataError
 from erosion.common.study.study import ImageTask
-from tests.client.small_study import make_site, make_study
+from tests.support.small_study import make_site, make_study
 
 TASK = ImageTask.model_validate({"classes": ["cat", "dog"], "shape": [3, 4, 5]})
 GREY = ImageTask.model_validate({"classes": [0, 1], "shape": [1, 4, 5]})

@@ -14,7 +14,7 @@ from erosion.common.errors import CheckpointError, SiteError
 from erosion.common.protocol import wire
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest, TrainResult
 from erosion.common.study.study import Study
-from tests.client.small_study import make_site, make_study, twenty_patients
+from tests.support.small_study import make_site, make_study, twenty_patients
 
 DIM = 6
 PLACE = StateKey("0123456789abcdef" * 4, "ditto", "first run")

@@ -12,7 +12,7 @@ from erosion.client.evaluation.predict import predict
 from erosion.client.site_file import DataSource
 from erosion.common.errors import CheckpointError, DataError
 from erosion.common.study.study import Study
-from tests.client.small_study import TASK, make_study
+from tests.support.small_study import TASK, make_study
 
 # Logits of "ill" minus those of "healthy" are the scaled age.
 PARAMETERS = torch.tensor([0.0, 0.0, 1.0, 0.0, 0.0, 0.0])

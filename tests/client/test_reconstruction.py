@@ -17,7 +17,7 @@ from erosion.client.training.hospital import Hospital
 from erosion.common.errors import Refusal
 from erosion.common.protocol.messages import TrainRequest
 from erosion.common.study.study import Study
-from tests.client.small_study import make_site, make_study, twenty_patients
+from tests.support.small_study import make_site, make_study, twenty_patients
 
 NO_LIMITS = {"min_patients": 1, "min_batch_size": 1, "min_local_steps": 1}
 

@@ -8,7 +8,7 @@ from erosion.client.site_file import load_site
 from erosion.client.training.limits import check_limits, check_study, local_steps
 from erosion.common.errors import Refusal, SiteError
 from erosion.common.learning.training import Training
-from tests.client.small_study import make_site, make_study
+from tests.support.small_study import make_site, make_study
 
 WHOLE = """
 name = "st-anna"

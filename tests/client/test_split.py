@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from erosion.client.dataset.split import split_patients
 from erosion.common.errors import DataError
-from tests.client.small_study import make_study
+from tests.support.small_study import make_study
 
 STUDY = make_study()
 

@@ -11,8 +11,8 @@ from erosion.common.algorithms.base import Algorithm
 from erosion.common.algorithms.bias_correction import BiasCorrection, oracle
 from erosion.common.algorithms.local import Local
 from erosion.common.algorithms.weighted_gradient import WeightedGradient
-from tests.common.contexts import CONTEXT
-from tests.common.hand_sized import cohort, course, of_values, update
+from tests.support.contexts import CONTEXT
+from tests.support.hand_sized import cohort, course, of_values, update
 
 
 def built(**parameters: Any) -> Algorithm[Any]:

@@ -12,7 +12,7 @@ from erosion.common.aggregation.disk_cohort import DiskCohort, store
 from erosion.common.algorithms import REGISTRY
 from erosion.common.rounds.one_round import Absence, Answer, advance, start
 from erosion.experiments.benchmarks.disk_aggregation import measure
-from tests.common.contexts import CONTEXT
+from tests.support.contexts import CONTEXT
 
 
 def updates(

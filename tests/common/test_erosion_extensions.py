@@ -18,9 +18,9 @@ from erosion.common.algorithms.weight_erosion import WeightErosion, WeightErosio
 from erosion.common.errors import StudyError
 from erosion.common.settings.base import validate
 from erosion.common.study.study import Study
-from tests.client.small_study import make_study
-from tests.common.contexts import context
-from tests.common.hand_sized import cohort, course, update
+from tests.support.contexts import context
+from tests.support.hand_sized import cohort, course, update
+from tests.support.small_study import make_study
 
 LAYERS = {"first.weight": slice(0, 2), "first.bias": slice(2, 3), "last.weight": slice(3, 4)}
 

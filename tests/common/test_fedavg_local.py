@@ -6,7 +6,7 @@ import torch
 from erosion.common.aggregation.cohort import MemoryCohort, Update
 from erosion.common.algorithms.fedavg import FedAvg
 from erosion.common.algorithms.local import Local
-from tests.common.contexts import CONTEXT
+from tests.support.contexts import CONTEXT
 
 
 def three_hospitals() -> MemoryCohort:

@@ -20,8 +20,8 @@ from erosion.common.algorithms.own_model import OwnModelState
 from erosion.common.algorithms.scaffold import Scaffold
 from erosion.common.learning.local_work import Tensors
 from erosion.common.learning.training import Training
-from tests.common.contexts import CONTEXT
-from tests.common.local_works import DIM, U, along, work
+from tests.support.contexts import CONTEXT
+from tests.support.local_works import DIM, U, along, work
 
 TWO_STEPS = {"steps": 2}
 STEP_AT_HALF = 1 / (1 + exp(2))  # s at t = 0.5: 0.1192

@@ -11,7 +11,7 @@ from erosion.common.rounds.model_selection import choose, chosen
 from erosion.common.rounds.one_round import RoundRecord
 from erosion.common.study.selection import Fold
 from erosion.common.study.study import Study
-from tests.client.small_study import make_study
+from tests.support.small_study import make_study
 
 
 def study(**selection: Any) -> Study:

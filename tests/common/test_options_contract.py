@@ -10,8 +10,8 @@ from erosion.common.algorithms import REGISTRY
 from erosion.common.algorithms.base import Algorithm
 from erosion.common.rounds import checkpoint
 from erosion.common.rounds.one_round import start
-from tests.common.contexts import CONTEXT
-from tests.common.test_algorithm_contract import (
+from tests.support.contexts import CONTEXT
+from tests.support.registry_cohorts import (
     DIM,
     PEERS,
     USER,

@@ -15,7 +15,7 @@ from erosion.common.algorithms.personal_layers import (
     problem_with_own,
 )
 from erosion.common.algorithms.scaffold import Scaffold
-from tests.common.local_works import layout, work
+from tests.support.local_works import layout, work
 
 BIAS = PersonalIntercept()
 

@@ -19,9 +19,9 @@ from erosion.common.algorithms import REGISTRY
 from erosion.common.errors import StudyError
 from erosion.common.settings.base import validate
 from erosion.common.study.study import Study
-from tests.client.small_study import make_study
-from tests.common.contexts import CONTEXT
-from tests.common.hand_sized import cohort, course, of_values, update
+from tests.support.contexts import CONTEXT
+from tests.support.hand_sized import cohort, course, of_values, update
+from tests.support.small_study import make_study
 
 RULES = ("krum", "multi_krum", "coordinate_median", "trimmed_mean", "geometric_median")
 Vectors = NDArray[np.float32]  # (n, dim), own first

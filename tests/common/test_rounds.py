@@ -16,8 +16,8 @@ from erosion.common.rounds.one_round import (
     needed_updates,
     start,
 )
-from tests.client.small_study import make_study
-from tests.common.contexts import CONTEXT
+from tests.support.contexts import CONTEXT
+from tests.support.small_study import make_study
 
 
 def update(

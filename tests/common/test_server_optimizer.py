@@ -19,9 +19,9 @@ from erosion.common.algorithms.weight_erosion import WeightErosion
 from erosion.common.errors import StudyError
 from erosion.common.settings.base import validate
 from erosion.common.study.study import Study
-from tests.client.small_study import make_study
-from tests.common.contexts import CONTEXT
-from tests.common.hand_sized import course, of_values
+from tests.support.contexts import CONTEXT
+from tests.support.hand_sized import course, of_values
+from tests.support.small_study import make_study
 
 
 def summing() -> Algorithm[int]:

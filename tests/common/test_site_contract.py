@@ -11,10 +11,10 @@ import torch
 from erosion.common.algorithms import REGISTRY
 from erosion.common.algorithms.personal_layers import local_round, personal_parameters
 from erosion.common.learning.local_work import LocalOutcome, LocalWork, Tensors
-from tests.common.contexts import CONTEXT
-from tests.common.local_works import DIM, layout, work
-from tests.common.test_algorithm_contract import DIM as STATE_DIM
-from tests.common.test_algorithm_contract import PEERS, after_rounds, same
+from tests.support.contexts import CONTEXT
+from tests.support.local_works import DIM, layout, work
+from tests.support.registry_cohorts import DIM as STATE_DIM
+from tests.support.registry_cohorts import PEERS, after_rounds, same
 
 every_algorithm = pytest.mark.parametrize("name", sorted(REGISTRY))
 

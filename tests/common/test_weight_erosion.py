@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from erosion.common.aggregation.cohort import MemoryCohort, Update
 from erosion.common.algorithms.erosion_repeats import SizeUnit
 from erosion.common.algorithms.weight_erosion import WeightErosion, WeightErosionState
-from tests.common.contexts import CONTEXT
+from tests.support.contexts import CONTEXT
 
 
 def update(agent: str, *delta: float, num_samples: int = 10, samples_seen: int = 10) -> Update:

@@ -8,8 +8,8 @@ import torch
 from erosion.common.aggregation.cohort import MemoryCohort, Update
 from erosion.common.algorithms.variation import Variation, nothing_seen, observe
 from erosion.common.algorithms.weighted_gradient import WeightedGradient, estimated_alpha
-from tests.common.contexts import CONTEXT, context
-from tests.common.hand_sized import cohort, course, of_values, update
+from tests.support.contexts import CONTEXT, context
+from tests.support.hand_sized import cohort, course, of_values, update
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docker.engine import docker, runs
+from tests.support.docker_engine import docker, runs
 
 PROJECT = "erosion-test"
 LARGEST_IMAGE = 1.6e9  # bytes

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.docker.engine import ROOT, docker, runs
+from tests.support.docker_engine import ROOT, docker, runs
 
 PROJECT = "erosion-partition"
 FILES = ("-f", "docker-compose.yml", "-f", "tests/docker/partition.yml")
 HOSPITAL = "alike"  # the second hospital of the study, so the service hospital-2
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(3600)]
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 150) -> None:

@@ -29,8 +29,9 @@ from erosion.server.enrolment.enrolment import (
 from erosion.server.enrolment.federation_folder import FederationFolder
 from erosion.server.link import Link, sessions
 from erosion.server.link.open_link import make_link
-from tests.e2e.enrolled import make_federation, unpack_kit
-from tests.e2e.federation import small_study
+from tests.support.enrolled import make_federation, unpack_kit
+from tests.support.federation import small_study
+from tests.support.patience import PATIENCE
 
 
 class Door:
@@ -261,10 +262,10 @@ def test_a_health_check_needs_no_key_and_cannot_be_kept_open(door: Door) -> None
     credentials = grpc.ssl_channel_credentials(door.keys.authority.read_bytes())
     with grpc.secure_channel(door.link.address, credentials) as channel:
         health = health_pb2_grpc.HealthStub(channel)
-        answer = health.Check(health_pb2.HealthCheckRequest(), timeout=30)
+        answer = health.Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE)
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
         with pytest.raises(grpc.RpcError) as refused:
-            next(health.Watch(health_pb2.HealthCheckRequest(), timeout=30))
+            next(health.Watch(health_pb2.HealthCheckRequest(), timeout=PATIENCE))
         assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
 

@@ -28,8 +28,8 @@ from erosion.server.enrolment.federation_folder import FederationFolder
 from erosion.server.link import Link
 from erosion.server.link.open_link import make_link
 from erosion.server.run.run_folder import write_study
-from tests.client.small_study import make_study, twenty_patients
-from tests.e2e.enrolled import make_federation, unpack_kit
+from tests.support.enrolled import make_federation, unpack_kit
+from tests.support.small_study import make_study, twenty_patients
 
 
 @dataclass

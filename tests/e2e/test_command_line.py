@@ -17,6 +17,7 @@ from erosion.command_line import main
 from erosion.common.study.study import load_study
 from erosion.experiments.sources import make_hospitals
 from erosion.experiments.testbed import study_path
+from tests.support.patience import PATIENCE
 
 STUDIES = Path(__file__).resolve().parents[2] / "experiments" / "studies"
 
@@ -42,7 +43,7 @@ def processes_that_mention(word: str) -> list[int]:
     return found
 
 
-def wait_until(condition: object, seconds: float = 30.0) -> None:
+def wait_until(condition: object, seconds: float = PATIENCE) -> None:
     deadline = time.monotonic() + seconds
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline, "waited too long"
@@ -60,11 +61,11 @@ def testbed(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         text=True,
         start_new_session=True,
     )
-    wait_until(lambda: any(p.stat().st_size for p in tmp_path.glob("runs/*/rounds.jsonl")), 60)
+    wait_until(lambda: any(p.stat().st_size for p in tmp_path.glob("runs/*/rounds.jsonl")))
     yield process
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.communicate(timeout=20)
+    process.communicate(timeout=PATIENCE)
     for pid in processes_that_mention(str(tmp_path)):
         os.kill(pid, signal.SIGKILL)
 
@@ -77,7 +78,7 @@ def test_the_testbed_ends_with_a_result_and_the_model_predicts(
         [sys.executable, "-m", "erosion", "testbed", str(study), "--runs", str(tmp_path / "runs")],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=PATIENCE,
     )
     assert run.returncode == 0, run.stderr
     assert "Traceback" not in run.stderr
@@ -114,7 +115,7 @@ def test_the_heart_disease_study_ends_with_a_result_for_cleveland(tmp_path: Path
         [sys.executable, "-m", "erosion", "testbed", "heart-disease", "--runs", str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=PATIENCE,
     )
     assert run.returncode == 0, run.stderr
     (folder,) = tmp_path.iterdir()
@@ -127,7 +128,7 @@ def test_ctrl_c_stops_everything_that_the_testbed_started(
     testbed: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     os.kill(testbed.pid, signal.SIGINT)
-    _, errors = testbed.communicate(timeout=30)
+    _, errors = testbed.communicate(timeout=PATIENCE)
     assert testbed.returncode == 130
     assert "Traceback" not in errors
     assert "interrupted" in errors
@@ -150,7 +151,7 @@ def test_when_the_coordinator_dies_the_testbed_ends_with_its_exit_code(
         if b"--run-folder" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
     os.kill(server, signal.SIGKILL)
-    testbed.communicate(timeout=30)
+    testbed.communicate(timeout=PATIENCE)
     assert testbed.returncode == 128 + signal.SIGKILL
     wait_until(lambda: processes_that_mention(str(tmp_path)) == [])
 
@@ -169,7 +170,7 @@ def test_when_a_hospital_dies_people_are_told_and_the_study_goes_on(
     size = journal.stat().st_size
     wait_until(lambda: journal.stat().st_size > size)
     os.kill(testbed.pid, signal.SIGINT)
-    _, errors = testbed.communicate(timeout=30)
+    _, errors = testbed.communicate(timeout=PATIENCE)
     assert "The site of alike ended (exit code -9)" in errors
     for line in journal.read_text().splitlines():
         json.loads(line)

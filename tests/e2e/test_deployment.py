@@ -10,8 +10,9 @@ from flwr.supercore.fab import Fab
 
 from erosion.common.errors import RunError
 from erosion.server.run.journal import read_journal
-from tests.e2e import programs
-from tests.e2e.federation import Federation, small_study
+from tests.support import programs
+from tests.support.federation import Federation, small_study
+from tests.support.patience import PATIENCE
 
 
 def test_a_deployment_and_a_simulation_end_with_the_same_parameters(tmp_path: Path) -> None:
@@ -172,13 +173,13 @@ def test_a_slow_hospital_comes_back_with_the_newest_round(tmp_path: Path) -> Non
 def test_a_hospital_killed_in_a_round_is_known_to_be_gone_long_before_the_deadline(
     tmp_path: Path,
 ) -> None:
-    study = small_study(arms={"fedavg": {}}, federation={"round_deadline_seconds": 600.0})
+    study = small_study(arms={"fedavg": {}}, federation={"round_deadline_seconds": 6000.0})
     with Federation(study, tmp_path) as federation:
         federation.start_site("alice")
         federation.start_site("bob", programs.dies_in_round_2)
         federation.start_site("carol")
         federation.start()
-        federation.finish(seconds=60)  # with ten minutes to a round, this cannot be by its deadline
+        federation.finish()  # long before the round's deadline
         records = federation.observer.records
     assert records[0].hospitals["bob"].outcome == "accepted"
     assert records[1].hospitals["bob"].reason == "the site left or lost its connection"
@@ -239,7 +240,7 @@ def test_of_two_sites_with_one_name_the_second_is_turned_away(tmp_path: Path) ->
         federation.start()
         federation.observer.wait_for(lambda: ("joined", "bob") in federation.observer.events)
         impostor = federation.start_site("bob", index=2)
-        impostor.join(20)
+        impostor.join(PATIENCE)
         assert impostor.exitcode == 6
         federation.start_site("alice")
         federation.start_site("carol")

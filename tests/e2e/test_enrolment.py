@@ -5,9 +5,10 @@ from pathlib import Path
 from erosion.common.support.files import write_atomically
 from erosion.server.enrolment.enrolment import revoke_site
 from erosion.server.run.journal import read_journal
-from tests.e2e import programs
-from tests.e2e.enrolled import EnrolledFederation
-from tests.e2e.federation import small_study
+from tests.support import programs
+from tests.support.enrolled import EnrolledFederation
+from tests.support.federation import small_study
+from tests.support.patience import PATIENCE
 
 ONE_ARM: dict[str, object] = {"fedavg": {}}
 
@@ -40,7 +41,7 @@ def test_a_site_that_is_revoked_in_a_run_is_out_from_the_next_round_on(tmp_path:
         federation.start()
         federation.observer.wait_for(lambda: ("round", "fedavg", 2) in federation.observer.events)
         revoke_site(federation.keys, "carol")
-        carol.join(30)
+        carol.join(PATIENCE)
         assert carol.exitcode == 6  # it is told, and ends
         (tmp_path / "alice" / "hurry").touch()
         federation.finish()
@@ -59,7 +60,7 @@ def test_a_site_that_claims_another_name_is_turned_away(tmp_path: Path) -> None:
         federation.start()
         path = federation.site_file("carol", 2, key_of="bob")
         impostor = federation.start_program("impostor", programs.honest, path)
-        impostor.join(30)
+        impostor.join(PATIENCE)
         assert impostor.exitcode == 6
         for name in study.hospitals:
             federation.start_site(name)
@@ -74,14 +75,14 @@ def test_a_site_killed_while_it_trains_comes_back_at_once_with_the_same_key(
     tmp_path: Path,
 ) -> None:
     study = small_study(
-        rounds=100, arms=ONE_ARM, federation={"round_deadline_seconds": 600.0}
+        rounds=100, arms=ONE_ARM, federation={"round_deadline_seconds": 6000.0}
     )  # no round can end by its deadline within the test
     with EnrolledFederation(study, tmp_path) as federation:
         federation.start_site("alice", programs.takes_its_time_until_told)
         federation.start_site("carol")
         bob = federation.start_site("bob", programs.dies_in_round_2)
         federation.start()
-        bob.join(60)
+        bob.join(PATIENCE)
         assert bob.exitcode == -9
         federation.start_program("bob again", programs.honest, tmp_path / "bob" / "site.toml")
         events = federation.observer.events

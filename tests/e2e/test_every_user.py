@@ -12,10 +12,12 @@ from erosion.common.errors import RunError
 from erosion.common.rounds import checkpoint
 from erosion.common.study.study import EVERY_USER
 from erosion.experiments.every_user import for_every_user
+from erosion.experiments.free_ports import free_address
 from erosion.server.run.run_folder import RunFolder
-from tests.e2e import programs
-from tests.e2e.federation import Federation, small_study, write_site
-from tests.e2e.test_resume import coordinate, free_address, start
+from tests.e2e.test_resume import coordinate, start
+from tests.support import programs
+from tests.support.federation import Federation, small_study, write_site
+from tests.support.patience import PATIENCE
 
 # ditto keeps state at the sites: one user's must not become another's.
 ARMS = {"weight_erosion": {"distance_penalty": 0.1}, "ditto": {}, "local": {}}
@@ -99,20 +101,20 @@ def test_a_run_killed_in_the_second_hospitals_part_goes_on_from_there(tmp_path: 
     runs = {name: RunFolder(tmp_path / name) for name in ("whole", "cut")}
     try:
         whole = start(coordinate, text, str(runs["whole"].path), address, None)
-        whole.join(60)
+        whole.join(PATIENCE)
         assert whole.exitcode == 0
         killed = start(coordinate, text, str(runs["cut"].path), address, "in bob's part")
-        killed.join(60)
+        killed.join(PATIENCE)
         assert killed.exitcode == -signal.SIGKILL
         assert runs["cut"].of_user("alice").has_ended
         assert not runs["cut"].of_user("bob").has_ended
         resumed = start(coordinate, text, str(runs["cut"].path), address, None)
-        resumed.join(60)
+        resumed.join(PATIENCE)
         assert resumed.exitcode == 0
     finally:
         for site in sites:
             site.kill()
-            site.join(10)
+            site.join(PATIENCE)
     for user in study.hospitals:
         for arm in study.arms:
             files = [run.of_user(user).checkpoint(arm).read_bytes() for run in runs.values()]

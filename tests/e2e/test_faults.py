@@ -5,15 +5,13 @@ from pathlib import Path
 import pytest
 
 from erosion.experiments.faults import scenes, table
-from erosion.experiments.faults.network import is_permitted
+from erosion.experiments.faults.network import why_no_networks
 from erosion.experiments.faults.row import Row
 from erosion.experiments.faults.scenes import SCENES
 from erosion.experiments.two_machines import deploy
 
-needs_networks = pytest.mark.skipif(
-    not is_permitted(), reason="network namespaces are not permitted here"
-)
-pytestmark = pytest.mark.timeout(400)
+NO_NETWORKS = why_no_networks()
+needs_networks = pytest.mark.skipif(NO_NETWORKS is not None, reason=NO_NETWORKS or "")
 
 
 def play(name: str, folder: Path) -> Row:
@@ -31,7 +29,7 @@ def test_a_site_killed_in_a_round_and_started_again_costs_nobody_a_round(tmp_pat
 def test_a_full_disk_is_said_in_one_sentence_and_the_run_goes_on_once_there_is_room(
     tmp_path: Path,
 ) -> None:
-    if not is_permitted():
+    if not why_no_networks():
         pytest.skip("no disk can be mounted here")
     row = play("disk-full", tmp_path)
     (said,) = [line for line in row.coordinator_says if line.startswith("erosion: ")]

@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import signal
-import socket
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -16,10 +15,12 @@ from erosion.command_line import main
 from erosion.common.learning.models import build_model, flat_parameters
 from erosion.common.rounds import checkpoint, one_round
 from erosion.common.study.study import Study, study_from_json
+from erosion.experiments.free_ports import free_address
 from erosion.server.run.journal import read_journal
 from erosion.server.run.run_folder import RunFolder, open_run_folder
-from tests.e2e import programs
-from tests.e2e.federation import Recorder, small_study, write_site
+from tests.support import programs
+from tests.support.federation import Recorder, small_study, write_site
+from tests.support.patience import PATIENCE
 
 processes = multiprocessing.get_context("forkserver")
 
@@ -107,12 +108,6 @@ def start(program: Callable[..., None], *arguments: object) -> BaseProcess:
     return process
 
 
-def free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
-
-
 def without_times(line: dict[str, Any]) -> dict[str, Any]:
     """A journal line less what no two runs share."""
     hospitals = {
@@ -158,16 +153,16 @@ def test_killed_at_every_phase_and_resumed_is_bit_identical(tmp_path: Path) -> N
             arguments = (text, str(folder), address)
             if phase is not None:
                 killed = start(coordinate, *arguments, phase)
-                killed.join(60)
+                killed.join(PATIENCE)
                 assert killed.exitcode == -signal.SIGKILL, phase
             resumed = start(coordinate, *arguments, None)
-            resumed.join(60)
+            resumed.join(PATIENCE)
             assert resumed.exitcode == 0, phase
             folders[phase] = RunFolder(folder)
     finally:
         for site in sites:
             site.kill()
-            site.join(10)
+            site.join(PATIENCE)
     uninterrupted = folders.pop(None)
     journal = [without_times(line) for line in read_journal(uninterrupted.journal)]
     assert [line["round"] for line in journal] == [1, 2, 3, 4] * 2

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.e2e.federation import Federation, small_study
+from tests.support.federation import Federation, small_study
 
 ARMS = {
     "weighted_gradient": {},

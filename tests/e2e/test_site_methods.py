@@ -11,7 +11,8 @@ import torch
 
 from erosion.common.rounds import checkpoint
 from erosion.experiments.simulator import simulate
-from tests.e2e.federation import Federation, small_study
+from tests.support.federation import Federation, small_study
+from tests.support.patience import PATIENCE
 
 # One of each kind: with attachments, with state at the site, with tensors enclosed for everyone or
 # for the user, with several models, and with parameters that never leave.
@@ -67,7 +68,7 @@ def test_settings_are_chosen_alike_in_a_deployment_and_in_a_simulation(tmp_path:
 
 def _check_prediction(run_folder: Path, patients: Path) -> None:
     command = [sys.executable, "-m", "erosion", "predict", str(run_folder), str(patients)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)
     with patients.open() as file:
         truth = [row["ill"] for row in csv.DictReader(file)]
     predicted = [row["predicted"] for row in csv.DictReader(done.stdout.splitlines())]

@@ -10,7 +10,7 @@ from erosion.common.errors import RunError
 from erosion.server.coordination.run_study import MEMORY_SHARE, need_disk
 from erosion.server.link import Link, transfer_throttle
 from erosion.server.link.store import SpoolingStore
-from tests.e2e.federation import Federation, small_study
+from tests.support.federation import Federation, small_study
 
 # Rules that read each update once, all together, and coordinate by coordinate; and attachments of
 # the model's size.

@@ -31,7 +31,7 @@ from erosion.experiments.robustness_cells import (
 from erosion.experiments.robustness_summary import Summary, rows, summarise
 from erosion.experiments.robustness_table import page
 from erosion.experiments.simulator import Simulation, simulate
-from tests.client.small_study import make_site, make_study, twenty_patients
+from tests.support.small_study import make_site, make_study, twenty_patients
 
 HONEST = torch.tensor([3.0, 4.0])
 

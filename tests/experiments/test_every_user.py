@@ -8,7 +8,7 @@ from erosion.client.training.hospital import Hospital
 from erosion.common.errors import StudyError
 from erosion.experiments.every_user import for_every_user, side_by_side
 from erosion.experiments.simulator import simulate
-from tests.client.small_study import make_site, make_study, twenty_patients
+from tests.support.small_study import make_site, make_study, twenty_patients
 
 
 def test_every_hospital_gets_a_model_and_a_line_of_its_own(tmp_path: Path) -> None:

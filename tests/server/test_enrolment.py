@@ -31,7 +31,7 @@ from erosion.server.enrolment.federation_folder import Address, FederationFolder
 from erosion.server.enrolment.key_registry import read_key_registry
 from erosion.server.enrolment.serving_certificate import ServingCertificate
 from erosion.server.link.open_link import make_link
-from tests.client.small_study import make_study
+from tests.support.small_study import make_study
 
 HOSTS = ("erosion.example.org", "192.0.2.7")
 

@@ -19,8 +19,8 @@ from erosion.server.run.overview import (
     overview,
 )
 from erosion.server.run.result import Contribution
-from tests.server.synthetic_run import make_study
-from tests.server.test_report import EVIL, Page
+from tests.support.html_page import EVIL, Page
+from tests.support.synthetic_run import make_study
 
 USERS = ("a", "b", "c", "d")
 

@@ -9,17 +9,23 @@ import pytest
 from rich.console import Console
 
 from erosion.common.rounds.one_round import RoundRecord
-from erosion.server.output.observer import Observer
 from erosion.server.output.progress import progress
 from erosion.server.output.terminal.arm_progress import ArmProgress
 from erosion.server.output.terminal.live import LiveProgress, draw_arm
 from erosion.server.output.terminal.plain import PlainProgress, weights_in_words
 from erosion.server.output.terminal.summary import print_summary
 from erosion.server.output.terminal.weight_bars import WeightBars, bar
-from tests.server.synthetic_run import ARMS, HOSPITALS, PATIENTS, Run, make_records, make_run
+from tests.support.synthetic_run import (
+    ARMS,
+    FOLDER,
+    HOSPITALS,
+    Run,
+    make_records,
+    make_run,
+    play,
+)
 
 MANY = ("home", *(f"hospital-{number:02}" for number in range(1, 20)))
-FOLDER = "/somewhere/runs/20260504T092107-breast-cancer"
 
 
 class Terminal(io.StringIO):
@@ -27,21 +33,6 @@ class Terminal(io.StringIO):
 
     def isatty(self) -> bool:
         return True
-
-
-def play(observer: Observer, run: Run) -> None:
-    """Tell the observer of a whole run."""
-    hospitals = run.study.hospitals
-    observer.listening(run.study, "127.0.0.1:41237", FOLDER)
-    for number, hospital in enumerate(hospitals, start=1):
-        observer.joined(hospital, PATIENTS.get(hospital, 100), hospitals[number:])
-    for arm in run.study.arms:
-        observer.arm_started(arm, run.study.rounds)
-        for record in run.records:
-            if record.arm == arm:
-                observer.round_finished(record)
-        observer.arm_finished(arm)
-    observer.finished(run.result, FOLDER)
 
 
 def plain_text(run: Run, monkeypatch: pytest.MonkeyPatch, columns: int = 100) -> str:

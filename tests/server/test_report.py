@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,42 +19,10 @@ from erosion.server.output.report.run_data import RunData, read_run
 from erosion.server.output.report.write import write_report
 from erosion.server.run.result import Selected, verdict
 from erosion.server.run.run_folder import RunFolder
-from tests.server.synthetic_run import ARMS, HOSPITALS, Run, as_json, make_records, make_run
+from tests.support.html_page import EVIL, Page
+from tests.support.synthetic_run import ARMS, HOSPITALS, Run, as_json, make_records, make_run
 
 MANY = ("home", *(f"hospital-{number:02}" for number in range(1, 20)))
-EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)> \"' & \x1b[31m"
-VOID = {"meta", "br", "img", "link"}
-
-
-class Page(HTMLParser):
-    """Reads a page as a browser would: its tags, its text, and whether all are closed."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
-        self._open: list[str] = []
-        self.feed(html)
-        assert not self._open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self._open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if "style" not in self._open:
-            self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.words).split())
 
 
 def written(run: Run, folder: Path) -> str:

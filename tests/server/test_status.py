@@ -14,8 +14,7 @@ from erosion.server.output.observer import Observer
 from erosion.server.output.progress import progress
 from erosion.server.run.ledger import as_csv, contributions
 from erosion.server.run.status import CoordinatorStatus
-from tests.server.synthetic_run import HOME, Run, make_run
-from tests.server.test_progress import play
+from tests.support.synthetic_run import HOME, Run, make_run, play
 
 
 def written(path: Path, run: Run, *, as_far_as: str = "the end") -> CoordinatorStatus:

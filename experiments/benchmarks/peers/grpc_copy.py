@@ -4,8 +4,9 @@ It neither adds, averages, checks nor stores: nothing but bytes through gRPC for
 """
 
 from erosion.experiments.benchmarks.measurement import Measurement
-from erosion.experiments.benchmarks.processes import LOOPBACK, Processes, free_ports
+from erosion.experiments.benchmarks.processes import Processes
 from erosion.experiments.benchmarks.workload import expected_shift, read_rounds
+from erosion.experiments.free_ports import LOOPBACK, free_ports
 
 PROGRAMS = "erosion.experiments.benchmarks.peers.grpc_copy_programs"
 CHUNK_BYTES = 4 * 2**20

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from erosion.experiments.benchmarks.measurement import Measurement
-from erosion.experiments.benchmarks.processes import LOOPBACK, BenchmarkError, Processes, free_ports
+from erosion.experiments.benchmarks.processes import BenchmarkError, Processes
 from erosion.experiments.benchmarks.workload import expected_shift, read_rounds
+from erosion.experiments.free_ports import LOOPBACK, free_ports
 
 APP = Path(__file__).with_name("stock_app.py")
 CONNECTION = "benchmark"  # the SuperLink's name in Flower's own settings

@@ -5,8 +5,9 @@ Deprecated since flwr 1.13, still present in 1.32.
 """
 
 from erosion.experiments.benchmarks.measurement import Measurement
-from erosion.experiments.benchmarks.processes import LOOPBACK, Processes, free_ports
+from erosion.experiments.benchmarks.processes import Processes
 from erosion.experiments.benchmarks.workload import expected_shift, read_rounds
+from erosion.experiments.free_ports import LOOPBACK, free_ports
 
 PROGRAMS = "erosion.experiments.benchmarks.peers.streaming_programs"
 

@@ -11,15 +11,18 @@ import numpy as np
 from erosion.common.protocol.messages import Comparison, FinalMetrics, Interval, Metrics
 from erosion.common.rounds.one_round import HospitalRecord, RoundRecord
 from erosion.common.study.study import Study
+from erosion.server.output.observer import Observer
 from erosion.server.run.journal import Journal
 from erosion.server.run.result import ArmResult, Contribution, Result, SecondsPerRound, verdict
 from erosion.server.run.run_folder import RunFolder, write_study
+from tests.support import small_study
 
 HOME = "home"
 HOSPITALS = (HOME, "alike", "small-tumours", "large-tumours", "miscoded")
 SPEED = {"alike": 0.3, "small-tumours": 1.0, "large-tumours": 1.4, "miscoded": 4.0}
 ARMS = ("weight_erosion", "fedavg", "local")
 PATIENTS = {HOME: 24, "alike": 110, "small-tumours": 105, "large-tumours": 114, "miscoded": 110}
+FOLDER = "/somewhere/runs/20260504T092107-breast-cancer"
 
 
 @dataclass(frozen=True)
@@ -51,22 +54,19 @@ def make_study(
     arms: Sequence[str] = ARMS, hospitals: Sequence[str] = HOSPITALS, rounds: int = 30
 ) -> Study:
     """A study with these arms and hospitals."""
-    return Study.model_validate(
-        {
-            "name": "breast-cancer",
-            "user": hospitals[0],
-            "hospitals": list(hospitals),
-            "rounds": rounds,
-            "task": {
-                "kind": "tabular",
-                "target": "diagnosis",
-                "classes": ["benign", "malignant"],
-                "features": ["mean radius", "mean texture"],
-            },
-            "model": {"name": "logistic"},
-            "training": {"steps": 5, "batch_size": 16, "learning_rate": 0.5},
-            "arms": {arm: {} for arm in arms},
-        }
+    return small_study.make_study(
+        name="breast-cancer",
+        user=hospitals[0],
+        hospitals=list(hospitals),
+        rounds=rounds,
+        task={
+            "kind": "tabular",
+            "target": "diagnosis",
+            "classes": ["benign", "malignant"],
+            "features": ["mean radius", "mean texture"],
+        },
+        training={"steps": 5, "batch_size": 16, "learning_rate": 0.5},
+        arms={arm: {} for arm in arms},
     )
 
 
@@ -242,3 +242,18 @@ def as_json(record: RoundRecord) -> str:
     values = asdict(record)
     values["user_metrics"] = record.user_metrics and record.user_metrics.model_dump()
     return json.dumps(values) + "\n"
+
+
+def play(observer: Observer, run: Run) -> None:
+    """Show a whole run to the observer."""
+    hospitals = run.study.hospitals
+    observer.listening(run.study, "127.0.0.1:41237", FOLDER)
+    for number, hospital in enumerate(hospitals, start=1):
+        observer.joined(hospital, PATIENTS.get(hospital, 100), hospitals[number:])
+    for arm in run.study.arms:
+        observer.arm_started(arm, run.study.rounds)
+        for record in run.records:
+            if record.arm == arm:
+                observer.round_finished(record)
+        observer.arm_finished(arm)
+    observer.finished(run.result, FOLDER)

@@ -24,18 +24,19 @@ from erosion.server.link import Link
 from erosion.server.run.overview import Overview
 from erosion.server.run.result import Result
 from erosion.server.run.run_folder import RunFolder, new_run_folder
-from tests.e2e import programs
+from tests.support import programs
+from tests.support.patience import PATIENCE
+from tests.support.small_study import make_study
 
 # Processes forked from one that has imported everything start in milliseconds. torch._dynamo is
 # what the first optimiser imports.
 _processes = multiprocessing.get_context("forkserver")
-multiprocessing.set_forkserver_preload(["torch", "torch._dynamo", "tests.e2e.programs"])
+multiprocessing.set_forkserver_preload(["torch", "torch._dynamo", "tests.support.programs"])
 
 
 def small_study(**changes: Any) -> Study:
     """Three hospitals, two features, a few rounds."""
     values: dict[str, Any] = {
-        "name": "small",
         "user": "alice",
         "hospitals": ["alice", "bob", "carol"],
         "rounds": 4,
@@ -47,13 +48,13 @@ def small_study(**changes: Any) -> Study:
             "features": ["age", "dose"],
         },
         "scaling": "federated",
-        "model": {"name": "logistic"},
         "training": {"steps": 3, "batch_size": 8, "learning_rate": 0.5},
         "arms": {"weight_erosion": {"distance_penalty": 0.1}, "fedavg": {}, "local": {}},
         "evaluation": {"test_share": 0.5, "bootstrap": 100},
-        "federation": {"round_deadline_seconds": 20.0, "join_deadline_seconds": 30.0},
+        # Nobody waits for these unless a test lets a hospital fall silent.
+        "federation": {"round_deadline_seconds": 120.0, "join_deadline_seconds": 300.0},
     }
-    return Study.model_validate({**values, **changes})
+    return make_study(**{**values, **changes})
 
 
 def write_site(parent: Path, name: str, address: str, index: int | None = None) -> Path:
@@ -85,7 +86,7 @@ class Recorder:
             self.events.append(event)
             self.changed.notify_all()
 
-    def wait_for(self, wanted: Callable[[], bool], seconds: float = 30.0) -> None:
+    def wait_for(self, wanted: Callable[[], bool], seconds: float = PATIENCE) -> None:
         with self.changed:
             assert self.changed.wait_for(wanted, seconds), self.events
 
@@ -177,13 +178,13 @@ class Federation:
         self.error, self._thread = None, threading.Thread(target=self._run, daemon=True)
         self.start()
 
-    def finish(self, seconds: float = 60.0) -> Result:
+    def finish(self, seconds: float = PATIENCE) -> Result:
         """The result, within `seconds`."""
         self._wait(seconds)
         assert isinstance(self.result, Result)
         return self.result
 
-    def finish_every_user(self, seconds: float = 60.0) -> Overview:
+    def finish_every_user(self, seconds: float = PATIENCE) -> Overview:
         """The same where every hospital is the user."""
         self._wait(seconds)
         assert isinstance(self.result, Overview)

@@ -28,7 +28,7 @@ from erosion.client.training.hospital import Hospital
 from erosion.common.protocol import wire
 from erosion.common.protocol.messages import TrainResult
 from erosion.common.support.logs import configure_logging
-from tests.e2e import malformed
+from tests.support import malformed
 
 SEED = 7
 SILENT_EVERY = 40  # rounds; a reply that never becomes whole costs the round its deadline

@@ -1,4 +1,4 @@
-"""Small studies and sites for the tests of the hospital's side."""
+"""Small studies and sites: the base of every study that the tests make."""
 
 from pathlib import Path
 from typing import Any

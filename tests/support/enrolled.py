@@ -11,7 +11,7 @@ from erosion.common.study.study import Study
 from erosion.server.enrolment.enrolment import enrol_site, init_federation
 from erosion.server.enrolment.federation_folder import Address, FederationFolder
 from erosion.server.link.open_link import make_link
-from tests.e2e.federation import Federation
+from tests.support.federation import Federation
 
 
 def make_federation(path: Path, *hospitals: str) -> FederationFolder:

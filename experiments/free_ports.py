@@ -1,0 +1,32 @@
+"""Free ports for programs that must be told theirs before they start."""
+
+import random
+import socket
+
+LOOPBACK = "127.0.0.1"
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback interface that nobody listens on.
+
+    They lie below the range from which the kernel takes ports for outgoing connections, so that
+    none is taken between this call and its use.
+    """
+    candidates = random.SystemRandom().sample(range(20_000, 32_000), 2_000)
+    found: list[int] = []
+    for port in candidates:
+        if len(found) == count:
+            break
+        with socket.socket() as probe:
+            try:
+                probe.bind((LOOPBACK, port))
+            except OSError:
+                continue
+            found.append(port)
+    return found
+
+
+def free_address() -> str:
+    """An address of the loopback interface at which nobody listens: "host:port"."""
+    (port,) = free_ports(1)
+    return f"{LOOPBACK}:{port}"

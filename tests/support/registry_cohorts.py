@@ -1,0 +1,83 @@
+"""Cohorts of four hospitals for every algorithm of the registry."""
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from erosion.common.aggregation.cohort import HospitalName, MemoryCohort, Update
+from erosion.common.algorithms import REGISTRY
+from erosion.common.algorithms.base import Algorithm
+from erosion.common.rounds.one_round import Absence, Answer, RunState, advance
+from tests.support.contexts import CONTEXT
+
+DIM = 5
+USER = "user"
+PEERS = ("cedars", "birch", "alder")
+HOSPITALS = (USER, *PEERS)
+
+
+def built(name: str) -> Algorithm[Any]:
+    return REGISTRY[name](algorithm=name).build(CONTEXT)
+
+
+def update(agent: HospitalName, round_number: int, delta: Tensor | None = None) -> Update:
+    """An update that depends on the hospital and the round alone."""
+    seed = 100 * round_number + HOSPITALS.index(agent)
+    generator = torch.Generator().manual_seed(seed)
+    random = torch.randn(DIM, generator=generator)
+    attachments = {
+        name: torch.rand(length, generator=generator)
+        for algorithm, arm in REGISTRY.items()
+        for name, length in arm(algorithm=algorithm).attachment_sizes(DIM).items()
+    }
+    return Update(
+        agent,
+        round_number,
+        1.0 + 0.3 * random if delta is None else delta.clone(),
+        num_samples=10 * (1 + HOSPITALS.index(agent)),
+        samples_seen=8,
+        attachments=attachments,
+    )
+
+
+def cohort(round_number: int, *peers: HospitalName, delta: Tensor | None = None) -> MemoryCohort:
+    return MemoryCohort(
+        update(USER, round_number, delta),
+        {peer: update(peer, round_number, delta) for peer in peers},
+    )
+
+
+def after_rounds(algorithm: Algorithm[Any], rounds: int, *peers: HospitalName) -> Any:
+    state = algorithm.init(DIM)
+    for round_number in range(1, rounds + 1):
+        state = algorithm.update(state, cohort(round_number, *peers)).state
+    return state
+
+
+def same(left: Any, right: Any) -> bool:
+    """Equality that looks into tensors, maps, lists and dataclasses."""
+    if isinstance(left, Tensor):
+        return isinstance(right, Tensor) and torch.equal(left, right)
+    if isinstance(left, Mapping):
+        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    if is_dataclass(left) and not isinstance(left, type):
+        return type(left) is type(right) and all(
+            same(getattr(left, field.name), getattr(right, field.name)) for field in fields(left)
+        )
+    return bool(left == right)
+
+
+def advanced(algorithm: Algorithm[Any], run: RunState, *absent: HospitalName) -> RunState:
+    number = run.round + 1
+    answers: dict[HospitalName, Answer] = {
+        agent: Absence("was not connected") if agent in absent else update(agent, number)
+        for agent in HOSPITALS
+    }
+    after, record = advance(run, algorithm, answers, arm="x", user=USER, quorum=1)
+    assert record.outcome == "done"
+    return after
