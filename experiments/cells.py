@@ -198,7 +198,7 @@ def _write(path: Path, cell: Cell) -> None:
         "figures": cell.figures,
     }
     try:
-        write_atomically(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
+        write_atomically(path, json.dumps(content, sort_keys=True, separators=(",", ":")) + "\n")
     except OSError as problem:
         raise ExperimentError(
             f"{path} cannot be written ({problem.strerror or problem}). The cells before it are"

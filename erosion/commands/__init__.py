@@ -6,6 +6,7 @@ from erosion.commands import (
     client,
     data,
     enroll,
+    experiment,
     log,
     predict,
     schema,
@@ -17,6 +18,7 @@ from erosion.commands import (
 COMMANDS = (  # in the order of `erosion --help`
     testbed.COMMAND,
     data.COMMAND,
+    experiment.COMMAND,
     enroll.COMMAND,
     server.COMMAND,
     check.COMMAND,

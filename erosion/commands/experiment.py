@@ -1,0 +1,62 @@
+"""`erosion experiment`."""
+
+import argparse
+from pathlib import Path
+
+from erosion.commands.command import Command
+from erosion.commands.options import add_data_dir
+
+EXAMPLES = """\
+  erosion experiment                               which there are
+  erosion experiment titanic                       run what is missing, then draw
+  erosion experiment mnist --cells 'C-10-*'        only some cells
+  erosion experiment titanic --draw-only           draw again, train nothing
+"""
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", help="which experiment; without: list them")
+    parser.add_argument(
+        "--cells", default="*", metavar="PATTERN", help="only cells whose name matches (* and ?)"
+    )
+    parser.add_argument("--list", action="store_true", help="list the cells and run nothing")
+    parser.add_argument("--draw-only", action="store_true", help="draw the cells there are")
+    parser.add_argument("--jobs", type=int, default=1, help="processes, of one thread each")
+    parser.add_argument(
+        "--results", type=Path, metavar="FOLDER", help="default: experiments/results/NAME"
+    )
+    add_data_dir(parser)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from erosion.experiments.experiment import carry_out, chosen_plans
+    from erosion.experiments.papers import EXPERIMENTS, named
+
+    if options.name is None:
+        for experiment in EXPERIMENTS.values():
+            print(f"{experiment.name}: {experiment.about}")
+        return 0
+    experiment = named(options.name)
+    if options.list:
+        for plan in chosen_plans(experiment, options.cells):
+            print(plan.name)
+        return 0
+    page = carry_out(
+        experiment,
+        pattern=options.cells,
+        folder=options.results,
+        data_dir=options.data_dir,
+        jobs=max(1, options.jobs),
+        draw_only=options.draw_only,
+    )
+    print(f"The tables and figures are in {page}.")
+    return 0
+
+
+COMMAND = Command(
+    name="experiment",
+    summary="repeat a paper's tables and figures",
+    add_arguments=_add_arguments,
+    run=_run,
+    examples=EXAMPLES,
+)

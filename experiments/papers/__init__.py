@@ -1,0 +1,62 @@
+"""The papers' experiments, repeated: one entry for each that `erosion experiment` knows."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from erosion.experiments.cells import ExperimentError, Tick, Values
+from erosion.experiments.experiment import Experiment
+from erosion.experiments.papers import (
+    mean_estimation,
+    quadratic,
+    quadratic_page,
+    titanic,
+    titanic_page,
+    tuned_quadratic,
+)
+
+
+def _run_quadratic(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+    run = quadratic.run if "rule" in config else tuned_quadratic.run
+    return run(config, data_dir, tick)
+
+
+EXPERIMENTS: Mapping[str, Experiment] = {
+    experiment.name: experiment
+    for experiment in (
+        Experiment(
+            "titanic",
+            "Titanic",
+            "Weight Erosion, FedAvg and local training for four hospitals by age (Grimberg et al."
+            " 2020, figures 1 and 2), with the authors' faults and without. A minute.",
+            titanic.plans,
+            titanic.run,
+            titanic_page.draw,
+        ),
+        Experiment(
+            "quadratic",
+            "Noisy quadratic",
+            "Weighted gradient averaging and bias correction against training alone on a noisy"
+            " quadratic (Chayti et al. 2021, figures 2 to 6). Under a minute.",
+            lambda: [*quadratic.plans(), *tuned_quadratic.plans()],
+            _run_quadratic,
+            quadratic_page.draw,
+        ),
+        Experiment(
+            "mean-estimation",
+            "Mean estimation",
+            "The best weight of another population's mean (Grimberg et al. 2021). Seconds.",
+            mean_estimation.plans,
+            mean_estimation.run,
+            quadratic_page.draw_means,
+        ),
+    )
+}
+
+
+def named(name: str) -> Experiment:
+    """The experiment of that name; raises ExperimentError."""
+    if name not in EXPERIMENTS:
+        raise ExperimentError(
+            f"There is no experiment {name!r}; there are {', '.join(EXPERIMENTS)}."
+        )
+    return EXPERIMENTS[name]

@@ -1,0 +1,106 @@
+"""The papers' experiments: hand-computed values, and one small cell of each."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from erosion.experiments.cells import CellPlan, ExperimentError
+from erosion.experiments.experiment import carry_out
+from erosion.experiments.papers import EXPERIMENTS, named, quadratic, titanic, tuned_quadratic
+from erosion.experiments.papers.mean_estimation import plans as mean_plans
+from erosion.experiments.papers.mean_estimation import run as run_mean
+from erosion.experiments.papers.titanic_data import load_passengers, split_indices
+
+DATA = Path(os.environ["EROSION_DATA"]) if "EROSION_DATA" in os.environ else None
+needs_titanic = pytest.mark.skipif(
+    DATA is None or not (DATA / "titanic").is_dir(),
+    reason="needs EROSION_DATA with the folder titanic",
+)
+
+
+def no_tick() -> None:
+    """Nobody watches."""
+
+
+def test_the_steady_states_in_closed_form_by_hand() -> None:
+    base = {"a": 1.0, "eta": 0.1, "sigma": 1.0, "collaborators": 10, "zeta": 1.0}
+    # eta sigma^2 / (2 (2 - eta a)) = 0.1 / 3.8
+    assert quadratic.exact_steady({**base, "rule": "alone"}) == pytest.approx(0.1 / 3.8, rel=1e-4)
+    # half of each: (1/4 + 1/40) 0.1 / 3.8 + 1/8
+    wga = {**base, "rule": "wga", "alpha": 0.5}
+    assert quadratic.exact_steady(wga) == pytest.approx(0.275 * 0.1 / 3.8 + 0.125, rel=1e-4)
+    # (1 + 10/11) / 11: beta is a hundredth, eta a a tenth
+    bc = {**base, "rule": "bc", "beta": 0.01}
+    assert quadratic.exact_steady(bc) == pytest.approx((1 + 10 / 11) / 11 * 0.1 / 3.8, rel=1e-4)
+
+
+@pytest.mark.parametrize("rule", quadratic.RULES)
+def test_a_simulated_quadratic_ends_at_its_closed_form(rule: str) -> None:
+    config = {**quadratic.CONSTANTS, "rule": rule, "figure": 2, "rounds": 1500, "trials": 400}
+    figures = quadratic.run(config, None, no_tick)
+    assert figures["steady"] == pytest.approx(figures["exact"], rel=0.15)
+
+
+def test_the_best_weight_for_a_mean_is_the_formula_s() -> None:
+    for plan in mean_plans():
+        figures = run_mean({**plan.config, "trials": 50_000}, None, no_tick)
+        assert figures["measured"] == pytest.approx(figures["optimal"], abs=0.03)
+
+
+def test_the_tuned_gain_is_small() -> None:
+    plan = tuned_quadratic.plans()[-1]
+    figures = tuned_quadratic.run({**plan.config, "rounds": 300}, None, no_tick)
+    assert 1.0 <= figures["gain"] < 3.0
+
+
+def test_the_faulty_sum_by_hand() -> None:
+    """Columns of a are added up and go to every row of b; of a bias, its only row's sum."""
+    ones, twos = torch.ones(titanic.DIM), 2 * torch.ones(titanic.DIM)
+    total = titanic._faulty_sum([ones, twos])
+    assert total[:-2].tolist() == [9 + 2] * 18
+    assert total[-2:].tolist() == [2 + 2] * 2
+
+
+@needs_titanic
+def test_the_passengers_are_split_as_in_the_paper() -> None:
+    passengers = load_passengers(DATA)
+    strict = [len(group) for group in split_indices(passengers, "AGE_STRICT", 278)]
+    some = [len(group) for group in split_indices(passengers, "AGE_SOME", 278)]
+    assert strict == [248, 476, 322, 263]
+    assert some == [362, 362, 322, 263]
+    assert passengers.inputs.shape == (1309, 9)
+    assert bool(torch.isfinite(passengers.inputs).all())
+
+
+@needs_titanic
+def test_one_cell_of_each_experiment_is_run_and_drawn(tmp_path: Path) -> None:
+    for name, pattern in (
+        ("titanic", "*-age_strict-0"),
+        ("quadratic", "figure4-wga-zeta1"),
+        ("mean-estimation", "delta1"),
+    ):
+        page = carry_out(EXPERIMENTS[name], pattern=pattern, folder=tmp_path / name, data_dir=DATA)
+        assert page.read_text().startswith("# ")
+        for picture in page.parent.glob("*.svg"):
+            assert b"</svg>" in picture.read_bytes()
+
+
+def test_every_experiment_s_cells_have_names_of_their_own() -> None:
+    for experiment in EXPERIMENTS.values():
+        names = [plan.name for plan in experiment.plans()]
+        assert len(set(names)) == len(names)
+
+
+def test_a_plan_s_hash_depends_on_its_configuration_alone() -> None:
+    plan = CellPlan("a", {"seed": 1, "rate": 0.5}, 1)
+    assert replace(plan, name="b", rounds=9).config_hash == plan.config_hash
+    assert CellPlan("a", {"rate": 0.5, "seed": 1}, 1).config_hash == plan.config_hash
+    assert CellPlan("a", {"seed": 2, "rate": 0.5}, 1).config_hash != plan.config_hash
+
+
+def test_an_unknown_experiment_names_those_there_are() -> None:
+    with pytest.raises(ExperimentError, match="titanic, quadratic"):
+        named("nothing")
