@@ -7,6 +7,7 @@ from typing import Any
 
 import matplotlib as mpl
 from cycler import cycler
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 COLOURS = ("#0b6e99", "#c4541a", "#3c7d3c", "#7a4b9c", "#8a6d1f", "#666666")
@@ -31,3 +32,9 @@ def picture(
         content = BytesIO()
         yield figure, content
         figure.savefig(content, format="svg", metadata={"Date": None})
+
+
+def add_legend(axes: Axes) -> None:
+    """A small legend, where there is a curve to name: cells may be missing."""
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize=7)

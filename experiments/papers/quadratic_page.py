@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 
 from erosion.experiments.cells import Cell
 from erosion.experiments.experiment import Page, made_by
-from erosion.experiments.papers.picture import picture
+from erosion.experiments.papers.picture import add_legend, picture
 
 PUBLISHED = {  # of an independent simulation with the same constants
     "figure2-alone-zeta1": 0.0263,
@@ -41,10 +41,10 @@ def draw(cells: Mapping[str, Cell]) -> Page:
     lines = [
         "# The noisy quadratic model (Chayti et al. 2021)",
         "",
-        "One user minimises a quadratic from noisy gradients; N collaborators have an optimum that",
-        "is zeta away in gradient. *Alone* uses the user's gradients, *WGA* averages all of them by",
-        "a fixed weight, *BC* takes off the bias that was seen so far. The paper does not state its",
-        "constants; ours are a = 1, zeta = 1, sigma = 1, N = 10, step size 0.1, alpha = N/(N+1),",
+        "One user minimises a quadratic from noisy gradients; N collaborators have an optimum",
+        "that is zeta away in gradient. *Alone* uses the user's gradients, *WGA* averages all of",
+        "them by a fixed weight, *BC* takes off the bias that was seen so far. The paper does not",
+        "state its constants; ours are a = 1, zeta = 1, sigma = 1, N = 10, step size 0.1, alpha = N/(N+1),",
         "beta = 0.01, 3000 rounds, 500 trials, and the caller can change them.",
         "",
         "![Loss over the rounds and in the steady state](figures.svg)",
@@ -101,7 +101,7 @@ def _figures(cells: Mapping[str, Cell]) -> bytes:
                     config = cell.plan.config
                     axis.plot(rounds, losses, label=f"{config['rule']}, zeta {config['zeta']:g}")
                 axis.set(yscale="log", xlabel="round", ylabel="loss")
-                axis.legend(fontsize=7)
+                add_legend(axis)
         _speed_ups(axes[3], [c for c in cells.values() if c.plan.config["figure"] == 5])
         _best_wga(axes[4], [c for c in cells.values() if c.plan.config["figure"] == 6])
         axes[5].set_axis_off()
@@ -118,13 +118,13 @@ def _speed_ups(axis: Axes, cells: Sequence[Cell]) -> None:
         mine = [cell for cell in cells if f"-{word}-" in cell.plan.name]
         _against(axis, mine, lambda c: c.plan.config["collaborators"], label)
     axis.set(xscale="log", yscale="log", xlabel="collaborators N", ylabel="times better than alone")
-    axis.legend(fontsize=7)
+    add_legend(axis)
 
 
 def _best_wga(axis: Axes, cells: Sequence[Cell]) -> None:
     _against(axis, cells, lambda c: c.plan.config["zeta"], "WGA")
     axis.set(yscale="log", xlabel="zeta", ylabel="times better than alone")
-    axis.legend(fontsize=7)
+    add_legend(axis)
 
 
 def _against(axis: Axes, cells: Sequence[Cell], place: Callable[[Cell], float], label: str) -> None:

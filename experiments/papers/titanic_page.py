@@ -5,7 +5,7 @@ from statistics import fmean, stdev
 
 from erosion.experiments.cells import Cell
 from erosion.experiments.experiment import Page, made_by
-from erosion.experiments.papers.picture import COLOURS, picture
+from erosion.experiments.papers.picture import COLOURS, add_legend, picture
 from erosion.experiments.papers.titanic import MODES, SCHEMES, Mode, Scheme
 from erosion.experiments.papers.titanic_data import AUTHORS_SEED, FEATURES, SPLITS, Split
 
@@ -53,8 +53,8 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         "one batch of 161 and one of 1, let a single passenger count as half: the figure of .92",
         "in the paper is that passenger. Both are mended in `corrected`, where FedAvg has the",
         "others' step size. The published `reference` figures are of one split and one start (the",
-        "row order of the authors' file is not known, so their very split cannot be drawn again); the published",
-        "`corrected` ones are means over 20 seeds.",
+        "row order of the authors' file is not known, so their very split cannot be drawn again);",
+        "the published `corrected` ones are means over 20 seeds.",
         "",
         "**No scheme wins consistently on the Titanic**: the differences between Weight Erosion",
         "and training alone are within two standard errors for most users, and repaired FedAvg is",
@@ -127,7 +127,7 @@ def _accuracy(cells: Mapping[str, Cell]) -> bytes:
                     axis.plot(range(1, len(means) + 1), means, label=NAMES[scheme])
                 axis.set_xlabel("round")
             row[0].set_ylabel("test accuracy")
-        grid[0][0].legend(fontsize=7)
+        add_legend(grid[0][0])
     return content.getvalue()
 
 
@@ -150,7 +150,7 @@ def _weights(cells: Mapping[str, Cell]) -> bytes:
                         label=f"hospital {peer}",
                     )
                 axis.set_xlabel("round")
-                axis.legend(fontsize=6)
+                add_legend(axis)
             row[0].set_ylabel("weight")
     return content.getvalue()
 
@@ -171,5 +171,5 @@ def _parameters(cells: Mapping[str, Cell]) -> bytes:
         axis.set_ylabel("log odds of survival")
         axis.set_title("Parameters of user 0's models, AGE_STRICT, corrected")
         axis.axhline(0, color="#666666", linewidth=0.6)
-        axis.legend(fontsize=7)
+        add_legend(axis)
     return content.getvalue()
