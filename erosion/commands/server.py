@@ -59,6 +59,7 @@ def _run(options: argparse.Namespace) -> int:
     from erosion.server.coordination.run_study import run_study
     from erosion.server.enrolment.federation_folder import FederationFolder
     from erosion.server.link.open_link import federation_or_none
+    from erosion.server.output.observers import Observers
     from erosion.server.output.progress import progress
     from erosion.server.run.run_folder import new_run_folder, open_run_folder, resumed_run_folder
 
@@ -74,12 +75,13 @@ def _run(options: argparse.Namespace) -> int:
         folder = open_run_folder(options.run_folder, study)
     else:
         folder = new_run_folder(options.runs, study)
-    with progress(log_format=options.log_format) as watcher:
+    terminal = progress(log_format=options.log_format)
+    with Observers({"terminal": terminal}) as observers:
         run_study(
             study,
             folder,
             options.address,
-            watcher,
+            observers,
             federation=federation,
             updates=options.updates,
         )

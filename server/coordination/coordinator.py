@@ -27,7 +27,17 @@ from erosion.common.support.memory import peak_megabytes
 from erosion.server.coordination.membership import Membership
 from erosion.server.coordination.strategy import PersonalizedStrategy
 from erosion.server.link import Link
-from erosion.server.output.observer import Observer
+from erosion.server.output.events import (
+    ArmFinished,
+    ArmStarted,
+    HospitalDeclined,
+    HospitalJoined,
+    HospitalLeft,
+    RoundFinished,
+    RunEvent,
+    RunFinished,
+    StudyStarted,
+)
 from erosion.server.output.report.write import write_report
 from erosion.server.run import provenance
 from erosion.server.run.journal import Journal, cut_back
@@ -46,16 +56,24 @@ class UserDeclinedError(RunError):
 class Coordinator:
     """Runs one study over a link that is open already."""
 
-    def __init__(self, study: Study, link: Link, folder: RunFolder, observer: Observer) -> None:
+    def __init__(
+        self,
+        study: Study,
+        link: Link,
+        folder: RunFolder,
+        notify: Callable[[RunEvent], None] = lambda _event: None,
+    ) -> None:
         """The caller starts and stops `link`."""
-        self._study, self._link, self._folder, self._observer = study, link, folder, observer
+        self._study, self._link, self._folder, self._notify = study, link, folder, notify
         self._records: dict[str, list[RoundRecord]] = {arm: [] for arm in study.arms}
         self._roster = Membership(
             study,
             link.grid,
-            on_joined=lambda name, samples: observer.joined(name, samples, self._roster.missing),
-            on_declined=observer.declined,
-            on_left=observer.left,
+            on_joined=lambda name, num_samples: notify(
+                HospitalJoined(name, num_samples, tuple(self._roster.missing))
+            ),
+            on_declined=lambda name, reason: notify(HospitalDeclined(name, reason)),
+            on_left=lambda name: notify(HospitalLeft(name)),
             enrolment=link if link.enrolled_only else None,
         )
 
@@ -64,7 +82,7 @@ class Coordinator:
         clock = time.monotonic()
         beginning = read_run_decisions(self._folder)  # there only where a run is resumed
         started = beginning.started if beginning else datetime.now(UTC).isoformat("T", "seconds")
-        self._observer.listening(self._study, self._link.address, str(self._folder.path))
+        self._notify(StudyStarted(self._study, self._link.address, self._folder.path))
         self._wait_for_hospitals()
         scaling = beginning.scaling if beginning else self._pooled_scaling()
         choices = beginning.chosen() if beginning else self._choices(scaling)
@@ -75,7 +93,7 @@ class Coordinator:
         seconds = time.monotonic() - clock
         result = self._result(finals, choices, evaluated.header, started, seconds)
         self._write(result, finals, evaluated)
-        self._observer.finished(result, str(self._folder.path))
+        self._notify(RunFinished(result, self._folder.path))
         return result
 
     def waiting_for(self) -> list[str]:
@@ -135,10 +153,10 @@ class Coordinator:
 
                 def note(record: RoundRecord) -> None:
                     records.append(record)
-                    self._observer.round_finished(record)
+                    self._notify(RoundFinished(record, is_trial=True))
 
                 (arm,) = trial.arms
-                self._observer.arm_started(f"{arm}, choosing its settings", num_rounds)
+                self._notify(ArmStarted(arm, num_rounds, is_trial=True))
                 checkpoint_path = self._folder.trial_checkpoint
                 self._run_arm(trial, arm, num_rounds, scaling, journal, checkpoint_path, note)
                 return records
@@ -155,12 +173,12 @@ class Coordinator:
         finals: dict[str, RunState] = {}
         with closing(Journal(self._folder.journal)) as journal:
             for arm, choice in choices.items():
-                self._observer.arm_started(arm, choice.rounds)
+                self._notify(ArmStarted(arm, choice.rounds))
                 path = self._folder.checkpoint(arm)
                 finals[arm] = self._run_arm(
                     self._study, arm, choice.rounds, scaling, journal, path, self._note, states[arm]
                 )
-                self._observer.arm_finished(arm)
+                self._notify(ArmFinished(arm))
         return finals
 
     def _first_or_last(self, arm: str) -> RunState:
@@ -206,7 +224,7 @@ class Coordinator:
 
     def _note(self, record: RoundRecord) -> None:
         self._records[record.arm].append(record)
-        self._observer.round_finished(record)
+        self._notify(RoundFinished(record))
 
     def _evaluate(self, finals: Mapping[str, RunState], scaling: Scaling | None) -> EvaluateResult:
         """Ask the user's site for the final figures; it may take a moment to come back first."""

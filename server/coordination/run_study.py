@@ -15,8 +15,8 @@ from erosion.server.coordination.coordinator import Coordinator, UserDeclinedErr
 from erosion.server.enrolment.federation_folder import FederationFolder
 from erosion.server.link import Link
 from erosion.server.link.open_link import make_link
-from erosion.server.output.composite import CompositeObserver
-from erosion.server.output.observer import Observer
+from erosion.server.output.events import EveryUserFinished, RunEvent, StudyFailed, UserFailed
+from erosion.server.output.observers import Observers
 from erosion.server.output.report.overview_page import write_overview
 from erosion.server.run.overview import Overview, line_of, overview
 from erosion.server.run.result import Result
@@ -32,7 +32,7 @@ def run_study(
     study: Study,
     folder: RunFolder,
     address: str | None,
-    observer: Observer,
+    observers: Observers,
     *,
     federation: FederationFolder | None = None,
     updates: UpdatesIn = "auto",
@@ -47,7 +47,7 @@ def run_study(
     link = make_link(study, address, federation, spool=folder.spool if on_disk else None)
     link.start()
     try:
-        result = run_on(link, study, folder, observer)
+        result = run_on(link, study, folder, observers)
     except BaseException:  # Ctrl-C, too, must close the port
         link.stop(completed=False)
         raise
@@ -62,23 +62,23 @@ def need_disk(study: Study, memory: int) -> bool:
     return 4 * largest * len(study.hospitals) > MEMORY_SHARE * memory
 
 
-def run_on(link: Link, study: Study, folder: RunFolder, observer: Observer) -> Result | Overview:
+def run_on(link: Link, study: Study, folder: RunFolder, observers: Observers) -> Result | Overview:
     """Run the study over a link that is open already. Raises RunError."""
     status = CoordinatorStatus(folder.status, study)
-    observers = CompositeObserver(observer, status)
+    observers.add("status.json", status)
 
     def run_one(study: Study, folder: RunFolder) -> Result:
-        coordinator = Coordinator(study, link, folder, observers)
+        coordinator = Coordinator(study, link, folder, observers.notify)
         status.waiting_for = coordinator.waiting_for
         return coordinator.run()
 
     try:
         if study.has_every_user:
-            result: Result | Overview = run_every_user(study, folder, run_one, observers)
+            result: Result | Overview = run_every_user(study, folder, run_one, observers.notify)
         else:
             result = run_one(study, folder)
     except OSError as problem:  # a full disk, say
-        status.failed(str(problem))
+        observers.notify(StudyFailed(str(problem)))
         where = f" ({problem.filename})" if problem.filename else ""
         raise RunError(
             f"The run cannot be written to {folder.path}{where}: {problem.strerror or problem}."
@@ -86,7 +86,7 @@ def run_on(link: Link, study: Study, folder: RunFolder, observer: Observer) -> R
             f" {folder.path}`."
         ) from problem
     except BaseException as problem:  # Ctrl-C, too, is to be seen in the status
-        status.failed(str(problem) or "interrupted")
+        observers.notify(StudyFailed(str(problem) or "interrupted"))
         raise
     status.ended()
     _say_goodbye(link)
@@ -94,7 +94,7 @@ def run_on(link: Link, study: Study, folder: RunFolder, observer: Observer) -> R
 
 
 def run_every_user(
-    study: Study, folder: RunFolder, run_one: RunOne, observer: Observer
+    study: Study, folder: RunFolder, run_one: RunOne, notify: Callable[[RunEvent], None]
 ) -> Overview:
     """Run the study once for each of its hospitals; what is finished already is not run again.
 
@@ -114,7 +114,7 @@ def run_every_user(
             failed[user] = str(problem)
         else:
             continue
-        observer.user_failed(user, {**declined, **failed}[user])
+        notify(UserFailed(user, {**declined, **failed}[user]))
     if not results:
         first = next(iter({**failed, **declined}.values()))
         raise RunError(f"No hospital has a model. The first one's reason: {first}")
@@ -132,7 +132,7 @@ def run_every_user(
             f" others. Go on with `erosion server --resume {folder.path}`."
         )
     write_atomically(folder.result, found.model_dump_json(indent=2) + "\n")
-    observer.every_user_finished(found, str(folder.path))
+    notify(EveryUserFinished(found, folder.path))
     return found
 
 

@@ -1,67 +1,129 @@
-"""The events in a round's record that a person should hear of."""
+"""What happens in a run, as values that observers are told."""
 
-import re
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
 
 from erosion.common.rounds.one_round import RoundRecord
-from erosion.server.output.plain_text import printable
-
-Kind = Literal["skipped", "stopped", "note", "absent", "rejected", "eroded"]
+from erosion.common.study.study import Study
+from erosion.server.run.overview import Overview
+from erosion.server.run.result import Result
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """Something out of the ordinary in one round."""
+class StudyStarted:
+    """The port is open and the hospitals may come.
+
+    Where every hospital is the user, this and all that follows comes again for the next one.
+    """
+
+    study: Study  # for one user
+    address: str
+    run_folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class HospitalJoined:
+    """A hospital came or came back."""
+
+    hospital: str
+    num_samples: int
+    missing: tuple[str, ...]  # the ones still waited for
+
+
+@dataclass(frozen=True, slots=True)
+class HospitalDeclined:
+    """A hospital will not or cannot take part, or a stranger was turned away."""
+
+    hospital: str
+    reason: str  # in the other side's words: not safe to show as it is
+
+
+@dataclass(frozen=True, slots=True)
+class HospitalLeft:
+    """A hospital lost its connection."""
+
+    hospital: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArmStarted:
+    """An arm begins, or a trial by which its settings are chosen."""
 
     arm: str
-    round: int
-    kind: Kind
-    hospital: str  # "" where it concerns the whole round
-    text: str  # safe to show on a terminal; still to be escaped in HTML
+    rounds: int
+    is_trial: bool = False
 
     @property
-    def pattern(self) -> tuple[str, str, str, str]:
-        """The same for events that differ in numbers only ("round 3, expected 4")."""
-        return self.arm, self.kind, self.hospital, re.sub(r"\d+", "#", self.text)
-
-
-def events_of(record: RoundRecord) -> Iterator[Event]:
-    """The events of one round, those of the whole round first."""
-    if record.outcome != "done":
-        text = f"round {record.outcome}: {printable(record.note)}"
-        yield Event(record.arm, record.round, record.outcome, "", text)
-    elif record.note:
-        yield Event(record.arm, record.round, "note", "", printable(record.note))
-    for hospital, entry in record.hospitals.items():
-        name = printable(hospital, at_most=48)
-        if entry.outcome in ("absent", "rejected"):
-            kind: Kind = "absent" if entry.outcome == "absent" else "rejected"
-            text = f"{kind}: {printable(entry.reason)}"
-            yield Event(record.arm, record.round, kind, name, text)
-        elif entry.weight_after == 0.0 and entry.weight_before != 0.0:
-            text = "eroded: its weight fell to 0"
-            yield Event(record.arm, record.round, "eroded", name, text)
+    def title(self) -> str:
+        """The arm's name, or what the trial is for."""
+        return f"{self.arm}, choosing its settings" if self.is_trial else self.arm
 
 
 @dataclass(frozen=True, slots=True)
-class EventGroup:
-    """The same event in several rounds."""
+class RoundFinished:
+    """A round ended, done or skipped. The journal and the checkpoint have it already."""
 
-    first: Event
-    rounds: tuple[int, ...]  # ascending
-    varies: bool  # whether the numbers in the text differed from round to round
+    record: RoundRecord
+    is_trial: bool = False
 
 
-def grouped(records: Iterable[RoundRecord]) -> list[EventGroup]:
-    """All events of a run, each told once, in the order in which they first happened."""
-    rounds: dict[tuple[str, str, str, str], list[int]] = {}
-    first: dict[tuple[str, str, str, str], Event] = {}
-    varying: set[tuple[str, str, str, str]] = set()
-    for record in records:
-        for event in events_of(record):
-            if first.setdefault(event.pattern, event).text != event.text:
-                varying.add(event.pattern)
-            rounds.setdefault(event.pattern, []).append(event.round)
-    return [EventGroup(first[key], tuple(rounds[key]), key in varying) for key in first]
+@dataclass(frozen=True, slots=True)
+class ArmFinished:
+    """An arm ended; a trial ends without this."""
+
+    arm: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunFinished:
+    """The study has a result for its user; the run's folder is complete."""
+
+    result: Result
+    run_folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class UserFailed:
+    """Where every hospital is the user: this one gets no model."""
+
+    user: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class EveryUserFinished:
+    """Where every hospital is the user: the last one's part has ended too."""
+
+    overview: Overview
+    run_folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class StudyFailed:
+    """The study ended without a result."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ObserverDropped:
+    """An observer failed and is told of nothing more; the run goes on."""
+
+    name: str
+    reason: str
+
+
+RunEvent = (
+    StudyStarted
+    | HospitalJoined
+    | HospitalDeclined
+    | HospitalLeft
+    | ArmStarted
+    | RoundFinished
+    | ArmFinished
+    | RunFinished
+    | UserFailed
+    | EveryUserFinished
+    | StudyFailed
+    | ObserverDropped
+)

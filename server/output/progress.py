@@ -1,9 +1,8 @@
-"""The progress of a running study: live lines on a terminal, plain lines elsewhere."""
+"""What a person sees of a running study: live lines on a terminal, plain lines elsewhere."""
 
 import os
 import sys
-from types import TracebackType
-from typing import Protocol, Self, TextIO
+from typing import TextIO
 
 from rich.console import Console
 
@@ -14,22 +13,7 @@ from erosion.server.output.terminal.live import LiveProgress
 from erosion.server.output.terminal.plain import PlainProgress
 
 
-class ProgressObserver(Observer, Protocol):
-    """An observer that puts the terminal back in order, also after an error or Ctrl-C."""
-
-    def __enter__(self) -> Self:
-        """Ready to observe."""
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Give the terminal back."""
-
-
-def progress(stream: TextIO | None = None, log_format: LogFormat = "text") -> ProgressObserver:
+def progress(stream: TextIO | None = None, log_format: LogFormat = "text") -> Observer:
     """The observer that suits `stream` (standard output): live on a terminal, else plain."""
     stream = sys.stdout if stream is None else stream
     if log_format == "json":

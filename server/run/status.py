@@ -3,21 +3,39 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from erosion.common.rounds.one_round import RoundRecord
 from erosion.common.study.study import Study
 from erosion.common.support.status_file import StatusFile
+from erosion.server.output.events import (
+    ArmFinished,
+    ArmStarted,
+    EveryUserFinished,
+    HospitalDeclined,
+    HospitalJoined,
+    HospitalLeft,
+    ObserverDropped,
+    RoundFinished,
+    RunEvent,
+    RunFinished,
+    StudyFailed,
+    StudyStarted,
+    UserFailed,
+)
 from erosion.server.output.plain_text import printable
-from erosion.server.run.overview import Overview
-from erosion.server.run.result import Result
+
+MOST_TURNED_AWAY = 50  # of whom the file tells
 
 
 class CoordinatorStatus:
-    """An observer that keeps the file; `waiting_for` is asked for whom the round waits."""
+    """An observer that keeps the file; `waiting_for` is asked for whom the round waits.
+
+    The run always has this one: a health check reads the file. `ended` is apart from the events,
+    because the study has ended only when nothing more can go wrong.
+    """
 
     def __init__(self, path: Path, study: Study) -> None:
         """Begin the file."""
         self.waiting_for: Callable[[], Sequence[str]] = tuple
-        self._sign = StatusFile(
+        self._file = StatusFile(
             path,
             live=lambda: {"waiting_for": list(self.waiting_for())},
             study=study.name,
@@ -28,81 +46,67 @@ class CoordinatorStatus:
         self._connected: set[str] = set()
         self._without_model: dict[str, str] = {}
         self._turned_away: dict[str, str] = {}  # the latest reason, by whom
+        self._dropped: dict[str, str] = {}  # outputs that failed, and why
 
-    def listening(self, study: Study, address: str, run_folder: str) -> None:
-        """The hospitals may come."""
-        self._sign.show(
-            user=study.user,
-            phase="waiting for hospitals",
-            address=address,
-            missing=list(study.hospitals),
-        )
-
-    def joined(self, hospital: str, num_samples: int, missing: Sequence[str]) -> None:
-        """A hospital came."""
-        del num_samples
-        self._connected.add(hospital)
-        self._turned_away.pop(hospital, None)
-        self._show_hospitals()
-        self._sign.show(missing=list(missing))
-
-    def declined(self, hospital: str, reason: str) -> None:
-        """A hospital does not take part, or a stranger was turned away."""
-        self._connected.discard(hospital)
-        self._turned_away[printable(hospital, at_most=80)] = printable(reason)
-        while len(self._turned_away) > 50:
-            del self._turned_away[next(iter(self._turned_away))]
-        self._show_hospitals()
-
-    def left(self, hospital: str) -> None:
-        """A hospital went."""
-        self._connected.discard(hospital)
-        self._show_hospitals()
-
-    def arm_started(self, arm: str, rounds: int) -> None:
-        """An arm begins."""
-        del rounds
-        self._sign.show(phase="training", arm=arm, round=0, weights={})
-
-    def round_finished(self, record: RoundRecord) -> None:
-        """A round ended."""
-        self._sign.show(
-            round=record.round,
-            weights={
-                name: entry.weight_after
-                for name, entry in record.hospitals.items()
-                if entry.weight_after is not None
-            },
-            last_round={"outcome": record.outcome, "seconds": round(record.seconds, 3)},
-        )
-
-    def arm_finished(self, arm: str) -> None:
-        """An arm ended; if it was the last, the user's site measures the models now."""
-        del arm
-        self._sign.show(phase="between arms, or measuring the final models")
-
-    def finished(self, result: Result, run_folder: str) -> None:
-        """There is a result for the user."""
-        del run_folder
-        self._sign.show(phase="closing", verdict=result.verdict.text)
-
-    def user_failed(self, user: str, reason: str) -> None:
-        """A hospital gets no model."""
-        self._without_model[user] = printable(reason)
-        self._sign.show(without_model=dict(self._without_model))
-
-    def every_user_finished(self, overview: Overview, run_folder: str) -> None:
-        """There is a result for every user."""
-        del run_folder
-        self._sign.show(user=", ".join(overview.users), verdict=overview.verdict)
+    def notify(self, event: RunEvent) -> None:
+        """Note it; the file follows within moments."""
+        match event:
+            case StudyStarted(study, address):
+                self._file.show(
+                    user=study.user,
+                    phase="waiting for hospitals",
+                    address=address,
+                    missing=list(study.hospitals),
+                )
+            case HospitalJoined(hospital, _, missing):
+                self._connected.add(hospital)
+                self._turned_away.pop(hospital, None)
+                self._show_hospitals()
+                self._file.show(missing=list(missing))
+            case HospitalDeclined(hospital, reason):
+                self._connected.discard(hospital)
+                self._turned_away[printable(hospital, at_most=80)] = printable(reason)
+                while len(self._turned_away) > MOST_TURNED_AWAY:
+                    del self._turned_away[next(iter(self._turned_away))]
+                self._show_hospitals()
+            case HospitalLeft(hospital):
+                self._connected.discard(hospital)
+                self._show_hospitals()
+            case ArmStarted():
+                self._file.show(
+                    phase="training", arm=event.title, round=0, rounds=event.rounds, weights={}
+                )
+            case RoundFinished(record):
+                self._file.show(
+                    round=record.round,
+                    weights={
+                        name: entry.weight_after
+                        for name, entry in record.hospitals.items()
+                        if entry.weight_after is not None
+                    },
+                    last_round={"outcome": record.outcome, "seconds": round(record.seconds, 3)},
+                )
+            case ArmFinished():  # if it was the last, the user's site measures the models now
+                self._file.show(phase="between arms, or measuring the final models")
+            case RunFinished(result):
+                self._file.show(phase="closing", verdict=result.verdict.text)
+            case UserFailed(user, reason):
+                self._without_model[user] = printable(reason)
+                self._file.show(without_model=dict(self._without_model))
+            case EveryUserFinished(overview):
+                self._file.show(user=", ".join(overview.users), verdict=overview.verdict)
+            case StudyFailed(reason):
+                self._file.end(phase="failed", reason=printable(reason), ended=True)
+            case ObserverDropped(name, reason):
+                self._dropped[name] = reason
+                self._file.show(outputs_dropped=dict(self._dropped))
 
     def ended(self) -> None:
         """The study has ended with a result."""
-        self._sign.end(phase="finished", ended=True)
+        self._file.end(phase="finished", ended=True)
 
-    def failed(self, reason: str) -> None:
-        """The study ended without a result."""
-        self._sign.end(phase="failed", reason=printable(reason), ended=True)
+    def close(self) -> None:
+        """The file was ended by what happened."""
 
     def _show_hospitals(self) -> None:
-        self._sign.show(connected=sorted(self._connected), turned_away=dict(self._turned_away))
+        self._file.show(connected=sorted(self._connected), turned_away=dict(self._turned_away))

@@ -16,10 +16,11 @@ from erosion.common.learning.models import build_model, flat_parameters
 from erosion.common.rounds import checkpoint, one_round
 from erosion.common.study.study import Study, study_from_json
 from erosion.experiments.free_ports import free_address
+from erosion.server.output.observers import Observers
 from erosion.server.run.journal import read_journal
 from erosion.server.run.run_folder import RunFolder, open_run_folder
 from tests.support import programs
-from tests.support.federation import Recorder, small_study, write_site
+from tests.support.federation import small_study, write_site
 from tests.support.patience import PATIENCE
 
 processes = multiprocessing.get_context("forkserver")
@@ -42,7 +43,7 @@ def coordinate(study: str, folder: str, address: str, phase: str | None) -> None
     run = (
         RunFolder(Path(folder)) if Path(folder).exists() else open_run_folder(Path(folder), parsed)
     )
-    run_study.run_study(parsed, run, address, Recorder())
+    run_study.run_study(parsed, run, address, Observers({}))
 
 
 def lay_bullet(phase: str, coordinator: Any, link: Any, strategy: Any) -> None:

@@ -3,12 +3,21 @@
 import io
 import re
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from erosion.common.rounds.one_round import RoundRecord
+from erosion.server.output.events import (
+    ArmStarted,
+    HospitalDeclined,
+    HospitalJoined,
+    HospitalLeft,
+    RoundFinished,
+    StudyStarted,
+)
 from erosion.server.output.progress import progress
 from erosion.server.output.terminal.arm_progress import ArmProgress
 from erosion.server.output.terminal.live import LiveProgress, draw_arm
@@ -38,7 +47,7 @@ class Terminal(io.StringIO):
 def plain_text(run: Run, monkeypatch: pytest.MonkeyPatch, columns: int = 100) -> str:
     monkeypatch.setenv("COLUMNS", str(columns))
     stream = io.StringIO()
-    with progress(stream) as observer:
+    with closing(progress(stream)) as observer:
         play(observer, run)
     return stream.getvalue()
 
@@ -100,9 +109,10 @@ def test_plain_lines_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_slow_rounds_are_told_of_each() -> None:
     stream = io.StringIO()
     observer = PlainProgress(stream)
-    observer.arm_started("fedavg", 1000)
+    observer.notify(ArmStarted("fedavg", 1000))
     for number in range(1, 6):
-        observer.round_finished(RoundRecord("fedavg", number, "done", "", {}, seconds=90.0))
+        record = RoundRecord("fedavg", number, "done", "", {}, seconds=90.0)
+        observer.notify(RoundFinished(record))
     assert stream.getvalue().count("\n") == 5
     assert "round 5 of 1000; 1 min 30 s a round" in stream.getvalue()
 
@@ -116,8 +126,8 @@ def test_every_plain_line_is_flushed_at_once() -> None:
 
     stream = Counting()
     observer = PlainProgress(stream)
-    observer.joined("alike", 110, ["miscoded"])
-    observer.left("alike")
+    observer.notify(HospitalJoined("alike", 110, ("miscoded",)))
+    observer.notify(HospitalLeft("alike"))
     assert stream.flushes == 2
     assert stream.getvalue().splitlines() == [
         "alike joined with 110 training patients; waiting for miscoded",
@@ -135,7 +145,7 @@ def test_a_skipped_round_is_told_with_its_reason(monkeypatch: pytest.MonkeyPatch
 def test_a_hospital_that_is_always_rejected_is_told_of_once_an_arm(width: int) -> None:
     run = make_run(reasons={"miscoded": "round ROUND, expected 99"})
     console = live_console(width)
-    with LiveProgress(console) as observer:
+    with closing(LiveProgress(console)) as observer:
         play(observer, run)
     text = " ".join(without_codes(written(console)).split())
     assert text.count("expected 99") == 2  # weight_erosion and fedavg; local asks nobody
@@ -145,7 +155,8 @@ def test_a_hospital_that_is_always_rejected_is_told_of_once_an_arm(width: int) -
 
 def test_a_hospital_that_declines_is_shown_with_its_reason_on_one_safe_line() -> None:
     stream = io.StringIO()
-    PlainProgress(stream).declined("kos\x1b[2J", "too few\npatients \x1b]0;owned\x07 [red]x[/red]")
+    reason = "too few\npatients \x1b]0;owned\x07 [red]x[/red]"
+    PlainProgress(stream).notify(HospitalDeclined("kos\x1b[2J", reason))
     assert stream.getvalue() == (
         "kos�[2J does not take part: too few patients �]0;owned� [red]x[/red]\n"
     )
@@ -153,8 +164,8 @@ def test_a_hospital_that_declines_is_shown_with_its_reason_on_one_safe_line() ->
 
 def test_a_hospitals_words_are_not_markup_on_a_live_terminal() -> None:
     console = live_console()
-    with LiveProgress(console) as observer:
-        observer.declined("kos", "[bold red]boo[/bold red] [/nonsense]")
+    with closing(LiveProgress(console)) as observer:
+        observer.notify(HospitalDeclined("kos", "[bold red]boo[/bold red] [/nonsense]"))
     assert "[bold red]boo[/bold red] [/nonsense]" in without_codes(written(console))
 
 
@@ -203,9 +214,9 @@ def test_the_cursor_comes_back_after_an_error() -> None:
     console = live_console()
 
     def interrupted_run() -> None:
-        with LiveProgress(console) as observer:
-            observer.listening(make_run().study, "127.0.0.1:1", FOLDER)
-            observer.arm_started("fedavg", 30)
+        with closing(LiveProgress(console)) as observer:
+            observer.notify(StudyStarted(make_run().study, "127.0.0.1:1", FOLDER))
+            observer.notify(ArmStarted("fedavg", 30))
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -217,12 +228,12 @@ def test_the_cursor_comes_back_after_an_error() -> None:
 
 def test_each_finished_arm_stays_as_one_line() -> None:
     console = live_console()
-    with LiveProgress(console) as observer:
+    with closing(LiveProgress(console)) as observer:
         play(observer, make_run())
     text = without_codes(written(console))
     for arm in ARMS:
-        closing = rf"✓ {arm}: 30 rounds in 1\.\d+ s; accuracy 0\.9\d+, log loss 0\.\d+ after 29"
-        assert len(re.findall(closing, text)) == 1
+        line = rf"✓ {arm}: 30 rounds in 1\.\d+ s; accuracy 0\.9\d+, log loss 0\.\d+ after 29"
+        assert len(re.findall(line, text)) == 1
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
@@ -261,7 +272,7 @@ def test_an_encoding_without_blocks_does_not_end_the_study(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    with progress(stream) as observer:
+    with closing(progress(stream)) as observer:
         play(observer, make_run())
     stream.flush()
     stream.seek(0)

@@ -10,13 +10,13 @@ import pytest
 from erosion.common.errors import CheckpointError, StudyError
 from erosion.common.protocol.messages import Comparison
 from erosion.common.rounds.one_round import HospitalRecord, RoundRecord
-from erosion.server.output.events import events_of, grouped
 from erosion.server.output.plain_text import printable, ranges_text, seconds_text, shortened
 from erosion.server.output.report.chart import Chart, Line, draw, spread, thinned
 from erosion.server.output.report.figures import metric_points, weight_figure
 from erosion.server.output.report.page import MOST_EVENTS
 from erosion.server.output.report.run_data import RunData, read_run
 from erosion.server.output.report.write import write_report
+from erosion.server.output.round_news import grouped, news_of
 from erosion.server.run.result import Selected, verdict
 from erosion.server.run.run_folder import RunFolder
 from tests.support.html_page import EVIL, Page
@@ -343,7 +343,7 @@ def test_erosion_absence_and_rejection_are_events_and_the_rest_is_not() -> None:
             "e": HospitalRecord("rejected", "a value that is not finite"),
         },
     )
-    assert [(event.hospital, event.text) for event in events_of(record)] == [
+    assert [(event.hospital, event.text) for event in news_of(record)] == [
         ("a", "eroded: its weight fell to 0"),
         ("d", "absent: did not answer within 5 s"),
         ("e", "rejected: a value that is not finite"),

@@ -9,8 +9,14 @@ import pytest
 
 from erosion.command_line import main
 from erosion.common.support.status_file import read_status_file
-from erosion.server.output.composite import CompositeObserver
-from erosion.server.output.observer import Observer
+from erosion.server.output.events import (
+    ArmStarted,
+    HospitalDeclined,
+    HospitalJoined,
+    RoundFinished,
+    StudyFailed,
+    StudyStarted,
+)
 from erosion.server.output.progress import progress
 from erosion.server.run.ledger import as_csv, contributions
 from erosion.server.run.status import CoordinatorStatus
@@ -24,12 +30,12 @@ def written(path: Path, run: Run, *, as_far_as: str = "the end") -> CoordinatorS
         play(status, run)
         status.ended()
         return status
-    status.listening(run.study, "127.0.0.1:9092", str(path.parent))
-    status.joined(HOME, 24, ["alike"])
-    status.declined("somebody", "its key is not enrolled")
+    status.notify(StudyStarted(run.study, "127.0.0.1:9092", path.parent))
+    status.notify(HospitalJoined(HOME, 24, ("alike",)))
+    status.notify(HospitalDeclined("somebody", "its key is not enrolled"))
     if as_far_as == "a round":
-        status.arm_started("fedavg", 30)
-        status.round_finished(run.records[0])
+        status.notify(ArmStarted("fedavg", 30))
+        status.notify(RoundFinished(run.records[0]))
     return status
 
 
@@ -42,7 +48,7 @@ def test_before_the_first_round_it_says_who_is_missing_and_who_was_kept_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status = written(tmp_path / "status.json", make_run(), as_far_as="joining")
-    status.failed("")  # writes at once
+    status.notify(StudyFailed(""))  # writes at once
     values = json.loads((tmp_path / "status.json").read_text())
     assert values["missing"] == ["alike"]
     assert values["connected"] == [HOME]
@@ -57,9 +63,9 @@ def test_in_a_round_it_says_the_round_the_weights_and_who_is_waited_for(
     run = make_run()
     status = written(tmp_path / "run" / "status.json", run, as_far_as="a round")
     status.waiting_for = lambda: ["alike"]
-    status._sign._write()
+    status._file._write()
     code, text = shown(tmp_path, capsys)  # the newest run in a folder of runs
-    status.failed("")
+    status.notify(StudyFailed(""))
     assert code == 0
     assert "1 of 30, fedavg" in text
     assert "answers of alike" in text
@@ -82,8 +88,8 @@ def test_a_coordinator_that_was_killed_is_not_taken_for_a_running_one(
 ) -> None:
     path = tmp_path / "status.json"
     status = written(path, make_run(), as_far_as="a round")
-    status._sign._ended.set()
-    status._sign._thread.join()
+    status._file._ended.set()
+    status._file._thread.join()
     os.utime(path, (0, 0))
     code, text = shown(tmp_path, capsys)
     assert code == 1
@@ -101,14 +107,6 @@ def test_half_a_file_is_no_life_sign(tmp_path: Path) -> None:
     path = tmp_path / "status.json"
     path.write_text('{"study":')
     assert read_status_file(path) is None
-
-
-def test_several_observers_are_told_the_same() -> None:
-    streams = [io.StringIO(), io.StringIO()]
-    observers: list[Observer] = [progress(stream) for stream in streams]
-    play(CompositeObserver(*observers), make_run())
-    first, second = (stream.getvalue() for stream in streams)
-    assert first == second != ""
 
 
 def test_json_progress_is_one_object_a_line() -> None:

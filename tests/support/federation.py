@@ -2,7 +2,7 @@
 
 import multiprocessing
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -21,6 +21,21 @@ from erosion.common.study.study import Study
 from erosion.experiments.simulator import Simulation, simulate
 from erosion.server.coordination.run_study import run_on
 from erosion.server.link import Link
+from erosion.server.output.events import (
+    ArmFinished,
+    ArmStarted,
+    EveryUserFinished,
+    HospitalDeclined,
+    HospitalJoined,
+    HospitalLeft,
+    RoundFinished,
+    RunEvent,
+    RunFinished,
+    StudyStarted,
+    UserFailed,
+)
+from erosion.server.output.observer import Observer
+from erosion.server.output.observers import Observers
 from erosion.server.run.overview import Overview
 from erosion.server.run.result import Result
 from erosion.server.run.run_folder import RunFolder, new_run_folder
@@ -90,36 +105,32 @@ class Recorder:
         with self.changed:
             assert self.changed.wait_for(wanted, seconds), self.events
 
-    def listening(self, study: Study, address: str, run_folder: str) -> None:
-        self._note("listening", address)
+    def notify(self, event: RunEvent) -> None:
+        match event:
+            case StudyStarted(_, address):
+                self._note("listening", address)
+            case HospitalJoined(hospital):
+                self._note("joined", hospital)
+            case HospitalDeclined(hospital, reason):
+                self._note("declined", hospital, reason)
+            case HospitalLeft(hospital):
+                self._note("left", hospital)
+            case ArmStarted(arm):
+                self._note("arm_started", arm)
+            case RoundFinished(record):
+                self.records.append(record)
+                self._note("round", record.arm, record.round)
+            case ArmFinished(arm):
+                self._note("arm_finished", arm)
+            case RunFinished(result):
+                self._note("finished", result.user)
+            case UserFailed(user, reason):
+                self._note("user_failed", user, reason)
+            case EveryUserFinished():
+                self._note("every_user_finished")
 
-    def joined(self, hospital: str, num_samples: int, missing: Sequence[str]) -> None:
-        self._note("joined", hospital)
-
-    def declined(self, hospital: str, reason: str) -> None:
-        self._note("declined", hospital, reason)
-
-    def left(self, hospital: str) -> None:
-        self._note("left", hospital)
-
-    def arm_started(self, arm: str, rounds: int) -> None:
-        self._note("arm_started", arm)
-
-    def round_finished(self, record: RoundRecord) -> None:
-        self.records.append(record)
-        self._note("round", record.arm, record.round)
-
-    def arm_finished(self, arm: str) -> None:
-        self._note("arm_finished", arm)
-
-    def finished(self, result: Result, run_folder: str) -> None:
-        self._note("finished", result.user)
-
-    def user_failed(self, user: str, reason: str) -> None:
-        self._note("user_failed", user, reason)
-
-    def every_user_finished(self, overview: Overview, run_folder: str) -> None:
-        self._note("every_user_finished")
+    def close(self) -> None:
+        pass
 
 
 class Federation:
@@ -128,6 +139,7 @@ class Federation:
     def __init__(self, study: Study, folder: Path, link: Link | None = None) -> None:
         self.study, self.folder = study, folder
         self.observer = Recorder()
+        self.outputs: dict[str, Observer] = {"recorder": self.observer}
         self.link = link or Link("127.0.0.1:0")
         self.link.start()
         self.run_folder: RunFolder = new_run_folder(folder / "runs", study)
@@ -216,6 +228,7 @@ class Federation:
 
     def _run(self) -> None:
         try:
-            self.result = run_on(self.link, self.study, self.run_folder, self.observer)
+            with Observers(self.outputs) as observers:
+                self.result = run_on(self.link, self.study, self.run_folder, observers)
         except ErosionError as problem:
             self.error = problem

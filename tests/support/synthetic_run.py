@@ -11,6 +11,14 @@ import numpy as np
 from erosion.common.protocol.messages import Comparison, FinalMetrics, Interval, Metrics
 from erosion.common.rounds.one_round import HospitalRecord, RoundRecord
 from erosion.common.study.study import Study
+from erosion.server.output.events import (
+    ArmFinished,
+    ArmStarted,
+    HospitalJoined,
+    RoundFinished,
+    RunFinished,
+    StudyStarted,
+)
 from erosion.server.output.observer import Observer
 from erosion.server.run.journal import Journal
 from erosion.server.run.result import ArmResult, Contribution, Result, SecondsPerRound, verdict
@@ -22,7 +30,7 @@ HOSPITALS = (HOME, "alike", "small-tumours", "large-tumours", "miscoded")
 SPEED = {"alike": 0.3, "small-tumours": 1.0, "large-tumours": 1.4, "miscoded": 4.0}
 ARMS = ("weight_erosion", "fedavg", "local")
 PATIENTS = {HOME: 24, "alike": 110, "small-tumours": 105, "large-tumours": 114, "miscoded": 110}
-FOLDER = "/somewhere/runs/20260504T092107-breast-cancer"
+FOLDER = Path("/somewhere/runs/20260504T092107-breast-cancer")
 
 
 @dataclass(frozen=True)
@@ -245,15 +253,16 @@ def as_json(record: RoundRecord) -> str:
 
 
 def play(observer: Observer, run: Run) -> None:
-    """Show a whole run to the observer."""
+    """Tell the observer of a whole run."""
     hospitals = run.study.hospitals
-    observer.listening(run.study, "127.0.0.1:41237", FOLDER)
+    observer.notify(StudyStarted(run.study, "127.0.0.1:41237", FOLDER))
     for number, hospital in enumerate(hospitals, start=1):
-        observer.joined(hospital, PATIENTS.get(hospital, 100), hospitals[number:])
+        num_samples = PATIENTS.get(hospital, 100)
+        observer.notify(HospitalJoined(hospital, num_samples, tuple(hospitals[number:])))
     for arm in run.study.arms:
-        observer.arm_started(arm, run.study.rounds)
+        observer.notify(ArmStarted(arm, run.study.rounds))
         for record in run.records:
             if record.arm == arm:
-                observer.round_finished(record)
-        observer.arm_finished(arm)
-    observer.finished(run.result, FOLDER)
+                observer.notify(RoundFinished(record))
+        observer.notify(ArmFinished(arm))
+    observer.notify(RunFinished(run.result, FOLDER))

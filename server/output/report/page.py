@@ -6,7 +6,6 @@ from html import escape
 
 from erosion.common.protocol.messages import FEWEST_OF_A_CLASS, SIGNIFICANCE
 from erosion.common.settings.base import Settings
-from erosion.server.output.events import grouped
 from erosion.server.output.plain_text import figure_text, ranges_text, seconds_text
 from erosion.server.output.report.figures import distance_figure, metric_figure, weight_figure
 from erosion.server.output.report.html_table import Cell, table, text
@@ -18,6 +17,7 @@ from erosion.server.output.result_words import (
     interval_text,
     verdict_sentences,
 )
+from erosion.server.output.round_news import grouped
 from erosion.server.run.result import ArmResult, Result
 
 MOST_EVENTS = 200  # rows; the journal has them all

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from erosion.common.protocol.messages import Metrics
 from erosion.common.rounds.one_round import RoundRecord
-from erosion.server.output.events import Event, events_of
 from erosion.server.output.plain_text import figure_text, seconds_text
+from erosion.server.output.round_news import News, news_of
 
 REMARKS = {"absent": "absent", "rejected": "rejected"}  # by a hospital's outcome
 
@@ -30,7 +30,7 @@ class ArmProgress:
         self._seen: set[tuple[str, str, str, str]] = set()
         self._trouble: dict[tuple[str, str], int] = {}  # (hospital, kind) -> rounds
 
-    def take(self, record: RoundRecord) -> list[Event]:
+    def take(self, record: RoundRecord) -> list[News]:
         """Note a round; returns what is news. A hospital's trouble is news once, not each round."""
         self.round = record.round
         self.seconds += record.seconds
@@ -51,9 +51,9 @@ class ArmProgress:
             for name, entry in entries.items()
             if entry.outcome in REMARKS
         }
-        return [event for event in events_of(record) if self._is_news(event)]
+        return [event for event in news_of(record) if self._is_news(event)]
 
-    def _is_news(self, event: Event) -> bool:
+    def _is_news(self, event: News) -> bool:
         if event.kind in ("skipped", "stopped"):
             self.skipped += 1
             return True

@@ -1,9 +1,5 @@
 """Progress as live lines on a terminal."""
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Self
-
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -13,6 +9,19 @@ from rich.text import Text
 
 from erosion.common.rounds.one_round import RoundRecord
 from erosion.common.study.study import Study
+from erosion.server.output.events import (
+    ArmFinished,
+    ArmStarted,
+    EveryUserFinished,
+    HospitalDeclined,
+    HospitalJoined,
+    HospitalLeft,
+    RoundFinished,
+    RunEvent,
+    RunFinished,
+    StudyStarted,
+    UserFailed,
+)
 from erosion.server.output.plain_text import shortened
 from erosion.server.output.terminal import words
 from erosion.server.output.terminal.arm_progress import ArmProgress
@@ -20,8 +29,6 @@ from erosion.server.output.terminal.overview_table import print_overview
 from erosion.server.output.terminal.streams import never_fail_to_encode
 from erosion.server.output.terminal.summary import print_summary
 from erosion.server.output.terminal.weight_bars import WeightBars
-from erosion.server.run.overview import Overview
-from erosion.server.run.result import Result
 from erosion.server.run.run_folder import RunFolder
 
 REDRAWS_PER_SECOND = 6
@@ -49,50 +56,54 @@ class LiveProgress:
             get_renderable=self._draw,
         )
 
-    def __enter__(self) -> Self:
-        """The live lines begin when the coordinator listens."""
-        return self
+    def notify(self, event: RunEvent) -> None:
+        """Draw it, or print a line that stays."""
+        match event:
+            case StudyStarted(study, address, run_folder):
+                self._study, self._finished_arms = study, 0
+                self._hospitals = study.user_first
+                for line in words.opening(study, address, run_folder):
+                    self._say(line, style="dim" if line.startswith("Listening") else "bold")
+                self._waiting = words.waiting(study.hospitals)
+                self._live.start()
+            case HospitalJoined(hospital, num_samples, missing):
+                self._say(words.joined(hospital, num_samples))
+                self._waiting = words.waiting(missing)
+            case HospitalDeclined(hospital, reason):
+                self._say(words.declined(hospital, reason), style="yellow")
+            case HospitalLeft(hospital):
+                self._say(words.left(hospital), style="yellow")
+            case ArmStarted():
+                self._waiting = ""
+                self._arm = ArmProgress(event.title, event.rounds, self._hospitals)
+            case RoundFinished(record):
+                self._round_finished(record)
+            case ArmFinished(arm):
+                self._arm_finished(arm)
+            case RunFinished(result, run_folder):
+                self._waiting = ""
+                self._live.stop()
+                print_summary(self._console, result, RunFolder(run_folder).report)
+            case UserFailed(user, reason):
+                self._waiting, self._arm = "", None
+                self._live.stop()
+                self._say(words.user_failed(user, reason), style="yellow")
+            case EveryUserFinished(overview, run_folder):
+                print_overview(self._console, overview, RunFolder(run_folder).report)
 
-    def __exit__(self, *_problem: object) -> None:
+    def close(self) -> None:
         """Take the live lines away and show the cursor again."""
         self._live.stop()
 
-    def listening(self, study: Study, address: str, run_folder: str) -> None:
-        """Say what is about to happen."""
-        self._study, self._finished_arms = study, 0
-        self._hospitals = study.user_first
-        for line in words.opening(study, address, run_folder):
-            self._say(line, style="dim" if line.startswith("Listening") else "bold")
-        self._waiting = words.waiting(study.hospitals)
-        self._live.start()
-
-    def joined(self, hospital: str, num_samples: int, missing: Sequence[str]) -> None:
-        """Say who came, and who is waited for."""
-        self._say(words.joined(hospital, num_samples))
-        self._waiting = words.waiting(missing)
-
-    def declined(self, hospital: str, reason: str) -> None:
-        """Say who will not take part."""
-        self._say(words.declined(hospital, reason), style="yellow")
-
-    def left(self, hospital: str) -> None:
-        """Say who went."""
-        self._say(words.left(hospital), style="yellow")
-
-    def arm_started(self, arm: str, rounds: int) -> None:
-        """Begin an arm."""
-        self._waiting = ""
-        self._arm = ArmProgress(arm, rounds, self._hospitals)
-
-    def round_finished(self, record: RoundRecord) -> None:
+    def _round_finished(self, record: RoundRecord) -> None:
         """Note the round; the next redraw shows it. News is printed at once."""
         if self._arm is None:
             return
-        for event in self._arm.take(record):
-            style = "" if event.kind in ("eroded", "note") else "yellow"
-            self._say(f"{self._arm.arm}, {words.news(event)}", style=style)
+        for news in self._arm.take(record):
+            style = "" if news.kind in ("eroded", "note") else "yellow"
+            self._say(f"{self._arm.arm}, {words.news(news)}", style=style)
 
-    def arm_finished(self, arm: str) -> None:
+    def _arm_finished(self, arm: str) -> None:
         """Leave one line of the arm."""
         finished, self._arm = self._arm, None
         self._finished_arms += 1
@@ -103,22 +114,6 @@ class LiveProgress:
                 self._say(f"  {finished.trouble}", style="yellow")
         if self._study is not None and self._finished_arms == len(self._study.arms):
             self._waiting = f"measuring the final models at {self._study.user}"
-
-    def finished(self, result: Result, run_folder: str) -> None:
-        """Print the table and the verdict."""
-        self._waiting = ""
-        self._live.stop()
-        print_summary(self._console, result, RunFolder(Path(run_folder)).report)
-
-    def user_failed(self, user: str, reason: str) -> None:
-        """Say why a hospital gets no model."""
-        self._waiting, self._arm = "", None
-        self._live.stop()
-        self._say(words.user_failed(user, reason), style="yellow")
-
-    def every_user_finished(self, overview: Overview, run_folder: str) -> None:
-        """Print the hospitals side by side."""
-        print_overview(self._console, overview, RunFolder(Path(run_folder)).report)
 
     def _say(self, line: str, style: str = "") -> None:
         self._console.print(Text(line, style=style))

@@ -1,22 +1,31 @@
 """Progress as plain lines: for log files, pipes and CI."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from statistics import median
-from typing import Self, TextIO
+from typing import TextIO
 
 from rich.console import Console
 
 from erosion.common.rounds.one_round import RoundRecord
-from erosion.common.study.study import Study
+from erosion.server.output.events import (
+    ArmFinished,
+    ArmStarted,
+    EveryUserFinished,
+    HospitalDeclined,
+    HospitalJoined,
+    HospitalLeft,
+    RoundFinished,
+    RunEvent,
+    RunFinished,
+    StudyStarted,
+    UserFailed,
+)
 from erosion.server.output.plain_text import figure_text, printable
 from erosion.server.output.terminal import words
 from erosion.server.output.terminal.arm_progress import ArmProgress
 from erosion.server.output.terminal.overview_table import print_overview
 from erosion.server.output.terminal.streams import never_fail_to_encode
 from erosion.server.output.terminal.summary import print_summary
-from erosion.server.run.overview import Overview
-from erosion.server.run.result import Result
 from erosion.server.run.run_folder import RunFolder
 
 LINES_PER_ARM = 10
@@ -36,66 +45,50 @@ class PlainProgress:
         self._arm = ArmProgress("", 0, ())
         self._silent_seconds = 0.0
 
-    def __enter__(self) -> Self:
-        """Nothing to prepare."""
-        return self
+    def notify(self, event: RunEvent) -> None:
+        """Say what a person wants to know of it."""
+        match event:
+            case StudyStarted(study, address, run_folder):
+                self._user, self._hospitals = study.user, study.user_first
+                for line in words.opening(study, address, run_folder):
+                    self._say(line)
+            case HospitalJoined(hospital, num_samples, missing):
+                waiting = words.waiting(missing)
+                joined = words.joined(hospital, num_samples)
+                self._say(joined + (f"; {waiting}" if waiting else ""))
+            case HospitalDeclined(hospital, reason):
+                self._say(words.declined(hospital, reason))
+            case HospitalLeft(hospital):
+                self._say(words.left(hospital))
+            case ArmStarted():
+                self._arm = ArmProgress(event.title, event.rounds, self._hospitals)
+                self._silent_seconds = 0.0
+            case RoundFinished(record):
+                self._round_finished(record)
+            case ArmFinished(arm):
+                self._say(f"{arm} finished: {self._arm.closing}")
+                if self._arm.trouble:
+                    self._say(f"{arm} had trouble: {self._arm.trouble}")
+            case RunFinished(result, run_folder):
+                print_summary(self._console(), result, RunFolder(run_folder).report)
+                self._stream.flush()
+            case UserFailed(user, reason):
+                self._say(words.user_failed(user, reason))
+            case EveryUserFinished(overview, run_folder):
+                print_overview(self._console(), overview, RunFolder(run_folder).report)
+                self._stream.flush()
 
-    def __exit__(self, *_problem: object) -> None:
+    def close(self) -> None:
         """Nothing to put back."""
 
-    def listening(self, study: Study, address: str, run_folder: str) -> None:
-        """Say what is about to happen."""
-        self._user = study.user
-        self._hospitals = study.user_first
-        for line in words.opening(study, address, run_folder):
-            self._say(line)
-
-    def joined(self, hospital: str, num_samples: int, missing: Sequence[str]) -> None:
-        """Say who came, and who is waited for."""
-        waiting = words.waiting(missing)
-        self._say(words.joined(hospital, num_samples) + (f"; {waiting}" if waiting else ""))
-
-    def declined(self, hospital: str, reason: str) -> None:
-        """Say who will not take part."""
-        self._say(words.declined(hospital, reason))
-
-    def left(self, hospital: str) -> None:
-        """Say who went."""
-        self._say(words.left(hospital))
-
-    def arm_started(self, arm: str, rounds: int) -> None:
-        """Begin an arm."""
-        self._arm = ArmProgress(arm, rounds, self._hospitals)
-        self._silent_seconds = 0.0
-
-    def round_finished(self, record: RoundRecord) -> None:
+    def _round_finished(self, record: RoundRecord) -> None:
         """Say what is news, and now and then how far the arm is."""
-        for event in self._arm.take(record):
-            self._say(f"{self._arm.arm}, {words.news(event)}")
+        for news in self._arm.take(record):
+            self._say(f"{self._arm.arm}, {words.news(news)}")
         self._silent_seconds += record.seconds
         if self._is_milestone(record.round) or self._silent_seconds >= SILENCE_SECONDS:
             self._silent_seconds = 0.0
             self._say(self._line())
-
-    def arm_finished(self, arm: str) -> None:
-        """Sum the arm up."""
-        self._say(f"{arm} finished: {self._arm.closing}")
-        if self._arm.trouble:
-            self._say(f"{arm} had trouble: {self._arm.trouble}")
-
-    def finished(self, result: Result, run_folder: str) -> None:
-        """Print the table and the verdict."""
-        print_summary(self._console(), result, RunFolder(Path(run_folder)).report)
-        self._stream.flush()
-
-    def user_failed(self, user: str, reason: str) -> None:
-        """Say why a hospital gets no model."""
-        self._say(words.user_failed(user, reason))
-
-    def every_user_finished(self, overview: Overview, run_folder: str) -> None:
-        """Print the hospitals side by side."""
-        print_overview(self._console(), overview, RunFolder(Path(run_folder)).report)
-        self._stream.flush()
 
     def _console(self) -> Console:
         return Console(

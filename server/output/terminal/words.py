@@ -1,15 +1,16 @@
 """The sentences that the live and the plain progress share."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from erosion.common.study.study import Study
-from erosion.server.output.events import Event
 from erosion.server.output.plain_text import printable
+from erosion.server.output.round_news import News
 
 MOST_NAMES = 6  # named in one line; the rest are counted
 
 
-def opening(study: Study, address: str, run_folder: str) -> list[str]:
+def opening(study: Study, address: str, run_folder: Path) -> list[str]:
     """What is about to happen."""
     arms = ", ".join(study.arms)
     hospitals = "1 hospital" if len(study.hospitals) == 1 else f"{len(study.hospitals)} hospitals"
@@ -50,10 +51,10 @@ def user_failed(user: str, reason: str) -> str:
     return f"No model for {_name(user)}: {printable(reason)}"
 
 
-def news(event: Event) -> str:
-    """One event of a round."""
-    who = f"{event.hospital} " if event.hospital else ""
-    return f"round {event.round}: {who}{event.text.removeprefix('round ')}"
+def news(found: News) -> str:
+    """One piece of news of a round."""
+    who = f"{found.hospital} " if found.hospital else ""
+    return f"round {found.round}: {who}{found.text.removeprefix('round ')}"
 
 
 def _name(hospital: str) -> str:

@@ -1,0 +1,67 @@
+"""The events in a round's record that a person should hear of."""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from erosion.common.rounds.one_round import RoundRecord
+from erosion.server.output.plain_text import printable
+
+Kind = Literal["skipped", "stopped", "note", "absent", "rejected", "eroded"]
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """Something out of the ordinary in one round."""
+
+    arm: str
+    round: int
+    kind: Kind
+    hospital: str  # "" where it concerns the whole round
+    text: str  # safe to show on a terminal; still to be escaped in HTML
+
+    @property
+    def pattern(self) -> tuple[str, str, str, str]:
+        """The same for news that differs in numbers only ("round 3, expected 4")."""
+        return self.arm, self.kind, self.hospital, re.sub(r"\d+", "#", self.text)
+
+
+def news_of(record: RoundRecord) -> Iterator[News]:
+    """The news of one round, that of the whole round first."""
+    if record.outcome != "done":
+        text = f"round {record.outcome}: {printable(record.note)}"
+        yield News(record.arm, record.round, record.outcome, "", text)
+    elif record.note:
+        yield News(record.arm, record.round, "note", "", printable(record.note))
+    for hospital, entry in record.hospitals.items():
+        name = printable(hospital, at_most=48)
+        if entry.outcome in ("absent", "rejected"):
+            kind: Kind = "absent" if entry.outcome == "absent" else "rejected"
+            text = f"{kind}: {printable(entry.reason)}"
+            yield News(record.arm, record.round, kind, name, text)
+        elif entry.weight_after == 0.0 and entry.weight_before != 0.0:
+            text = "eroded: its weight fell to 0"
+            yield News(record.arm, record.round, "eroded", name, text)
+
+
+@dataclass(frozen=True, slots=True)
+class NewsGroup:
+    """The same news in several rounds."""
+
+    first: News
+    rounds: tuple[int, ...]  # ascending
+    varies: bool  # whether the numbers in the text differed from round to round
+
+
+def grouped(records: Iterable[RoundRecord]) -> list[NewsGroup]:
+    """All news of a run, each told once, in the order in which they first happened."""
+    rounds: dict[tuple[str, str, str, str], list[int]] = {}
+    first: dict[tuple[str, str, str, str], News] = {}
+    varying: set[tuple[str, str, str, str]] = set()
+    for record in records:
+        for news in news_of(record):
+            if first.setdefault(news.pattern, news).text != news.text:
+                varying.add(news.pattern)
+            rounds.setdefault(news.pattern, []).append(news.round)
+    return [NewsGroup(first[key], tuple(rounds[key]), key in varying) for key in first]

@@ -1,0 +1,168 @@
+"""Observers are isolated from the run and from each other."""
+
+import json
+import logging
+import threading
+from pathlib import Path
+
+import pytest
+
+from erosion.server.output import background
+from erosion.server.output.background import InBackground
+from erosion.server.output.events import HospitalLeft, ObserverDropped, RunEvent
+from erosion.server.output.observers import Observers
+from erosion.server.run.status import CoordinatorStatus
+from tests.support.synthetic_run import make_run
+
+
+class Listener:
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.heard: list[RunEvent] = []
+        self.num_closed = 0
+
+    def notify(self, event: RunEvent) -> None:
+        self.heard.append(event)
+
+    def close(self) -> None:
+        self.num_closed += 1
+
+
+class Failing(Listener):
+    """Fails whatever it is told, and when it is closed."""
+
+    def __init__(self, problem: Exception) -> None:
+        super().__init__()
+        self.problem = problem
+
+    def notify(self, event: RunEvent) -> None:
+        super().notify(event)
+        raise self.problem
+
+    def close(self) -> None:
+        super().close()
+        raise self.problem
+
+
+class Hanging(Listener):
+    """Waits until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let_go = threading.Event()
+
+    def notify(self, event: RunEvent) -> None:
+        self.let_go.wait(30)
+        super().notify(event)
+
+
+LEFT = [HospitalLeft("alike"), HospitalLeft("miscoded")]
+
+
+def test_every_observer_is_told_everything_in_order_and_closed_once() -> None:
+    first, second = Listener(), Listener()
+    with Observers({"first": first, "second": second}) as observers:
+        for event in LEFT:
+            observers.notify(event)
+    assert first.heard == second.heard == LEFT
+    assert (first.num_closed, second.num_closed) == (1, 1)
+
+
+@pytest.mark.parametrize("problem", [OSError("disk full"), KeyError("x"), AssertionError()])
+@pytest.mark.parametrize("place", [0, 1])
+def test_an_observer_that_fails_is_reported_once_and_told_nothing_more(
+    problem: Exception, place: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    failing, other = Failing(problem), Listener()
+    pair = [("bad", failing), ("good", other)]
+    with Observers(dict(pair if place == 0 else pair[::-1])) as observers:
+        for event in LEFT:
+            observers.notify(event)
+    assert failing.heard == LEFT[:1]
+    assert [event for event in other.heard if event in LEFT] == LEFT
+    (dropped,) = [event for event in other.heard if isinstance(event, ObserverDropped)]
+    assert dropped.name == "bad"
+    assert type(problem).__name__ in dropped.reason
+    (line,) = [r for r in caplog.records if r.levelno >= logging.WARNING]
+    assert "The output bad failed and is left out from now on" in line.getMessage()
+    assert failing.num_closed == 1
+
+
+def test_two_observers_that_fail_at_the_same_event_drop_both() -> None:
+    good = Listener()
+    pair = Failing(OSError("a")), Failing(OSError("b"))
+    with Observers({"a": pair[0], "b": pair[1], "good": good}) as observers:
+        observers.notify(LEFT[0])
+    assert {e.name for e in good.heard if isinstance(e, ObserverDropped)} == {"a", "b"}
+
+
+def test_a_failure_in_closing_is_reported_and_closes_the_others() -> None:
+    class BadEnd(Listener):
+        def close(self) -> None:
+            raise OSError("no space")
+
+    good = Listener()
+    with Observers({"bad": BadEnd(), "good": good}):
+        pass
+    assert good.num_closed == 1
+    assert good.heard == [ObserverDropped("bad", "OSError: no space")]
+
+
+def test_ctrl_c_is_no_failure_of_an_observer() -> None:
+    class Interrupted(Listener):
+        def notify(self, event: RunEvent) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), Observers({"x": Interrupted()}) as observers:
+        observers.notify(LEFT[0])
+
+
+def test_the_status_file_names_an_output_that_was_dropped(tmp_path: Path) -> None:
+    status = CoordinatorStatus(tmp_path / "status.json", make_run().study)
+    with Observers({"mlflow": Failing(OSError("unreachable")), "status": status}) as observers:
+        observers.notify(LEFT[0])
+        status.ended()
+    seen = json.loads((tmp_path / "status.json").read_text())
+    assert seen["outputs_dropped"] == {"mlflow": "OSError: unreachable"}
+
+
+def test_nobody_waits_for_an_observer_in_the_background() -> None:
+    slow = Hanging()
+    with Observers({"slow": InBackground(slow)}) as observers:
+        for event in LEFT:
+            observers.notify(event)  # would hang here
+        assert slow.heard == []
+        slow.let_go.set()
+    assert slow.heard == LEFT
+    assert slow.num_closed == 1
+
+
+def test_a_failure_in_the_background_drops_the_observer(caplog: pytest.LogCaptureFixture) -> None:
+    with Observers({"bad": InBackground(Failing(OSError("unreachable")))}) as observers:
+        observers.notify(LEFT[0])
+    assert "The output bad failed" in caplog.text
+    assert "OSError: unreachable" in caplog.text
+
+
+def test_the_end_waits_for_a_hanging_observer_only_so_long(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(background, "CLOSE_SECONDS", 0.1)
+    slow = Hanging()
+    with Observers({"slow": InBackground(slow)}) as observers:
+        observers.notify(LEFT[0])
+    slow.let_go.set()
+    assert "it did not finish within 0.1 s" in caplog.text
+
+
+def test_an_observer_that_is_far_behind_is_dropped(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(background, "MOST_EVENTS", 3)
+    slow = Hanging()
+    with Observers({"slow": InBackground(slow)}) as observers:
+        for _ in range(10):
+            observers.notify(LEFT[0])
+    slow.let_go.set()
+    assert "it is 3 events behind" in caplog.text
