@@ -1,0 +1,310 @@
+"""A site in sealed rounds: idle -> hello -> distance -> masked -> done, each once.
+
+It keeps its rules whoever asks. A request that breaks one raises Refusal, and nothing leaves.
+"""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+from gmpy2 import mpz
+from numpy.typing import NDArray
+
+from erosion.client.sealed.sum_ledger import SumLedger
+from erosion.common.errors import Refusal
+from erosion.common.sealed import distance, key_agreement, ring, roster, shamir
+from erosion.common.sealed.digest import digest
+from erosion.common.sealed.key_agreement import agree, derive
+from erosion.common.sealed.masks import Words, add_mask
+from erosion.common.sealed.modulus_proof import problem_with_modulus
+from erosion.common.sealed.roster import Hello, Receipt, Roster, RoundContext, View
+from erosion.common.sealed.share_envelope import Channel, Shares
+from erosion.common.sealed.sketch import BUCKETS
+from erosion.common.sealed.sum_rules import SumRules
+from erosion.common.support.keys import PrivateKey, PublicKey
+
+Values = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Identity:
+    """The site's node key, and those of the hospitals that it would be summed with, pinned."""
+
+    name: str
+    node_key: PrivateKey
+    peer_keys: Mapping[str, PublicKey] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Greeted:
+    """After leg 1."""
+
+    context: RoundContext
+    update: Values  # (dim,)
+    update_hash: bytes
+    mask_key: bytes
+    seal_key: bytes
+    hello: Hello
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Measured:
+    """After leg 2."""
+
+    greeted: Greeted
+    roster: Roster
+    roster_hash: bytes
+    seed: bytes  # b_i, of the self mask
+    own_shares: Shares
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Masked:
+    """After leg 3."""
+
+    measured: Measured
+    told: View
+    shares: Mapping[str, Shares]  # held of everybody, the site itself included
+
+
+Phase = Greeted | Measured | Masked | None
+P = TypeVar("P", Greeted, Measured, Masked)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MaskedUpdate:
+    """What leaves in leg 3."""
+
+    words: Words  # (dim,)
+    receipt: Receipt
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Released:
+    """What leaves in leg 4: of each member of the sum exactly one share."""
+
+    seeds: Mapping[str, bytes]
+    keys: Mapping[str, bytes]
+
+
+class SealedSite:
+    """One site. Keys and phase are in memory: after a restart it is absent until the next train."""
+
+    def __init__(self, identity: Identity, ledger: SumLedger, rules: SumRules) -> None:
+        """The ledger outlives the program."""
+        self._identity, self._ledger, self._rules = identity, ledger, rules
+        self._phase: Phase = None
+
+    @property
+    def phase(self) -> Phase:
+        """Where it is in its round; None: nowhere."""
+        return self._phase
+
+    def hello(self, context: RoundContext, update: Values) -> Hello:
+        """Leg 1: fresh keys for the update that was just trained; an earlier attempt is over."""
+        name = self._identity.name
+        (mask_key, mask), (seal_key, seal) = key_agreement.new_pair(), key_agreement.new_pair()
+        hello = roster.sign_hello(self._identity.node_key, context, name, mask, seal)
+        update_hash = digest("update", update.tobytes())
+        self._phase = Greeted(context, update, update_hash, mask_key, seal_key, hello)
+        return hello
+
+    def distance(
+        self, everyone: Roster, question: distance.Question, modulus_proof: Sequence[mpz]
+    ) -> tuple[mpz, dict[str, bytes]]:
+        """Leg 2: the sealed distance, and for each other site an envelope with its shares."""
+        greeted = self._expect(Greeted)
+        self._check_roster(greeted, everyone)
+        problem = problem_with_modulus(
+            question.key, modulus_proof
+        ) or distance.problem_with_question(question, min(len(greeted.update), BUCKETS))
+        if problem:
+            raise Refusal(f"The question for a distance cannot be answered: {problem}.")
+        self._ledger.count_distance(greeted.update_hash)
+        self._phase = None  # once: a question that fails from here on is not put again
+        name, hash_ = self._identity.name, roster.roster_hash(greeted.context, everyone)
+        answer = distance.answer(question, greeted.update, roster.sketch_seed(hash_))
+        seed, places = secrets.token_bytes(shamir.SECRET_BYTES), roster.places(everyone)
+        needed = shamir.threshold(len(places))
+        of_seed = shamir.split(seed, needed, list(places.values()))
+        of_key = shamir.split(greeted.mask_key, needed, list(places.values()))
+        shares = {n: Shares(*pair) for n, *pair in zip(places, of_seed, of_key, strict=True)}
+        envelopes = {
+            other: self._channel(greeted, everyone, hash_, other).seal(
+                shares[other], sender=name, receiver=other
+            )
+            for other in places
+            if other != name
+        }
+        self._phase = Measured(greeted, everyone, hash_, seed, shares[name])
+        return answer, envelopes
+
+    def masked(
+        self, weights: Mapping[str, float], scale: float, envelopes: Mapping[str, bytes]
+    ) -> MaskedUpdate:
+        """Leg 3: the update times its weight under masks that only the whole sum takes off."""
+        measured = self._expect(Measured)
+        greeted, name = measured.greeted, self._identity.name
+        told = View(measured.roster_hash, weights, scale)
+        members = told.members
+        if name not in members:
+            raise Refusal("This site has no weight in the sum that it is asked for.")
+        self._check_view(measured, told)
+        if not ring.fits(greeted.update, scale):
+            raise Refusal("The update of this site is outside of the sum's range.")
+        shares = self._opened(measured, envelopes)
+        self._commit(measured, told)
+        self._phase = None
+        words = ring.encode(greeted.update, weights[name], scale)
+        add_mask(words, derive(measured.seed, b"self" + told.hash), +1)
+        for other in members:
+            if other != name:
+                secret = self._secret(greeted, measured.roster[other].mask, other)
+                sign = +1 if name < other else -1
+                add_mask(words, derive(secret, b"pair" + told.hash), sign)
+        self._phase = Masked(measured, told, shares)
+        receipt = roster.sign_receipt(
+            self._identity.node_key, told, name, digest("words", words.tobytes())
+        )
+        return MaskedUpdate(words, receipt)
+
+    def unmask(
+        self,
+        delivered: Mapping[str, Receipt],
+        told: tuple[View, Mapping[str, bytes]] | None = None,
+    ) -> Released:
+        """Leg 4: shares that take the masks off the sum of those who delivered.
+
+        A site without weight learns only now what the members `told` were, and gets the envelopes.
+        """
+        if isinstance(self._phase, Measured):
+            phase = self._as_helper(self._phase, told)
+        else:
+            phase = self._expect(Masked)
+        view, measured = phase.told, phase.measured
+        names = sorted(delivered)
+        if strangers := set(names) - set(view.members):
+            raise Refusal(f"{', '.join(sorted(strangers))} cannot have delivered: no weight.")
+        if self._identity.name in set(view.members) - set(names):
+            raise Refusal("This site did deliver.")
+        for other in names:
+            key = self._key_of(other)
+            if not roster.is_receipt(key, view, other, delivered[other]):
+                raise Refusal(f"{other} was told something else, or did not deliver.")
+        weights = {other: view.weights[other] for other in names}
+        if problem := self._rules.problem_with(weights):
+            raise Refusal(f"The sum of those who delivered would show too much: {problem}.")
+        self._ledger.commit(
+            digest("delivered", measured.greeted.update_hash),
+            digest("names", *names),
+            "The update of this site was in another sum already, of other hospitals.",
+        )
+        self._phase = None
+        return Released(
+            {other: phase.shares[other].seed for other in names if other in phase.shares},
+            {
+                other: phase.shares[other].key
+                for other in view.members
+                if other not in delivered and other in phase.shares
+            },
+        )
+
+    def _as_helper(
+        self, measured: Measured, told: tuple[View, Mapping[str, bytes]] | None
+    ) -> Masked:
+        if told is None:
+            raise Refusal("This site was not told whose sum it should help to unmask.")
+        view, envelopes = told
+        if view.roster_hash != measured.roster_hash:
+            raise Refusal("The sum is of another attempt.")
+        if self._identity.name in view.members:
+            raise Refusal("This site has weight in the sum and was not asked for its part.")
+        self._check_view(measured, view)
+        shares = self._opened(measured, envelopes)
+        self._commit(measured, view)
+        return Masked(measured, view, shares)
+
+    def _check_roster(self, greeted: Greeted, everyone: Roster) -> None:
+        own = everyone.get(self._identity.name)
+        if own is None or (own.mask, own.seal) != (greeted.hello.mask, greeted.hello.seal):
+            raise Refusal("The roster holds other keys for this site than its own.")
+        for name, hello in everyone.items():
+            if not roster.is_signed(self._key_of(name), greeted.context, name, hello):
+                raise Refusal(f"The keys of {name} in the roster are not signed by {name}.")
+        keys = [key for hello in everyone.values() for key in (hello.mask, hello.seal)]
+        if len(set(keys)) < len(keys):
+            raise Refusal("A key stands twice in the roster.")
+
+    def _check_view(self, measured: Measured, view: View) -> None:
+        if unknown := set(view.weights) - set(measured.roster):
+            raise Refusal(f"{', '.join(sorted(unknown))} are not in this round's roster.")
+        if problem := self._rules.problem_with(view.weights):
+            raise Refusal(f"The sum would show too much: {problem}.")
+
+    def _commit(self, measured: Measured, view: View) -> None:
+        """One sum for an update and one arm for a start, on disk before anything leaves."""
+        greeted, context = measured.greeted, measured.greeted.context
+        entries = [part for n in sorted(view.weights) for part in (n, float(view.weights[n]))]
+        promises = (
+            (
+                digest("from", context.study, context.run, context.received),
+                digest("arm", context.arm),
+                "Updates from these parameters are in the sums of another arm.",
+            ),
+            (
+                digest("sum", greeted.update_hash),
+                digest("view", *sorted(measured.roster), "weights", *entries),
+                "The update of this site was in another sum already.",
+            ),
+        )
+        for promise in promises:
+            self._ledger.check(*promise)
+        for promise in promises:
+            self._ledger.commit(*promise)
+
+    def _opened(self, measured: Measured, envelopes: Mapping[str, bytes]) -> dict[str, Shares]:
+        name = self._identity.name
+        shares = {name: measured.own_shares}
+        for other, envelope in envelopes.items():
+            if other == name or other not in measured.roster:
+                raise Refusal(f"An envelope of {other}, who is not another site of this round.")
+            channel = self._channel(measured.greeted, measured.roster, measured.roster_hash, other)
+            try:
+                shares[other] = channel.open(envelope, sender=other, receiver=name)
+            except ValueError as problem:
+                raise Refusal(f"The shares of {other} cannot be read: {problem}.") from None
+        return shares
+
+    def _channel(
+        self, greeted: Greeted, everyone: Roster, roster_hash: bytes, other: str
+    ) -> Channel:
+        names = (self._identity.name, other)
+        try:
+            return Channel.between(names, greeted.seal_key, everyone[other].seal, roster_hash)
+        except ValueError:
+            raise Refusal(f"The keys of {other} in the roster are no keys.") from None
+
+    @staticmethod
+    def _secret(greeted: Greeted, public: bytes, other: str) -> bytes:
+        try:
+            return agree(greeted.mask_key, public)
+        except ValueError:
+            raise Refusal(f"The keys of {other} in the roster are no keys.") from None
+
+    def _key_of(self, name: str) -> PublicKey:
+        if name == self._identity.name:
+            return self._identity.node_key.public_key()
+        key = self._identity.peer_keys.get(name)
+        if key is None:
+            raise Refusal(
+                f"The key of {name} is not known here. Add it to the site's peers.pem, after"
+                f" comparing its fingerprint with {name}."
+            )
+        return key
+
+    def _expect(self, due: type[P]) -> P:
+        if isinstance(self._phase, due):
+            return self._phase
+        raise Refusal("A leg of a sealed round that is not due at this site now.")

@@ -1,0 +1,1 @@
+"""Sealed rounds: sums and distances of updates that nobody but their hospital ever sees."""

@@ -1,0 +1,108 @@
+"""A cohort of updates that nobody sees: it knows their distances, and one sum of them."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from erosion.common.aggregation import vectors
+from erosion.common.aggregation.cohort import HospitalName, Update
+from erosion.common.aggregation.vectors import Block
+
+RATIO_TOLERANCE = 1e-9  # between weights that a rule asks for again
+
+
+class SumWanted(Exception):  # noqa: N818 - a question, not an error
+    """A rule asked for a sum that was not made yet."""
+
+    def __init__(self, own: float, factors: Mapping[HospitalName, float]) -> None:
+        """The user's own factor, and the peers'."""
+        super().__init__("a sum is wanted")
+        self.own, self.factors = own, factors
+
+
+class NoSuchSum(Exception):  # noqa: N818 - ends the round, not the run
+    """A rule asked for a second sum of the same updates, with other weights."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SealedSum:
+    """The one sum of a round."""
+
+    told: Mapping[HospitalName, float]  # the weights that those in it applied
+    total: Tensor  # (dim,) float64, the sum of weight times update over them
+    capped: bool  # whether a weight was lowered before, so that nobody has too large a share
+
+
+@dataclass(frozen=True)
+class SealedCohort:
+    """Answers what distances and one sum can answer; see `Cohort`.
+
+    The sum may be asked for again with proportional weights. A rule that asks before it was made
+    meets SumWanted, and is asked anew once it was.
+    """
+
+    own: Update
+    others: Mapping[HospitalName, Update]  # without their deltas
+    distances: Mapping[HospitalName, float]
+    sum: SealedSum | None = field(default=None)
+
+    @cached_property
+    def peers(self) -> tuple[HospitalName, ...]:
+        """The other hospitals' names, ascending."""
+        return tuple(sorted(self.others))
+
+    @cached_property
+    def updates(self) -> tuple[Update, ...]:
+        """Own first; the others' deltas are empty."""
+        return (self.own, *(self.others[peer] for peer in self.peers))
+
+    def own_norm(self) -> float:
+        """|d_0|."""
+        return vectors.norm(self.own.delta)
+
+    def norms(self) -> Tensor:
+        """|d_0|, and NaN for every other: (n+1,) float64."""
+        return torch.tensor([self.own_norm(), *[math.nan] * len(self.peers)], dtype=torch.float64)
+
+    def distances_to_own(self) -> Tensor:
+        """As the hospitals' sealed answers say: (n,) float64."""
+        return torch.tensor([self.distances[peer] for peer in self.peers], dtype=torch.float64)
+
+    def gram(self) -> Tensor:
+        """Not to be had."""
+        raise TypeError("a sealed round gives no inner products of single updates")
+
+    def blocks(self) -> Iterator[Block]:
+        """Not to be had."""
+        raise TypeError("a sealed round gives no single updates")
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """The sum of weight times update, own first: (n+1,) -> (dim,) float32."""
+        own, *rest = weights.tolist()
+        asked = dict(zip(self.peers, rest, strict=True))
+        wide = self.own.delta.double()
+        if not any(rest):
+            return (own * wide).float()
+        if self.sum is None:
+            raise SumWanted(own, asked)
+        made = self.sum
+        times = _common_ratio(asked, made)
+        share = 1.0
+        if made.capped:  # what the cap took is shared out in proportion, the user's own included
+            share = (own + sum(rest)) / (own + times * sum(made.told.values()))
+        return (share * (own * wide + times * made.total)).float()
+
+
+def _common_ratio(asked: Mapping[HospitalName, float], made: SealedSum) -> float:
+    """How many times the sum is asked for. Raises NoSuchSum where no number fits."""
+    told = made.told
+    ratios = [factor / told[name] for name, factor in asked.items() if name in told]
+    beside = any(factor for name, factor in asked.items() if name not in told)
+    lowest, highest = min(ratios), max(ratios)
+    if beside or (highest - lowest > RATIO_TOLERANCE * abs(highest) and not made.capped):
+        raise NoSuchSum("the method wants a second sum of the same updates, with other weights")
+    return lowest  # a hospital whose weight was lowered has a larger ratio

@@ -1,0 +1,135 @@
+"""The coordinator's arithmetic in a sealed round: what each leg asks, and what its answers give."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from gmpy2 import mpz
+from numpy.typing import NDArray
+
+from erosion.common.sealed import ring, shamir
+from erosion.common.sealed.distance import Asker, Question
+from erosion.common.sealed.key_agreement import agree, derive, public_half
+from erosion.common.sealed.masks import Words, add_mask
+from erosion.common.sealed.paillier import PrivateKey
+from erosion.common.sealed.roster import (
+    Receipt,
+    Roster,
+    RoundContext,
+    View,
+    places,
+    roster_hash,
+    sketch_seed,
+)
+from erosion.common.sealed.sum_check import SumCheck, check_sum
+
+
+class CannotUnmask(Exception):  # noqa: N818 - ends the round, not the run
+    """The masks cannot be taken off: the sum stays hidden."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attempt:
+    """An attempt at a round, once every site has said hello."""
+
+    context: RoundContext
+    roster: Roster
+    own: NDArray[np.float32]  # (dim,) the user's update
+    own_norm: float  # not 0
+
+    @property
+    def hash(self) -> bytes:
+        """The attempt, and everybody in it."""
+        return roster_hash(self.context, self.roster)
+
+    @property
+    def needed(self) -> int:
+        """How many sites must help to take the masks off."""
+        return shamir.threshold(len(self.roster))
+
+    def asker(self, key: PrivateKey) -> Asker:
+        """The user's side of the distances."""
+        return Asker.of(key, self.own, self.own_norm, sketch_seed(self.hash))
+
+    def question(self, asker: Asker, noise: Callable[[], mpz]) -> Question:
+        """Leg 2, the same for everyone."""
+        return asker.question(noise)
+
+    def view(self, told: Mapping[str, float], distances: Mapping[str, float]) -> View:
+        """Leg 3: the weights, and a range that fits those with weight."""
+        farthest = max(distances[name] for name, weight in told.items() if weight > 0)
+        return View(self.hash, told, ring.scale_for(self.own_norm, farthest))
+
+    def unmasked(
+        self,
+        view: View,
+        total: Words,
+        delivered: Sequence[str],
+        released: Mapping[str, tuple[Mapping[str, bytes], Mapping[str, bytes]]],
+    ) -> NDArray[np.float64]:
+        """The sum of the masked updates `total` without their masks: (dim,).
+
+        `released` are the shares that each site gave, of seeds and of keys. Raises CannotUnmask.
+        """
+        if len(released) < self.needed:
+            raise CannotUnmask(
+                f"{len(released)} hospitals answered to unmask the sum, {self.needed} are needed"
+            )
+        seeds = {
+            name: {s: given[0].get(name) for s, given in released.items()} for name in delivered
+        }
+        lost = sorted(set(view.members) - set(delivered))
+        keys = {name: {s: given[1].get(name) for s, given in released.items()} for name in lost}
+        words = total.copy()
+        for name in delivered:
+            add_mask(words, derive(self._secret(name, seeds[name]), b"self" + view.hash), -1)
+        for gone in lost:
+            private = self._secret(gone, keys[gone])
+            if public_half(private) != self.roster[gone].mask:
+                raise CannotUnmask(f"the shares of {gone}'s key do not fit")
+            for name in delivered:
+                secret = agree(private, self.roster[name].mask)
+                add_mask(words, derive(secret, b"pair" + view.hash), -1 if name < gone else +1)
+        return ring.decode(words, view.scale)
+
+    def check(
+        self,
+        total: NDArray[np.float64],
+        view: View,
+        delivered: Sequence[str],
+        distances: Mapping[str, float],
+        asker: Asker,
+    ) -> SumCheck:
+        """Whether the sum fits the distances."""
+        weights = {name: view.weights[name] for name in delivered}
+        rounding = (
+            len(self.own) ** 0.5 * len(delivered) / 2 / view.scale
+            + sum(weights.values()) * len(asker.own) ** 0.5 / asker.scale
+        )
+        return check_sum(total, self.own, weights, distances, rounding=rounding)
+
+    def _secret(self, name: str, shares: Mapping[str, bytes | None]) -> bytes:
+        place_of = places(self.roster)
+        held = sorted((place_of[s], share) for s, share in shares.items() if share is not None)
+        if len(held) < self.needed:
+            raise CannotUnmask(
+                f"{len(held)} shares of {name}'s secret came, {self.needed} are needed"
+            )
+        try:
+            return shamir.combine(dict(held[: self.needed]))
+        except ValueError:
+            raise CannotUnmask(f"the shares of {name}'s secret do not fit together") from None
+
+
+def add_up(masked: Mapping[str, Words]) -> Words:
+    """The sum modulo 2^32 of what came in leg 3: (dim,)."""
+    first, *rest = (masked[name] for name in sorted(masked))
+    total = first.copy()
+    for words in rest:
+        total += words
+    return total
+
+
+def receipts(keys: Mapping[str, bytes], hashes: Mapping[str, bytes]) -> dict[str, Receipt]:
+    """Signatures and hashes of what came in leg 3, together."""
+    return {name: Receipt(hashes[name], keys[name]) for name in keys}

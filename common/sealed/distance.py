@@ -1,0 +1,98 @@
+"""A distance between two updates that neither side shows: |S (g_i - g_0)| / |g_0| under Paillier.
+
+The user sends Enc(u_j) of u = rint(s S g_0); the site answers with
+Enc(|v|^2 - 2 <u, v> + R 2^64) of its own v, R random: all but the lowest 64 bits are hidden.
+"""
+
+import math
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import gmpy2
+import numpy as np
+from gmpy2 import mpz
+from numpy.typing import NDArray
+
+from erosion.common.sealed.paillier import PrivateKey, PublicKey, product_of_powers
+from erosion.common.sealed.sketch import sketch
+
+OWN_BITS, MOST_BITS = 22, 30  # |u| <= 2^22 < |v| <= 2^30, so |v - u|^2 < 2^61
+_LOW = 64  # bits of an answer that are read
+
+Values = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Question:
+    """What a site needs to answer: nothing in it can be read without the user's primes."""
+
+    key: PublicKey
+    sealed_own: Sequence[mpz]  # Enc(u_j): min(dim, k) of them
+    scale: float  # s, a power of 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asker:
+    """The user's side of one round."""
+
+    key: PrivateKey
+    own: NDArray[np.int64]  # u
+    own_norm: float  # |g_0|
+    scale: float  # s
+
+    @classmethod
+    def of(cls, key: PrivateKey, update: Values, own_norm: float, seed: bytes) -> "Asker":
+        """For the user's update, whose norm is not 0; the seed is the sketch's."""
+        scale = 2.0 ** (OWN_BITS - math.ceil(math.log2(own_norm)))
+        own = np.rint(scale * sketch(update, seed)).astype(np.int64)
+        return cls(key, own, own_norm, scale)
+
+    def question(self, noise: Callable[[], mpz]) -> Question:
+        """`noise` gives a fresh r^n mod n^2 at each call: made ahead, they cost nothing now."""
+        public = self.key.public
+        sealed = [public.encrypt(value, noise()) for value in self.own.tolist()]
+        return Question(public, sealed, self.scale)
+
+    def distance(self, answer: mpz) -> float:
+        """d_i of a site's answer."""
+        low = self.key.decrypt(answer) % (1 << _LOW)
+        signed = low - (1 << _LOW) if low >> (_LOW - 1) else low
+        squared = max(0, signed + sum(value * value for value in self.own.tolist()))
+        return math.sqrt(squared) / self.scale / self.own_norm
+
+
+def problem_with_question(question: Question, num_values: int) -> str | None:
+    """Why a site must not answer, or None; the modulus has a proof of its own."""
+    n, sealed = question.key.n, question.sealed_own
+    if len(sealed) != num_values:
+        return f"{len(sealed)} sealed values, expected {num_values}"
+    if not (question.scale > 0 and math.isfinite(question.scale)):
+        return f"a scale of {question.scale}"
+    product = mpz(1)
+    for value in sealed:
+        if not 0 < value < n**2:
+            return "a sealed value out of range"
+        product = product * value % n
+    if gmpy2.gcd(product, n) != 1:
+        return "a sealed value that is none"
+    return None
+
+
+def answer(question: Question, update: Values, seed: bytes) -> mpz:
+    """Enc(|v|^2 - 2 <u, v> + R 2^64); an update far beyond the user's answers as 2^30 away."""
+    v = _rounded(question.scale * sketch(update, seed))
+    n, n2 = question.key.n, question.key.n**2
+    inner = product_of_powers(question.sealed_own, (-2 * v).tolist(), n2)
+    # R as large as n leaves room for: also of a crafted question no more is to be read.
+    hiding = 1 + secrets.randbelow(int(n >> _LOW) - 2)
+    square = sum(value * value for value in v.tolist())
+    return inner * question.key.encrypt(square + (hiding << _LOW), question.key.noise()) % n2
+
+
+def _rounded(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    if float(np.linalg.norm(values)) >= 2.0**MOST_BITS:
+        far = np.zeros(len(values), np.int64)
+        far[0] = 1 << MOST_BITS
+        return far
+    return np.rint(values).astype(np.int64)

@@ -1,0 +1,37 @@
+"""Fields of messages as JSON: bytes as hexadecimal, and numbers whose every bit counts."""
+
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, PlainSerializer
+
+from erosion.common.sealed.key_agreement import KEY_BYTES
+from erosion.common.sealed.roster import ATTEMPT_BYTES
+from erosion.common.sealed.shamir import SHARE_BYTES
+from erosion.common.sealed.share_envelope import ENVELOPE_BYTES
+
+
+def _from_hexadecimal(value: object) -> object:
+    return bytes.fromhex(value) if isinstance(value, str) else value
+
+
+def _from_hexadecimal_float(value: object) -> object:
+    return float.fromhex(value) if isinstance(value, str) else value
+
+
+Hexadecimal = Annotated[
+    bytes,
+    BeforeValidator(_from_hexadecimal),
+    PlainSerializer(lambda value: value.hex(), return_type=str),
+]
+Key = Annotated[Hexadecimal, Field(min_length=KEY_BYTES, max_length=KEY_BYTES)]
+Hash = Annotated[Hexadecimal, Field(min_length=32, max_length=32)]
+Signature = Annotated[Hexadecimal, Field(min_length=8, max_length=144)]  # P-256 or P-384, DER
+Attempt = Annotated[Hexadecimal, Field(min_length=ATTEMPT_BYTES, max_length=ATTEMPT_BYTES)]
+Share = Annotated[Hexadecimal, Field(min_length=SHARE_BYTES, max_length=SHARE_BYTES)]
+Envelope = Annotated[Hexadecimal, Field(min_length=ENVELOPE_BYTES, max_length=ENVELOPE_BYTES)]
+# Weights and scales are in the masks' keys: a last digit that changed on the way would be noise.
+ExactFloat = Annotated[
+    float,
+    BeforeValidator(_from_hexadecimal_float),
+    PlainSerializer(lambda value: float(value).hex(), return_type=str),
+]

@@ -1,0 +1,109 @@
+"""The small values of each leg's request and reply; long arrays travel beside them.
+
+1 train: the attempt down; a site's fresh keys up. 2 distance: the roster and what seals the user's
+update down; a sealed distance up, and for each other site an envelope with its shares. 3 masked:
+the weights down; the masked update up. 4 unmask: who delivered down; one share for each up.
+"""
+
+from pydantic import Field
+
+from erosion.common.sealed import fields
+from erosion.common.sealed.roster import Hello, Receipt, Roster
+from erosion.common.settings.base import Settings
+from erosion.common.settings.names import Name
+
+DISTANCE, MASKED, UNMASK = "sealed_distance", "sealed_masked", "sealed_unmask"  # steps
+
+# Arrays, by their names in a message
+SEALED_OWN = "sealed_own"  # (num_values, 2 |n|) uint8, Enc(u_j)
+MODULUS_PROOF = "modulus_proof"  # (11, |n|) uint8
+SEALED_DISTANCE = "sealed_distance"  # (2 |n|,) uint8
+WORDS = "words"  # (dim,) uint32
+
+
+class Attempt(Settings):
+    """What a sealed train request holds beside today's."""
+
+    attempt: fields.Attempt
+
+
+class HelloKeys(Settings):
+    """A site's public keys of one attempt."""
+
+    mask: fields.Key
+    seal: fields.Key
+    signature: fields.Signature
+
+    @classmethod
+    def of(cls, hello: Hello) -> "HelloKeys":
+        """As it travels."""
+        return cls(mask=hello.mask, seal=hello.seal, signature=hello.signature)
+
+    @property
+    def hello(self) -> Hello:
+        """As it is used."""
+        return Hello(self.mask, self.seal, self.signature)
+
+
+class DistanceAsked(Settings):
+    """Everybody gets the same."""
+
+    roster: dict[Name, HelloKeys]
+    modulus: fields.Hexadecimal = Field(max_length=1024)
+    scale: fields.ExactFloat
+
+    @property
+    def hellos(self) -> Roster:
+        """The roster as it is used."""
+        return {name: keys.hello for name, keys in self.roster.items()}
+
+
+class DistanceSaid(Settings):
+    """Shares for each other site."""
+
+    envelopes: dict[Name, fields.Envelope]
+
+
+class MaskedAsked(Settings):
+    """What a member of the sum is told; for leg 4 those without weight are, too."""
+
+    weights: dict[Name, fields.ExactFloat]
+    scale: fields.ExactFloat
+    envelopes: dict[Name, fields.Envelope]  # the others' for this site
+
+
+class MaskedSaid(Settings):
+    """A signature of what the site was told and of what it put under its masks."""
+
+    signature: fields.Signature
+
+
+class ReceiptSaid(Settings):
+    """One hospital's receipt on its way to the others."""
+
+    words: fields.Hash
+    signature: fields.Signature
+
+    @classmethod
+    def of(cls, receipt: Receipt) -> "ReceiptSaid":
+        """As it travels."""
+        return cls(words=receipt.words, signature=receipt.signature)
+
+    @property
+    def receipt(self) -> Receipt:
+        """As it is used."""
+        return Receipt(self.words, self.signature)
+
+
+class UnmaskAsked(Settings):
+    """Who delivered, and for a site that was not in leg 3 what those in it were told."""
+
+    delivered: dict[Name, ReceiptSaid]
+    told: MaskedAsked | None = None
+
+
+class UnmaskSaid(Settings):
+    """One share for each member of the sum."""
+
+    seeds: dict[Name, fields.Share]  # of those who delivered
+    keys: dict[Name, fields.Share]  # of those who did not

@@ -1,0 +1,126 @@
+"""One attempt at a round: who is in it, under which keys, and what everybody was told.
+
+All of it goes into the masks' keys, so that sites that were told different things cannot be
+unmasked.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from erosion.common.sealed.digest import Part, digest
+from erosion.common.sealed.key_agreement import derive
+from erosion.common.support.keys import PrivateKey, PublicKey
+
+ATTEMPT_BYTES = 16
+_SIGNATURE = ec.ECDSA(hashes.SHA256())
+
+
+@dataclass(frozen=True, slots=True)
+class RoundContext:
+    """Which attempt at which round."""
+
+    study: str  # digest
+    run: str
+    arm: str
+    round: int
+    attempt: bytes  # 16 random bytes
+    received: bytes  # SHA-256 of the parameters that the round starts from
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What goes into a hash of it."""
+        return (self.study, self.run, self.arm, self.round, self.attempt, self.received)
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A site's public keys of one attempt, signed by its node key."""
+
+    mask: bytes
+    seal: bytes
+    signature: bytes
+
+
+Roster = Mapping[str, Hello]  # the user's own site is not in it
+
+
+def sign_hello(
+    key: PrivateKey, context: RoundContext, name: str, mask: bytes, seal: bytes
+) -> Hello:
+    """The keys, signed for this attempt."""
+    return Hello(mask, seal, key.sign(_signed(context, name, mask, seal), _SIGNATURE))
+
+
+def is_signed(key: PublicKey, context: RoundContext, name: str, hello: Hello) -> bool:
+    """Whether a hello was signed by the node key of that name, for this attempt."""
+    return _verify(key, hello.signature, _signed(context, name, hello.mask, hello.seal))
+
+
+def roster_hash(context: RoundContext, roster: Roster) -> bytes:
+    """The attempt, and everybody in it."""
+    entries = [part for n in sorted(roster) for part in (n, roster[n].mask, roster[n].seal)]
+    return digest("roster", *context.parts, *entries)
+
+
+def sketch_seed(roster_hash: bytes) -> bytes:
+    """What the sketch's signs and buckets are drawn from: nobody can choose it."""
+    return derive(roster_hash, b"sketch")
+
+
+def places(roster: Roster) -> dict[str, int]:
+    """Where each site's shares are taken: from 1, by name."""
+    return {name: place for place, name in enumerate(sorted(roster), start=1)}
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the sites of one sum were told."""
+
+    roster_hash: bytes
+    weights: Mapping[str, float]  # the peers' factors; with the user's own they add up to 1
+    scale: float
+
+    @property
+    def members(self) -> list[str]:
+        """Whose updates are in the sum, by name."""
+        return sorted(name for name, weight in self.weights.items() if weight > 0)
+
+    @property
+    def hash(self) -> bytes:
+        """All of it."""
+        entries = [part for n in sorted(self.weights) for part in (n, float(self.weights[n]))]
+        return digest("view", self.roster_hash, *entries, float(self.scale))
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """A site's signature of what it put under its masks, and of what it was told."""
+
+    words: bytes  # SHA-256 of its masked update
+    signature: bytes
+
+
+def sign_receipt(key: PrivateKey, view: View, name: str, words: bytes) -> Receipt:
+    """`words` is the masked update's hash."""
+    return Receipt(words, key.sign(digest("masked", view.hash, name, words), _SIGNATURE))
+
+
+def is_receipt(key: PublicKey, view: View, name: str, receipt: Receipt) -> bool:
+    """Whether the site of that name delivered, and was told the same view."""
+    return _verify(key, receipt.signature, digest("masked", view.hash, name, receipt.words))
+
+
+def _signed(context: RoundContext, name: str, mask: bytes, seal: bytes) -> bytes:
+    return digest("keys", *context.parts, name, mask, seal)
+
+
+def _verify(key: PublicKey, signature: bytes, content: bytes) -> bool:
+    try:
+        key.verify(signature, content, _SIGNATURE)
+    except InvalidSignature:
+        return False
+    return True

@@ -1,0 +1,47 @@
+"""The check that a sum fits the distances that were claimed for it.
+
+A hospital may claim to be nearer than it is, and then counts more than it should. With the true
+distances |M - W g_0| is at most sum f_i d_i |g_0|, by the triangle inequality.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from erosion.common.sealed.sketch import BUCKETS, is_exact
+
+EXACT_SLACK = 1.001
+SKETCH_SLACK = 1 + 4 / math.sqrt(2 * BUCKETS)  # four standard deviations of one distance
+
+
+@dataclass(frozen=True, slots=True)
+class SumCheck:
+    """Both sides of the inequality."""
+
+    apart: float  # |M - W g_0|
+    at_most: float  # sum f_i d_i |g_0|, with what sketch and rounding may add
+
+    @property
+    def holds(self) -> bool:
+        """Whether the sum can be one of updates at those distances."""
+        return self.apart <= self.at_most
+
+
+def check_sum(
+    total: NDArray[np.float64],
+    own: NDArray[np.float32],
+    weights: Mapping[str, float],
+    distances: Mapping[str, float],
+    *,
+    rounding: float,
+) -> SumCheck:
+    """`weights` are those of the hospitals in the sum `total`; `rounding` is its error's norm."""
+    wide = own.astype(np.float64)
+    own_norm = float(np.linalg.norm(wide))
+    apart = float(np.linalg.norm(total - sum(weights.values()) * wide))
+    claimed = sum(weight * distances[name] for name, weight in weights.items()) * own_norm
+    slack = EXACT_SLACK if is_exact(len(own)) else SKETCH_SLACK
+    return SumCheck(apart, slack * claimed + rounding)

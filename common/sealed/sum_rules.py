@@ -1,0 +1,49 @@
+"""Which weights a sum may have, so that nobody can take it apart."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SumRules:
+    """A site's own, from its limits; the coordinator keeps to the defaults."""
+
+    min_summed: int = 3  # with 2, the coordinator and one of them see the other
+    largest_share: float = 0.5  # of the largest weight in the peers' sum
+
+    def problem_with(self, weights: Mapping[str, float]) -> str | None:
+        """Why a sum with these weights would show too much of one hospital, or None."""
+        if not all(0 <= weight <= 1 for weight in weights.values()):
+            return "a weight outside of 0 to 1"
+        used = [weight for weight in weights.values() if weight > 0]
+        if len(used) < self.min_summed:
+            return f"{len(used)} hospitals in the sum; limits.min_summed = {self.min_summed}"
+        total = sum(used)
+        if total > 1 + 1e-9:
+            return f"weights that add up to {total:g}"
+        if max(used) > self.largest_share * total * (1 + 1e-9):
+            return (
+                f"one hospital has {max(used) / total:.3g} of the sum;"
+                f" limits.largest_share = {self.largest_share:g}"
+            )
+        return None
+
+    def capped(self, weights: Mapping[str, float]) -> dict[str, float] | None:
+        """The same weights with the largest lowered until they may be summed, or None.
+
+        Those above the cap get the same weight, `largest_share` of the new sum each.
+        """
+        order = sorted((n for n in weights if weights[n] > 0), key=lambda n: -weights[n])
+        if len(order) < max(self.min_summed, math.ceil(1 / self.largest_share)):
+            return None
+        for num_lowered in range(len(order)):
+            others = sum(weights[name] for name in order[num_lowered:])
+            left = 1 - num_lowered * self.largest_share
+            if left <= 0:
+                break
+            cap = self.largest_share * others / left
+            if weights[order[num_lowered]] <= cap or math.isclose(weights[order[num_lowered]], cap):
+                lowered = dict.fromkeys(order[:num_lowered], cap)
+                return {**weights, **lowered}
+        return None

@@ -1,0 +1,361 @@
+"""A site's part in sealed rounds: what it answers, and what it refuses whoever asks."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from erosion.client.sealed.sealed_site import Identity, SealedSite
+from erosion.client.sealed.sum_ledger import SumLedger
+from erosion.common.errors import Refusal, SiteError
+from erosion.common.sealed import key_agreement
+from erosion.common.sealed.coordinator import CannotUnmask
+from erosion.common.sealed.roster import Hello, View, sign_hello
+from erosion.common.sealed.sum_rules import SumRules
+from tests.client.sealed.sites import (
+    FACTORS,
+    NAMES,
+    OTHERS,
+    OWN,
+    Script,
+    attempt,
+    by_hand,
+    node_keys,
+    sites,
+)
+from tests.common.sealed.vectors import f32
+
+LENIENT = SumRules(min_summed=1, largest_share=1.0)
+
+
+def test_a_round_by_hand() -> None:
+    """d = 1, 1, 2; p_d = .1, so alpha = .9, .9, .8 and the mean is (10.5, 12.5) / 3.6."""
+    script = by_hand()
+    assert script.measure() == pytest.approx({"s0": 1, "s1": 1, "s2": 2}, abs=1e-12)
+    total = script.sum(FACTORS)
+    assert total + OWN / 3.6 == pytest.approx([10.5 / 3.6, 12.5 / 3.6], abs=1e-7)
+    check = script.check(total)
+    assert check.apart == pytest.approx(0.53432, abs=1e-5)
+    assert check.at_most == pytest.approx(4.72222 * 1.001, abs=1e-4)
+    assert script.view.scale == 2.0**25
+
+
+@pytest.mark.parametrize("leg", [None, "hello", "distance", "masked", "unmask"])
+def test_whoever_falls_away_the_sum_is_of_the_others(leg: str | None) -> None:
+    rng = np.random.default_rng(0)
+    own = rng.standard_normal(40).astype(np.float32)
+    updates = {n: (own + rng.standard_normal(40)).astype(np.float32) for n in NAMES[:6]}
+    script = Script(sites(6), own, updates, lost={leg: ["s1"]} if leg else {})
+    distances = script.measure()
+    told = dict.fromkeys(distances, 0.9 / len(distances))
+    total = script.sum(told)
+    in_sum = [n for n in updates if leg in (None, "unmask") or n != "s1"]
+    assert script.delivered == in_sum
+    expected = sum(told[n] * updates[n].astype(np.float64) for n in in_sum)
+    assert total == pytest.approx(expected, abs=1e-6)
+    assert script.check(total).holds
+
+
+def test_a_site_without_weight_helps_to_unmask() -> None:
+    script = by_hand(4)
+    script.measure()
+    total = script.sum({**FACTORS, "s3": 0.0})
+    assert total == pytest.approx(sum(FACTORS[n] * u for n, u in zip(FACTORS, OTHERS, strict=True)))
+
+
+def test_two_of_six_are_too_many_to_lose() -> None:
+    script = by_hand(6, lost={"masked": ["s4"], "distance": ["s1"]})
+    told = dict.fromkeys(script.measure(), 0.15)
+    with pytest.raises(CannotUnmask, match=r"4 hospitals answered .*, 5 are needed"):
+        script.sum(told)
+
+
+def test_too_few_to_unmask() -> None:
+    script = by_hand(4, lost={"unmask": ["s0", "s1"]})
+    told = dict.fromkeys(script.measure(), 0.2)
+    with pytest.raises(CannotUnmask, match=r"2 hospitals answered .*, 3 are needed"):
+        script.sum(told)
+
+
+def test_who_answers_late_stays_hidden() -> None:
+    """The masked update of a site that did not deliver in time is noise, all over the ring."""
+    script = by_hand(4, lost={"masked": ["s3"]})
+    told = dict.fromkeys(script.measure(), 0.2)
+    masked = script.mask(told)
+    late = script.sites["s3"].masked(told, script.view.scale, script.inbox("s3"))
+    script.unmask(masked)
+    receipts = {name: masked[name].receipt for name in masked} | {"s3": late.receipt}
+    for name in script.delivered:  # the threshold is out of reach without them
+        with pytest.raises(Refusal, match="not due"):
+            script.sites[name].unmask(receipts)
+    assert np.abs(late.words.view(np.int32) / script.view.scale).max() > 1
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        ({"s0": 0.5, "s1": 0.5, "s2": 0.0}, "2 hospitals"),
+        ({"s0": 0.6, "s1": 0.1, "s2": 0.1}, "0.75 of the sum"),
+        ({"s0": 0.3, "s1": 0.3, "s2": 0.3, "ghost": 0.1}, "not in this round's roster"),
+        ({"s0": 0.0, "s1": 0.3, "s2": 0.3}, "2 hospitals"),
+    ],
+)
+def test_a_site_refuses_sums_that_hide_nothing(told: dict[str, float], reason: str) -> None:
+    script = by_hand()
+    script.measure()
+    with pytest.raises(Refusal, match=reason):
+        script.sites["s1"].masked(told, 1.0, script.inbox("s1"))
+
+
+def test_fewer_delivered_than_allowed_are_not_unmasked() -> None:
+    script = by_hand(lost={"masked": ["s2"]})
+    script.measure()
+    with pytest.raises(Refusal, match="2 hospitals"):
+        script.sum(FACTORS)
+
+
+def test_who_is_told_other_weights_cannot_be_unmasked() -> None:
+    """The others see by the receipt that s0 was told something else."""
+
+    def tamper(leg: str, name: str, message: Any) -> Any:
+        return {**message, "s2": 0.21} if leg == "masked" and name == "s0" else message
+
+    script = by_hand(tamper=tamper)
+    script.measure()
+    with pytest.raises(Refusal, match="told something else"):
+        script.sum(FACTORS)
+
+
+def test_helpers_cannot_be_told_of_another_sum_to_release_a_members_key() -> None:
+    """A sum of s0, s1, s2 is told to the rest as one in which s1 and s2 were lost."""
+    script = by_hand(6)
+    script.measure()
+    told = {**FACTORS, "s3": 0.0, "s4": 0.0, "s5": 0.0}
+    masked = script.mask(told)
+    forged = View(
+        script.view.roster_hash, dict.fromkeys(["s0", "s1", "s2", "s3", "s4"], 0.2), 2.0**25
+    )
+    names = ["s0", "s3", "s4"]
+    receipts = dict.fromkeys(names, masked["s0"].receipt)
+    with pytest.raises(Refusal, match="s0 was told something else"):
+        script.sites["s5"].unmask(receipts, (forged, script.inbox("s5")))
+
+
+def test_the_same_sum_again_after_a_restart_is_allowed_and_no_other() -> None:
+    at = sites(4)
+    told = dict.fromkeys(NAMES[:4], 0.2)
+    script = by_hand(4, at=at)
+    script.measure()
+    total = script.sum(told)
+    again = by_hand(4, at=at, context=attempt(1))
+    again.measure()
+    assert again.sum(told) == pytest.approx(total)
+    other = by_hand(4, at=at, context=attempt(2))
+    other.measure()
+    with pytest.raises(Refusal, match="another sum already"):
+        other.sum(dict.fromkeys(NAMES[:4], 0.25))
+    fourth = by_hand(4, at=at, context=attempt(3))
+    with pytest.raises(Refusal, match="3 distances"):
+        fourth.measure()
+
+
+def test_the_same_weights_of_other_hospitals_are_another_sum() -> None:
+    at = sites(5)
+    told = dict.fromkeys(NAMES[:5], 0.2)
+    script = by_hand(5, at=at)
+    script.measure()
+    script.sum(told)
+    without = by_hand(5, at=at, context=attempt(1), lost={"masked": ["s4"]})
+    without.measure()
+    with pytest.raises(Refusal, match="of other hospitals"):
+        without.sum(told)
+    fewer = by_hand(4, at=at, context=attempt(2))
+    fewer.measure()
+    with pytest.raises(Refusal, match="another sum already"):
+        fewer.sum({name: told[name] for name in NAMES[:4]})
+
+
+def test_a_site_that_gave_no_shares_yet_is_in_one_sum_only_too() -> None:
+    """The update left under a mask: that alone decides, whether or not it was ever unmasked."""
+    at = sites(4)
+    script = by_hand(4, at=at)
+    script.mask(dict.fromkeys(script.measure(), 0.2))
+    other = by_hand(4, at=at, context=attempt(1))
+    with pytest.raises(Refusal, match="another sum already"):
+        other.mask(dict.fromkeys(other.measure(), 0.25))
+
+
+def test_one_arm_for_updates_from_the_same_parameters() -> None:
+    at = sites(3)
+    script = by_hand(at=at)
+    script.measure()
+    script.sum(FACTORS)
+    moved = {name: update + 1 for name, update in script.updates.items()}
+    arm = Script(at, OWN, moved, attempt(1, arm="fedavg"))
+    arm.measure()
+    with pytest.raises(Refusal, match="another arm"):
+        arm.sum(FACTORS)
+    later = Script(at, OWN, moved, attempt(2, round=2))  # after a round that was skipped
+    later.measure()
+    later.sum(FACTORS)
+
+
+def test_the_same_seed_in_another_run_gets_no_other_sum() -> None:
+    at = sites(3)
+    script = by_hand(at=at)
+    script.measure()
+    script.sum(FACTORS)
+    rerun = by_hand(at=at, context=attempt(1, run="run 2", study="other study"))
+    rerun.measure()
+    with pytest.raises(Refusal, match="another sum already"):
+        rerun.sum(dict.fromkeys(FACTORS, 0.2))
+
+
+def test_what_was_summed_outlives_the_program(tmp_path: Path) -> None:
+    keys = node_keys(NAMES[:3])
+    public = {name: key.public_key() for name, key in keys.items()}
+
+    def started() -> dict[str, SealedSite]:
+        return {
+            name: SealedSite(Identity(name, key, public), SumLedger(tmp_path / name), SumRules())
+            for name, key in keys.items()
+        }
+
+    script = by_hand(at=started())
+    script.measure()
+    script.sum(FACTORS)
+    restarted = started()
+    assert restarted["s0"].phase is None
+    other = by_hand(at=restarted, context=attempt(1))
+    other.measure()
+    with pytest.raises(Refusal, match="another sum already"):
+        other.sum(dict.fromkeys(FACTORS, 0.2))
+    assert (tmp_path / "s0" / "sealed-sums.sqlite").stat().st_mode & 0o077 == 0
+
+
+def test_a_ledger_that_cannot_be_read_has_a_remedy(tmp_path: Path) -> None:
+    (tmp_path / "sealed-sums.sqlite").write_bytes(b"not a database" * 100)
+    with pytest.raises(SiteError, match=r"sealed-sums\.sqlite.*restore the file"):
+        SumLedger(tmp_path)
+
+
+def test_legs_come_in_their_order_and_once() -> None:
+    script = by_hand()
+    site = script.sites["s0"]
+    with pytest.raises(Refusal, match="not due"):
+        site.masked(FACTORS, 1.0, {})
+    with pytest.raises(Refusal, match="not due"):
+        site.unmask({})
+    script.measure()
+    with pytest.raises(Refusal, match="not due"):
+        script.sites["s1"].distance(script.attempt.roster, None, [])  # type: ignore[arg-type]
+    script.sum(FACTORS)
+    for act in (lambda: site.unmask({}), lambda: site.masked(FACTORS, 1.0, {})):
+        with pytest.raises(Refusal, match="not due"):
+            act()
+
+
+def forged(roster: dict[str, Hello]) -> dict[str, Hello]:
+    return {**roster, "s1": replace(roster["s1"], mask=key_agreement.new_pair()[1])}
+
+
+def of_another_attempt(roster: dict[str, Hello]) -> dict[str, Hello]:
+    stranger = node_keys(["s1"])["s1"]
+    hello = roster["s1"]
+    return {**roster, "s1": sign_hello(stranger, attempt(9), "s1", hello.mask, hello.seal)}
+
+
+def with_a_stranger(roster: dict[str, Hello]) -> dict[str, Hello]:
+    return {**roster, "ghost": roster["s1"]}
+
+
+def without_me(roster: dict[str, Hello]) -> dict[str, Hello]:
+    return {name: hello for name, hello in roster.items() if name != "s0"}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (forged, "keys of s1 in the roster are not signed by s1"),
+        (of_another_attempt, "keys of s1 in the roster are not signed by s1"),
+        (with_a_stranger, "key of ghost is not known here"),
+        (without_me, "other keys for this site"),
+    ],
+)
+def test_a_roster_that_is_not_what_it_says_is_refused(change: Any, reason: str) -> None:
+    script = by_hand(
+        tamper=lambda leg, name, message: (
+            change(message) if leg == "distance" and name == "s0" else message
+        )
+    )
+    with pytest.raises(Refusal, match=reason):
+        script.measure()
+
+
+def test_a_key_that_stands_twice_is_refused() -> None:
+    """Two names with one mask key would have masks that the coordinator could make itself."""
+    at = sites(3)
+    script = by_hand(at=at)
+    pair = key_agreement.new_pair()[1]
+    keys = {name: at[name]._identity.node_key for name in at}
+
+    def twice(leg: str, name: str, message: Any) -> Any:
+        if leg != "distance":
+            return message
+        same = {
+            n: sign_hello(keys[n], script.context, n, pair, message[n].seal) for n in ("s1", "s2")
+        }
+        return {**message, **same}
+
+    script.tamper = twice
+    with pytest.raises(Refusal, match="twice"):
+        script.measure()
+
+
+def test_an_update_out_of_range_is_not_wrapped_round() -> None:
+    script = by_hand()
+    script.measure()
+    with pytest.raises(Refusal, match="outside of the sum's range"):
+        script.sites["s0"].masked(FACTORS, 2.0**28, script.inbox("s0"))
+
+
+def test_an_envelope_of_another_is_refused() -> None:
+    script = by_hand()
+    script.measure()
+    inbox = script.inbox("s0")
+    with pytest.raises(Refusal, match="shares of s1 cannot be read"):
+        script.sites["s0"].masked(FACTORS, 1.0, {"s1": inbox["s2"], "s2": inbox["s1"]})
+
+
+def test_a_lie_about_the_distance_shows() -> None:
+    """s2 claims to be a tenth away and is a thousand times the user's update away."""
+    own, far = f32([3, 4]), f32([3000, -4000])
+    script = Script(sites(3), own, {"s0": OTHERS[0], "s1": OTHERS[1], "s2": far})
+    script.measure()
+    script.distances["s2"] = 0.1
+    scale_for_truth = {**script.distances, "s2": 1001.0}
+    script.view = script.attempt.view(FACTORS, scale_for_truth)
+    masked = {
+        n: script.sites[n].masked(FACTORS, script.view.scale, script.inbox(n)) for n in FACTORS
+    }
+    assert not script.check(script.unmask(masked)).holds
+
+
+@pytest.mark.parametrize(("dim", "tolerance"), [(62, 1e-7), (356_234, 4e-6)])
+def test_the_sum_is_as_true_as_float32(dim: int, tolerance: float) -> None:
+    rng = np.random.default_rng(2)
+    own = (rng.standard_normal(dim) * 0.01).astype(np.float32)
+    updates = {n: (own + rng.standard_normal(dim) * 0.01).astype(np.float32) for n in NAMES[:4]}
+    script = Script(sites(4), own, updates)
+    distances = script.measure()
+    for name, update in updates.items():
+        apart = np.linalg.norm(update.astype(float) - own) / np.linalg.norm(own.astype(float))
+        within = 2e-6 if dim <= 256 else 5 / np.sqrt(512)
+        assert distances[name] == pytest.approx(apart, rel=within)
+    told = {name: (1 - place / 40) / 20 for place, name in enumerate(distances)}
+    true = sum(told[n] * updates[n].astype(np.float64) for n in told)
+    total = script.sum(told)
+    assert np.linalg.norm(total - true) < tolerance * np.linalg.norm(true)
+    assert script.check(total).holds

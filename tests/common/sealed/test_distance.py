@@ -1,0 +1,116 @@
+"""Distances under Paillier: exact, and 64 bits whatever is asked."""
+
+import math
+
+import gmpy2
+import numpy as np
+import pytest
+from gmpy2 import mpz
+from hypothesis import given
+from hypothesis import strategies as st
+
+from erosion.common.sealed.distance import Asker, Question, answer, problem_with_question
+from erosion.common.sealed.modulus_proof import problem_with_modulus, prove
+from erosion.common.sealed.paillier import PublicKey, product_of_powers
+from tests.common.sealed.keys import paillier_key
+from tests.common.sealed.vectors import f32
+
+SEED = bytes(32)
+
+
+def ask(own: list[float], other: list[float]) -> float:
+    key = paillier_key()
+    mine, theirs = f32(own), f32(other)
+    asker = Asker.of(key, mine, float(np.linalg.norm(mine.astype(float))), SEED)
+    return asker.distance(answer(asker.question(key.noise), theirs, SEED))
+
+
+def test_the_distances_by_hand() -> None:
+    """|g_0| = 5, so s = 2^(22 - 3) and u = 2^19 (3, 4)."""
+    asker = Asker.of(paillier_key(), f32([3, 4]), 5.0, SEED)
+    assert asker.scale == 2.0**19
+    assert asker.own.tolist() == [1572864, 2097152]
+    for other, distance in (([8, 4], 1), ([3, 9], 1), ([-3, -4], 2), ([3, 4], 0)):
+        assert ask([3, 4], [float(x) for x in other]) == pytest.approx(distance, abs=1e-12)
+
+
+@given(
+    st.lists(st.tuples(st.floats(-5, 5), st.floats(-5, 5)), min_size=1, max_size=6).filter(
+        lambda pairs: any(abs(own) > 0.1 for own, _ in pairs)
+    )
+)
+def test_a_distance_is_the_one_in_the_clear(pairs: list[tuple[float, float]]) -> None:
+    own, other = np.array(pairs, np.float32).T.astype(np.float64)
+    expected = float(np.linalg.norm(other - own) / np.linalg.norm(own))
+    assert ask(own.tolist(), other.tolist()) == pytest.approx(expected, rel=1e-5, abs=1e-5)
+
+
+def test_an_update_far_away_saturates() -> None:
+    assert ask([3, 4], [1e9, 0]) >= 128
+
+
+def test_decrypting_undoes_encrypting_with_either_noise() -> None:
+    key = paillier_key()
+    for message in (0, 1, 2**64, int(key.public.n) - 1):
+        assert key.decrypt(key.public.encrypt(message, key.noise())) == message
+        assert key.decrypt(key.public.encrypt(message, key.public.noise())) == message
+
+
+@given(st.lists(st.tuples(st.integers(2, 10**9), st.integers(-(2**31), 2**31)), max_size=8))
+def test_powers_together_are_the_product_of_powers(powers: list[tuple[int, int]]) -> None:
+    modulus = mpz(2**127 - 1)
+    expected = mpz(1)
+    for base, exponent in powers:
+        expected = expected * gmpy2.powmod(base, exponent, modulus) % modulus
+    bases, exponents = [mpz(b) for b, _ in powers], [e for _, e in powers]
+    assert product_of_powers(bases, exponents, modulus) == expected
+
+
+def test_a_crafted_question_gets_64_bits() -> None:
+    """u = (2^300, 2^600): the answer is |v|^2 modulo 2^64, and random above."""
+    key = paillier_key()
+    public, v = key.public, f32([1234567, -7654321])
+    sealed = [public.encrypt(2**300, key.noise()), public.encrypt(2**600, key.noise())]
+    seen = [key.decrypt(answer(Question(public, sealed, 1.0), v, SEED)) for _ in range(2)]
+    square = int(np.dot(v.astype(int), v.astype(int)))
+    assert {value % 2**64 for value in seen} == {square % 2**64}
+    assert seen[0] != seen[1]
+    assert min(value >> 64 for value in seen).bit_length() > 1900
+
+
+def test_an_honest_modulus_has_a_proof_and_others_have_none() -> None:
+    key = paillier_key()
+    roots = prove(key)
+    assert problem_with_modulus(key.public, roots) is None
+    assert "proof" in str(problem_with_modulus(key.public, [*roots[:-1], roots[-1] + 1]))
+    assert "proof" in str(problem_with_modulus(key.public, roots[:-1]))
+    assert "bits" in str(problem_with_modulus(PublicKey(mpz(3233)), roots))
+    assert "small factor" in str(problem_with_modulus(PublicKey(key.public.n * 3), roots))
+
+
+def test_a_square_modulus_cannot_be_proved() -> None:
+    """n = p^2 shares p with phi(n): only one number in p has an n-th root."""
+    p = paillier_key().p
+    q = p
+    n = p * q
+    guessed = [gmpy2.powmod(mpz(2 + i), n, n) for i in range(11)]
+    assert "proof" in str(problem_with_modulus(PublicKey(n), guessed))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda n, sealed: (sealed[:1], 1.0), "1 sealed values, expected 2"),
+        (lambda n, sealed: ([mpz(0), sealed[1]], 1.0), "out of range"),
+        (lambda n, sealed: ([n**2, sealed[1]], 1.0), "out of range"),
+        (lambda n, sealed: ([n, sealed[1]], 1.0), "none"),
+        (lambda n, sealed: (sealed, math.inf), "scale"),
+        (lambda n, sealed: (sealed, -1.0), "scale"),
+    ],
+)
+def test_a_malformed_question_has_a_reason(change, reason) -> None:  # type: ignore[no-untyped-def]
+    public = paillier_key().public
+    honest = [public.encrypt(value, paillier_key().noise()) for value in (3, 4)]
+    assert problem_with_question(Question(public, honest, 1.0), 2) is None
+    sealed, scale = change(public.n, honest)
+    assert reason in str(problem_with_question(Question(public, sealed, scale), 2))

@@ -1,0 +1,140 @@
+"""The building blocks of sealed rounds, against values worked out by hand."""
+
+import contextlib
+import itertools
+import secrets
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from erosion.common.sealed import key_agreement, ring, shamir
+from erosion.common.sealed.digest import digest
+from erosion.common.sealed.masks import CHUNK, add_mask
+from erosion.common.sealed.share_envelope import Channel, Shares
+from erosion.common.sealed.sketch import BUCKETS, sketch
+from tests.common.sealed.vectors import f32, u32
+
+KEYS = st.binary(min_size=32, max_size=32)
+
+
+def test_parts_that_run_together_have_other_hashes() -> None:
+    assert digest("ab", "c") != digest("a", "bc") != digest("abc")
+    assert digest(0.1) != digest(0.1 + 2**-56)
+
+
+def test_two_sites_agree_on_a_secret_that_differs_by_purpose() -> None:
+    (a, a_public), (b, b_public) = key_agreement.new_pair(), key_agreement.new_pair()
+    assert key_agreement.agree(a, b_public) == key_agreement.agree(b, a_public)
+    assert key_agreement.public_half(a) == a_public
+    secret = key_agreement.agree(a, b_public)
+    assert key_agreement.derive(secret, b"pair") != key_agreement.derive(secret, b"self")
+
+
+def test_the_keystream_is_the_standard_one() -> None:
+    """AES-256-CTR of zeros with key and counter 0: NIST's GFSbox vector."""
+    words = np.zeros(4, np.uint32)
+    add_mask(words, bytes(32), +1)
+    assert words.astype("<u4").tobytes().hex() == "dc95c078a2408989ad48a21492842087"
+    add_mask(words, bytes(32), -1)
+    assert not words.any()
+
+
+@given(key=KEYS, length=st.sampled_from([1, 5, CHUNK - 1, CHUNK, CHUNK + 3]))
+def test_a_mask_comes_off_again_and_does_not_depend_on_how_it_is_cut(
+    key: bytes, length: int
+) -> None:
+    words = np.arange(length, dtype=np.uint32)
+    add_mask(words, key, +1)
+    head = np.arange(min(3, length), dtype=np.uint32)
+    add_mask(head, key, +1)
+    assert np.array_equal(words[:3], head)
+    add_mask(words, key, -1)
+    assert np.array_equal(words, np.arange(length))
+
+
+def test_the_ring_by_hand() -> None:
+    """bound = 2^ceil(log2(1.25 * 5 * 3)) = 32; -3 * 2/9 * 2^25 = -22369621.33."""
+    scale = ring.scale_for(5.0, 2.0)
+    assert scale == 2.0**25
+    words = ring.encode(f32([-3, 8]), 2 / 9, scale)
+    assert words.tolist() == [2**32 - 22369621, 59652324]
+    assert ring.decode(u32([2**32 - 1, 2**31 - 1]), 1.0).tolist() == [-1, 2**31 - 1]
+
+
+@given(
+    values=st.lists(st.floats(-1, 1, width=32), min_size=1, max_size=20),
+    factors=st.lists(st.floats(0, 1), min_size=1, max_size=16),
+)
+def test_a_sum_of_updates_in_range_never_wraps_round(
+    values: list[float], factors: list[float]
+) -> None:
+    update, scale = f32(values), ring.LARGEST
+    assert ring.fits(update, scale)
+    shares = np.array(factors) / max(1.0, sum(factors))
+    total = np.zeros(len(values), np.uint32)
+    for share in shares:
+        total += ring.encode(update, share, scale)
+    expected = shares.sum() * update.astype(np.float64)
+    assert ring.decode(total, scale) == pytest.approx(expected, abs=len(factors) / scale)
+
+
+def test_an_update_out_of_range_does_not_fit() -> None:
+    assert not ring.fits(f32([1.0, -1.001]), ring.LARGEST)
+
+
+def test_shamir_by_hand() -> None:
+    """1234 + 166 x + 94 x^2 at x = 1, 2, 3."""
+    shares = {x: y.to_bytes(33) for x, y in ((1, 1494), (2, 1942), (3, 2578))}
+    assert int.from_bytes(shamir.combine(shares)) == 1234
+
+
+@given(secret=KEYS, num_sites=st.integers(3, 9))
+def test_any_threshold_of_shares_gives_the_secret_and_one_less_does_not(
+    secret: bytes, num_sites: int
+) -> None:
+    needed = shamir.threshold(num_sites)
+    shares = dict(enumerate(shamir.split(secret, needed, range(1, num_sites + 1)), start=1))
+    chosen = list(itertools.combinations(shares, needed))
+    for places in (chosen[0], chosen[-1], chosen[len(chosen) // 2]):
+        assert shamir.combine({place: shares[place] for place in places}) == secret
+    too_few = {place: shares[place] for place in chosen[0][1:]}
+    with contextlib.suppress(ValueError):  # the number is not one of 32 bytes
+        assert shamir.combine(too_few) != secret
+
+
+def test_thresholds_leave_no_room_for_two_stories() -> None:
+    assert [shamir.threshold(n) for n in (3, 4, 6, 16)] == [3, 3, 5, 11]
+    assert all(2 * shamir.threshold(n) > n for n in range(3, 100))
+
+
+def test_an_envelope_opens_for_its_receiver_only_and_once_each_way() -> None:
+    (a, a_public), (b, b_public) = key_agreement.new_pair(), key_agreement.new_pair()
+    here = Channel.between(("ann", "bob"), a, b_public, b"roster")
+    there = Channel.between(("bob", "ann"), b, a_public, b"roster")
+    shares = Shares(secrets.token_bytes(33), secrets.token_bytes(33))
+    envelope = here.seal(shares, sender="ann", receiver="bob")
+    assert len(envelope) == 66 + 16
+    assert there.open(envelope, sender="ann", receiver="bob") == shares
+    with pytest.raises(ValueError, match="not sealed by its sender"):
+        there.open(envelope, sender="bob", receiver="ann")
+    other_round = Channel.between(("bob", "ann"), b, a_public, b"other roster")
+    with pytest.raises(ValueError, match="not sealed by its sender"):
+        other_round.open(envelope, sender="ann", receiver="bob")
+    with pytest.raises(ValueError, match="82"):
+        there.open(envelope[:-1], sender="ann", receiver="bob")
+
+
+def test_a_short_vector_is_its_own_sketch() -> None:
+    assert sketch(f32([3, 4]), bytes(32)).tolist() == [3, 4]
+
+
+def test_a_sketch_is_linear_and_keeps_lengths_on_average() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((2, 5000)).astype(np.float32)
+    seed = bytes(32)
+    assert sketch(a, seed).shape == (BUCKETS,)
+    assert sketch(a + b, seed) == pytest.approx(sketch(a, seed) + sketch(b, seed), abs=1e-4)
+    squares = [float(np.sum(sketch(a, bytes([n]) * 32) ** 2)) for n in range(200)]
+    assert np.mean(squares) == pytest.approx(float(np.sum(a.astype(float) ** 2)), rel=0.02)

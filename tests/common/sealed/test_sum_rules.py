@@ -1,0 +1,80 @@
+"""Which sums a hospital lets its update into, and how weights are lowered until it does."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from erosion.common.sealed.sum_check import check_sum
+from erosion.common.sealed.sum_rules import SumRules
+from tests.common.sealed.vectors import f32
+
+RULES = SumRules()
+
+
+@pytest.mark.parametrize(
+    ("weights", "reason"),
+    [
+        ([0.5, 0.5, 0.0], "2 hospitals"),
+        ([0.6, 0.1, 0.1], "has 0.75"),
+        ([0.5, 0.5, 0.5], "add up"),
+        ([-0.1, 0.2, 0.2], "outside"),
+        ([1.5, 0.2, 0.2], "outside"),
+        ([float("nan"), 0.2, 0.2], "outside"),
+    ],
+)
+def test_a_sum_that_shows_too_much_has_a_reason(weights: list[float], reason: str) -> None:
+    assert reason in str(RULES.problem_with(dict(enumerate_names(weights))))
+
+
+def enumerate_names(weights: list[float]) -> list[tuple[str, float]]:
+    return [(f"h{place}", weight) for place, weight in enumerate(weights)]
+
+
+def test_half_of_the_sum_is_allowed() -> None:
+    assert RULES.problem_with({"a": 0.4, "b": 0.3, "c": 0.1}) is None
+
+
+def test_the_largest_weight_is_lowered_to_what_the_others_have_together() -> None:
+    assert RULES.capped({"a": 0.9, "b": 0.2, "c": 0.1}) == pytest.approx(
+        {"a": 0.3, "b": 0.2, "c": 0.1}
+    )
+    unchanged = {"a": 0.3, "b": 0.3, "c": 0.3, "d": 0.0}
+    assert RULES.capped(unchanged) == unchanged
+    assert RULES.capped({"a": 0.5, "b": 0.5, "c": 0.0}) is None
+
+
+@given(
+    st.lists(st.floats(0, 1), min_size=3, max_size=10),
+    st.sampled_from([0.34, 0.4, 0.5, 1.0]),
+)
+def test_lowered_weights_may_be_summed_and_keep_their_order(
+    drawn: list[float], largest_share: float
+) -> None:
+    rules = SumRules(largest_share=largest_share)
+    weights = {name: weight / max(1.0, sum(drawn)) for name, weight in enumerate_names(drawn)}
+    capped = rules.capped(weights)
+    if sum(weight > 0 for weight in drawn) < 3:
+        assert capped is None
+        return
+    assert capped is not None
+    if max(capped.values()) > 1e-300:  # below, a float's last digits are lost
+        assert rules.problem_with(capped) is None
+    assert all(capped[name] <= weights[name] for name in weights)
+    lowered = [name for name in weights if capped[name] < weights[name]]
+    kept = [capped[name] for name in weights if name not in lowered]
+    assert all(capped[name] >= max(kept) * (1 - 1e-9) for name in lowered)
+
+
+def test_the_check_by_hand() -> None:
+    """g_0 = (3, 4), g = (8, 4), (3, 9), (-3, -4) at 1, 1, 2, weights .25, .25, .8/3.6."""
+    own = f32([3, 4])
+    others = np.array([[8, 4], [3, 9], [-3, -4]])
+    weights = {"a": 0.25, "b": 0.25, "c": 0.8 / 3.6}
+    total = np.array(list(weights.values())) @ others
+    check = check_sum(total, own, weights, {"a": 1, "b": 1, "c": 2}, rounding=0)
+    assert check.apart == pytest.approx(0.53432, abs=1e-5)
+    assert check.at_most == pytest.approx(4.72222 * 1.001, abs=1e-4)
+    assert check.holds
+    lie = check_sum(total, own, weights, {"a": 0.1, "b": 0.1, "c": 0.1}, rounding=0)
+    assert not lie.holds
