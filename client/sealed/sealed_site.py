@@ -162,8 +162,8 @@ class SealedSite:
         for other in members:
             if other != name:
                 secret = self._secret(greeted, measured.roster[other].mask, other)
-                sign = +1 if name < other else -1
-                add_mask(words, derive(secret, b"pair" + told.hash), sign)
+                key = derive(secret, b"pair" + told.hash)
+                add_mask(words, key, +1 if name < other else -1)
         self._phase = Masked(measured, told, shares)
         receipt = roster.sign_receipt(
             self._identity.node_key, told, name, digest("words", words.tobytes())

@@ -82,11 +82,12 @@ class SealedCohort:
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """The sum of weight times update, own first: (n+1,) -> (dim,) float32."""
-        own, *rest = weights.tolist()
+        factors: list[float] = weights.tolist()
+        own, rest = factors[0], factors[1:]
         asked = dict(zip(self.peers, rest, strict=True))
-        wide = self.own.delta.double()
+        wide: Tensor = self.own.delta.double()
         if not any(rest):
-            return (own * wide).float()
+            return self.own.delta * own
         if self.sum is None:
             raise SumWanted(own, asked)
         made = self.sum
@@ -94,7 +95,8 @@ class SealedCohort:
         share = 1.0
         if made.capped:  # what the cap took is shared out in proportion, the user's own included
             share = (own + sum(rest)) / (own + times * sum(made.told.values()))
-        return (share * (own * wide + times * made.total)).float()
+        moved: Tensor = share * (own * wide + times * made.total)
+        return moved.float()
 
 
 def _common_ratio(asked: Mapping[HospitalName, float], made: SealedSum) -> float:

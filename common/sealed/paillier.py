@@ -20,7 +20,8 @@ class PublicKey:
     @property
     def modulus_bytes(self) -> int:
         """Length of n; a ciphertext is twice as long."""
-        return (self.n.bit_length() + 7) // 8
+        num_bits: int = self.n.bit_length()
+        return (num_bits + 7) // 8
 
     def encrypt(self, message: int, noise: mpz) -> mpz:
         """(1 + n)^m noise mod n^2; the noise is r^n mod n^2 of a random r, used once."""
