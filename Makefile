@@ -4,19 +4,24 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
+export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: help testbed test test-docker install lint types contracts unit clean
+.PHONY: help testbed test quick test-docker install lint types contracts docs unit fast clean
 
 help:
 	@echo "make testbed    run a study with five hospitals on this machine"
 	@echo "make test       every check that CI runs"
+	@echo "make quick      while you work: everything but the tests between real processes"
+	@echo "make docs       the documentation as a site, in site/; a broken link is an error"
 	@echo "make test-docker  the compose testbed on a Docker engine, from building the image"
-	@echo "make clean      remove the environment and the caches (runs/ and data/ stay)"
+	@echo "make clean      remove the environment, the site and the caches (runs/ and data/ stay)"
 
 testbed: $(VENV)/installed
 	$(BIN)/erosion testbed
 
-test: lint types contracts unit
+test: lint types contracts docs unit
+
+quick: lint types contracts fast
 
 install: $(VENV)/installed
 
@@ -36,12 +41,18 @@ types: $(VENV)/installed
 contracts: $(VENV)/installed
 	$(BIN)/lint-imports
 
+docs: $(VENV)/installed
+	$(BIN)/mkdocs build --quiet
+
 unit: $(VENV)/installed
 	$(BIN)/pytest
+
+fast: $(VENV)/installed
+	$(BIN)/pytest --quiet --ignore tests/e2e
 
 # TORCH_INDEX= (empty) builds from docker/wheelhouse/ and the default index alone.
 test-docker: $(VENV)/installed
 	$(BIN)/pytest -m docker tests/docker
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -59,7 +59,7 @@ def test_a_late_joiner_takes_part_from_the_round_in_which_it_comes(tmp_path: Pat
     study = small_study(
         rounds=60,
         arms={"weight_erosion": {"distance_penalty": 0.001}},
-        federation={"join_deadline_seconds": 1.5, "round_deadline_seconds": 20.0},
+        federation={"join_deadline_seconds": 20.0, "round_deadline_seconds": 120.0},
     )
     with Federation(study, tmp_path) as federation:
         federation.start_site("alice", programs.takes_its_time)

@@ -102,8 +102,17 @@ class Recorder:
             self.changed.notify_all()
 
     def wait_for(self, wanted: Callable[[], bool], seconds: float = PATIENCE) -> None:
+        """Wait, but not for a run that has failed."""
         with self.changed:
-            assert self.changed.wait_for(wanted, seconds), self.events
+            self.changed.wait_for(lambda: wanted() or self.failed, seconds)
+            assert wanted(), self.events
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.events) and self.events[-1][0] == "failed"
+
+    def fail(self, problem: ErosionError) -> None:
+        self._note("failed", str(problem))
 
     def notify(self, event: RunEvent) -> None:
         match event:
@@ -232,3 +241,4 @@ class Federation:
                 self.result = run_on(self.link, self.study, self.run_folder, observers)
         except ErosionError as problem:
             self.error = problem
+            self.observer.fail(problem)

@@ -1,0 +1,75 @@
+"""Hooks of the documentation site: its menu, and the API pages made from docstrings.
+
+The menu names the pages in the order in which people read them. A page that is in the folder and
+not named here still gets into it, at the end, so that no page is lost; a page that is named here
+and not in the folder is left out.
+"""
+
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[1]
+MENU = {
+    "Using it": ["data-sources.md", "outputs.md", "python.md", "algorithms.md", "gems.md"],
+    "Trusting it": ["threat-model.md", "privacy.md", "sealed.md", "robustness.md", "faults.md"],
+    "How it works": ["architecture.md", "rounds.md", "extending.md", "glossary.md"],
+}
+REFERENCE = {  # package -> title; of `erosion` only what it exports, of the others every module
+    "erosion": "Python interface",
+    "erosion.common.algorithms": "Algorithms",
+    "erosion.common.aggregation": "Cohorts and updates",
+    "erosion.common.learning": "Models and local training",
+    "erosion.common.rounds": "Rounds",
+    "erosion.common.study": "Study files",
+    "erosion.common.tasks": "Tasks",
+    "erosion.client.dataset": "Data",
+    "erosion.server.output": "Outputs",
+}
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Lay out the menu."""
+    pages = sorted(
+        path.relative_to(config.docs_dir) for path in Path(config.docs_dir).rglob("*.md")
+    )
+    left = [page.as_posix() for page in pages if page.as_posix() != "index.md"]
+    menu: list[object] = [{"Start": "index.md"}]
+    for title, named in MENU.items():
+        found = [page for page in named if page in left]
+        left = [page for page in left if page not in found]
+        menu.append({title: found})
+    if left:
+        menu.append({"More": left})
+    menu.append({"API": [{title: _page(package)} for package, title in _packages().items()]})
+    config.nav = menu
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages of the API."""
+    for package, title in _packages().items():
+        modules = [package]
+        if package != "erosion":
+            folder = ROOT.joinpath(*package.split("."))
+            modules += [
+                f"{package}.{path.stem}"
+                for path in sorted(folder.glob("*.py"))
+                if not path.stem.startswith("_")
+            ]
+        text = f"# {title}\n\n" + "\n\n".join(f"::: {module}" for module in modules) + "\n"
+        files.append(File.generated(config, _page(package), content=text))
+    return files
+
+
+def _packages() -> dict[str, str]:
+    return {
+        package: title
+        for package, title in REFERENCE.items()
+        if ROOT.joinpath(*package.split("."), "__init__.py").exists()
+    }
+
+
+def _page(package: str) -> str:
+    return f"reference/{package.rpartition('.')[2]}.md"
