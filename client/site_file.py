@@ -2,16 +2,14 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from erosion.client.dataset.sources import AnySource
 from erosion.common.errors import SiteError
 from erosion.common.settings.base import Settings, read_toml, validate
 from erosion.common.settings.names import Name
-from erosion.common.study.study import canonical
-
-Canonical = Annotated[str, BeforeValidator(canonical)]
 
 
 def _checked_address(value: str) -> str:
@@ -23,44 +21,10 @@ def _checked_address(value: str) -> str:
     return value
 
 
-def _checked_separator(value: str) -> str:
-    if len(value) != 1 or value in '"\r\n':
-        raise ValueError('give one character, for example ";" or "\\t"')
-    return value
-
-
 def _checked_device(value: str) -> str:
     if not re.fullmatch(r"cpu|cuda(:\d+)?", value):
         raise ValueError('it must be "cpu", "cuda" or "cuda:N"')
     return value
-
-
-class DataSource(Settings):
-    """Where the patients are, and how the hospital's own words map to the study's."""
-
-    path: Path  # a file, or a folder with one folder of images per class
-    columns: dict[str, str] = Field(default_factory=dict)  # study column -> column in the file
-    values: dict[str, dict[Canonical, Canonical]] = Field(
-        default_factory=dict
-    )  # study column -> {value in the file -> value in the study}; "" makes a value missing
-    separator: Annotated[str, AfterValidator(_checked_separator)] | None = None  # None: by suffix
-    decimal: Literal[".", ","] = "."
-    header: tuple[str, ...] | None = Field(
-        default=None, min_length=1
-    )  # column names, for a file whose first line is already a patient
-
-    @model_validator(mode="after")
-    def _marks_differ(self) -> Self:
-        if self.separator == self.decimal:
-            raise ValueError(
-                f"separator and decimal are both {self.decimal!r}; columns and decimals need"
-                " different marks"
-            )
-        return self
-
-    def local_name(self, column: str) -> str:
-        """What the hospital calls a column of the study."""
-        return self.columns.get(column, column)
 
 
 class CoordinatorAddress(Settings):
@@ -106,7 +70,7 @@ class Site(Settings):
     """One hospital. See `erosion schema site` for the same as a JSON schema."""
 
     name: Name
-    data: DataSource
+    data: AnySource
     coordinator: CoordinatorAddress
     limits: Limits = Limits()
     records: Path = Path("records")  # folder for the log of what was sent, and the status
@@ -125,7 +89,7 @@ def load_site(path: Path) -> Site:
     coordinator = site.coordinator
     return site.model_copy(
         update={
-            "data": site.data.model_copy(update={"path": beside(site.data.path)}),
+            "data": site.data.beside(folder),
             "records": beside(site.records),
             "coordinator": coordinator.model_copy(
                 update={

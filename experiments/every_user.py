@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from erosion.client.site_file import CoordinatorAddress, DataSource, Site
+from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
 from erosion.common.study.study import EVERY_USER, Study, load_study
 from erosion.common.support.files import write_atomically
@@ -55,10 +55,12 @@ def _line(study: Study, user: str, found: Simulation) -> UserResult:
 
 def site_of(name: str, files: HospitalFiles) -> Site:
     """A site that is never connected to anything."""
-    return Site(
-        name=name,
-        data=DataSource(path=files.data, columns=dict(files.columns)),
-        coordinator=CoordinatorAddress(address="127.0.0.1:1"),
+    return Site.model_validate(
+        {
+            "name": name,
+            "data": {"path": files.data, "columns": files.columns},
+            "coordinator": {"address": "127.0.0.1:1"},
+        }
     )
 
 

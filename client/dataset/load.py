@@ -5,10 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.client.dataset.images import read_images
+from erosion.client.dataset.sources.data_source import DataSource, ImageSource, TableSource
 from erosion.client.dataset.table_contract import check_table, columns_of
-from erosion.client.dataset.table_file import read_table
-from erosion.client.site_file import DataSource, Site
+from erosion.client.site_file import Site
 from erosion.common.errors import DataError
 from erosion.common.study.study import Study, TabularTask
 
@@ -28,15 +27,35 @@ def load_patients(site: Site, study: Study) -> Patients:
     """Read the site's data file; raises DataError with every problem that it finds."""
     task = study.task
     if isinstance(task, TabularTask):
-        patients = _load_table(site.data, task)
+        patients = _load_table(table_source(site.data), task)
     else:
-        found = read_images(site.data, task)
+        found = image_source(site.data).read(task)
         patients = Patients(found.images, found.labels, ())
     return _checked_classes(patients, site, study)
 
 
-def _load_table(source: DataSource, task: TabularTask) -> Patients:
-    table = read_table(source, columns_of(task, source))
+def table_source(source: DataSource) -> TableSource:
+    """The source, if it gives a table; raises DataError."""
+    if isinstance(source, TableSource):
+        return source
+    raise DataError(
+        f"{source.describe()} is read as images, but the study wants a table: give a table file, or"
+        " another data.source."
+    )
+
+
+def image_source(source: DataSource) -> ImageSource:
+    """The source, if it gives images; raises DataError."""
+    if isinstance(source, ImageSource):
+        return source
+    raise DataError(
+        f"{source.describe()} is read as a table, but the study wants images: give an .npz with"
+        " images and labels, a folder with one folder of images per class, or another data.source."
+    )
+
+
+def _load_table(source: TableSource, task: TabularTask) -> Patients:
+    table = source.read(columns_of(task, source))
     checked = check_table(table, task, source)
     return Patients(checked.rows, checked.labels, checked.notes)
 
@@ -53,7 +72,7 @@ def _checked_classes(patients: Patients, site: Site, study: Study) -> Patients:
         what = "no class has two patients"
     if site.name == study.user:
         raise DataError(
-            f"Data in {site.data.path}: {what}, so there is nothing to measure a model on. Add"
+            f"{site.data.describe()}: {what}, so there is nothing to measure a model on. Add"
             " patients of another class, or check the target column and [data.values]."
         )
     return Patients(patients.rows, patients.labels, (*patients.notes, what))

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from erosion.client.dataset.column_values import REFUSED, Fault, Parse, class_parser, feature_parser
-from erosion.client.dataset.table_file import TextColumn, TextTable
-from erosion.client.site_file import DataSource
+from erosion.client.dataset.decimal_mark import DecimalMark, found_decimal
+from erosion.client.dataset.sources.data_source import TableSource
+from erosion.client.dataset.text_table import TextColumn, TextTable
 from erosion.common.errors import DataError
-from erosion.common.study.study import MissingPolicy, TabularTask, canonical
+from erosion.common.study.study import MissingPolicy, NumberFeature, TabularTask, canonical
 
 MAX_PROBLEMS = 30  # a message longer than a screen is not read
 SHOWN_VALUES = 3  # examples of each problem
@@ -29,26 +30,29 @@ class CheckedTable:
     notes: tuple[str, ...]  # what was dropped or imputed
 
 
-def columns_of(task: TabularTask, source: DataSource, *, with_target: bool = True) -> list[str]:
+def columns_of(task: TabularTask, source: TableSource, *, with_target: bool = True) -> list[str]:
     """The file's own names of the columns that a study needs."""
     return [source.local_name(name) for name in _study_columns(task, with_target)]
 
 
 def check_table(
-    table: TextTable, task: TabularTask, source: DataSource, *, with_target: bool = True
+    table: TextTable, task: TabularTask, source: TableSource, *, with_target: bool = True
 ) -> CheckedTable:
     """The patients as numbers; raises DataError with every problem in the file.
 
     The message quotes patients' values: it is for the hospital alone (`DataError.public`).
     """
-    check = _Check(table, source)
+    check = _Check(table, source, notes=list(table.notes))
+    decimal = decimal_mark(table, task, source)
+    if source.decimal is None and decimal == ",":
+        check.notes.append("numbers are written 1,5 (found out; decimal sets it)")
     check.header(_study_columns(task, with_target))
     columns: list[NDArray[np.float64]] = []
     imputed: list[str] = []
     dropped = np.zeros(table.num_rows, dtype=bool)
     for feature in task.features:
         policy = feature.missing or task.missing
-        parse = feature_parser(feature, source.decimal)
+        parse = feature_parser(feature, decimal)
         values = check.column(feature.name, parse, policy)
         columns.append(values)
         absent = np.isnan(values)
@@ -84,6 +88,15 @@ def check_table(
     )
 
 
+def decimal_mark(table: TextTable, task: TabularTask, source: TableSource) -> DecimalMark:
+    """The mark that the site file gives, or else the one that the study's numbers show."""
+    if source.decimal is not None:
+        return source.decimal
+    names = [source.local_name(f.name) for f in task.features if isinstance(f, NumberFeature)]
+    columns = (table.columns[name] for name in names if name in table.columns)
+    return found_decimal(text for column in columns for text in column.texts)
+
+
 def _study_columns(task: TabularTask, with_target: bool) -> list[str]:
     return [feature.name for feature in task.features] + [task.target] * with_target
 
@@ -93,7 +106,7 @@ class _Check:
     """The problems and notes gathered over one table."""
 
     table: TextTable
-    source: DataSource
+    source: TableSource
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -175,4 +188,4 @@ def _message(table: TextTable, problems: Sequence[str]) -> str:
     shown = list(problems[:MAX_PROBLEMS])
     if len(problems) > len(shown):
         shown.append(f"and {len(problems) - len(shown)} more problems")
-    return f"Data file {table.path}:\n" + "\n".join(f"  {problem}" for problem in shown)
+    return f"{table.origin}:\n" + "\n".join(f"  {problem}" for problem in shown)

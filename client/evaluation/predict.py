@@ -14,9 +14,8 @@ from pydantic import ConfigDict
 from torch import Tensor, nn
 
 from erosion.client.dataset.preprocessing import imputes_missing, table_inputs
+from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.dataset.table_contract import check_table, columns_of
-from erosion.client.dataset.table_file import read_table
-from erosion.client.site_file import DataSource
 from erosion.common.errors import CheckpointError, DataError
 from erosion.common.learning.local_sgd import probabilities_of
 from erosion.common.learning.models import ModelSettings, build_model, load_flat_parameters
@@ -52,7 +51,7 @@ class SavedModel:
 
 
 def predict(
-    run_folder: Path, data_path: Path, output: Path | None, *, source: DataSource | None = None
+    run_folder: Path, data_path: Path, output: Path | None, *, source: TableFile | None = None
 ) -> None:
     """Write one line per patient in `data_path`: the probability of each class, and the likeliest.
 
@@ -62,8 +61,8 @@ def predict(
     the run folder and DataError for the data.
     """
     saved = load_saved_model(run_folder)
-    found = (source or DataSource(path=data_path)).model_copy(update={"path": data_path})
-    table = read_table(found, columns_of(saved.task, found, with_target=False))
+    found = (source or TableFile(path=data_path)).model_copy(update={"path": data_path})
+    table = found.read(columns_of(saved.task, found, with_target=False))
     checked = check_table(table, saved.task, found, with_target=False)
     inputs = table_inputs(saved.task, checked.rows, saved.card.scaling, saved.card.missing_means)
     probabilities = _probabilities(saved, inputs)

@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from erosion.client.finding import Finding, Outcome, ok
 from erosion.client.preflight.data import check_study_here
 from erosion.client.preflight.files import check_files
-from erosion.client.preflight.finding import Finding, Outcome, ok
 from erosion.client.preflight.network import check_network
 from erosion.client.preflight.overview import ColumnCounts, column_counts
 from erosion.client.site_file import Site, load_site

@@ -6,7 +6,7 @@ import numpy as np
 
 from erosion.client.dataset.load import Patients, load_patients
 from erosion.client.dataset.split import split_patients
-from erosion.client.preflight.finding import Finding, failed, ok, skipped
+from erosion.client.finding import Finding, failed, ok, skipped
 from erosion.client.site_file import Site
 from erosion.client.training.limits import check_limits, check_study, local_steps
 from erosion.common.errors import DataError, Refusal

@@ -1,14 +1,13 @@
 """Checks the files that a site file names, and their permissions."""
 
 import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
-from erosion.client.preflight.finding import Finding, failed, ok, warning
+from erosion.client.finding import Finding, failed, ok, warning
 from erosion.client.site_file import Site
 from erosion.common.errors import SiteError
 from erosion.common.support import expiry
@@ -32,7 +31,7 @@ def check_files(site: Site) -> Iterator[Finding]:
             "name coordinator.root_certificate and coordinator.private_key; they are in the kit",
         )
     yield _records(site.records)
-    yield _data(site.data.path)
+    yield from site.data.check()
 
 
 def _private_key(path: Path) -> Finding:
@@ -72,17 +71,6 @@ def _records(folder: Path) -> Finding:
             f"give this account the folder, or name another with `records`: chown USER {place}",
         )
     return ok(what, f"{folder} can be written")
-
-
-def _data(path: Path) -> Finding:
-    what = "data"
-    if not path.exists():
-        return failed(what, f"there is nothing at {path}", "check data.path in the site file")
-    if not os.access(path, os.R_OK):
-        return failed(what, f"{path} cannot be read by this account", f"run: chmod u+r {path}")
-    if stat.S_IMODE(path.stat().st_mode) & 0o007:
-        return warning(what, f"every account of this machine may read {path}", f"chmod o= {path}")
-    return ok(what, f"{path} can be read")
 
 
 def _as_failed(what: str, problem: SiteError) -> Finding:

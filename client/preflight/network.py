@@ -9,7 +9,7 @@ import grpc
 from erosion.client.connection.connection_errors import connection_error
 from erosion.client.connection.credentials import credentials_for
 from erosion.client.connection.fleet import FleetReply
-from erosion.client.preflight.finding import Finding, Outcome, failed, ok, skipped, warning
+from erosion.client.finding import Finding, Outcome, failed, ok, skipped, warning
 from erosion.client.site_file import Site
 from erosion.common.errors import SiteError
 from erosion.common.protocol import admission_terms

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from erosion.client.dataset.column_values import Fault, Parse, class_parser, feature_parser
-from erosion.client.dataset.table_contract import columns_of
-from erosion.client.dataset.table_file import TextColumn, read_table
-from erosion.client.site_file import DataSource, Site
+from erosion.client.dataset.load import table_source
+from erosion.client.dataset.sources.data_source import TableSource
+from erosion.client.dataset.table_contract import columns_of, decimal_mark
+from erosion.client.dataset.text_table import TextColumn
+from erosion.client.site_file import Site
 from erosion.common.study.study import TabularTask, canonical
 
 
@@ -27,17 +29,19 @@ class ColumnCounts:
 
 def column_counts(site: Site, task: TabularTask) -> Iterator[ColumnCounts]:
     """Every column of the study that the file has. Raises DataError where it is no table."""
-    table = read_table(site.data, columns_of(task, site.data))
-    parsers = {f.name: feature_parser(f, site.data.decimal) for f in task.features}
+    source = table_source(site.data)
+    table = source.read(columns_of(task, source))
+    decimal = decimal_mark(table, task, source)
+    parsers = {f.name: feature_parser(f, decimal) for f in task.features}
     parsers[task.target] = class_parser(task.classes)
     for name, parse in parsers.items():
-        in_file = site.data.local_name(name)
+        in_file = source.local_name(name)
         if (column := table.columns.get(in_file)) is not None:
-            yield _count(name, in_file, column, parse, site.data)
+            yield _count(name, in_file, column, parse, source)
 
 
 def _count(
-    name: str, in_file: str, column: TextColumn, parse: Parse, source: DataSource
+    name: str, in_file: str, column: TextColumn, parse: Parse, source: TableSource
 ) -> ColumnCounts:
     meant = source.values.get(name, {})
     times = np.bincount(column.codes, minlength=len(column.texts)).tolist()

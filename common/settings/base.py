@@ -169,7 +169,7 @@ def _models_in(field: FieldInfo) -> list[type[BaseModel]]:
 
 def _tag(model: type[BaseModel]) -> str | None:
     """The literal by which a union tells this model from its siblings."""
-    for name in ("kind", "name", "algorithm", "type", "optimizer"):
+    for name in ("kind", "name", "algorithm", "type", "optimizer", "source"):
         default = model.model_fields[name].default if name in model.model_fields else None
         if isinstance(default, str):
             return default

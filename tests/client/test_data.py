@@ -143,14 +143,32 @@ def test_missing_columns_are_named_with_near_matches(tmp_path: Path) -> None:
     assert "column sex (the site file calls it 'Sex') is missing; add it" in message
 
 
-def test_a_wrong_separator_is_guessed(tmp_path: Path) -> None:
-    message = problem_of(make_site(tmp_path, "age;sex;ill\n1;f;0\n"), make_study())
-    assert 'the file has a single column; write separator = ";" under [data]' in message
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+def test_another_separator_is_found_out_and_said(tmp_path: Path, mark: str) -> None:
+    text = "age,sex,ill\n30,f,0\n31,m,1\n32,m,1\n".replace(",", mark)
+    found = load_patients(make_site(tmp_path, text), make_study())
+    assert found.rows[:, 0].tolist() == [30, 31, 32]
+    shown = mark.replace("\t", "\\t")
+    assert found.notes == (f'columns are separated by "{shown}" (found out; separator sets it)',)
 
 
-def test_a_decimal_comma_is_explained(tmp_path: Path) -> None:
-    message = problem_of(make_site(tmp_path, 'age,sex,ill\n"30,5",f,0\n'), make_study())
-    assert 'set decimal = "," under [data]' in message
+def test_a_usual_separator_stands_whatever_the_cells_hold(tmp_path: Path) -> None:
+    text = "age,sex,ill,a;b\n30,f,0,x;y\n31,m,1,z;\n32,m,1,;\n"
+    assert load_patients(make_site(tmp_path, text), make_study()).notes == ()
+
+
+def test_a_decimal_comma_is_found_out_and_said(tmp_path: Path) -> None:
+    site = make_site(tmp_path, "age;sex;ill\n30,5;f;0\n31;m;1\n32,25;m;1\n")
+    found = load_patients(site, make_study())
+    assert found.rows[:, 0].tolist() == [30.5, 31, 32.25]
+    assert found.notes[1:] == ("numbers are written 1,5 (found out; decimal sets it)",)
+
+
+def test_a_decimal_comma_is_assumed_only_where_nothing_else_is_possible(tmp_path: Path) -> None:
+    mixed = make_site(tmp_path, "age;sex;ill\n30,5;f;0\n31.5;m;1\n")
+    assert 'set decimal = "," under [data]' in problem_of(mixed, make_study())
+    grouped = make_site(tmp_path, "age;sex;ill\n1,234;f;0\n31;m;1\n")
+    assert "column age: not a number: '1,234' on line 2" in problem_of(grouped, make_study())
     site = make_site(tmp_path, "age;sex;ill\n1.234;f;0\n", data={"separator": ";", "decimal": ","})
     assert "a point, where the decimal mark is a comma: '1.234'" in problem_of(site, make_study())
 
@@ -190,7 +208,10 @@ def test_latin_1_text_is_explained(tmp_path: Path) -> None:
 
 def test_a_folder_is_no_table(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    assert "is a folder" in problem_of(make_site(tmp_path, file="folder"), make_study())
+    message = problem_of(make_site(tmp_path, file="folder"), make_study())
+    assert "folder is read as images, but the study wants a table: give a table file" in message
+    as_table = make_site(tmp_path, file="folder", data={"source": "table"})
+    assert "is a folder, but the study wants a table" in problem_of(as_table, make_study())
 
 
 def test_every_patient_dropped_is_an_error(tmp_path: Path) -> None:

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from erosion.client.dataset.images import read_images
 from erosion.client.dataset.load import load_patients
 from erosion.client.dataset.preprocessing import image_inputs
-from erosion.client.site_file import DataSource
+from erosion.client.dataset.sources.image_files import ImageFiles
 from erosion.common.errors import DataError
 from erosion.common.study.study import ImageTask
 from tests.support.small_study import make_site, make_study
@@ -20,41 +19,41 @@ GREY = ImageTask.model_validate({"classes": [0, 1], "shape": [1, 4, 5]})
 PIXELS = np.arange(2 * 3 * 4 * 5, dtype=np.uint8).reshape(2, 3, 4, 5)
 
 
-def saved(folder: Path, **arrays: Any) -> DataSource:
+def saved(folder: Path, **arrays: Any) -> ImageFiles:
     np.savez(folder / "images.npz", **arrays)
-    return DataSource(path=folder / "images.npz")
+    return ImageFiles(path=folder / "images.npz")
 
 
-def problem_of(source: DataSource, task: ImageTask = TASK) -> str:
+def problem_of(source: ImageFiles, task: ImageTask = TASK) -> str:
     with pytest.raises(DataError) as problem:
-        read_images(source, task)
+        source.read(task)
     return str(problem.value)
 
 
 def test_npz_images_may_have_channels_first_or_last(tmp_path: Path) -> None:
     for images in (PIXELS, np.moveaxis(PIXELS, 1, 3)):
-        found = read_images(saved(tmp_path, images=images, labels=np.array(["dog", "cat"])), TASK)
+        found = saved(tmp_path, images=images, labels=np.array(["dog", "cat"])).read(TASK)
         np.testing.assert_array_equal(found.images, PIXELS)
         assert found.labels.tolist() == [1, 0]
 
 
 def test_grey_npz_images_need_no_channel(tmp_path: Path) -> None:
     source = saved(tmp_path, images=PIXELS[:, 0], labels=np.array([[1.0], [0.0]]))
-    found = read_images(source, GREY)
+    found = source.read(GREY)
     np.testing.assert_array_equal(found.images, PIXELS[:, :1])
     assert found.labels.tolist() == [1, 0]
 
 
 def test_arrays_and_labels_can_be_mapped(tmp_path: Path) -> None:
     path = saved(tmp_path, x=PIXELS, y=np.array([7, 9])).path
-    source = DataSource.model_validate(
+    source = ImageFiles.model_validate(
         {
             "path": path,
             "columns": {"images": "x", "labels": "y"},
             "values": {"labels": {"7": "cat", "9": "dog"}},
         }
     )
-    assert read_images(source, TASK).labels.tolist() == [0, 1]
+    assert source.read(TASK).labels.tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -76,17 +75,17 @@ def test_npz_problems_are_explained(tmp_path: Path, arrays: dict[str, Any], mess
 
 def test_a_damaged_or_absent_file_is_explained(tmp_path: Path) -> None:
     path = tmp_path / "images.npz"
-    assert "There is no data file" in problem_of(DataSource(path=path))
+    assert "There is no data file" in problem_of(ImageFiles(path=path))
     path.write_bytes(b"")
-    assert "cannot be read" in problem_of(DataSource(path=path))
+    assert "cannot be read" in problem_of(ImageFiles(path=path))
     path.with_suffix(".csv").write_text("a")
-    assert "is no .npz file" in problem_of(DataSource(path=path.with_suffix(".csv")))
+    assert "is no .npz file" in problem_of(ImageFiles(path=path.with_suffix(".csv")))
 
 
 def test_an_archive_that_unpacks_to_a_giant_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("erosion.client.dataset.images.MAX_DECODED_BYTES", 100)
+    monkeypatch.setattr("erosion.client.dataset.sources.image_files.MAX_DECODED_BYTES", 100)
     source = saved(tmp_path, images=PIXELS, labels=np.array(["cat", "dog"]))
     assert "more than the" in problem_of(source)
 
@@ -96,23 +95,23 @@ def test_class_folders_are_read_in_the_order_of_their_names(tmp_path: Path) -> N
         (tmp_path / folder).mkdir()
         Image.fromarray(np.moveaxis(PIXELS[index], 0, 2)).save(tmp_path / folder / name)
     (tmp_path / ".hidden").mkdir()
-    found = read_images(DataSource(path=tmp_path), TASK)
+    found = ImageFiles(path=tmp_path).read(TASK)
     np.testing.assert_array_equal(found.images, PIXELS)
     assert found.labels.tolist() == [0, 1]
 
 
 def test_class_folder_problems_are_explained(tmp_path: Path) -> None:
-    assert "it holds no images" in problem_of(DataSource(path=tmp_path))
+    assert "it holds no images" in problem_of(ImageFiles(path=tmp_path))
     (tmp_path / "cat").mkdir()
     Image.fromarray(np.zeros((4, 4), np.uint8)).save(tmp_path / "cat/small.png")
     Image.fromarray(np.zeros((4, 5), np.uint16)).save(tmp_path / "cat/deep.png")
     (tmp_path / "cat/notes.txt").write_text("no image")
-    message = problem_of(DataSource(path=tmp_path))
+    message = problem_of(ImageFiles(path=tmp_path))
     assert "cat/small.png has 4 x 4 pixels; the study wants 5 x 4: resize it" in message
     assert "cat/deep.png is of mode I;16; save it with 8 bits per channel" in message
     assert "cat/notes.txt is not an image that can be read" in message
     (tmp_path / "bird").mkdir()
-    assert "folder 'bird' is not of the study's classes" in problem_of(DataSource(path=tmp_path))
+    assert "folder 'bird' is not of the study's classes" in problem_of(ImageFiles(path=tmp_path))
 
 
 def test_pixels_are_scaled_by_the_study() -> None:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.evaluation.predict import predict
-from erosion.client.site_file import DataSource
 from erosion.common.errors import CheckpointError, DataError
 from erosion.common.study.study import Study
 from tests.support.small_study import TASK, make_study
@@ -60,7 +60,7 @@ def test_predictions_need_no_target_column(
 
 def test_a_site_files_mapping_can_be_used(tmp_path: Path) -> None:
     data = data_file(tmp_path, "Sex,Alter\nf,50\n")
-    source = DataSource(path=Path("unused"), columns={"age": "Alter", "sex": "Sex"})
+    source = TableFile(path=Path("unused"), columns={"age": "Alter", "sex": "Sex"})
     predict(run_folder(tmp_path), data, tmp_path / "out.csv", source=source)
     assert "0.500000,0.500000,healthy" in (tmp_path / "out.csv").read_text()
 

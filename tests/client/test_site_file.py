@@ -70,6 +70,12 @@ def test_a_malformed_site_file_says_where(tmp_path: Path) -> None:
         ("min_patients = 30", "min_patient = 30", "limits.min_patient is not a known key; did you"),
         ("min_patients = 30", "min_patients = 0", "limits.min_patients = 0; it must be 1 or more"),
         ('name = "st-anna"', 'name = "St Anna"', "name = 'St Anna'; use up to 48 small letters"),
+        (
+            "path = ",
+            'source = "tabel"\npath = ',
+            "data.source = 'tabel'; it must be one of 'table',",
+        ),
+        ("separator = ", "seperator = ", "data.seperator is not a known key; did you mean separat"),
         (":9092", "", "coordinator.address = 'coordinator.example.org'; write it as"),
         (":9092", ":99999", "the port must be from 1 to 65535"),
         ('separator = ";"', 'separator = "::"', "data.separator = '::'; give one character"),

@@ -1,17 +1,23 @@
-"""Reads labelled images from an npz file or from one folder per class."""
+"""Labelled images in an npz file, or in one folder per class."""
 
 import warnings
 import zipfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from erosion.client.dataset.column_values import Fault, class_parser
-from erosion.client.site_file import DataSource
+from erosion.client.dataset.sources.data_source import (
+    DataSource,
+    ImageSource,
+    LabelledImages,
+    check_path,
+)
+from erosion.client.finding import Finding
 from erosion.common.errors import DataError
 from erosion.common.study.study import ImageTask, canonical
 
@@ -19,33 +25,39 @@ MAX_DECODED_BYTES = 8 * 2**30  # a small archive can unpack to any size
 SHOWN = 5  # examples of each problem
 
 
-@dataclass(frozen=True, slots=True)
-class LabelledImages:
-    """The images of a hospital."""
+class ImageFiles(ImageSource):
+    """Images in an .npz file with the arrays images and labels, or one folder of them per class.
 
-    images: NDArray[np.uint8]  # (n, channels, height, width)
-    labels: NDArray[np.int64]  # (n,) index of the class
-
-
-def read_images(source: DataSource, task: ImageTask) -> LabelledImages:
-    """Read and check the images; raises DataError with every problem and its remedy.
-
-    In the site file the study's columns are called `images` and `labels`.
+    The names of the two arrays can be mapped under [data.columns] as `images` and `labels`.
     """
-    path = source.path
-    if path.is_dir():
-        return _read_folders(source, task)
-    if not path.exists():
-        raise DataError(f"There is no data file {path}. Check data.path in the site file.")
-    if path.suffix.lower() != ".npz":
-        raise DataError(
-            f"Data file {path} is no .npz file, but the study wants images: give an .npz with"
-            " images and labels, or a folder with one folder of images per class."
-        )
-    return _read_npz(source, task)
+
+    source: Literal["images"] = "images"
+    path: Path
+
+    def describe(self) -> str:
+        """The file or folder."""
+        return f"Data in {self.path}"
+
+    def check(self) -> Iterator[Finding]:
+        """The file or folder is there and can be read."""
+        yield check_path(self.path)
+
+    def read(self, task: ImageTask) -> LabelledImages:
+        """The images as the study wants them."""
+        path = self.path
+        if path.is_dir():
+            return _read_folders(self, task)
+        if not path.exists():
+            raise DataError(f"There is no data file {path}. Check data.path in the site file.")
+        if path.suffix.lower() != ".npz":
+            raise DataError(
+                f"Data file {path} is no .npz file, but the study wants images: give an .npz with"
+                " images and labels, or a folder with one folder of images per class."
+            )
+        return _read_npz(self, task)
 
 
-def _read_npz(source: DataSource, task: ImageTask) -> LabelledImages:
+def _read_npz(source: ImageFiles, task: ImageTask) -> LabelledImages:
     path = source.path
     images_name, labels_name = source.local_name("images"), source.local_name("labels")
     try:
@@ -133,7 +145,7 @@ def _codes(texts: list[str], source: DataSource, task: ImageTask) -> Mapping[str
     }
 
 
-def _read_folders(source: DataSource, task: ImageTask) -> LabelledImages:
+def _read_folders(source: ImageFiles, task: ImageTask) -> LabelledImages:
     path = source.path
     folders = sorted(entry for entry in path.iterdir() if _is_visible_folder(entry))
     codes = _codes([folder.name for folder in folders], source, task)

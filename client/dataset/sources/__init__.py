@@ -1,0 +1,30 @@
+"""Where patients can be read from: one file for each kind of source, one line each here."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from erosion.client.dataset.sources.image_files import ImageFiles
+from erosion.client.dataset.sources.table_file import TableFile
+
+IMAGE_SUFFIXES = ("", ".npz")  # no suffix: a folder
+
+
+def _inferred(raw: Any) -> Any:
+    """A source without `source` is told by its path: a table file, or images."""
+    if not isinstance(raw, Mapping) or "source" in raw:
+        return raw
+    suffix = Path(str(raw.get("path", ""))).suffix.lower()
+    return {**raw, "source": "images" if suffix in IMAGE_SUFFIXES else "table"}
+
+
+AnySource = Annotated[
+    Annotated[
+        TableFile  # table
+        | ImageFiles,  # images
+        Field(discriminator="source"),
+    ],
+    BeforeValidator(_inferred),
+]

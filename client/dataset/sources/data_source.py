@@ -1,0 +1,88 @@
+"""The interface of every source of patients, and what a site file can say of each of them."""
+
+import os
+import stat
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BeforeValidator, Field
+
+from erosion.client.dataset.decimal_mark import DecimalMark
+from erosion.client.dataset.text_table import TextTable
+from erosion.client.finding import Finding, failed, ok, warning
+from erosion.common.settings.base import Settings
+from erosion.common.study.study import ImageTask, canonical
+
+Canonical = Annotated[str, BeforeValidator(canonical)]
+
+
+class DataSource(Settings, ABC):
+    """Where a hospital's patients are, and how its own words map to the study's.
+
+    Each kind of source is a file in this package and a line in its registry (`sources/__init__`).
+    """
+
+    columns: dict[str, str] = Field(default_factory=dict)  # study column -> column in the data
+    values: dict[str, dict[Canonical, Canonical]] = Field(
+        default_factory=dict
+    )  # study column -> {value in the data -> value in the study}; "" makes a value missing
+
+    def local_name(self, column: str) -> str:
+        """What the hospital calls a column of the study."""
+        return self.columns.get(column, column)
+
+    def beside(self, folder: Path) -> Self:
+        """The same source with its relative paths taken from `folder`."""
+        paths = {key: folder / value.expanduser() for key, value in self if isinstance(value, Path)}
+        return self.model_copy(update=paths)
+
+    @abstractmethod
+    def describe(self) -> str:
+        """What it is and where, to open a message with: "Data file patients.csv"."""
+
+    @abstractmethod
+    def check(self) -> Iterator[Finding]:
+        """Whether it can be reached and read, without reading the patients."""
+
+
+class TableSource(DataSource):
+    """A source that gives one row per patient."""
+
+    decimal: DecimalMark | None = None  # in text that stands for numbers; None: found out
+
+    @abstractmethod
+    def read(self, wanted: Collection[str]) -> TextTable:
+        """The wanted columns, by their local names; raises DataError where there is no table."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledImages:
+    """The images of a hospital."""
+
+    images: NDArray[np.uint8]  # (n, channels, height, width)
+    labels: NDArray[np.int64]  # (n,) index of the class
+
+
+class ImageSource(DataSource):
+    """A source that gives images with their classes."""
+
+    @abstractmethod
+    def read(self, task: ImageTask) -> LabelledImages:
+        """The images as the study wants them; raises DataError with every problem."""
+
+
+def check_path(path: Path) -> Finding:
+    """Whether a file or folder is there, and who may read it."""
+    what = "data"
+    if not path.exists():
+        return failed(what, f"there is nothing at {path}", "check data.path in the site file")
+    if not os.access(path, os.R_OK):
+        return failed(what, f"{path} cannot be read by this account", f"run: chmod u+r {path}")
+    if stat.S_IMODE(path.stat().st_mode) & 0o007:
+        return warning(what, f"every account of this machine may read {path}", f"chmod o= {path}")
+    return ok(what, f"{path} can be read")

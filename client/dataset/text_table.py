@@ -1,0 +1,52 @@
+"""A table as text, before the study gives the text a meaning."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class TextColumn:
+    """A column as its distinct values: there are far fewer of them than of rows."""
+
+    texts: tuple[str, ...]  # distinct, without spaces around; "" where there is none
+    codes: NDArray[np.int64]  # (n,) index into `texts`
+
+
+@dataclass(frozen=True, slots=True)
+class TextTable:
+    """The wanted columns of a hospital's table."""
+
+    origin: str  # opens a message about the table, e.g. "Data file patients.csv"
+    header: tuple[str, ...]  # every column there is
+    columns: Mapping[str, TextColumn]  # those of the wanted ones that exist, by local name
+    num_rows: int
+    row_word: str  # how people find a row: the "line" of a CSV, the "row" of a Parquet file
+    first_row: int  # number of the first patient's line or row
+    notes: tuple[str, ...] = ()  # what was found out in reading it
+
+    def place(self, index: int) -> str:
+        """Where the patient with this index (from 0) stands in the file."""
+        return f"{self.row_word} {self.first_row + index}"
+
+
+def text_column(name: str, column: "pa.ChunkedArray") -> TextColumn:
+    """Every kind of column as text: 5 becomes "5", true "1", a gap "", and NaN "nan".
+
+    Raises pyarrow's ArrowException for a kind that has no text, such as a list.
+    """
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.int8())
+    try:
+        column = column.cast(pa.large_string()).fill_null("")
+    except pa.ArrowNotImplementedError:
+        raise pa.ArrowException(f"column {name!r} is of type {column.type}") from None
+    encoded = column.combine_chunks().dictionary_encode()
+    raw = encoded.dictionary.to_pylist()
+    texts = list(dict.fromkeys(text.strip() for text in raw))
+    position = {text: index for index, text in enumerate(texts)}
+    merged = np.array([position[text.strip()] for text in raw], dtype=np.int64)
+    return TextColumn(tuple(texts), merged[encoded.indices.to_numpy()])
