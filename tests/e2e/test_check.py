@@ -10,7 +10,6 @@ import pytest
 import tomli_w
 from flwr.client.grpc_rere_client import node_auth_client_interceptor
 
-from erosion import command_line
 from erosion.client.connection import fleet
 from erosion.client.connection.credentials import credentials_for
 from erosion.client.site_file import load_site
