@@ -1,15 +1,19 @@
 """Reads a hospital's patients and validates them against the study's data contract."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from erosion.client.dataset.same_patient import same_patient
 from erosion.client.dataset.sources.data_source import DataSource, ImageSource, TableSource
 from erosion.client.dataset.table_contract import check_table, columns_of
 from erosion.client.site_file import Site
 from erosion.common.errors import DataError
-from erosion.common.study.study import Study, TabularTask
+from erosion.common.study.study import ImageTask, Study, TabularTask
+
+SHOWN_ROWS = 5  # examples in a note
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +24,13 @@ class Patients:
     # (n, features): the number, or the index of the category, NaN where it is to be imputed;
     # or (n, channels, height, width): pixels
     labels: NDArray[np.int64]  # (n,) index of the class
+    groups: NDArray[np.int64]  # (n,) index of the patient that a row is of, from 0
     notes: tuple[str, ...]  # what the hospital should know, in its own log
+
+    @property
+    def num_patients(self) -> int:
+        """Patients, where several rows may be of one."""
+        return int(self.groups.max()) + 1 if len(self.groups) else 0
 
 
 def load_patients(site: Site, study: Study) -> Patients:
@@ -29,8 +39,7 @@ def load_patients(site: Site, study: Study) -> Patients:
     if isinstance(task, TabularTask):
         patients = _load_table(table_source(site.data), task)
     else:
-        found = image_source(site.data).read(task)
-        patients = Patients(found.images, found.labels, ())
+        patients = _load_images(image_source(site.data), task)
     return _checked_classes(patients, site, study)
 
 
@@ -57,7 +66,56 @@ def image_source(source: DataSource) -> ImageSource:
 def _load_table(source: TableSource, task: TabularTask) -> Patients:
     table = source.read(columns_of(task, source))
     checked = check_table(table, task, source)
-    return Patients(checked.rows, checked.labels, checked.notes)
+    places = [table.place(row) for row in checked.places.tolist()]
+    return _grouped(
+        source, checked.rows, checked.labels, checked.patients, places, "rows", checked.notes
+    )
+
+
+def _load_images(source: ImageSource, task: ImageTask) -> Patients:
+    found = source.read(task)
+    return _grouped(
+        source, found.images, found.labels, found.patients, found.places, "images", found.notes
+    )
+
+
+def _grouped(
+    source: DataSource,
+    rows: NDArray[np.float64] | NDArray[np.uint8],
+    labels: NDArray[np.int64],
+    keys: NDArray[np.int64] | None,
+    places: Sequence[str],
+    what: str,
+    notes: tuple[str, ...],
+) -> Patients:
+    """The rows with what ties them to one patient; `what` is what people call them."""
+    found = same_patient(rows, labels, keys)
+    told = list(notes)
+    kept = np.arange(len(rows))
+    if len(found.exact):
+        action = "dropped" if source.duplicates == "drop" else "kept on one side of the split"
+        told.append(
+            f"{_number(found.exact, what)} the same as another one, {action}:"
+            f" {_some(found.exact, places)}"
+        )
+        if source.duplicates == "drop":
+            kept = np.setdiff1d(kept, found.exact)
+    if len(found.near):
+        told.append(
+            f"{_number(found.near, what)} nearly the same as another one, kept on one side of the"
+            f" split: {_some(found.near, places)}"
+        )
+    groups = np.unique(found.groups[kept], return_inverse=True)[1]
+    return Patients(rows[kept], labels[kept], groups, tuple(told))
+
+
+def _number(rows: NDArray[np.int64], what: str) -> str:
+    return f"1 of the {what} is" if len(rows) == 1 else f"{len(rows)} {what} are"
+
+
+def _some(rows: NDArray[np.int64], places: Sequence[str]) -> str:
+    shown = ", ".join(places[row] for row in rows.tolist()[:SHOWN_ROWS])
+    return shown + (", ..." if len(rows) > SHOWN_ROWS else "")
 
 
 def _checked_classes(patients: Patients, site: Site, study: Study) -> Patients:
@@ -75,4 +133,4 @@ def _checked_classes(patients: Patients, site: Site, study: Study) -> Patients:
             f"{site.data.describe()}: {what}, so there is nothing to measure a model on. Add"
             " patients of another class, or check the target column and [data.values]."
         )
-    return Patients(patients.rows, patients.labels, (*patients.notes, what))
+    return replace(patients, notes=(*patients.notes, what))

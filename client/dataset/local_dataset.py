@@ -17,7 +17,7 @@ from erosion.client.dataset.preprocessing import (
 )
 from erosion.client.dataset.split import Split, split_patients
 from erosion.client.site_file import Site
-from erosion.common.errors import Refusal
+from erosion.common.errors import DataError, Refusal
 from erosion.common.learning.models import build_model
 from erosion.common.protocol.messages import FeatureSums, Scaling
 from erosion.common.protocol.scaling import pool
@@ -40,7 +40,14 @@ class LocalDataset:
         patients: Patients = load_patients(site, study)
         self.study = study
         self.notes = patients.notes
-        self.split: Split = split_patients(study, site.name, patients.rows, patients.labels)
+        self.split: Split = split_patients(
+            study, site.name, patients.rows, patients.labels, patients.groups
+        )
+        if site.name == study.user and not len(self.split.test):
+            raise DataError(
+                f"{site.data.describe()}: the rows of each class are all of one patient, so none"
+                " can be held back to measure a model on. Add patients."
+            )
         self.model: nn.Module = build_model(
             study.model, study.task.input_shape, study.num_classes, seed=study.seed
         ).to(site.compute.device)
@@ -48,6 +55,7 @@ class LocalDataset:
         self._device = torch.device(site.compute.device)
         self._rows = patients.rows
         self._labels = patients.labels
+        self._groups = patients.groups
         self._pooled: Scaling | None = None  # that `_parts` were made with
         self._parts: tuple[Part, Part] | None = None
         self.sums = self._training_sums()
@@ -55,8 +63,13 @@ class LocalDataset:
 
     @property
     def num_training(self) -> int:
-        """Training patients."""
+        """Training samples: rows of a table, or images."""
         return len(self.split.training)
+
+    @property
+    def num_training_patients(self) -> int:
+        """Patients whom the training samples are of."""
+        return len(np.unique(self._groups[self.split.training]))
 
     @property
     def test_labels(self) -> NDArray[np.int64]:

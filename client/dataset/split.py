@@ -7,7 +7,6 @@ true test part is not used at all.
 import hashlib
 from collections import Counter
 from dataclasses import dataclass
-from math import floor
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,33 +29,84 @@ def split_patients(
     hospital: str,
     rows: NDArray[np.float64] | NDArray[np.uint8],
     labels: NDArray[np.int64],
+    groups: NDArray[np.int64] | None = None,
 ) -> Split:
-    """Split a hospital's patients (n, ...) into a training and a test part, class by class.
+    """Split a hospital's rows (n, ...) into a training and a test part, class by class.
 
-    Only the user has a test part: `evaluation.test_share` of each class, rounded, where a class of
-    two or more patients keeps at least one on both sides and a single patient is trained on.
+    `groups`: (n,) rows with the same number are of one patient and stay on one side (by default
+    every row is a patient of its own). Only the user has a test part: `evaluation.test_share` of
+    the rows of each class, as nearly as the patients' rows allow, where a class of two or more
+    patients keeps at least one on both sides and a single patient is trained on.
 
-    Each patient draws a lot: a hash of (study seed, study name, hospital) and of the patient's own
-    values. So the split is the same in every run and process, does not change with the order of
-    the rows in the file, and hardly changes when patients are added.
+    Each row draws a lot: a hash of (study seed, study name, hospital) and of the row's own values;
+    a patient has the least lot of its rows. So the split is the same in every run and process, does
+    not change with the order of the rows in the file, and hardly changes when patients are added.
     """
     if hospital != study.user:
         return Split(np.arange(len(labels)), np.zeros(0, dtype=np.int64))
     lots = _lots(f"{study.seed}/{study.name}/{hospital}/", rows, labels)
-    training: list[int] = []  # by class, then by lot
-    test: list[int] = []
-    for label in np.unique(labels):
-        members = np.flatnonzero(labels == label).tolist()
-        members.sort(key=lots.__getitem__)
-        count = _test_count(len(members), study.evaluation.test_share)
-        test += members[:count]
-        training += members[count:]
+    training: list[_Patient] = []  # by class, then by lot
+    test: list[_Patient] = []
+    patients = _patients(np.arange(len(labels)) if groups is None else groups, labels, lots)
+    for label in np.unique(labels).tolist():
+        members = [patient for patient in patients if patient.label == label]
+        tested = _tested(members, study.evaluation.test_share)
+        test += tested
+        training += [patient for patient in members if patient not in tested]
     if study.fold is not None:
         training, test = _folded(training, study.fold, hospital)
-    return Split(np.array(sorted(training)), np.array(sorted(test), dtype=np.int64))
+    return Split(_rows(training), _rows(test))
 
 
-def _folded(training: list[int], fold: Fold, hospital: str) -> tuple[list[int], list[int]]:
+@dataclass(frozen=True, slots=True)
+class _Patient:
+    """Rows that stay together."""
+
+    lot: bytes
+    label: int  # the last class among its rows: that of a patient who ever was positive
+    rows: tuple[int, ...]
+
+
+def _patients(
+    groups: NDArray[np.int64], labels: NDArray[np.int64], lots: list[bytes]
+) -> list[_Patient]:
+    """Every patient, by lot."""
+    members: dict[int, list[int]] = {}
+    for row, group in enumerate(groups.tolist()):
+        members.setdefault(group, []).append(row)
+    return sorted(
+        (
+            _Patient(min(lots[row] for row in rows), int(labels[rows].max()), tuple(rows))
+            for rows in members.values()
+        ),
+        key=lambda patient: patient.lot,
+    )
+
+
+def _tested(members: list[_Patient], test_share: float) -> set[_Patient]:
+    """The first patients of a class by lot whose rows make up the share, leaving one to train."""
+    if len(members) < 2:
+        return set()
+    wanted = test_share * sum(len(patient.rows) for patient in members)
+    tested: list[_Patient] = []
+    num_rows = 0
+    for patient in members:
+        # Half of its rows: so the share is met to the nearest row, as rounding does.
+        if num_rows + len(patient.rows) / 2 <= wanted:
+            tested.append(patient)
+            num_rows += len(patient.rows)
+    if not tested:
+        tested = [min(members, key=lambda patient: len(patient.rows))]
+    return set(tested if len(tested) < len(members) else tested[:-1])
+
+
+def _rows(patients: list[_Patient]) -> NDArray[np.int64]:
+    return np.array(sorted(row for patient in patients for row in patient.rows), dtype=np.int64)
+
+
+def _folded(
+    training: list[_Patient], fold: Fold, hospital: str
+) -> tuple[list[_Patient], list[_Patient]]:
     """The training part without the fold, and the fold: every `of`-th patient, class by class."""
     if len(training) < fold.of:
         raise DataError(
@@ -64,26 +114,21 @@ def _folded(training: list[int], fold: Fold, hospital: str) -> tuple[list[int], 
             " fewer folds, or leave out [selection]."
         )
     held_out = training[fold.number :: fold.of]
-    return sorted(set(training) - set(held_out)), held_out
-
-
-def _test_count(num_patients: int, test_share: float) -> int:
-    if num_patients < 2:
-        return 0
-    return min(max(floor(test_share * num_patients + 0.5), 1), num_patients - 1)
+    kept = set(held_out)
+    return [patient for patient in training if patient not in kept], held_out
 
 
 def _lots(
     seed: str, rows: NDArray[np.float64] | NDArray[np.uint8], labels: NDArray[np.int64]
 ) -> list[bytes]:
-    """A pseudo-random lot for every patient."""
+    """A pseudo-random lot for every row."""
     # 0.0 for -0.0, and one byte order, so that equal patients are equal bytes everywhere.
     stable = rows if rows.dtype == np.uint8 else (rows + 0.0).astype("<f8")
     seen: Counter[bytes] = Counter()
     lots = []
     for row, label in zip(stable, labels.tolist(), strict=True):
         patient = hashlib.sha256(f"{seed}{label}/".encode() + row.tobytes()).digest()
-        # Patients with equal values draw different lots; which of them is which does not matter.
+        # Rows with equal values draw different lots; which of them is which does not matter.
         lots.append(hashlib.sha256(patient + seen[patient].to_bytes(8, "big")).digest())
         seen[patient] += 1
     return lots

@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.client.dataset.column_values import REFUSED, Fault, Parse, class_parser, feature_parser
+from erosion.client.dataset.column_values import (
+    MISSING_MARKERS,
+    REFUSED,
+    Fault,
+    Parse,
+    class_parser,
+    feature_parser,
+)
 from erosion.client.dataset.decimal_mark import DecimalMark, found_decimal
 from erosion.client.dataset.sources.data_source import TableSource
 from erosion.client.dataset.text_table import TextColumn, TextTable
@@ -26,13 +33,15 @@ class CheckedTable:
     rows: NDArray[np.float64]
     # (n, features): the number, or the index of the category; NaN where it is to be imputed
     labels: NDArray[np.int64]  # (n,) index of the class; empty where no target was asked for
-    places: NDArray[np.int64]  # (n,) index of each patient in the file, from 0
+    places: NDArray[np.int64]  # (n,) index of each row in the file, from 0
+    patients: NDArray[np.int64] | None  # (n,) equal for rows of one patient, where there is a key
     notes: tuple[str, ...]  # what was dropped or imputed
 
 
 def columns_of(task: TabularTask, source: TableSource, *, with_target: bool = True) -> list[str]:
-    """The file's own names of the columns that a study needs."""
-    return [source.local_name(name) for name in _study_columns(task, with_target)]
+    """The file's own names of the columns that are to be read."""
+    names = [source.local_name(name) for name in _study_columns(task, with_target)]
+    return names if source.patient is None else [*names, source.patient]
 
 
 def check_table(
@@ -47,6 +56,7 @@ def check_table(
     if source.decimal is None and decimal == ",":
         check.notes.append("numbers are written 1,5 (found out; decimal sets it)")
     check.header(_study_columns(task, with_target))
+    patients = check.patients()
     columns: list[NDArray[np.float64]] = []
     imputed: list[str] = []
     dropped = np.zeros(table.num_rows, dtype=bool)
@@ -84,6 +94,7 @@ def check_table(
         rows=np.stack([values[kept] for values in columns], axis=1),
         labels=labels[kept].astype(np.int64) if with_target else labels.astype(np.int64),
         places=kept,
+        patients=None if patients is None else patients[kept],
         notes=tuple(check.notes),
     )
 
@@ -150,6 +161,29 @@ class _Check:
         for fault, texts in faulty.items():
             self.problems.append(self._faulty_values(name, column, fault, texts))
         return values[column.codes]
+
+    def patients(self) -> NDArray[np.int64] | None:
+        """A number for the patient of each row: (n,); None where the site file names no key."""
+        key = self.source.patient
+        if key is None:
+            return None
+        column = self.table.columns.get(key)
+        if column is None:
+            self.problems.append(
+                f"patient = {key!r} is no column of it; correct it under [data], or leave it out if"
+                " every row is another patient"
+            )
+            return None
+        unnamed = [i for i, text in enumerate(column.texts) if text.lower() in MISSING_MARKERS]
+        rows = np.flatnonzero(np.isin(column.codes, unnamed)).tolist()
+        if rows:
+            where = ", ".join(self.table.place(row) for row in rows[:SHOWN_VALUES])
+            more = f" and {len(rows) - SHOWN_VALUES} more" if len(rows) > SHOWN_VALUES else ""
+            self.problems.append(
+                f"patient key {key!r} is empty on {where}{more}; fill it in, so that it is known"
+                " which rows are of one patient"
+            )
+        return column.codes
 
     def _missing_column(self, name: str) -> str:
         local = self.source.local_name(name)

@@ -6,11 +6,11 @@ import numpy as np
 
 from erosion.client.dataset.load import Patients, load_patients
 from erosion.client.dataset.split import split_patients
-from erosion.client.finding import Finding, failed, ok, skipped
+from erosion.client.finding import Finding, failed, ok, skipped, warning
 from erosion.client.site_file import Site
 from erosion.client.training.limits import check_limits, check_study, local_steps
 from erosion.common.errors import DataError, Refusal
-from erosion.common.study.study import Study
+from erosion.common.study.study import ImageTask, Study
 
 
 def check_study_here(site: Site, study: Study) -> Iterator[Finding]:
@@ -22,19 +22,24 @@ def check_study_here(site: Site, study: Study) -> Iterator[Finding]:
         yield failed("contract", text, details.strip() or "see above")
         yield _limits_before_data(site, study)
         return
-    yield ok("contract", f"{len(patients.labels)} patients meet it" + _notes(patients))
+    yield ok("contract", f"{_count(study, patients)} meet it")
+    for note in patients.notes:
+        yield warning("contract", note, "")
     yield ok("classes", _class_counts(study, patients))
-    training = split_patients(study, site.name, patients.rows, patients.labels).training
+    split = split_patients(study, site.name, patients.rows, patients.labels, patients.groups)
+    training = split.training
+    num_patients = len(np.unique(patients.groups[training]))
     try:
-        check_limits(site, study, len(training))
+        check_limits(site, study, len(training), num_patients)
     except Refusal as problem:
         yield failed("limits", str(problem), "change the study or [limits]; it is your decision")
         return
+    samples = "images" if isinstance(study.task, ImageTask) else "patients"
     steps = local_steps(study.training, len(training))
     yield ok(
         "limits",
-        f"kept: {len(training)} training patients, {steps} steps of {study.training.batch_size}"
-        f" patients a round, {study.rounds} rounds",
+        f"kept: {num_patients} training patients, {steps} steps of {study.training.batch_size}"
+        f" {samples} a round, {study.rounds} rounds",
     )
 
 
@@ -46,8 +51,14 @@ def _limits_before_data(site: Site, study: Study) -> Finding:
     return skipped("limits", "the number of patients is unknown until the data are fixed")
 
 
-def _notes(patients: Patients) -> str:
-    return "".join(f"; {note}" for note in patients.notes)
+def _count(study: Study, patients: Patients) -> str:
+    """ "328 patients", or "400 images of 328 patients"."""
+    samples = "images" if isinstance(study.task, ImageTask) else "rows"
+    if patients.num_patients == len(patients.labels) and samples == "rows":
+        return f"{patients.num_patients} patients"
+    if patients.num_patients == len(patients.labels):
+        return f"{len(patients.labels)} images"
+    return f"{len(patients.labels)} {samples} of {patients.num_patients} patients"
 
 
 def _class_counts(study: Study, patients: Patients) -> str:

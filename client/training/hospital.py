@@ -167,7 +167,7 @@ class Hospital:
         self._prepared[digest] = prepared
         while len(self._prepared) > STUDIES_KEPT:
             self._prepared.popitem(last=False)
-        check_limits(self.site, study, prepared.num_training)
+        check_limits(self.site, study, prepared.num_training, prepared.num_training_patients)
         return prepared
 
     def _personal(self, request: EvaluateRequest, arm: str) -> Tensor:

@@ -8,10 +8,10 @@ from erosion.common.learning.training import Training
 from erosion.common.study.study import Study
 
 
-def local_steps(training: Training, num_patients: int) -> int:
-    """Mini-batches of one round at a hospital with `num_patients` training patients."""
+def local_steps(training: Training, num_samples: int) -> int:
+    """Mini-batches of one round at a hospital with `num_samples` rows or images to train on."""
     if training.epochs is not None:
-        return training.epochs * -(-num_patients // training.batch_size)
+        return training.epochs * -(-num_samples // training.batch_size)
     return training.steps or 0
 
 
@@ -20,8 +20,8 @@ def check_study(site: Site, study: Study) -> None:
     _refuse_for(site, study, _study_reasons(site, study))
 
 
-def check_limits(site: Site, study: Study, num_patients: int) -> None:
-    """Refuse a study that the site's limits do not allow with `num_patients` to train on.
+def check_limits(site: Site, study: Study, num_samples: int, num_patients: int) -> None:
+    """Refuse a study that the site's limits do not allow with this many samples and patients.
 
     Raises Refusal with every reason: the value and the limit.
     """
@@ -31,7 +31,7 @@ def check_limits(site: Site, study: Study, num_patients: int) -> None:
         reasons.append(
             f"{num_patients} training patients; limits.min_patients = {limits.min_patients}"
         )
-    steps = local_steps(study.training, num_patients)
+    steps = local_steps(study.training, num_samples)
     if steps < limits.min_local_steps:
         reasons.append(
             f"{steps} local steps a round; limits.min_local_steps = {limits.min_local_steps}"

@@ -124,3 +124,41 @@ def test_an_image_study_wants_images(tmp_path: Path) -> None:
     study = make_study(task=TASK.model_dump())
     with pytest.raises(DataError, match="the study wants images"):
         load_patients(make_site(tmp_path, "age,ill\n1,0\n"), study)
+
+
+def test_an_npz_can_name_the_patient_of_each_image(tmp_path: Path) -> None:
+    source = saved(tmp_path, images=PIXELS, labels=["cat", "dog"], lesion=["a", "a"])
+    keyed = source.model_copy(update={"patient": "lesion"})
+    found = keyed.read(TASK).patients
+    assert found is not None
+    assert found.tolist() == [0, 0]
+    assert "has no array 'who'" in problem_of(source.model_copy(update={"patient": "who"}))
+    short = saved(tmp_path, images=PIXELS, labels=["cat", "dog"], lesion=["a"])
+    message = problem_of(short.model_copy(update={"patient": "lesion"}))
+    assert "lesion is of shape (1,); give one patient for each of the 2 images" in message
+
+
+def test_the_patient_of_an_image_can_be_in_its_files_name(tmp_path: Path) -> None:
+    (tmp_path / "cat").mkdir()
+    for name in ("p1_left.png", "p1_right.png", "p2_left.png"):
+        Image.fromarray(np.moveaxis(PIXELS[0], 0, 2)).save(tmp_path / "cat" / name)
+    source = ImageFiles(path=tmp_path, patient_pattern="^(.+?)_")
+    found = source.read(TASK).patients
+    assert found is not None
+    assert found.tolist() == [0, 0, 1]
+    message = problem_of(ImageFiles(path=tmp_path, patient_pattern="^([0-9]+)_"))
+    assert "3 names of files do not fit patient_pattern = '^([0-9]+)_': p1_left.png" in message
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"path": "x.npz", "patient_pattern": "(.)"}, "for an .npz give patient"),
+        ({"path": "x", "patient": "id"}, "for folders of images give patient_pattern"),
+        ({"path": "x", "patient_pattern": "("}, "it is no regular expression"),
+        ({"path": "x", "patient_pattern": "a"}, r"put one group \( \) around the patient"),
+    ],
+)
+def test_patient_keys_that_do_not_fit_are_explained(keys: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ImageFiles.model_validate(keys)

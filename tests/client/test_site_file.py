@@ -99,7 +99,7 @@ def test_local_steps_are_those_of_one_round() -> None:
 
 
 def test_a_study_within_the_limits_is_accepted(tmp_path: Path) -> None:
-    check_limits(make_site(tmp_path), make_study(), 10)
+    check_limits(make_site(tmp_path), make_study(), 10, 10)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_each_limit_refuses_with_the_value_and_the_limit(
     tmp_path: Path, limits: dict[str, object], reason: str
 ) -> None:
     with pytest.raises(Refusal) as refusal:
-        check_limits(make_site(tmp_path, limits=limits), make_study(), 12)
+        check_limits(make_site(tmp_path, limits=limits), make_study(), 12, 12)
     assert reason in str(refusal.value)
     assert refusal.value.public == str(refusal.value)
 
@@ -126,13 +126,13 @@ def test_each_limit_refuses_with_the_value_and_the_limit(
 def test_one_step_a_round_is_refused_by_default(tmp_path: Path) -> None:
     study = make_study(training={"epochs": 1, "batch_size": 64})
     with pytest.raises(Refusal, match=r"1 local steps a round; limits\.min_local_steps = 2"):
-        check_limits(make_site(tmp_path), study, 50)
+        check_limits(make_site(tmp_path), study, 50, 50)
 
 
 def test_every_reason_is_given_at_once(tmp_path: Path) -> None:
     site = make_site(tmp_path, limits={"models": ["mlp"], "max_rounds": 1})
     with pytest.raises(Refusal, match=r"models.*; .*max_rounds.*; .*min_patients"):
-        check_limits(site, make_study(), 3)
+        check_limits(site, make_study(), 3, 3)
 
 
 def test_a_site_that_the_study_does_not_name_declines(tmp_path: Path) -> None:

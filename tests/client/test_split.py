@@ -48,7 +48,7 @@ def test_the_split_does_not_depend_on_the_order_of_the_rows(
     assert tested == shuffled
 
 
-def test_equal_patients_do_not_all_land_on_one_side() -> None:
+def test_patients_who_are_equal_by_chance_do_not_all_land_on_one_side() -> None:
     labels = np.arange(200) % 2
     rows = np.zeros((200, 1))
     split = split_patients(STUDY, "a", rows, labels)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,10 @@ class DataSource(Settings, ABC):
     values: dict[str, dict[Canonical, Canonical]] = Field(
         default_factory=dict
     )  # study column -> {value in the data -> value in the study}; "" makes a value missing
+
+    patient: str | None = Field(default=None, min_length=1)  # column in the data that tells
+    # patients apart: rows with the same value stay on one side of every split
+    duplicates: Literal["keep", "drop"] = "keep"  # rows that repeat another one exactly
 
     def local_name(self, column: str) -> str:
         """What the hospital calls a column of the study."""
@@ -66,6 +70,9 @@ class LabelledImages:
 
     images: NDArray[np.uint8]  # (n, channels, height, width)
     labels: NDArray[np.int64]  # (n,) index of the class
+    places: tuple[str, ...]  # (n,) how people find each image
+    patients: NDArray[np.int64] | None = None  # (n,) equal for images of one patient, where known
+    notes: tuple[str, ...] = ()  # what was found out in reading them
 
 
 class ImageSource(DataSource):

@@ -1,14 +1,16 @@
 """Labelled images in an npz file, or in one folder per class."""
 
+import re
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
+from pydantic import AfterValidator, model_validator
 
 from erosion.client.dataset.column_values import Fault, class_parser
 from erosion.client.dataset.sources.data_source import (
@@ -25,14 +27,40 @@ MAX_DECODED_BYTES = 8 * 2**30  # a small archive can unpack to any size
 SHOWN = 5  # examples of each problem
 
 
+def checked_pattern(value: str) -> str:
+    """A regular expression with one group; raises ValueError."""
+    try:
+        groups = re.compile(value).groups
+    except re.error as problem:
+        raise ValueError(f"it is no regular expression: {problem}") from None
+    if groups != 1:
+        raise ValueError('put one group ( ) around the patient, for example "^(.+?)_"')
+    return value
+
+
 class ImageFiles(ImageSource):
     """Images in an .npz file with the arrays images and labels, or one folder of them per class.
 
-    The names of the two arrays can be mapped under [data.columns] as `images` and `labels`.
+    The names of the two arrays can be mapped under [data.columns] as `images` and `labels`, and
+    `patient` names an array in the .npz too. In folders, `patient_pattern` finds the patient in the
+    name of a file.
     """
 
     source: Literal["images"] = "images"
     path: Path
+    patient_pattern: Annotated[str, AfterValidator(checked_pattern)] | None = None
+    # regular expression; its group in a file's name is the patient, e.g. "^(.+?)_" for p12_left.png
+
+    @model_validator(mode="after")
+    def _key_fits(self) -> Self:
+        is_npz = self.path.suffix.lower() == ".npz"
+        if self.patient is not None and not is_npz:
+            raise ValueError(
+                "patient names an array in an .npz file; for folders of images give patient_pattern"
+            )
+        if self.patient_pattern is not None and is_npz:
+            raise ValueError("patient_pattern is for folders of images; for an .npz give patient")
+        return self
 
     def describe(self) -> str:
         """The file or folder."""
@@ -60,6 +88,7 @@ class ImageFiles(ImageSource):
 def _read_npz(source: ImageFiles, task: ImageTask) -> LabelledImages:
     path = source.path
     images_name, labels_name = source.local_name("images"), source.local_name("labels")
+    names = [images_name, labels_name] + [source.patient] * (source.patient is not None)
     try:
         with zipfile.ZipFile(path) as archive:
             unpacked = sum(member.file_size for member in archive.infolist())
@@ -67,14 +96,15 @@ def _read_npz(source: ImageFiles, task: ImageTask) -> LabelledImages:
             raise _too_large(path, unpacked)
         # allow_pickle: an array of objects can run code while it is read.
         with np.load(path, allow_pickle=False) as arrays:
-            absent = [name for name in (images_name, labels_name) if name not in arrays]
+            absent = [name for name in names if name not in arrays]
             if absent:
                 raise DataError(
                     f"Data file {path} has no array {' and no array '.join(map(repr, absent))}; it"
                     f" has {', '.join(arrays) or 'none'}. Name them under [data.columns] as images"
-                    " and labels."
+                    " and labels, and that of the patients as patient under [data]."
                 )
             images, labels = arrays[images_name], arrays[labels_name]
+            keys = None if source.patient is None else arrays[source.patient]
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as problem:
         raise DataError(
             f"Data file {path} cannot be read: {problem}. Write it with numpy.savez, without"
@@ -98,11 +128,21 @@ def _read_npz(source: ImageFiles, task: ImageTask) -> LabelledImages:
         problems.append("there are no images; store at least one")
     elif labels.ndim == 1 and len(labels) != len(images):
         problems.append(f"{len(images)} images and {len(labels)} labels; give one label per image")
+    if keys is not None and keys.shape != (len(images),):
+        problems.append(
+            f"{source.patient} is of shape {keys.shape}; give one patient for each of the"
+            f" {len(images)} images"
+        )
     codes, unknown = _class_codes(labels.reshape(-1), source, task)
     problems += unknown
     if arranged is None or problems:
         raise _faults(path, problems)
-    return LabelledImages(np.ascontiguousarray(arranged), codes)
+    return LabelledImages(
+        np.ascontiguousarray(arranged),
+        codes,
+        tuple(f"number {index}" for index in range(len(images))),
+        None if keys is None else np.unique(keys, return_inverse=True)[1],
+    )
 
 
 def _channels_first(images: NDArray[np.uint8], task: ImageTask) -> NDArray[np.uint8] | None:
@@ -180,7 +220,30 @@ def _read_folders(source: ImageFiles, task: ImageTask) -> LabelledImages:
     if faulty:
         more = [f"and {len(faulty) - SHOWN} more files"] if len(faulty) > SHOWN else []
         raise _faults(path, faulty[:SHOWN] + more)
-    return LabelledImages(images, np.array([code for _, code in files], dtype=np.int64))
+    return LabelledImages(
+        images,
+        np.array([code for _, code in files], dtype=np.int64),
+        tuple(f"{file.parent.name}/{file.name}" for file, _ in files),
+        _patients(source, [file.name for file, _ in files]),
+    )
+
+
+def _patients(source: ImageFiles, names: list[str]) -> NDArray[np.int64] | None:
+    """A number for the patient in each file's name; raises DataError where a name has none."""
+    if source.patient_pattern is None:
+        return None
+    found = [re.search(source.patient_pattern, name) for name in names]
+    unnamed = [name for name, match in zip(names, found, strict=True) if match is None]
+    if unnamed:
+        raise _faults(
+            source.path,
+            [
+                f"{len(unnamed)} names of files do not fit patient_pattern ="
+                f" {source.patient_pattern!r}: {', '.join(unnamed[:SHOWN])}; correct it"
+            ],
+        )
+    keys = [match.group(1) for match in found if match is not None]
+    return np.unique(keys, return_inverse=True)[1]
 
 
 def _is_visible_folder(entry: Path) -> bool:

@@ -1,0 +1,204 @@
+"""Rows that are, or may be, one patient: they stay on one side of every split.
+
+Three things tie rows together:
+
+* the site file's patient key: several stays, images or lesions of one patient;
+* equality: the same record exported twice;
+* near equality: numbers that agree in SIGNIFICANT_DIGITS digits in every column, or in every column
+  but one, as where a record was corrected, rounded or exported at another time. Images are nearly
+  equal if their pixels differ by little, as after compressing again.
+
+Different patients can be equal by chance, above all in a table of few and coarse columns. So
+equality only counts where fewer than MOST_BY_CHANCE other rows are expected to agree with a row,
+or MOST_NEAR_BY_CHANCE to agree nearly, judged by its finely measured columns alone (more than
+COARSE values; coarse ones are too often linked with each other to be evidence) as if these were
+independent. A table without such columns cannot tell repeated patients from similar ones: there,
+only a patient key helps.
+
+Everything is O(columns x n log n).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+from scipy.spatial import cKDTree
+
+SIGNIFICANT_DIGITS = 3
+COARSE = 12  # values of a column
+MOST_BY_CHANCE = 0.25  # other rows expected to agree with a row in every column
+MOST_NEAR_BY_CHANCE = 0.01  # expected to agree nearly
+GRID = 4  # side of the coarse grid on which images are compared first
+NEAR_ON_GRID = 12.0  # grey levels, Euclidean
+NEIGHBOURS = 6  # of each image that are looked at, itself included
+MOST_DIFFERENCE = 0.06  # mean absolute difference of pixels over their standard deviation
+
+Pair = tuple[NDArray[np.int64], NDArray[np.int64]]  # rows, and a row that each is tied to
+
+
+@dataclass(frozen=True, slots=True)
+class SamePatient:
+    """Which rows belong together."""
+
+    groups: NDArray[np.int64]  # (n,) index of the patient, from 0, in the order of the rows
+    exact: NDArray[np.int64]  # rows that equal an earlier one
+    near: NDArray[np.int64]  # rows that nearly equal another, and are not in `exact`
+
+    @property
+    def num_patients(self) -> int:
+        """Patients, as far as one can tell."""
+        return int(self.groups.max()) + 1 if len(self.groups) else 0
+
+
+def same_patient(
+    rows: NDArray[np.float64] | NDArray[np.uint8],
+    targets: NDArray[np.generic],
+    keys: NDArray[np.int64] | None = None,
+) -> SamePatient:
+    """Tie together rows (n, features) or images (n, c, h, w) with their targets (n,) or (n, t).
+
+    `keys`: (n,) the same number for rows of one patient, where the site file names a patient key.
+    """
+    if rows.dtype == np.uint8:
+        equal, alike = _image_ties(rows.astype(np.uint8, copy=False))
+    else:
+        equal, alike = _table_ties(np.column_stack([rows, targets.astype(np.float64)]))
+    by_key = _ties((np.arange(len(rows)), np.arange(len(rows)) if keys is None else keys))
+    return SamePatient(
+        groups=_components(len(rows), [equal, alike, by_key]),
+        exact=np.unique(equal[0]),
+        near=np.setdiff1d(np.concatenate(alike), np.concatenate(equal)),
+    )
+
+
+Keyed = tuple[NDArray[np.int64], NDArray[np.generic]]  # some rows, and a key for each
+
+
+def _table_ties(columns: NDArray[np.float64]) -> tuple[Pair, Pair]:
+    """Equal rows (n, columns), and nearly equal ones, where that is a surprise."""
+    hashes, chance, _ = _row_hashes(columns)
+    kept = np.flatnonzero(chance < np.log(MOST_BY_CHANCE))
+    equal = _ties((kept, hashes[kept]))
+    hashes, chance, per_column = _row_hashes(_rounded(columns))
+    kept = np.flatnonzero(chance < np.log(MOST_NEAR_BY_CHANCE))
+    alike = [_ties((kept, hashes[kept]))]
+    for of_column, log_chance in per_column:
+        kept = np.flatnonzero(chance - log_chance < np.log(MOST_NEAR_BY_CHANCE))
+        alike.append(_ties((kept, hashes[kept] - of_column[kept])))
+    return equal, (
+        np.concatenate([rows for rows, _ in alike]),
+        np.concatenate([others for _, others in alike]),
+    )
+
+
+Hashes = NDArray[np.uint64]
+Logs = NDArray[np.float64]
+
+
+def _row_hashes(columns: NDArray[np.float64]) -> tuple[Hashes, Logs, list[tuple[Hashes, Logs]]]:
+    """Hashes that are equal for equal rows, and how much of that is chance.
+
+    Returns the rows' hashes (n,), each the sum of its columns' hashes; the logarithm of how many
+    other rows are expected to agree with each (n,); and for each column its hashes (n,) and the
+    logarithm of the chance that another row agrees in it (n,), 0 where it is coarse.
+    """
+    coded = [np.unique(values, return_inverse=True, equal_nan=True) for values in columns.T]
+    per_hash = [
+        np.random.default_rng(index).integers(0, 2**64, len(distinct), dtype=np.uint64)[codes]
+        for index, (distinct, codes) in enumerate(coded)
+    ]
+    total = np.zeros(len(columns), dtype=np.uint64)
+    for hashes in per_hash:
+        total = total + hashes  # wraps round, as hashes may
+    # Chances are of distinct rows: repeated ones must not make their own values look common.
+    once = np.unique(total, return_index=True)[1]
+    per_chance = [
+        np.zeros(len(columns)) if len(distinct) <= COARSE else _log_chance(codes, once)
+        for distinct, codes in coded
+    ]
+    chance = np.log(max(len(columns) - 1, 1)) + np.sum(per_chance, axis=0)
+    return total, chance, list(zip(per_hash, per_chance, strict=True))
+
+
+def _log_chance(codes: NDArray[np.int64], once: NDArray[np.int64]) -> Logs:
+    """Logarithm of the chance that another patient has the value of each row (n,).
+
+    That of a value which only one of the distinct rows has is estimated by Good and Turing from
+    how many values two of them have.
+    """
+    counts = np.bincount(codes[once], minlength=int(codes.max()) + 1)
+    singles, pairs = int((counts == 1).sum()), int((counts == 2).sum())
+    alone = (2 * pairs + 1) / (max(singles, 1) * len(once))
+    chances = np.where(counts <= 1, min(alone, 1.0), (counts - 1) / len(once))
+    logs: Logs = np.log(chances)[codes]
+    return logs
+
+
+def _rounded(columns: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Every number to SIGNIFICANT_DIGITS significant digits."""
+    size = np.abs(columns)
+    known = np.isfinite(size) & (size > 0)
+    digits = np.zeros_like(columns)
+    np.log10(size, out=digits, where=known)
+    scale = 10.0 ** (SIGNIFICANT_DIGITS - 1 - np.floor(digits))
+    rounded: NDArray[np.float64] = np.where(known, np.round(columns * scale) / scale, columns)
+    return rounded
+
+
+def _image_ties(images: NDArray[np.uint8]) -> tuple[Pair, Pair]:
+    """Equal images (n, c, h, w), and nearly equal ones."""
+    flat = np.ascontiguousarray(images.reshape(len(images), -1))
+    as_bytes = flat.view(np.dtype((np.void, flat.shape[1])))[:, 0]
+    return _ties((np.arange(len(images)), as_bytes)), _alike(images, flat)
+
+
+def _alike(images: NDArray[np.uint8], flat: NDArray[np.uint8]) -> Pair:
+    """Of each image's nearest neighbours on a coarse grid, those whose pixels agree as well."""
+    coarse = np.stack([_coarse(image) for image in images])
+    neighbours = min(NEIGHBOURS, len(images))
+    _, nearest = cKDTree(coarse).query(
+        coarse, k=range(1, neighbours + 1), distance_upper_bound=NEAR_ON_GRID
+    )
+    ones = np.repeat(np.arange(len(images)), neighbours)
+    others = nearest.reshape(-1)
+    candidates = np.flatnonzero((others < len(images)) & (others != ones))  # n: none so near
+    agree = [i for i in candidates.tolist() if _nearly_equal(flat[ones[i]], flat[others[i]])]
+    return ones[agree], others[agree]
+
+
+def _coarse(image: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Mean grey of each field of a coarse grid laid over an image (c, h, w)."""
+    grey = image.mean(axis=0)
+    height, width = grey.shape
+    rows = np.linspace(0, height, min(GRID, height), endpoint=False).astype(int)
+    columns = np.linspace(0, width, min(GRID, width), endpoint=False).astype(int)
+    sums = np.add.reduceat(np.add.reduceat(grey, rows, axis=0), columns, axis=1)
+    areas = np.outer(np.diff([*rows, height]), np.diff([*columns, width]))
+    means: NDArray[np.float64] = (sums / areas).reshape(-1)
+    return means
+
+
+def _nearly_equal(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> bool:
+    """Whether the pixels differ little beside how much the image varies in itself."""
+    difference = np.abs(one.astype(np.float32) - other).mean()
+    return bool(difference < MOST_DIFFERENCE * one.std())
+
+
+def _ties(keyed: Keyed) -> Pair:
+    """Every row whose key an earlier row has, and the first row that has it."""
+    rows, keys = keyed
+    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    earliest = rows[first[inverse]]
+    repeats = rows != earliest
+    return rows[repeats], earliest[repeats]
+
+
+def _components(num_rows: int, pairs: list[Pair]) -> NDArray[np.int64]:
+    """The group of each row: tied rows, and what is tied to those, are one group."""
+    ones = np.concatenate([one for one, _ in pairs])
+    others = np.concatenate([other for _, other in pairs])
+    links = coo_array((np.ones(len(ones), dtype=bool), (ones, others)), shape=(num_rows, num_rows))
+    found: NDArray[np.int64] = connected_components(links, directed=False)[1].astype(np.int64)
+    return found

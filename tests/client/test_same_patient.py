@@ -1,0 +1,192 @@
+"""Rows of one patient, and duplicates: found, reported, and never on both sides of a split."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from sklearn.datasets import load_breast_cancer
+
+from erosion.client.dataset.load import load_patients
+from erosion.client.dataset.local_dataset import LocalDataset
+from erosion.client.dataset.same_patient import same_patient
+from erosion.client.dataset.split import split_patients
+from erosion.client.training.limits import check_limits
+from erosion.common.errors import DataError, Refusal
+from tests.client.small_study import make_site, make_study
+
+STUDY = make_study()
+
+
+def continuous(num_rows: int, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    rows = np.random.default_rng(seed).normal(60, 20, (num_rows, 4))
+    return rows, np.arange(num_rows) % 2
+
+
+def test_a_table_written_twice_is_as_many_patients_as_once() -> None:
+    rows, labels = continuous(80)
+    found = same_patient(np.r_[rows, rows], np.r_[labels, labels])
+    assert found.exact.tolist() == list(range(80, 160))
+    assert found.groups[:80].tolist() == found.groups[80:].tolist()
+    assert found.num_patients == 80
+
+
+def test_a_record_that_differs_in_one_column_or_in_rounding_is_nearly_the_same() -> None:
+    rows, labels = continuous(80)
+    corrected, rounded = rows.copy(), np.array([[float(f"{x:.3g}") for x in row] for row in rows])
+    corrected[:, 2] += 10
+    for other in (corrected, rounded):
+        found = same_patient(np.r_[rows, other], np.r_[labels, labels])
+        assert len(found.exact) == 0
+        assert found.near.tolist() == list(range(160))
+        assert found.groups[:80].tolist() == found.groups[80:].tolist()
+    relabelled = same_patient(np.r_[rows, rows], np.r_[labels, 1 - labels])
+    assert relabelled.groups[:80].tolist() == relabelled.groups[80:].tolist()
+    two_changed = np.r_[rows, corrected + np.array([30, 0, 0, 0])]
+    assert same_patient(two_changed, np.r_[labels, labels]).num_patients == 160
+
+
+def test_other_patients_with_equal_coarse_values_are_no_duplicates() -> None:
+    rows = np.random.default_rng(0).integers(0, 2, (500, 25)).astype(float)
+    rows[:, 1:] = rows[:, :1]  # symptoms that always go together
+    found = same_patient(rows, np.arange(500) % 2)
+    assert found.num_patients == 500
+    with_age = np.c_[rows, np.random.default_rng(1).integers(30, 90, 500)]
+    found = same_patient(with_age, np.arange(500) % 2)
+    assert found.num_patients == 500
+    assert len(found.exact) == len(found.near) == 0
+
+
+def test_no_patient_of_a_real_table_is_called_a_duplicate() -> None:
+    rows, labels = load_breast_cancer(return_X_y=True)
+    assert same_patient(rows, labels).num_patients == len(rows)
+
+
+def test_missing_values_are_equal_to_each_other() -> None:
+    rows, labels = continuous(80)
+    rows[::3, 1] = np.nan
+    assert same_patient(np.r_[rows, rows], np.r_[labels, labels]).num_patients == 80
+
+
+def test_a_key_ties_rows_together_and_joins_what_duplicates_tie() -> None:
+    rows, labels = continuous(20)
+    rows[5], labels[5] = rows[0], labels[0]
+    keys = np.arange(20)
+    keys[4] = keys[5]
+    keys[1] = keys[2]
+    groups = same_patient(rows, labels, keys).groups
+    assert groups[1] == groups[2]
+    # One patient has row 4 and row 5, which is row 0 again.
+    assert groups[0] == groups[4] == groups[5]
+    assert len(set(groups.tolist())) == 17
+
+
+def test_equal_and_nearly_equal_images_are_tied() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (20, 1, 12, 12)).astype(np.uint8)
+    noisy = np.clip(images.astype(int) + 1, 0, 255).astype(np.uint8)
+    blank = np.zeros((2, 1, 12, 12), np.uint8)
+    blank[1, 0, 0, 0] = 1  # no contrast: nothing can be said
+    found = same_patient(np.concatenate([images, images[:5], noisy[5:10], blank]), np.zeros(32))
+    assert found.exact.tolist() == list(range(20, 25))
+    assert found.near.tolist() == [*range(5, 10), *range(25, 30)]
+    assert found.num_patients == 22
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 12), st.integers(0, 1)), min_size=2, max_size=40),
+    st.floats(0.05, 0.95),
+    st.sampled_from([None, 3]),
+)
+def test_no_patient_is_on_both_sides(
+    drawn: list[tuple[int, int]], share: float, folds: int | None
+) -> None:
+    groups = np.unique([group for group, _ in drawn], return_inverse=True)[1]
+    labels = np.array([label for _, label in drawn])
+    fold = {"number": 1, "of": folds} if folds else None
+    study = make_study(evaluation={"test_share": share}, fold=fold)
+    rows = np.arange(len(drawn), dtype=float)[:, None]
+    try:
+        split = split_patients(study, "a", rows, labels, groups)
+    except DataError:
+        assert folds
+        return
+    tested = set(groups[split.test].tolist())
+    assert not tested & set(groups[split.training].tolist())
+    if not folds:
+        assert sorted([*split.training, *split.test]) == list(range(len(drawn)))
+        for label in (0, 1):
+            patients = {g for g in set(groups.tolist()) if labels[groups == g].max() == label}
+            if len(patients) > 1:
+                assert 0 < len(patients & tested) < len(patients)
+
+
+def test_the_share_counts_rows_and_not_patients() -> None:
+    groups = np.arange(300) // 3
+    labels = groups % 2
+    rows = np.arange(300, dtype=float)[:, None]
+    study = make_study(evaluation={"test_share": 0.3})
+    split = split_patients(study, "a", rows, labels, groups)
+    assert abs(len(split.test) - 90) <= 3
+
+
+def doubled(num_patients: int = 40) -> str:
+    rows, labels = continuous(num_patients)
+    lines = [
+        f"{age:.2f},{'fm'[i % 2]},{y}"
+        for i, (age, y) in enumerate(zip(rows[:, 0], labels, strict=True))
+    ]
+    return "age,sex,ill\n" + "\n".join(lines + lines[:20]) + "\n"
+
+
+def test_duplicates_are_told_of_with_their_lines_and_can_be_dropped(tmp_path: Path) -> None:
+    kept = load_patients(make_site(tmp_path, doubled()), STUDY)
+    assert (len(kept.labels), kept.num_patients) == (60, 40)
+    assert kept.notes == (
+        "20 rows are the same as another one, kept on one side of the split:"
+        " line 42, line 43, line 44, line 45, line 46, ...",
+    )
+    dropped = load_patients(make_site(tmp_path, data={"duplicates": "drop"}), STUDY)
+    assert (len(dropped.labels), dropped.num_patients) == (40, 40)
+    assert "20 rows are the same as another one, dropped: line 42" in dropped.notes[0]
+
+
+def test_duplicates_do_not_straddle_a_hospitals_own_split(tmp_path: Path) -> None:
+    prepared = LocalDataset(make_site(tmp_path, doubled()), STUDY)
+    training, test = (part.inputs[:, 0].tolist() for part in prepared.parts(None))
+    assert len(training) + len(test) == 60
+    assert not set(training) & set(test)
+
+
+def stays(per_patient: int, missing: str = "") -> str:
+    rows, labels = continuous(40)
+    lines = [
+        f"p{i // per_patient},{rows[i, 0]:.2f},{'fm'[i % 2]},{labels[i // per_patient]}"
+        for i in range(40)
+    ]
+    return "pid,age,sex,ill\n" + "\n".join(lines) + "\n" + missing
+
+
+def test_a_limit_of_patients_counts_patients_and_not_their_stays(tmp_path: Path) -> None:
+    site = make_site(tmp_path, stays(4), name="b", data={"patient": "pid"})
+    prepared = LocalDataset(site, STUDY)
+    assert (prepared.num_training, prepared.num_training_patients) == (40, 10)
+    strict = site.model_copy(update={"limits": site.limits.model_copy(update={"min_patients": 11})})
+    with pytest.raises(Refusal, match=r"10 training patients; limits\.min_patients = 11"):
+        check_limits(strict, STUDY, prepared.num_training, prepared.num_training_patients)
+
+
+def test_a_patient_key_that_is_absent_or_empty_is_explained(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="patient = 'id' is no column of it; correct it"):
+        load_patients(make_site(tmp_path, stays(4), data={"patient": "id"}), STUDY)
+    text = stays(4, ",50,f,1\n")
+    with pytest.raises(DataError, match="patient key 'pid' is empty on line 42; fill it in"):
+        load_patients(make_site(tmp_path, text, data={"patient": "pid"}), STUDY)
+
+
+def test_a_user_whose_rows_are_all_of_one_patient_cannot_be_measured(tmp_path: Path) -> None:
+    rows = "".join(f"p{i % 2},{50 + i},f,{i % 2}\n" for i in range(10))
+    site = make_site(tmp_path, "pid,age,sex,ill\n" + rows, data={"patient": "pid"})
+    with pytest.raises(DataError, match="the rows of each class are all of one patient"):
+        LocalDataset(site, STUDY)
