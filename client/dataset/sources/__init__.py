@@ -6,23 +6,31 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
+from erosion.client.dataset.sources.duckdb_files import DuckdbFiles
 from erosion.client.dataset.sources.image_files import ImageFiles
+from erosion.client.dataset.sources.sql import SqlQuery
 from erosion.client.dataset.sources.table_file import TableFile
 
 IMAGE_SUFFIXES = ("", ".npz")  # no suffix: a folder
 
 
 def _inferred(raw: Any) -> Any:
-    """A source without `source` is told by its path: a table file, or images."""
+    """A source without `source` is told by its url, or by its path: a table file, or images."""
     if not isinstance(raw, Mapping) or "source" in raw:
         return raw
+    if "url" in raw:
+        return {**raw, "source": "sql"}
     suffix = Path(str(raw.get("path", ""))).suffix.lower()
+    if suffix == ".duckdb":
+        return {**raw, "source": "duckdb"}
     return {**raw, "source": "images" if suffix in IMAGE_SUFFIXES else "table"}
 
 
 AnySource = Annotated[
     Annotated[
         TableFile  # table
+        | SqlQuery  # sql
+        | DuckdbFiles  # duckdb
         | ImageFiles,  # images
         Field(discriminator="source"),
     ],

@@ -1,0 +1,151 @@
+"""Patients in a DuckDB database, or in a folder of Parquet and CSV files, through DuckDB."""
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+from pydantic import Field
+
+from erosion.client.dataset.sources.data_source import TableSource, check_path
+from erosion.client.dataset.sources.deadline import within
+from erosion.client.dataset.text_table import TextTable, text_column
+from erosion.client.finding import Finding
+from erosion.common.errors import DataError
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+PARQUET, CSV = "read_parquet", "read_csv"  # DuckDB's own functions
+READERS = {".parquet": PARQUET, ".pq": PARQUET, ".csv": CSV, ".tsv": CSV}
+INSTALL = "pip install 'erosion[duckdb]'"
+
+
+class DuckdbFiles(TableSource):
+    """A DuckDB database file, one Parquet or CSV file, or a folder of such files.
+
+    In a query, each file of a folder is a table by its name without the suffix. Without a query,
+    the rows of all files of the folder are taken, which must have the same columns.
+    """
+
+    source: Literal["duckdb"] = "duckdb"
+    path: Path
+    query: str | None = Field(default=None, min_length=1)  # one SELECT
+    query_seconds: float = Field(default=300.0, gt=0, le=86_400)
+    max_rows: int = Field(default=1_000_000, ge=1)  # more are a mistake in the query
+
+    def describe(self) -> str:
+        """The file or folder."""
+        return f"Data in {self.path}"
+
+    def check(self) -> Iterator[Finding]:
+        """The file or folder is there and can be read."""
+        yield check_path(self.path)
+
+    def read(self, wanted: Collection[str]) -> TextTable:
+        """The wanted columns of the query's rows, or of all files."""
+        try:
+            import duckdb
+        except ModuleNotFoundError:
+            raise DataError(
+                f"{self.describe()} is read with DuckDB, which is not installed. Run: {INSTALL}"
+            ) from None
+        if not self.path.exists():
+            raise DataError(f"There is nothing at {self.path}. Check data.path in the site file.")
+        try:
+            connection = self._connection()
+            try:
+                return within(
+                    self.query_seconds,
+                    lambda: self._rows(connection, set(wanted)),
+                    connection.interrupt,
+                )
+            finally:
+                connection.close()
+        except TimeoutError:
+            raise DataError(
+                f"{self.describe()}: the query took longer than {self.query_seconds:g} s. Make it"
+                " faster, or raise query_seconds under [data]."
+            ) from None
+        except (duckdb.Error, pa.ArrowException) as problem:
+            raise DataError(
+                f"{self.describe()} cannot be read: {str(problem).splitlines()[0]}. Check data.path"
+                " and data.query."
+            ) from None
+
+    def _connection(self) -> "DuckDBPyConnection":
+        import duckdb
+
+        # Without these, a query may download extensions from the internet.
+        offline: dict[str, str | bool | int | float | list[str]] = {
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+        }
+        if not self._files():
+            return duckdb.connect(str(self.path), read_only=True, config=offline)
+        return duckdb.connect(config=offline)
+
+    def _files(self) -> list[Path]:
+        """The Parquet and CSV files; none for a database. Raises DataError for an empty folder."""
+        if not self.path.is_dir():
+            return [self.path] if self.path.suffix.lower() in READERS else []
+        files = sorted(f for f in self.path.iterdir() if f.suffix.lower() in READERS)
+        if not files:
+            raise DataError(
+                f"The folder {self.path} holds no {', '.join(READERS)} file. Check data.path."
+            )
+        return files
+
+    def _rows(self, connection: "DuckDBPyConnection", wanted: set[str]) -> TextTable:
+        query = self.query or self._union(connection)
+        if self.query:
+            for file in self._files():
+                view = file.stem.replace('"', '""')
+                connection.execute(f'CREATE VIEW "{view}" AS SELECT * FROM {_reader(file)}')
+        # In lines of their own, because a query may end in a comment.
+        limited = f"SELECT * FROM (\n{query.strip().rstrip(';')}\n) LIMIT {self.max_rows + 1}"
+        table: pa.Table = connection.execute(limited).to_arrow_table()
+        if table.num_rows > self.max_rows:
+            raise DataError(
+                f"{self.describe()}: there are more than {self.max_rows:,} rows. Narrow the query,"
+                " or raise max_rows under [data]."
+            )
+        if table.num_rows == 0:
+            raise DataError(f"{self.describe()}: there are no rows. Check data.query.")
+        header = tuple(table.column_names)
+        columns = {name: text_column(name, table.column(name)) for name in header if name in wanted}
+        return TextTable(self.describe(), header, columns, table.num_rows, "row", 1)
+
+    def _union(self, connection: "DuckDBPyConnection") -> str:
+        """All rows of all files; of a database, its only table. Raises DataError."""
+        files = self._files()
+        if not files:
+            tables = [row[0] for row in connection.execute("SHOW TABLES").fetchall()]
+            if len(tables) != 1:
+                raise DataError(
+                    f"{self.describe()} has the tables {', '.join(tables) or '(none)'}. Write"
+                    " data.query, a SELECT."
+                )
+            return f'SELECT * FROM "{tables[0]}"'
+        selects = [f"SELECT * FROM {_reader(file, as_text=True)}" for file in files]
+        headers = [
+            [row[0] for row in connection.execute(f"DESCRIBE {select}").fetchall()]
+            for select in selects
+        ]
+        for file, header in zip(files, headers, strict=True):
+            if set(header) != set(headers[0]):
+                differing = sorted(set(header) ^ set(headers[0]))
+                raise DataError(
+                    f"{self.describe()}: {file.name} and {files[0].name} differ in the columns"
+                    f" {', '.join(differing[:10])}. Write data.query to say how the files belong"
+                    " together."
+                )
+        return "\nUNION ALL BY NAME\n".join(selects)
+
+
+def _reader(file: Path, *, as_text: bool = False) -> str:
+    """DuckDB's function for the file; `as_text`: its cells as they are written."""
+    reader = READERS[file.suffix.lower()]
+    options = ", all_varchar = true" if as_text and reader == CSV else ""
+    quoted = str(file).replace("'", "''")
+    return f"{reader}('{quoted}'{options})"

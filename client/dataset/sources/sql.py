@@ -1,0 +1,276 @@
+"""Patients in a SQL database, through SQLAlchemy."""
+
+import os
+import stat
+from collections.abc import Collection, Iterator
+from datetime import date, time
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+from uuid import UUID
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from erosion.client.dataset.sources.data_source import TableSource
+from erosion.client.dataset.sources.deadline import within
+from erosion.client.dataset.text_table import TextColumn, TextTable
+from erosion.client.finding import Finding, failed, ok, warning
+from erosion.common.errors import DataError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine
+    from sqlalchemy.engine import URL
+
+BATCH_ROWS = 5_000  # fetched at a time
+INSTALL = "pip install 'erosion[sql]'"
+
+
+class SqlQuery(TableSource):
+    """The rows of one query, one patient each.
+
+    The account should be allowed to read only; on PostgreSQL, the transaction is read-only anyway.
+    """
+
+    source: Literal["sql"] = "sql"
+    url: str  # as SQLAlchemy writes it, without a password: postgresql://reader@host:5432/omop
+    query: str = Field(min_length=1)  # one SELECT
+    password_file: Path | None = None  # holds the password and nothing else
+    password_variable: str | None = None  # environment variable that holds the password
+    connect_seconds: float = Field(default=10.0, gt=0, le=600)
+    query_seconds: float = Field(default=300.0, gt=0, le=86_400)  # until the last row has come
+    max_rows: int = Field(default=1_000_000, ge=1)  # more are a mistake in the query
+
+    @model_validator(mode="after")
+    def _password_apart(self) -> Self:
+        # Here and not at the field: messages about a field quote its value.
+        authority = self.url.split("://", 1)[-1].split("/", 1)[0]
+        in_query = any(key in self.url.lower() for key in ("password=", "pwd="))
+        if ":" in authority.rpartition("@")[0] or in_query:
+            raise ValueError(
+                "url holds a password; leave it out there, and name password_file or"
+                " password_variable"
+            )
+        if "://" not in self.url:
+            raise ValueError("url must be written like postgresql://reader@host:5432/database")
+        if self.password_file is not None and self.password_variable is not None:
+            raise ValueError("password_file and password_variable are both given; keep one")
+        return self
+
+    def describe(self) -> str:
+        """The database, without the account."""
+        return f"The query on {self.url.split('://', 1)[1].rpartition('@')[2]}"
+
+    def check(self) -> Iterator[Finding]:
+        """The password can be read, and the database answers."""
+        if self.password_file is not None and self.password_file.exists():
+            if stat.S_IMODE(self.password_file.stat().st_mode) & 0o077:
+                yield warning(
+                    "password",
+                    f"other accounts of this machine may read {self.password_file}",
+                    f"chmod 600 {self.password_file}",
+                )
+            else:
+                yield ok("password", f"{self.password_file} can be read by its owner alone")
+        try:
+            engine = self._engine()
+            self._connection(engine).close()
+            engine.dispose()
+        except DataError as problem:
+            text, _, remedy = str(problem).partition(". ")
+            yield failed("data", text, remedy)
+            return
+        yield ok("data", f"{self.describe()[13:]} lets us in")
+
+    def read(self, wanted: Collection[str]) -> TextTable:
+        """The wanted columns of the query's rows."""
+        from sqlalchemy.exc import SQLAlchemyError
+
+        engine = self._engine()
+        connection = self._connection(engine)
+        try:
+            return within(
+                self.query_seconds,
+                lambda: self._rows(connection, set(wanted)),
+                lambda: _cancel(connection),
+            )
+        except TimeoutError:
+            raise DataError(
+                f"{self.describe()} was not answered within {self.query_seconds:g} s. Make it"
+                " faster (indexes, fewer rows), or raise query_seconds under [data]."
+            ) from None
+        except SQLAlchemyError as problem:
+            raise DataError(
+                f"{self.describe()} failed: {self._reason(problem)}. Correct query under [data]; try it"
+                " in the database's own client first."
+            ) from None
+        finally:
+            # A connection that still works in its thread would keep us waiting here.
+            connection.invalidate()
+            engine.dispose()
+
+    def _rows(self, connection: "Connection", wanted: set[str]) -> TextTable:
+        from sqlalchemy import text
+
+        # A colon may stand in the query's text, and nothing is to be filled in.
+        statement = text(self.query.replace(":", "\\:"))
+        result = connection.execution_options(stream_results=True).execute(statement)
+        if not result.returns_rows:
+            raise DataError(f"{self.describe()} gives no table. Write one SELECT.")
+        header = tuple(result.keys())
+        if twice := sorted({name for name in header if header.count(name) > 1}):
+            raise DataError(
+                f"{self.describe()} gives the column {', '.join(map(repr, twice))} more than once."
+                " Name each with AS."
+            )
+        columns = {name: _Encoder(name, self.describe()) for name in header if name in wanted}
+        places = [(index, columns[name]) for index, name in enumerate(header) if name in columns]
+        num_rows = 0
+        while batch := result.fetchmany(BATCH_ROWS):
+            num_rows += len(batch)
+            if num_rows > self.max_rows:
+                raise DataError(
+                    f"{self.describe()} gives more than {self.max_rows:,} rows. Narrow it, or raise"
+                    " max_rows under [data]."
+                )
+            for index, encoder in places:
+                encoder.add([row[index] for row in batch])
+        if num_rows == 0:
+            raise DataError(
+                f"{self.describe()} gives no rows. Check its conditions in the database's own"
+                " client, and that this account may see the patients."
+            )
+        return TextTable(
+            self.describe(),
+            header,
+            {name: encoder.column() for name, encoder in columns.items()},
+            num_rows,
+            "row",
+            1,
+        )
+
+    def _engine(self) -> "Engine":
+        try:
+            from sqlalchemy import create_engine
+            from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+            from sqlalchemy.pool import NullPool
+        except ModuleNotFoundError:
+            raise DataError(
+                f"A database is read with SQLAlchemy, which is not installed. Run: {INSTALL}"
+            ) from None
+        try:
+            url = self._full_url()
+            connect: dict[str, Any] = {}
+            if url.drivername == "postgresql+psycopg":
+                limit = int(self.query_seconds * 1000)
+                connect = {
+                    "connect_timeout": max(int(self.connect_seconds), 1),
+                    "options": f"-c statement_timeout={limit} -c default_transaction_read_only=on",
+                }
+            return create_engine(url, poolclass=NullPool, connect_args=connect)
+        except ArgumentError:
+            raise DataError(
+                f"{self.describe()}: url is not one that SQLAlchemy can read. Write it like"
+                " postgresql://reader@host:5432/database."
+            ) from None
+        except (ModuleNotFoundError, SQLAlchemyError) as problem:
+            raise DataError(
+                f"{self.describe()}: there is no driver for it ({problem}). Run {INSTALL} for"
+                " PostgreSQL; for another database install the driver that its url names."
+            ) from None
+
+    def _full_url(self) -> "URL":
+        from sqlalchemy import make_url
+
+        url = make_url(self.url)
+        if url.drivername == "postgresql":
+            url = url.set(drivername="postgresql+psycopg")
+        is_file = url.get_backend_name() == "sqlite" and url.database
+        if is_file and not Path(url.database or "").is_file():  # SQLite would make an empty one
+            raise DataError(f"There is no database file {url.database}. Check data.url.")
+        password = self._password()
+        return url.set(password=password) if password else url
+
+    def _password(self) -> str | None:
+        if self.password_variable is not None:
+            if self.password_variable not in os.environ:
+                raise DataError(
+                    f"The environment has no variable {self.password_variable}. Set it to the"
+                    " database's password where the client starts."
+                )
+            return os.environ[self.password_variable]
+        if self.password_file is None:
+            return None
+        try:
+            return self.password_file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as problem:
+            reason = problem.strerror if isinstance(problem, OSError) else "it is not text"
+            raise DataError(
+                f"The password file {self.password_file} cannot be read: {reason}. Check"
+                " data.password_file."
+            ) from None
+
+    def _connection(self, engine: "Engine") -> "Connection":
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
+            return within(self.connect_seconds, engine.connect, lambda: None)
+        except TimeoutError:
+            reason = f"no answer within {self.connect_seconds:g} s"
+        except SQLAlchemyError as problem:
+            reason = self._reason(problem)
+        raise DataError(
+            f"{self.describe()[13:]} cannot be reached: {reason}. Check data.url, the password, and"
+            " that the database runs and lets this machine in."
+        )
+
+    def _reason(self, problem: Exception) -> str:
+        """The driver's first line: the statement and the password are not in it."""
+        origin = getattr(problem, "orig", None) or problem
+        lines = [line.strip() for line in str(origin).splitlines() if line.strip()]
+        reason = lines[-1 if "connection failed" in lines[0] else 0] if lines else "no reason given"
+        if "statement timeout" in reason:
+            reason = f"it took longer than query_seconds = {self.query_seconds:g}"
+        password = self._password()
+        return (reason.replace(password, "***") if password else reason).rstrip(".")
+
+
+def _cancel(connection: "Connection") -> None:
+    """Ask the driver to give up what it is doing, where it can."""
+    driver = connection.connection.driver_connection
+    for name in ("cancel_safe", "cancel", "interrupt"):
+        if (stop := getattr(driver, name, None)) is not None:
+            stop()
+            return
+
+
+class _Encoder:
+    """One column of a result, batch by batch, as its distinct texts."""
+
+    def __init__(self, name: str, origin: str) -> None:
+        self._name, self._origin = name, origin
+        self._positions: dict[str, int] = {}
+        self._codes: list[int] = []
+
+    def add(self, values: list[Any]) -> None:
+        positions = self._positions
+        for value in values:
+            text = value.strip() if isinstance(value, str) else self._text(value)
+            self._codes.append(positions.setdefault(text, len(positions)))
+
+    def column(self) -> TextColumn:
+        return TextColumn(tuple(self._positions), np.array(self._codes, dtype=np.int64))
+
+    def _text(self, value: object) -> str:
+        if value is None:
+            return ""
+        if isinstance(value, bool):
+            return str(int(value))
+        if isinstance(value, date | time):  # a datetime is a date
+            return value.isoformat()
+        if isinstance(value, int | float | Decimal | UUID):
+            return str(value)
+        raise DataError(
+            f"{self._origin}: column {self._name!r} holds {type(value).__name__}. Select numbers,"
+            " text or dates."
+        )
