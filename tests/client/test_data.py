@@ -105,7 +105,7 @@ def test_a_category_may_be_called_like_a_missing_marker(tmp_path: Path) -> None:
 def test_all_problems_are_reported_with_places_and_remedies(tmp_path: Path) -> None:
     site = make_site(tmp_path, "age,sex,ill\nold,f,0\n200,m,1\n1_0,x,3\n1e99,f,0\n")
     lines = problem_of(site, make_study()).splitlines()
-    assert lines[0] == f"Data file {site.data.path}:"
+    assert lines[0] == f"Data file {tmp_path}/a.csv:"
     assert lines[1:] == [
         "  column age: not a number: 'old' on line 2, '1_0' on line 4; correct it, or map it under"
         ' [data.values.age] ("" means missing)',
@@ -201,7 +201,7 @@ def test_a_file_that_is_no_table_is_explained(
 def test_latin_1_text_is_explained(tmp_path: Path) -> None:
     for text in ("age,sex,ill,höhe\n1,f,0,1\n", "age,sex,ill\n1,ä,0\n"):
         site = make_site(tmp_path, "")
-        site.data.path.write_text(text, encoding="latin-1")
+        (tmp_path / "a.csv").write_text(text, encoding="latin-1")
         message = problem_of(site, make_study())
         assert "UTF-8" in message or "UTF8" in message
 

@@ -99,7 +99,7 @@ def test_data_are_read_once_per_study(tmp_path: Path) -> None:
     site = peer_site(tmp_path)
     hospital = Hospital(site)
     hospital.describe(make_study())
-    site.data.path.unlink()
+    (tmp_path / "b.csv").unlink()
     hospital.train(request(make_study()))
     with pytest.raises(DataError, match="There is no data file"):
         hospital.describe(make_study(seed=1))

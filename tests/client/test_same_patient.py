@@ -15,7 +15,7 @@ from erosion.client.dataset.same_patient import same_patient
 from erosion.client.dataset.split import split_patients
 from erosion.client.training.limits import check_limits
 from erosion.common.errors import DataError, Refusal
-from tests.client.small_study import make_site, make_study
+from tests.support.small_study import make_site, make_study
 
 STUDY = make_study()
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.site_file import load_site
 from erosion.client.training.limits import check_limits, check_study, local_steps
 from erosion.common.errors import Refusal, SiteError
@@ -44,6 +45,7 @@ def written(folder: Path, text: str) -> Path:
 
 def test_paths_in_a_site_file_are_relative_to_it(tmp_path: Path) -> None:
     site = load_site(written(tmp_path, WHOLE))
+    assert isinstance(site.data, TableFile)
     assert site.data.path == tmp_path / "export/patients.csv"
     assert site.coordinator.root_certificate == tmp_path / "keys/ca.crt"
     assert site.coordinator.private_key == tmp_path / "keys/node.key"

@@ -101,8 +101,8 @@ class SqlQuery(TableSource):
             ) from None
         except SQLAlchemyError as problem:
             raise DataError(
-                f"{self.describe()} failed: {self._reason(problem)}. Correct query under [data]; try it"
-                " in the database's own client first."
+                f"{self.describe()} failed: {self._reason(problem)}. Correct data.query;"
+                " try it in the database's own client first."
             ) from None
         finally:
             # A connection that still works in its thread would keep us waiting here.
