@@ -3,6 +3,7 @@
 import os
 import stat
 from collections.abc import Collection, Iterator
+from contextlib import closing
 from datetime import date, time
 from decimal import Decimal
 from pathlib import Path
@@ -19,7 +20,7 @@ from erosion.client.finding import Finding, failed, ok, warning
 from erosion.common.errors import DataError
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Engine
+    from sqlalchemy import Connection, CursorResult, Engine
     from sqlalchemy.engine import URL
 
 BATCH_ROWS = 5_000  # fetched at a time
@@ -117,6 +118,10 @@ class SqlQuery(TableSource):
         result = connection.execution_options(stream_results=True).execute(statement)
         if not result.returns_rows:
             raise DataError(f"{self.describe()} gives no table. Write one SELECT.")
+        with closing(result):
+            return self._table(result, wanted)
+
+    def _table(self, result: "CursorResult[Any]", wanted: set[str]) -> TextTable:
         header = tuple(result.keys())
         if twice := sorted({name for name in header if header.count(name) > 1}):
             raise DataError(
@@ -152,7 +157,7 @@ class SqlQuery(TableSource):
     def _engine(self) -> "Engine":
         try:
             from sqlalchemy import create_engine
-            from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+            from sqlalchemy.exc import ArgumentError, NoSuchModuleError
             from sqlalchemy.pool import NullPool
         except ModuleNotFoundError:
             raise DataError(
@@ -168,15 +173,15 @@ class SqlQuery(TableSource):
                     "options": f"-c statement_timeout={limit} -c default_transaction_read_only=on",
                 }
             return create_engine(url, poolclass=NullPool, connect_args=connect)
+        except (ModuleNotFoundError, NoSuchModuleError) as problem:
+            raise DataError(
+                f"{self.describe()}: there is no driver for it ({problem}). Run {INSTALL} for"
+                " PostgreSQL; for another database install the driver that its url names."
+            ) from None
         except ArgumentError:
             raise DataError(
                 f"{self.describe()}: url is not one that SQLAlchemy can read. Write it like"
                 " postgresql://reader@host:5432/database."
-            ) from None
-        except (ModuleNotFoundError, SQLAlchemyError) as problem:
-            raise DataError(
-                f"{self.describe()}: there is no driver for it ({problem}). Run {INSTALL} for"
-                " PostgreSQL; for another database install the driver that its url names."
             ) from None
 
     def _full_url(self) -> "URL":
@@ -228,7 +233,7 @@ class SqlQuery(TableSource):
         """The driver's first line: the statement and the password are not in it."""
         origin = getattr(problem, "orig", None) or problem
         lines = [line.strip() for line in str(origin).splitlines() if line.strip()]
-        reason = lines[-1 if "connection failed" in lines[0] else 0] if lines else "no reason given"
+        reason = lines[0] if lines else "no reason given"
         if "statement timeout" in reason:
             reason = f"it took longer than query_seconds = {self.query_seconds:g}"
         password = self._password()

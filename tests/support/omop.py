@@ -1,0 +1,75 @@
+"""A miniature of the OMOP common data model: three tables, and the query that a study needs."""
+
+import random
+from collections.abc import Iterable, Iterator
+
+TABLES = """
+CREATE TABLE person (person_id integer PRIMARY KEY, gender_concept_id integer NOT NULL,
+  year_of_birth integer NOT NULL);
+CREATE TABLE measurement (measurement_id serial PRIMARY KEY, person_id integer NOT NULL,
+  measurement_concept_id integer NOT NULL, measurement_date date NOT NULL,
+  value_as_number numeric, unit_concept_id integer);
+CREATE TABLE condition_occurrence (condition_occurrence_id serial PRIMARY KEY,
+  person_id integer NOT NULL, condition_concept_id integer NOT NULL,
+  condition_start_date date NOT NULL);
+"""
+
+# 3004249: systolic blood pressure; 3027114: total cholesterol; 312327: acute myocardial infarction;
+# 8507 and 8532: male and female.
+QUERY = """
+SELECT p.person_id,
+       2020 - p.year_of_birth AS age,
+       CASE p.gender_concept_id WHEN 8507 THEN 'm' WHEN 8532 THEN 'f' END AS sex,
+       bp.value AS systolic,
+       chol.value AS cholesterol,
+       EXISTS (SELECT FROM condition_occurrence c
+               WHERE c.person_id = p.person_id AND c.condition_concept_id = 312327) AS infarction
+FROM person p
+LEFT JOIN LATERAL (SELECT m.value_as_number AS value FROM measurement m
+                   WHERE m.person_id = p.person_id AND m.measurement_concept_id = 3004249
+                   ORDER BY m.measurement_date DESC LIMIT 1) bp ON true
+LEFT JOIN LATERAL (SELECT m.value_as_number AS value FROM measurement m
+                   WHERE m.person_id = p.person_id AND m.measurement_concept_id = 3027114
+                   ORDER BY m.measurement_date DESC LIMIT 1) chol ON true
+ORDER BY p.person_id
+"""
+
+TASK = {
+    "kind": "tabular",
+    "target": "infarction",
+    "classes": [{"name": "none", "values": [0]}, {"name": "infarction", "values": [1]}],
+    "features": [
+        {"name": "age", "unit": "years", "range": [0, 120]},
+        {"name": "sex", "categories": ["f", "m"]},
+        {"name": "systolic", "unit": "mm Hg", "range": [40, 300]},
+        {"name": "cholesterol", "unit": "mg/dl", "range": [50, 1000], "missing": "impute"},
+    ],
+}
+
+
+def statements(num_people: int, seed: int) -> Iterator[str]:
+    """The tables and their rows; older men of high pressure have more infarctions."""
+    draw = random.Random(seed)
+    yield TABLES
+    for person in range(1, num_people + 1):
+        born, gender = draw.randint(1930, 1985), draw.choice([8507, 8532])
+        pressure = round(draw.gauss(130, 18), 1)
+        yield f"INSERT INTO person VALUES ({person}, {gender}, {born})"
+        yield from _measured(person, 3004249, [pressure - 10, pressure], 8876)
+        if person % 7:
+            yield from _measured(person, 3027114, [round(draw.gauss(200, 40))], 8840)
+        risk = (1960 - born) / 15 + (pressure - 130) / 15 + (gender == 8507) + draw.gauss(0, 1)
+        if risk > 0.5:
+            yield (
+                "INSERT INTO condition_occurrence (person_id, condition_concept_id,"
+                f" condition_start_date) VALUES ({person}, 312327, '2020-06-01')"
+            )
+
+
+def _measured(person: int, concept: int, values: Iterable[float], unit: int) -> Iterator[str]:
+    for year, value in enumerate(values, start=2018):
+        yield (
+            "INSERT INTO measurement (person_id, measurement_concept_id, measurement_date,"
+            f" value_as_number, unit_concept_id) VALUES ({person}, {concept}, '{year}-05-01',"
+            f" {value}, {unit})"
+        )
