@@ -13,6 +13,9 @@ from erosion.experiments.papers import (
     titanic_page,
     tuned_quadratic,
 )
+from erosion.experiments.papers.gems.cell_runs import run_cell as run_gems
+from erosion.experiments.papers.gems.grid import plans as gems_plans
+from erosion.experiments.papers.gems.page import draw as draw_gems
 
 
 def _run_quadratic(config: Values, data_dir: Path | None, tick: Tick) -> Values:
@@ -48,6 +51,16 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             mean_estimation.plans,
             mean_estimation.run,
             quadratic_page.draw_means,
+        ),
+        Experiment(
+            "gems",
+            "GEMS",
+            "Good-enough model spaces (Guha and Smith): a model that all nodes find good enough,"
+            " on MNIST (five trials) and on features of HAM10000 and CIFAR-10. Under an hour of"
+            " one core.",
+            gems_plans,
+            run_gems,
+            draw_gems,
         ),
     )
 }

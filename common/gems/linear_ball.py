@@ -1,0 +1,91 @@
+"""The ball of good-enough output layers, in closed form (GEMS, ConstructBall for linear models).
+
+Along a direction z the margin of a patient against class j is a_j + R b_j, so it is lost at
+R* = min a_j / (-b_j) over the classes with b_j < 0. Accuracy falls below epsilon at an order
+statistic of the patients' R*: no bisection is needed. A patient who becomes right again at a
+larger R is not counted, so the radius is never larger than the bisection's.
+"""
+
+from dataclasses import dataclass
+from math import ceil
+
+import torch
+from torch import Tensor
+
+from erosion.common.gems.balls import LARGEST_RADIUS
+from erosion.common.gems.layers import Layer
+
+_DIRECTIONS_AT_ONCE = 64  # so that what lies in memory fits into the cache
+
+
+@dataclass(frozen=True, slots=True)
+class GoodEnough:
+    """A hospital's ball around its own model, and how good that model is."""
+
+    radius: float  # along the directions tried
+    certified: float  # every model within this distance is good enough, in any direction
+    accuracy: float  # of the centre
+    needed: float  # the accuracy asked for, epsilon
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether the centre itself is good enough."""
+        return self.accuracy >= self.needed - 1e-9
+
+
+def good_enough_ball(
+    layer: Layer, features: Tensor, labels: Tensor, epsilon: float, directions: Tensor
+) -> GoodEnough:
+    """How far `layer` can move along each direction until its accuracy falls below epsilon.
+
+    features (n, d) and labels (n,) are patients that it was not trained on, directions (p, C d + C)
+    unit vectors. Where `layer` itself is below epsilon the radius is 0. Raises ValueError without
+    patients.
+    """
+    if not len(labels):
+        raise ValueError("no patient to measure a good-enough ball on")
+    margins, correct = _margins(layer, features, labels)
+    # How many may be lost, and one more; the tolerance undoes .7 * 10 = 7.000000000000001.
+    rank = int(correct.sum()) - ceil(epsilon * len(labels) - 1e-9) + 1
+    accuracy = float(correct.double().mean())
+    if rank < 1:
+        return GoodEnough(0.0, 0.0, accuracy, epsilon)
+    right, targets = features[correct], labels[correct]
+    inverse = margins[correct].clamp(min=1e-30).reciprocal()  # (n0, C), of a_j
+    inverse.scatter_(1, targets[:, None], 0.0)  # there is no margin against the true class
+    if rank > len(targets):  # epsilon = 0: everything is good enough
+        return GoodEnough(LARGEST_RADIUS, LARGEST_RADIUS, accuracy, epsilon)
+    radius = min(
+        _smallest_radius(part, right, targets, inverse, rank)
+        for part in torch.split(directions, _DIRECTIONS_AT_ONCE)
+    )
+    return GoodEnough(radius, _certified(inverse, right, rank), accuracy, epsilon)
+
+
+def _margins(layer: Layer, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """logit_y - logit_j: (n, C), and who is predicted rightly: (n,)."""
+    logits = layer(features)
+    own = logits.gather(1, labels[:, None])
+    return own - logits, logits.argmax(dim=1) == labels
+
+
+def _smallest_radius(
+    directions: Tensor, right: Tensor, targets: Tensor, inverse: Tensor, rank: int
+) -> float:
+    """The smallest radius at which `rank` patients are lost, over some directions (q, C d + C)."""
+    classes, width = inverse.shape[1], right.shape[1]
+    weights = directions[:, : classes * width].reshape(-1, width)  # (q C, d)
+    slopes = (weights @ right.T).reshape(len(directions), classes, -1)
+    slopes += directions[:, classes * width :, None]
+    own = slopes.gather(1, targets.expand(len(directions), 1, -1))
+    rates = ((slopes - own) * inverse.T).amax(dim=1)  # 1 / R* of every patient: (q, n0)
+    # The rank-th smallest R* is the rank-th largest rate.
+    fastest = float(rates.kthvalue(rates.shape[1] - rank + 1, dim=1).values.max())
+    return 1 / fastest if fastest > 1 / LARGEST_RADIUS else LARGEST_RADIUS
+
+
+def _certified(inverse: Tensor, right: Tensor, rank: int) -> float:
+    """The radius that holds in every direction: a margin changes by at most sqrt(2(|x|^2 + 1))."""
+    steepness = (2 * (right.double().square().sum(dim=1) + 1)).sqrt()
+    rates = inverse.amax(dim=1).double() * steepness
+    return min(1 / float(rates.kthvalue(len(rates) - rank + 1).values), LARGEST_RADIUS)

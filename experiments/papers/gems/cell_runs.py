@@ -1,0 +1,139 @@
+"""One cell of the GEMS grid: a data set, a kind of model, a number of nodes and a trial."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Any
+
+import torch
+
+from erosion.common.gems.fine_tuning import fine_tune
+from erosion.common.gems.layers import hidden_features
+from erosion.common.gems.options import GemsOptions
+from erosion.experiments.cells import Tick, Values
+from erosion.experiments.papers.gems.aggregating import (
+    averaged,
+    ensemble_accuracy,
+    intersected,
+    network_gems,
+)
+from erosion.experiments.papers.gems.feature_pools import cifar10_pool, ham10000_pool
+from erosion.experiments.papers.gems.fitting import Model, accuracy, fit, fit_for, logits
+from erosion.experiments.papers.gems.mnist_pool import mnist_pool
+from erosion.experiments.papers.gems.pools import Pool
+
+POOLS: Mapping[str, Callable[[Path | None, int], Pool]] = {
+    "mnist": mnist_pool,
+    "cifar10": cifar10_pool,
+    "ham10000": ham10000_pool,
+}
+PUBLIC = (100, 300, 500, 1000)  # public samples to fine-tune on
+DRAWS = 2  # of public samples, per trial
+
+
+def run_cell(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+    """Train, aggregate and measure; `config` is that of a plan in `grid.py`."""
+    trial = config["trial"]
+    pool = POOLS[config["dataset"]](data_dir, trial)
+    widths = [pool.train.inputs.shape[1], *config["hidden"], pool.classes]
+    figures: dict[str, Any] = {}
+    if "global" in config["parts"]:
+        model = fit(widths, pool.train, _generator(trial, 0))
+        figures["global"] = accuracy(model, pool.test)
+        tick()
+    for count in config["nodes"]:
+        figures[str(count)] = _nodes(config, pool, widths, count, trial)
+        tick()
+    if "public" in config["parts"]:
+        figures["public"] = _public_alone(pool, widths, trial)
+        tick()
+    return figures
+
+
+def _nodes(config: Values, pool: Pool, widths: list[int], count: int, trial: int) -> dict[str, Any]:
+    """All that is measured with one number of nodes."""
+    nodes = pool.nodes(count)
+    models = [
+        fit(widths, train, _generator(trial, 10 * count + number))
+        for number, (train, _) in enumerate(nodes)
+    ]
+    locals_ = [accuracy(model, pool.test) for model in models]
+    mean = averaged(models)
+    every = [logits(model, pool.test.inputs) for model in models]
+    figures: dict[str, Any] = {
+        "local": {"mean": fmean(locals_), "between_nodes": pstdev(locals_)},
+        "averaged": accuracy(mean, pool.test),
+        "ensemble": ensemble_accuracy(every, pool.test.labels),
+        "tuned_averaged": _tuned(mean, pool, trial, 20),
+        "tuned_local": _tuned_locals(models, pool, widths, trial),
+        "gems": {},
+    }
+    seed = 10 * trial + count
+    for name, raw in config["variants"][str(count)].items():
+        options, tuning = GemsOptions.model_validate(raw["options"]), raw["tuning_epochs"]
+        if len(widths) == 2:
+            found = intersected([], [m[0] for m in models], nodes, options, seed)
+            figures["gems"][name] = _of_aggregate(found.model, found.figures, pool, trial, tuning)
+            continue
+        found, hidden, outputs = network_gems(models, nodes, pool.classes, options, seed)
+        figures["gems"][name] = _of_aggregate(found.model, found.figures, pool, trial, tuning)
+        for epsilon in raw.get("epsilons", ()):
+            stricter = options.model_copy(update={"epsilon": epsilon})
+            other = intersected([hidden], outputs, nodes, stricter, seed)
+            figures["gems"][f"{name}, epsilon {epsilon}"] = {
+                "accuracy": accuracy(other.model, pool.test),
+                **other.figures,
+            }
+    return figures
+
+
+def _of_aggregate(
+    model: Model, figures: dict[str, Any], pool: Pool, trial: int, epochs: int
+) -> dict[str, Any]:
+    tuned = _tuned(model, pool, trial, epochs)
+    return {"accuracy": accuracy(model, pool.test), "tuned": tuned, **figures}
+
+
+def _tuned(model: Model, pool: Pool, trial: int, epochs: int) -> dict[str, float]:
+    """Test accuracy after training the last layer on so many public samples."""
+    *hidden, output = model
+    features = hidden_features(hidden, pool.validation.inputs)
+    tested = hidden_features(hidden, pool.test.inputs)
+
+    def once(count: int, draw: int) -> float:
+        generator = _generator(trial, 1000 + draw)
+        rows = torch.randperm(len(pool.validation), generator=generator)[:count]
+        labels = pool.validation.labels[rows]
+        layer = fine_tune(output, features[rows], labels, generator, epochs=epochs)
+        right = layer(tested).argmax(dim=1) == pool.test.labels
+        return float(right.double().mean())
+
+    return {str(count): fmean(once(count, draw) for draw in range(DRAWS)) for count in PUBLIC}
+
+
+def _tuned_locals(
+    models: list[Model], pool: Pool, widths: list[int], trial: int
+) -> dict[str, float]:
+    """Mean test accuracy of the local models after training all layers on 1000 public samples."""
+    generator = _generator(trial, 2000)
+    public = pool.validation.drawn(1000, generator)
+    tuned = [
+        fit_for(model, widths, public, generator, learning_rate=0.001, epochs=5) for model in models
+    ]
+    return {"1000": fmean(accuracy(model, pool.test) for model in tuned)}
+
+
+def _public_alone(pool: Pool, widths: list[int], trial: int) -> dict[str, float]:
+    """Test accuracy of a model trained on the public samples and nothing else."""
+
+    def once(count: int, draw: int) -> float:
+        generator = _generator(trial, 1000 + draw)
+        public = pool.validation.drawn(count, generator)
+        model = fit_for(None, widths, public, generator, learning_rate=0.01, epochs=20)
+        return accuracy(model, pool.test)
+
+    return {str(count): fmean(once(count, draw) for draw in range(DRAWS)) for count in PUBLIC}
+
+
+def _generator(trial: int, purpose: int) -> torch.Generator:
+    return torch.Generator().manual_seed(100_000 * (trial + 1) + purpose)

@@ -1,0 +1,171 @@
+"""Balls of output layers: margins worked out by hand, and the definition beside the formula."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from erosion.common.gems.balls import LARGEST_RADIUS
+from erosion.common.gems.bisection import interval_width, midpoint
+from erosion.common.gems.directions import directions
+from erosion.common.gems.layers import Layer, layer_of_flat
+from erosion.common.gems.linear_ball import good_enough_ball
+from erosion.common.gems.measuring import measured_ball
+from erosion.common.gems.options import GemsOptions
+
+# Logits 2x and 0: at x = 1 class 0 is right with a margin of 2.
+TWO = Layer(torch.tensor([[2.0], [0.0]]), torch.zeros(2))
+ONE_PATIENT = (torch.tensor([[1.0]]), torch.tensor([0]))
+
+
+def along(*direction: float) -> Tensor:
+    drawn = torch.tensor([direction], dtype=torch.float32)
+    length: Tensor = drawn.norm()
+    return drawn / length
+
+
+def test_the_margin_is_lost_where_the_line_says() -> None:
+    weights_alone = good_enough_ball(TWO, *ONE_PATIENT, 1.0, along(-1, 1, 0, 0))
+    assert weights_alone.radius == pytest.approx(2**0.5)
+    and_biases = good_enough_ball(TWO, *ONE_PATIENT, 1.0, along(-1, 1, -1, 1))
+    assert and_biases.radius == pytest.approx(1)
+
+
+def test_the_certified_radius_is_the_worst_directions() -> None:
+    found = good_enough_ball(TWO, *ONE_PATIENT, 1.0, along(-1, 1, 0, 0))
+    assert found.certified == pytest.approx(1)  # 2 / sqrt(2 (1 + 1))
+
+
+def test_a_direction_that_loses_nobody_has_no_end() -> None:
+    assert good_enough_ball(TWO, *ONE_PATIENT, 1.0, along(1, -1, 0, 0)).radius == LARGEST_RADIUS
+
+
+def test_as_many_patients_as_epsilon_allows_may_be_lost() -> None:
+    features = torch.tensor([[1.0], [2.0], [3.0], [4.0]])
+    labels = torch.zeros(4, dtype=torch.long)
+    bias = along(0, 0, -1, 1)  # patient x is lost at R = 2x / sqrt(2)
+    radii = [good_enough_ball(TWO, features, labels, e, bias).radius for e in (1.0, 0.75, 0.5)]
+    assert radii == pytest.approx([2 / 2**0.5, 4 / 2**0.5, 6 / 2**0.5])
+
+
+def test_a_share_of_patients_is_not_rounded_up_by_the_machine() -> None:
+    """0.7 * 10 is 7.000000000000001 in some orders of multiplication; 7 of 10 are enough."""
+    features = torch.arange(1.0, 11.0)[:, None]
+    labels = torch.zeros(10, dtype=torch.long)
+    bias = along(0, 0, -1, 1)
+    for share in (0.7, 0.1 * 7):
+        radius = good_enough_ball(TWO, features, labels, share, bias).radius
+        assert radius == pytest.approx(2 * 4 / 2**0.5)  # the fourth to be lost is one too many
+
+
+def a_problem() -> tuple[Layer, Tensor, Tensor, Tensor]:
+    random = torch.Generator().manual_seed(1)
+    features = torch.randn(60, 4, generator=random)
+    layer = Layer(torch.randn(3, 4, generator=random), torch.randn(3, generator=random))
+    labels = layer(features).argmax(dim=1)
+    labels[:5] = (labels[:5] + 1) % 3  # some are wrong from the start
+    return layer, features, labels, directions(40, 15, random)
+
+
+def plain_radius(
+    layer: Layer, features: Tensor, labels: Tensor, epsilon: float, tried: Tensor
+) -> float:
+    """ConstructBall as the paper writes it, with fixed directions."""
+    low, high = 0.0, LARGEST_RADIUS
+    while high - low > 1e-5:
+        middle = (low + high) / 2
+        moved = (layer_of_flat(layer.flat + middle * z, 4, 3) for z in tried)
+        right = ((m(features).argmax(dim=1) == labels).double().mean() for m in moved)
+        low, high = (middle, high) if all(r >= epsilon for r in right) else (low, middle)
+    return low
+
+
+def test_it_is_never_larger_than_the_bisections_and_nearly_as_large() -> None:
+    layer, features, labels, tried = a_problem()
+    for epsilon in (0.5, 0.7, 0.9):
+        ours = good_enough_ball(layer, features, labels, epsilon, tried).radius
+        plain = plain_radius(layer, features, labels, epsilon, tried)
+        assert 0.8 * plain <= ours <= plain + 1e-4
+
+
+def test_the_radius_falls_as_epsilon_rises_and_the_certified_one_is_smaller() -> None:
+    layer, features, labels, tried = a_problem()
+    found = [
+        good_enough_ball(layer, features, labels, e, tried) for e in (0.0, 0.2, 0.5, 0.8, 0.9, 0.95)
+    ]
+    radii = [ball.radius for ball in found]
+    assert radii == sorted(radii, reverse=True)
+    assert radii[0] == LARGEST_RADIUS
+    assert radii[-1] == 0  # 55 of 60 is .917
+    for ball in found:
+        assert ball.certified <= ball.radius
+
+
+def test_every_model_within_the_certified_radius_is_good_enough() -> None:
+    layer, features, labels, tried = a_problem()
+    certified = good_enough_ball(layer, features, labels, 0.8, tried).certified
+    for z in directions(300, 15, torch.Generator().manual_seed(2)):
+        moved = layer_of_flat(layer.flat + 0.999 * certified * z, 4, 3)
+        assert float((moved(features).argmax(dim=1) == labels).double().mean()) >= 0.8
+
+
+def test_the_order_of_patients_does_not_matter() -> None:
+    layer, features, labels, tried = a_problem()
+    order = torch.randperm(60, generator=torch.Generator().manual_seed(3))
+    one = good_enough_ball(layer, features, labels, 0.8, tried).radius
+    other = good_enough_ball(layer, features[order], labels[order], 0.8, tried).radius
+    assert one == pytest.approx(other, rel=1e-5)
+
+
+def test_an_epsilon_that_the_model_does_not_reach_leaves_no_ball_and_says_what_it_reached() -> None:
+    layer, features, labels, tried = a_problem()
+    found = good_enough_ball(layer, features, labels, 0.95, tried)
+    assert not found.is_reached
+    assert found.radius == found.certified == 0
+    assert found.accuracy == pytest.approx(55 / 60)
+
+
+def test_a_class_that_a_site_does_not_have_is_no_obstacle() -> None:
+    layer, features, labels, tried = a_problem()
+    some = labels != 2
+    found = good_enough_ball(layer, features[some], labels[some], 0.8, tried)
+    assert 0 < found.radius < LARGEST_RADIUS
+
+
+def test_a_model_that_does_not_tell_classes_apart_has_no_room_at_all() -> None:
+    nothing = Layer(torch.zeros(3, 4), torch.zeros(3))
+    labels = torch.zeros(10, dtype=torch.long)  # which class 0 is by default
+    found = good_enough_ball(nothing, torch.randn(10, 4), labels, 0.8, a_problem()[3])
+    assert found.accuracy == 1
+    assert found.radius == pytest.approx(0, abs=1e-6)
+
+
+def test_there_must_be_a_patient() -> None:
+    layer, features, labels, tried = a_problem()
+    with pytest.raises(ValueError, match="no patient"):
+        good_enough_ball(layer, features[:0], labels[:0], 0.8, tried)
+
+
+def test_the_middle_of_the_last_interval_is_the_authors_radius() -> None:
+    assert interval_width(1.0) == 4000 / 2**12
+    assert interval_width(0.01) == 4000 / 2**19
+    assert midpoint(0.0, 1.0) == pytest.approx(0.488, abs=1e-3)  # never below .49
+    assert midpoint(4000.0, 1.0) < 4000
+    for radius in (0.3, 17.0, 123.4):
+        assert midpoint(radius, 0.01) == pytest.approx(radius, abs=0.004)
+
+
+def test_epsilon_may_be_a_share_of_the_own_models_accuracy() -> None:
+    layer, features, labels, _ = a_problem()
+    options = GemsOptions(epsilon=1.0, epsilon_of="own_accuracy", directions=20)
+    found = measured_ball(layer, features, labels, options, torch.Generator().manual_seed(1))
+    assert found.needed == pytest.approx(55 / 60)
+    assert found.is_reached
+
+
+def test_the_authors_preset_returns_the_middle() -> None:
+    layer, features, labels, _ = a_problem()
+    ours, theirs = (
+        measured_ball(layer, features, labels, options, torch.Generator().manual_seed(1)).radius
+        for options in (GemsOptions(), GemsOptions(preset="authors"))
+    )
+    assert theirs == midpoint(ours, 0.01)

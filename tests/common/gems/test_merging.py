@@ -1,0 +1,100 @@
+"""One hidden layer for all hospitals: which neurons become one, and which are appended."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from erosion.common.gems.balls import Balls, balls
+from erosion.common.gems.merging import largest_pairwise_set, merge_neurons
+
+TRIANGLE = torch.tensor([[0.0, 0.0], [2.0, 0.0], [1.0, 3**0.5]])
+
+
+def of(centres: Tensor, *radii: float) -> Balls:
+    return balls(centres, torch.tensor(radii).expand(len(centres)))
+
+
+def rows(neurons: Tensor) -> set[tuple[float, ...]]:
+    return {tuple(round(value, 3) for value in row) for row in neurons.tolist()}
+
+
+def test_balls_that_have_a_point_in_common_become_one_neuron() -> None:
+    found = merge_neurons(of(TRIANGLE, 1.1548), clusters=1)
+    assert rows(found.neurons) == {(1.0, 0.577)}
+    assert (found.offered, found.merged, found.lost) == (3, 3, 0)
+
+
+def test_where_only_pairs_meet_one_leaves_the_set() -> None:
+    found = merge_neurons(of(TRIANGLE, 1.1), clusters=1)
+    assert len(found.neurons) == 2
+    assert found.merged == 2
+    # Two of the three meet in the middle between them, the third stays as it is.
+    left = {tuple(round(v, 3) for v in row) for row in TRIANGLE.tolist()} & rows(found.neurons)
+    assert len(left) == 1
+
+
+def test_balls_that_do_not_meet_are_appended_as_they_are() -> None:
+    found = merge_neurons(of(TRIANGLE, 0.1), clusters=1)
+    assert rows(found.neurons) == rows(TRIANGLE)
+    assert found.merged == 0
+
+
+def test_each_cluster_is_merged_by_itself() -> None:
+    pairs = torch.tensor([[0.0, 0.0], [1.0, 0.0], [100.0, 0.0], [101.0, 0.0]])
+    found = merge_neurons(of(pairs, 0.6), clusters=2)
+    assert rows(found.neurons) == {(0.5, 0.0), (100.5, 0.0)}
+
+
+def test_who_meets_most_others_begins() -> None:
+    line = torch.tensor([[0.0], [1.0], [2.0], [10.0], [11.0]])
+    assert sorted(largest_pairwise_set(of(line, 1.0))) == [0, 1, 2]
+
+
+def many() -> Balls:
+    random = torch.Generator().manual_seed(1)
+    return balls(torch.randn(24, 4, generator=random), torch.rand(24, generator=random))
+
+
+def test_permuting_neurons_or_hospitals_changes_nothing() -> None:
+    first = merge_neurons(many(), clusters=5)
+    assert 0 < first.merged < 24
+    for seed in range(4):
+        order = torch.randperm(24, generator=torch.Generator().manual_seed(seed))
+        assert torch.equal(merge_neurons(many().only(order), clusters=5).neurons, first.neurons)
+
+
+def test_fewer_neurons_than_clusters_are_left_apart() -> None:
+    found = merge_neurons(of(TRIANGLE, 5.0), clusters=100)
+    assert rows(found.neurons) == rows(TRIANGLE)
+    assert found.merged == 0
+
+
+def test_neurons_that_are_the_same_make_no_empty_cluster() -> None:
+    dead = torch.zeros(6, 3)
+    found = merge_neurons(of(dead, 4000.0), clusters=3)
+    assert rows(found.neurons) == {(0.0, 0.0, 0.0)}
+    assert found.merged == 6
+
+
+def test_a_dead_neurons_large_ball_takes_its_cluster_nowhere_else() -> None:
+    pair = torch.tensor([[1.0, 0.0], [1.2, 0.0]])
+    found = merge_neurons(of(pair, 0.05, 4000.0), clusters=1)
+    (neuron,) = found.neurons
+    assert float((neuron - pair[0]).norm()) <= 0.05 + 0.01  # within the step's length
+
+
+def test_the_authors_loop_loses_the_first_cluster() -> None:
+    pairs = torch.tensor([[0.0, 0.0], [1.0, 0.0], [100.0, 0.0], [101.0, 0.0]])
+    found = merge_neurons(of(pairs, 0.6), clusters=2, skip_first_cluster=True)
+    assert found.lost == 2
+    assert len(found.neurons) == 1
+    only = merge_neurons(of(pairs, 1000.0), clusters=1, skip_first_cluster=True)
+    assert len(only.neurons) == 1, "a layer without neurons is no layer"
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_it_draws_nothing_from_the_global_generators(seed: int) -> None:
+    torch.manual_seed(seed)
+    before = torch.get_rng_state()
+    merge_neurons(many(), clusters=5)
+    assert torch.equal(torch.get_rng_state(), before)

@@ -1,0 +1,153 @@
+"""The GEMS experiment: its training against autograd, its nodes, one small cell, its page."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from erosion.common.gems.retraining import perceptron
+from erosion.common.learning.models import flat_parameters
+from erosion.experiments.cells import Cell, read_cells
+from erosion.experiments.experiment import RESULTS
+from erosion.experiments.papers import named
+from erosion.experiments.papers.gems import cell_runs
+from erosion.experiments.papers.gems.aggregating import averaged, ensemble_accuracy
+from erosion.experiments.papers.gems.feature_pools import _balanced, _by_lesion
+from erosion.experiments.papers.gems.fitting import Model, accuracy, fit, fit_for
+from erosion.experiments.papers.gems.grid import plans
+from erosion.experiments.papers.gems.mnist_pool import mnist_pool
+from erosion.experiments.papers.gems.page import draw, misses
+from erosion.experiments.papers.gems.pools import Pool, Samples
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = Path(os.environ["EROSION_DATA"]) if "EROSION_DATA" in os.environ else None
+
+
+def generator(seed: int = 1) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def samples(count: int, width: int = 12) -> Samples:
+    """Ten classes, each around a corner of its own."""
+    labels = torch.arange(count) % 10
+    corners = 2 * torch.randn(10, width, generator=generator(0))
+    return Samples(corners[labels] + torch.randn(count, width, generator=generator(count)), labels)
+
+
+@pytest.mark.parametrize("hidden", [(), (6,), (6, 5)])
+def test_the_written_out_gradient_is_autograds(hidden: tuple[int, ...]) -> None:
+    few = samples(32)
+    widths = (12, *hidden, 10)
+    network = perceptron(widths, generator())
+    mine: Model = fit_for(None, widths, few, generator(), learning_rate=0.01, epochs=5)
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
+    for _ in range(5):  # one batch is all samples, in whatever order
+        optimizer.zero_grad()
+        torch.autograd.backward(nn.functional.cross_entropy(network(few.inputs), few.labels))
+        optimizer.step()
+    flat = torch.cat([layer.flat for layer in mine])
+    torch.testing.assert_close(flat, flat_parameters(network), atol=1e-5, rtol=1e-4)
+
+
+def test_local_models_learn_their_own_labels_only() -> None:
+    pool = Pool(samples(600), samples(200), samples(300), classes=10)
+    for (train, validation), labels in zip(pool.nodes(2), (range(5), range(5, 10)), strict=True):
+        assert set(train.labels.tolist()) == set(labels)
+        model = fit((12, 8, 10), train, generator())
+        assert accuracy(model, validation) > 0.8
+        assert accuracy(model, pool.test) < 0.6
+
+
+def test_the_mean_of_a_model_and_its_opposite_is_nothing() -> None:
+    model = fit_for(None, (12, 10), samples(50), generator(), learning_rate=0.1, epochs=1)
+    opposite = tuple(type(layer)(-layer.weight, -layer.bias) for layer in model)
+    (layer,) = averaged([model, opposite])
+    assert float(layer.flat.abs().max()) == 0
+
+
+def test_an_undecided_model_has_no_rounded_vote() -> None:
+    sure, unsure = torch.tensor([[2.0, 0.0, 0.0]]), torch.tensor([[0.0, 3.0, 3.0]])
+    votes = ensemble_accuracy([sure, unsure, unsure, unsure], torch.tensor([0]))
+    assert votes == {"probabilities": 0.0, "rounded": 1.0}
+
+
+def test_a_lesions_pictures_stay_together_and_parts_are_balanced() -> None:
+    lesions = torch.arange(100) // 3
+    parts = _by_lesion(lesions, (0.6, 0.2, 0.2), generator())
+    assert sorted(torch.cat(parts).tolist()) == list(range(100))
+    of_parts = [set(lesions[rows].tolist()) for rows in parts]
+    assert not of_parts[0] & of_parts[1]
+    assert not of_parts[1] & of_parts[2]
+    pictures = torch.arange(30 * 3 * 4 * 4, dtype=torch.uint8).reshape(30, 3, 4, 4)
+    labels = torch.tensor([0] * 27 + [1] * 3)
+    images, balanced = _balanced(pictures, labels, 20, generator())
+    assert torch.bincount(balanced).tolist() == [20, 20]
+    assert len(torch.unique(images[balanced == 1].flatten(1), dim=0)) == 20, "turned, not repeated"
+
+
+def small_pool(_data_dir: Path | None, _trial: int) -> Pool:
+    return Pool(samples(600), samples(1000), samples(300), classes=10)
+
+
+@pytest.mark.parametrize("name", ["mnist-convex-k2-trial0", "mnist-network-k5-trial0"])
+def test_a_cell_measures_all_its_variants(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cell_runs, "POOLS", {"mnist": small_pool})
+    monkeypatch.setattr(cell_runs, "PUBLIC", (100,))
+    (plan,) = (plan for plan in plans() if plan.name == name)
+    ticks: list[int] = []
+    figures = cell_runs.run_cell(plan.config, None, lambda: ticks.append(1))
+    assert len(ticks) == plan.rounds
+    json.dumps(figures)
+    ((nodes, found),) = figures.items()
+    assert set(plan.config["variants"][nodes]) <= set(found["gems"])
+    for variant in found["gems"].values():
+        assert 0 <= variant["accuracy"] <= 1
+        assert len(variant["own_checks"]) == int(nodes)
+    assert found["local"]["mean"] == pytest.approx(1 / int(nodes), abs=0.1)
+    again = cell_runs.run_cell(plan.config, None, lambda: None)
+    assert again == figures
+
+
+@pytest.mark.data
+@pytest.mark.skipif(DATA is None, reason="EROSION_DATA is not set")
+def test_mnist_is_cut_into_three_parts_that_share_no_image() -> None:
+    pool = mnist_pool(DATA, 0)
+    assert [len(part) for part in (pool.train, pool.validation, pool.test)] == [50_000, 5000, 5000]
+    assert float(pool.train.inputs.max()) == 1
+    assert sum(len(train) for train, _ in pool.nodes(3)) == 50_000
+
+
+def test_a_mean_that_is_off_its_target_is_told() -> None:
+    (plan,) = (plan for plan in plans() if plan.name == "mnist-convex-k5-trial0")
+    found = {"accuracy": 0.2, "tuned": {"1000": 0.88}}
+    figures = {"5": {"local": {"mean": 0.198}, "gems": {"authors": found}}}
+    cell = Cell(plan, figures, "commit", "command", 1.0)
+    assert misses({plan.name: cell}) == [
+        "convex, 5 nodes, GEMS: 0.200 for 0.405 (tolerance 0.1)",
+    ]
+
+
+def kept() -> dict[str, Any]:
+    return dict(read_cells(ROOT / RESULTS / "gems", plans()))
+
+
+def test_the_page_says_what_the_cells_hold() -> None:
+    page = draw(kept())
+    folder = ROOT / RESULTS / "gems"
+    assert (folder / "README.md").read_text(encoding="utf-8") == page.text
+    for name, content in page.pictures.items():
+        assert (folder / name).read_bytes() == content
+
+
+def test_every_mean_on_mnist_that_is_off_its_target_is_named_on_the_page() -> None:
+    text = (ROOT / RESULTS / "gems" / "README.md").read_text(encoding="utf-8")
+    for sentence in misses(kept()):
+        assert sentence in text
+
+
+def test_the_experiment_is_one_that_the_command_knows() -> None:
+    assert named("gems").plans() == plans()
