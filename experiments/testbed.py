@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -122,8 +122,18 @@ def _supervised() -> Iterator[_Parts]:
         parts.stop()
 
 
-def run_testbed(study_file: Path, *, runs: Path, data_dir: Path, verbosity: int = 0) -> int:
-    """Run a study here; the exit code is the coordinator's. Raises StudyError, DataError."""
+def run_testbed(
+    study_file: Path,
+    *,
+    runs: Path,
+    data_dir: Path,
+    verbosity: int = 0,
+    outputs: Sequence[str] = (),
+) -> int:
+    """Run a study here; the exit code is the coordinator's. Raises StudyError, DataError.
+
+    `outputs` are the coordinator's, as after its `--output`.
+    """
     started = time.monotonic()
     study = load_study(study_file)
     if study.testbed is None:
@@ -138,13 +148,14 @@ def run_testbed(study_file: Path, *, runs: Path, data_dir: Path, verbosity: int 
     address = free_address()
     place = ["--address", address, "--run-folder", str(folder.path)]
     flags = ["-" + "v" * verbosity] if verbosity else []
+    told = [f"--output={output}" for output in outputs]
     print(
         f"Starting the coordinator and {len(hospitals)} hospitals, a process each ...", flush=True
     )
     with _supervised() as parts:
         server = parts.start(
             "coordinator",
-            ["server", str(study_file), "--insecure", *place, *flags],
+            ["server", str(study_file), "--insecure", *place, *flags, *told],
             None,
         )
         sites = [

@@ -35,6 +35,19 @@ def add_data_dir(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_outputs(parser: argparse.ArgumentParser) -> None:
+    """`--output`: who else is told of the run."""
+    from erosion.server.output.registry import in_words
+
+    parser.add_argument(
+        "--output",
+        action="append",
+        default=[],
+        metavar="NAME[=WHERE]",
+        help=f"also tell this output of the run; may be given several times. {in_words()}",
+    )
+
+
 def add_supervised(parser: argparse.ArgumentParser) -> None:
     """`--until-stdin-closes`: the program ends with the one that started it."""
     parser.add_argument(

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from erosion.commands.command import Command
-from erosion.commands.options import add_log_format, add_runs, add_supervised
+from erosion.commands.options import add_log_format, add_outputs, add_runs, add_supervised
 from erosion.common.errors import StudyError
 from erosion.common.support.allocator import keep_freed_memory
 from erosion.common.support.logs import configure_logging
@@ -47,6 +47,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         " than a quarter of the memory)",
     )
     parser.add_argument("--run-folder", type=Path, help="an empty folder for this very run")
+    add_outputs(parser)
     add_log_format(parser)
     add_supervised(parser)
 
@@ -61,12 +62,14 @@ def _run(options: argparse.Namespace) -> int:
     from erosion.server.link.open_link import federation_or_none
     from erosion.server.output.observers import Observers
     from erosion.server.output.progress import progress
+    from erosion.server.output.registry import open_outputs
     from erosion.server.run.run_folder import new_run_folder, open_run_folder, resumed_run_folder
 
     if options.until_stdin_closes:
         end_with_stdin()
     if (options.study is None) == (options.resume is None):
         raise StudyError("Give a study file to start a run, or --resume RUN to go on with one.")
+    outputs = open_outputs(options.output)
     study = load_study(options.study or resumed_run_folder(options.resume).study)
     federation = federation_or_none(FederationFolder(options.federation), insecure=options.insecure)
     if options.resume:
@@ -76,7 +79,7 @@ def _run(options: argparse.Namespace) -> int:
     else:
         folder = new_run_folder(options.runs, study)
     terminal = progress(log_format=options.log_format)
-    with Observers({"terminal": terminal}) as observers:
+    with Observers({"terminal": terminal, **outputs}) as observers:
         run_study(
             study,
             folder,
@@ -96,6 +99,7 @@ COMMAND = Command(
   erosion server STUDY.toml             after: erosion enroll init and erosion enroll site NAME
   erosion server STUDY.toml --insecure  without keys, for sites on this machine
   erosion server --resume runs/20260101T120000-mine
+  erosion server STUDY.toml --output metrics --output mlflow=http://127.0.0.1:5000
 """,
     add_arguments=_add_arguments,
     run=_run,

@@ -3,7 +3,7 @@
 import argparse
 
 from erosion.commands.command import Command
-from erosion.commands.options import add_data_dir, add_runs
+from erosion.commands.options import add_data_dir, add_outputs, add_runs
 from erosion.common.support.logs import configure_logging
 
 
@@ -17,6 +17,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_runs(parser)
     add_data_dir(parser)
+    add_outputs(parser)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -28,6 +29,7 @@ def _run(options: argparse.Namespace) -> int:
         runs=options.runs,
         data_dir=options.data_dir,
         verbosity=options.verbose,
+        outputs=options.output,
     )
 
 

@@ -55,6 +55,8 @@ class Run:
             file.writelines(self.extra_lines)
         folder.result.write_text(self.result.model_dump_json(indent=2))
         folder.model_card.write_text(json.dumps({"versions": {"python": "3.11.9"}}))
+        for other in (folder.report, folder.contributions, folder.model):
+            other.touch()
         return path
 
 
@@ -252,10 +254,10 @@ def as_json(record: RoundRecord) -> str:
     return json.dumps(values) + "\n"
 
 
-def play(observer: Observer, run: Run) -> None:
-    """Tell the observer of a whole run."""
+def play(observer: Observer, run: Run, folder: Path = FOLDER) -> None:
+    """Tell the observer of a whole run in `folder`."""
     hospitals = run.study.hospitals
-    observer.notify(StudyStarted(run.study, "127.0.0.1:41237", FOLDER))
+    observer.notify(StudyStarted(run.study, "127.0.0.1:41237", folder))
     for number, hospital in enumerate(hospitals, start=1):
         num_samples = PATIENTS.get(hospital, 100)
         observer.notify(HospitalJoined(hospital, num_samples, tuple(hospitals[number:])))
@@ -265,4 +267,4 @@ def play(observer: Observer, run: Run) -> None:
             if record.arm == arm:
                 observer.notify(RoundFinished(record))
         observer.notify(ArmFinished(arm))
-    observer.notify(RunFinished(run.result, FOLDER))
+    observer.notify(RunFinished(run.result, folder))

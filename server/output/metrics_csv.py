@@ -1,0 +1,55 @@
+"""`metrics.csv` in the run's folder: a line for every figure of every round, while it runs.
+
+For `tail -f`, a spreadsheet or a dashboard. The journal is the record that counts: a coordinator
+that was killed may have left this file a round short.
+"""
+
+import csv
+from datetime import UTC, datetime
+from typing import TextIO
+
+from erosion.server.output.events import RoundFinished, RunEvent, StudyStarted
+from erosion.server.output.observer import Observer
+from erosion.server.output.round_figures import figures_of
+
+NAME = "metrics.csv"
+COLUMNS = ("time", "arm", "trial", "round", "outcome", "quantity", "hospital", "value")
+
+
+def open_output(where: str) -> Observer:
+    """The file is in the run's folder, so there is nothing to be said about where."""
+    if where:
+        raise ValueError("takes no value: the file is in the run's folder")
+    return MetricsCsv()
+
+
+class MetricsCsv:
+    """Appends whole rounds; where every hospital is the user, each has its own file."""
+
+    def __init__(self) -> None:
+        """Nothing is opened before the run has a folder."""
+        self._file: TextIO | None = None
+
+    def notify(self, event: RunEvent) -> None:
+        """Write a round's figures."""
+        match event:
+            case StudyStarted(_, _, run_folder):
+                self.close()
+                self._file = (run_folder / NAME).open("a", encoding="utf-8", newline="")
+                if self._file.tell() == 0:
+                    self._write([COLUMNS])
+            case RoundFinished(record, is_trial):
+                now = datetime.now(UTC).isoformat(timespec="milliseconds")
+                head = (now, record.arm, int(is_trial), record.round, record.outcome)
+                self._write([(*head, *figure) for figure in figures_of(record)])
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _write(self, rows: list[tuple[object, ...]]) -> None:
+        if self._file is not None:
+            csv.writer(self._file, lineterminator="\n").writerows(rows)
+            self._file.flush()

@@ -1,0 +1,54 @@
+"""The outputs that a run can be given by `erosion server --output NAME`: one line for each.
+
+An output is a module with `open_output(where)`, which returns an `Observer` or raises ValueError
+for what cannot be. It is imported only where it is asked for.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from erosion.common.errors import RunError
+
+if TYPE_CHECKING:
+    from erosion.server.output.observer import Observer
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One line of the registry."""
+
+    module: str  # in this package
+    summary: str  # for `erosion server --help`
+
+
+OUTPUTS: Mapping[str, Output] = {
+    "metrics": Output("metrics_csv", "metrics.csv in the run's folder, a line for every figure"),
+    "mlflow": Output("mlflow_runs", "MLflow at MLFLOW_TRACKING_URI, or mlflow=ADDRESS"),
+}
+
+
+def in_words() -> str:
+    """The outputs for `--help`."""
+    return "; ".join(f"{name}: {output.summary}" for name, output in OUTPUTS.items())
+
+
+def open_outputs(wanted: Sequence[str]) -> dict[str, "Observer"]:
+    """The observers for `NAME` or `NAME=WHERE`, each on a thread of its own. Raises RunError."""
+    from erosion.server.output.background import InBackground
+
+    opened: dict[str, Observer] = {}
+    for text in wanted:
+        name, _, where = text.partition("=")
+        if name not in OUTPUTS:
+            raise RunError(f"--output {text}: there is no such output. Known: {', '.join(OUTPUTS)}")
+        if name in opened:
+            raise RunError(f"--output {text}: {name} is given twice. Leave one out.")
+        module = import_module(f"erosion.server.output.{OUTPUTS[name].module}")
+        try:
+            observer: Observer = module.open_output(where)
+        except ValueError as problem:
+            raise RunError(f"--output {text}: {name} {problem}.") from None
+        opened[name] = InBackground(observer)
+    return opened

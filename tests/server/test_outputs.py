@@ -1,0 +1,173 @@
+"""Outputs that a run can be given: each follows the same run, and what it leaves is read back."""
+
+import csv
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from erosion.command_line import main
+from erosion.common.errors import RunError
+from erosion.server.output.events import (
+    ArmStarted,
+    RoundFinished,
+    StudyFailed,
+    StudyStarted,
+)
+from erosion.server.output.metrics_csv import MetricsCsv
+from erosion.server.output.mlflow_runs import MlflowRuns, flattened
+from erosion.server.output.registry import OUTPUTS, open_outputs
+from tests.support.synthetic_run import make_run, play
+
+RUN = make_run(rounds=4)
+
+
+@pytest.fixture
+def tracking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A tracking store of MLflow's own, in a folder."""
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
+    return (tmp_path / "tracking").as_uri()
+
+
+def runs_of(tracking: str, study: str = "breast-cancer") -> dict[str, Any]:
+    """MLflow's runs by their names."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking)
+    experiment = client.get_experiment_by_name(study)
+    assert experiment is not None
+    found = client.search_runs([experiment.experiment_id])
+    assert len({run.info.run_name for run in found}) == len(found)
+    return {run.info.run_name: run for run in found}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_every_output_of_the_registry_opens_and_is_told_of_a_run(
+    name: str, tmp_path: Path, tracking: str
+) -> None:
+    folder = RUN.write(tmp_path / "run")
+    where = f"={tracking}" if name == "mlflow" else ""
+    (opened,) = open_outputs([f"{name}{where}"]).values()
+    with closing(opened) as observer:
+        play(observer, RUN, folder)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        (["unheard-of"], "Known: metrics, mlflow"),
+        (["metrics", "metrics"], "given twice"),
+        (["metrics=somewhere"], "takes no value"),
+    ],
+)
+def test_an_output_that_cannot_be_is_refused_before_the_run(wanted: list[str], words: str) -> None:
+    with pytest.raises(RunError, match=words):
+        open_outputs(wanted)
+
+
+def test_a_missing_package_is_named_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "mlflow", None)
+    with pytest.raises(RunError, match=r"pip install 'erosion\[mlflow\]'"):
+        open_outputs(["mlflow"])
+
+
+def test_the_outputs_are_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["server", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert all(output.summary in text for output in OUTPUTS.values())
+
+
+def test_metrics_csv_has_every_figure_of_every_round(tmp_path: Path) -> None:
+    with closing(MetricsCsv()) as observer:
+        play(observer, RUN, tmp_path)
+    lines = list(csv.DictReader((tmp_path / "metrics.csv").read_text().splitlines()))
+    assert {line["arm"] for line in lines} == set(RUN.study.arms)
+    record = RUN.records[2]
+    of_round = {
+        (line["quantity"], line["hospital"]): float(line["value"])
+        for line in lines
+        if (line["arm"], line["round"]) == (record.arm, str(record.round))
+    }
+    assert record.user_metrics is not None
+    assert of_round["log_loss", ""] == record.user_metrics.model_dump()["log_loss"]
+    assert of_round["weight", "alike"] == record.hospitals["alike"].weight_after
+    assert of_round["num_accepted", ""] == 5
+    assert {line["trial"] for line in lines} == {"0"}
+
+
+def test_metrics_csv_can_be_followed_and_goes_on_after_a_resume(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    for record in RUN.records[:2]:
+        observer = MetricsCsv()
+        observer.notify(StudyStarted(RUN.study, "127.0.0.1:1", tmp_path))
+        observer.notify(RoundFinished(record))
+        assert path.read_text().endswith("\n")  # whole lines, before it is closed
+        observer.close()
+    rounds = [line["round"] for line in csv.DictReader(path.read_text().splitlines())]
+    assert sorted(set(rounds)) == ["1", "2"]
+
+
+def test_mlflow_has_a_run_for_each_arm_with_the_curves(tmp_path: Path, tracking: str) -> None:
+    from mlflow import MlflowClient
+
+    folder = RUN.write(tmp_path / "run")
+    with closing(MlflowRuns(tracking)) as observer:
+        play(observer, RUN, folder)
+    runs = runs_of(tracking)
+    whole = runs.pop("breast-cancer for home")
+    assert set(runs) == set(RUN.study.arms)
+    assert whole.data.params["model.name"] == "logistic"
+    assert whole.data.tags["erosion.verdict"] == RUN.result.verdict.text
+    assert {run.info.status for run in (whole, *runs.values())} == {"FINISHED"}
+    arm = runs["weight_erosion"]
+    assert arm.data.tags["mlflow.parentRunId"] == whole.info.run_id
+    assert float(arm.data.params["distance_penalty"]) > 0
+    final = RUN.result.arms["weight_erosion"].metrics.model_dump()
+    assert arm.data.metrics["final/log_loss"] == final["log_loss"]
+    client = MlflowClient(tracking)
+    curve = client.get_metric_history(arm.info.run_id, "weight/miscoded")
+    own = [record for record in RUN.records if record.arm == "weight_erosion"]
+    assert {point.step: point.value for point in curve} == {
+        record.round: record.hospitals["miscoded"].weight_after for record in own
+    }
+    kept = {file.path for file in client.list_artifacts(whole.info.run_id)}
+    assert {"result.json", "study.toml", "report.html", "model.safetensors"} <= kept
+
+
+def test_a_resumed_study_goes_on_with_its_mlflow_runs(tmp_path: Path, tracking: str) -> None:
+    own = [record for record in RUN.records if record.arm == "weight_erosion"]
+    for part in (own[:2], own[2:]):
+        with closing(MlflowRuns(tracking)) as observer:
+            observer.notify(StudyStarted(RUN.study, "127.0.0.1:1", tmp_path))
+            observer.notify(ArmStarted("weight_erosion", 4))
+            for record in part:
+                observer.notify(RoundFinished(record))
+        assert {run.info.status for run in runs_of(tracking).values()} == {"KILLED"}
+    assert set(runs_of(tracking)) == {"breast-cancer for home", "weight_erosion"}
+
+
+def test_a_study_that_fails_is_a_failed_mlflow_run(tmp_path: Path, tracking: str) -> None:
+    with closing(MlflowRuns(tracking)) as observer:
+        observer.notify(StudyStarted(RUN.study, "127.0.0.1:1", tmp_path))
+        observer.notify(StudyFailed("the user's own site did not connect"))
+    (run,) = runs_of(tracking).values()
+    assert run.info.status == "FAILED"
+    assert run.data.tags["erosion.reason"] == "the user's own site did not connect"
+
+
+def test_trials_are_no_runs_of_mlflow(tmp_path: Path, tracking: str) -> None:
+    with closing(MlflowRuns(tracking)) as observer:
+        observer.notify(StudyStarted(RUN.study, "127.0.0.1:1", tmp_path))
+        observer.notify(ArmStarted("fedavg", 4, is_trial=True))
+        observer.notify(RoundFinished(RUN.records[0], is_trial=True))
+    assert set(runs_of(tracking)) == {"breast-cancer for home"}
+
+
+def test_nested_settings_are_flat_parameters() -> None:
+    nested = {"a": {"b": 1, "c": None}, "names": ["x", "y"], "text": "t"}
+    assert dict(flattened(nested)) == {"a.b": "1", "names": "x, y", "text": "t"}
+    assert json.dumps(dict(flattened({"long": "x" * 9999})))[-510:].count("x") == 500
