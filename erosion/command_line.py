@@ -32,6 +32,8 @@ afterwards:
 
 `erosion COMMAND --help` explains a command and shows examples.
 
+What is written can be read by this account alone; EROSION_UMASK=022 lets others read it.
+
 exit codes: 0 done, 1 a check failed, 2 study file, 3 site file, 4 data, 5 refused by a site's
   limits, 6 network, 7 the study could not be carried on, 8 checkpoint or model, 9 enrolment,
   70 a fault of this program, 130 interrupted
@@ -42,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one sub-command; people get messages, never tracebacks. Returns the exit code."""
     options = parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, _interrupt)
+    # Models, figures and logs are for this account alone, unless the person says otherwise.
+    os.umask(int(os.environ.get("EROSION_UMASK", "077"), base=8))
     handler: Callable[[argparse.Namespace], int] = options.handler
     try:
         return handler(options)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 
 @contextlib.contextmanager
-def replacing(path: Path, *, mode: int = 0o644) -> Iterator[Path]:
+def replacing(path: Path, *, mode: int | None = None) -> Iterator[Path]:
     """A file to be written in the block, by its name; then it takes the place of `path`.
 
-    After a crash the file is the old one or the new one. `mode` are the permissions; before it has
-    them, nobody but the owner can open the file.
+    After a crash the file is the old one or the new one. `mode` are the permissions, those of the
+    process's umask if None; before it has them, nobody but the owner can open the file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -22,17 +22,24 @@ def replacing(path: Path, *, mode: int = 0o644) -> Iterator[Path]:
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        temporary.chmod(mode)
+        temporary.chmod(0o666 & ~umask() if mode is None else mode)
         temporary.replace(path)
     except BaseException:  # Ctrl-C, too, must leave no half-written file
         temporary.unlink(missing_ok=True)
         raise
 
 
-def write_atomically(path: Path, content: bytes | str, *, mode: int = 0o644) -> None:
+def write_atomically(path: Path, content: bytes | str, *, mode: int | None = None) -> None:
     """Replace `path` by `content`; see `replacing`."""
     with replacing(path, mode=mode) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def umask() -> int:
+    """The permissions that new files of this process do not get."""
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    (line,) = (line for line in status.splitlines() if line.startswith("Umask:"))
+    return int(line.split()[1], 8)
 
 
 def version_of(path: Path) -> tuple[int, int, int]:

@@ -1,5 +1,6 @@
 """Atomic writing."""
 
+import os
 import stat
 from pathlib import Path
 
@@ -28,10 +29,15 @@ def test_an_old_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_everyone_may_read_but_only_the_owner_write(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
+def test_others_may_do_what_the_umask_lets_them(tmp_path: Path, mask: int, mode: int) -> None:
     file = tmp_path / "file"
-    write_atomically(file, "x")
-    assert stat.S_IMODE(file.stat().st_mode) == 0o644
+    before = os.umask(mask)
+    try:
+        write_atomically(file, "x")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(file.stat().st_mode) == mode
 
 
 def test_a_failure_leaves_the_old_file_and_no_half_written_one(

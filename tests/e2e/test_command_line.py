@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from erosion.command_line import main
 from erosion.common.study.study import load_study
 from erosion.experiments.sources import make_hospitals
 from erosion.experiments.testbed import study_path
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, wait_until
 
 STUDIES = Path(__file__).resolve().parents[2] / "experiments" / "studies"
 
@@ -41,13 +40,6 @@ def processes_that_mention(word: str) -> list[int]:
                 if word.encode() in (entry / "cmdline").read_bytes() and state != "Z":
                     found.append(int(entry.name))
     return found
-
-
-def wait_until(condition: object, seconds: float = PATIENCE) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -81,6 +73,10 @@ def test_the_testbed_ends_with_a_result_and_the_model_predicts(
         timeout=PATIENCE,
     )
     assert run.returncode == 0, run.stderr
+    (made,) = (tmp_path / "runs").iterdir()
+    assert {path.name: oct(path.stat().st_mode & 0o077) for path in (made, *made.rglob("*"))} == {
+        path.name: "0o0" for path in (made, *made.rglob("*"))
+    }
     assert "Traceback" not in run.stderr
     assert "Peak memory in MB: coordinator" in run.stdout
     (folder,) = (tmp_path / "runs").iterdir()
