@@ -15,11 +15,12 @@ class AuditEntry(Settings):
     number: int  # from 1
     time: str  # ISO 8601, UTC
     kind: str  # of the request that this answers: query.describe, train, evaluate, query.notice
-    study: str | None
+    study: str | None  # its name, where the request brought the study
+    digest: str | None = None  # SHA-256 of the study
     run: str | None
     arm: str | None
     round: int | None
-    bytes: int  # of the header, then the arrays as little-endian float32 by name
+    bytes: int  # of the header, then the arrays as little-endian numbers by name
     sha256: str  # of the same
     arrays: dict[str, tuple[int, ...]] = Field(default_factory=dict)  # name -> shape
     norm: float | None = None  # Euclidean, of the update; None where there is none or not finite

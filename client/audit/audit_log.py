@@ -8,6 +8,7 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import math
 import os
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +19,6 @@ import numpy as np
 from flwr.app import Message
 
 from erosion.client.audit.audit_entry import FIRST, AuditEntry, hash_of
-from erosion.common.aggregation.vectors import norm
 from erosion.common.errors import SiteError
 from erosion.common.protocol import wire
 from erosion.common.support.private_files import make_private_folder
@@ -126,6 +126,7 @@ def _line(number: int, previous: str, request: Message, reply: Message) -> Audit
         time=datetime.now(UTC).isoformat(timespec="milliseconds"),
         kind=request.metadata.message_type,
         study=_quoted(study, "name", str) if isinstance(study, dict) else None,
+        digest=_quoted(asked, "digest", str),
         run=_quoted(asked, "run", str),
         arm=_quoted(asked, "arm", str),
         round=_quoted(asked, "round", int),
@@ -137,19 +138,25 @@ def _line(number: int, previous: str, request: Message, reply: Message) -> Audit
         text = reply.error.reason or ""
         content = {"bytes": len(text.encode()), "sha256": hash_of(text), "error": text}
         return line.model_copy(update=content)
-    header, tensors = wire.contents_of(reply.content)
-    digest = hashlib.sha256(header.encode())
-    num_bytes = len(header.encode())
-    for _, tensor in sorted(tensors.items()):
-        values = tensor.numpy().astype("<f4", copy=False).reshape(-1).view(np.uint8)
-        digest.update(values.data)
-        num_bytes += values.nbytes
+    header = wire.header_text(reply.content).encode()
+    digest, num_bytes = hashlib.sha256(header), len(header)
+    shapes: dict[str, tuple[int, ...]] = {}
+    squares = 0.0 if wire.UPDATE in reply.content.get("arrays", {}) else None
+    for name, shape, _kind, parts in wire.arrays_of(reply.content):
+        shapes[name] = shape
+        for part in parts:  # as they are sent: what was just encoded is not decoded again
+            digest.update(part.data)
+            num_bytes += len(part)
+            if name == wire.UPDATE and squares is not None:
+                values = np.frombuffer(part.data, dtype="<f4").astype(np.float64)
+                squares += float(values @ values)
+    length = None if squares is None else math.sqrt(squares)
     return line.model_copy(
         update={
             "bytes": num_bytes,
             "sha256": digest.hexdigest(),
-            "arrays": {name: tuple(tensor.shape) for name, tensor in sorted(tensors.items())},
-            "norm": norm(tensors[wire.UPDATE]) if wire.UPDATE in tensors else None,
+            "arrays": shapes,
+            "norm": length if length is not None and math.isfinite(length) else None,
         }
     )
 

@@ -198,12 +198,12 @@ def _newest(inbox: "queue.SimpleQueue[Message | grpc.RpcError]") -> Message | No
             raise item
     messages = [item for item in items if isinstance(item, Message)]
     last_train = max(
-        (i for i, m in enumerate(messages) if m.metadata.message_type == wire.TRAIN), default=None
+        (i for i, m in enumerate(messages) if wire.is_train(m.metadata.message_type)), default=None
     )
     kept = [
         m
         for i, m in enumerate(messages)
-        if m.metadata.message_type != wire.TRAIN or i == last_train
+        if not wire.is_train(m.metadata.message_type) or i == last_train
     ]
     for later in kept[1:]:
         inbox.put(later)

@@ -1,4 +1,4 @@
-"""The hospital as a Flower ClientApp: three requests, answered by code that the site installed."""
+"""The hospital as a Flower ClientApp, answering with code that the site installed."""
 
 import logging
 from collections.abc import Callable
@@ -8,8 +8,11 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
 from erosion.client.training.hospital import Hospital
+from erosion.common.algorithms import REGISTRY, steps_of
+from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import ErosionError
 from erosion.common.protocol import wire
+from erosion.common.protocol.messages import TrainResult
 
 logger = logging.getLogger("erosion.site")
 
@@ -17,20 +20,25 @@ Respond = Callable[[RecordDict], RecordDict]
 
 
 def make_app(hospital: Hospital) -> ClientApp:
-    """Serve `describe`, `train` and `evaluate` for one hospital."""
-    app = ClientApp()
+    """Serve `describe`, `train`, every method's other steps, and `evaluate` for one hospital."""
+    app, studies = ClientApp(), wire.KnownStudies()
 
     def describe(record: RecordDict) -> RecordDict:
-        return wire.encode_describe_reply(hospital.describe(wire.decode_describe(record)))
+        return wire.encode_describe_reply(hospital.describe(wire.decode_describe(record, studies)))
 
     def train(record: RecordDict) -> RecordDict:
-        return wire.encode_train_result(hospital.train(wire.decode_train(record)))
+        result = hospital.answer(wire.decode_train(record, studies))
+        if isinstance(result, TrainResult):
+            return wire.encode_train_result(result)
+        return wire.encode_step_result(result)
 
     def evaluate(record: RecordDict) -> RecordDict:
-        return wire.encode_evaluate_result(hospital.evaluate(wire.decode_evaluate(record)))
+        return wire.encode_evaluate_result(hospital.evaluate(wire.decode_evaluate(record, studies)))
 
     app.query("describe")(_handler(hospital.name, describe))
     app.train()(_handler(hospital.name, train))
+    for step in {s for arm in REGISTRY for s in steps_of(arm)} - {TRAIN}:
+        app.train(step)(_handler(hospital.name, train))
     app.evaluate()(_handler(hospital.name, evaluate))
     return app
 
@@ -40,6 +48,8 @@ def _handler(name: str, answer: Respond) -> Callable[[Message, Context], Message
         del context  # the site keeps its own state; Flower's would travel through its store
         try:
             return Message(answer(message.content), reply_to=message)
+        except wire.UnknownStudy as problem:
+            return Message(wire.encode_unknown_study(problem), reply_to=message)
         except ErosionError as problem:
             logger.error("%s: %s", message.metadata.message_type, problem)
             reason = problem.public

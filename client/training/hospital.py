@@ -1,7 +1,8 @@
-"""A hospital's answers to describe, train and evaluate, whatever transport carries them."""
+"""A hospital's answers to describe, to the steps of a round, and to evaluate."""
 
 import logging
 from collections import OrderedDict
+from dataclasses import replace
 from importlib import metadata
 from time import perf_counter
 
@@ -14,19 +15,21 @@ from erosion.client.dataset.local_dataset import LocalDataset
 from erosion.client.evaluation.metrics import measure, measure_with_intervals
 from erosion.client.evaluation.verdict import compare
 from erosion.client.site_file import Site
-from erosion.client.training.kept_state import KeptState, StateKey
+from erosion.client.training.kept_state import KeptState, Moment, StateKey
 from erosion.client.training.limits import check_limits, check_study
-from erosion.common.algorithms.base import ArmBase
-from erosion.common.algorithms.personal_layers import local_round, personal_parameters
+from erosion.common.algorithms.base import TRAIN, ArmBase
+from erosion.common.algorithms.personal_layers import personal_parameters, take_step
 from erosion.common.errors import Refusal, SiteError
 from erosion.common.learning.local_sgd import probabilities_of
-from erosion.common.learning.local_work import LocalWork, Tensors
+from erosion.common.learning.local_work import LocalOutcome, LocalWork, Tensors
 from erosion.common.protocol.messages import (
     DescribeReply,
     EvaluateReply,
     EvaluateRequest,
     EvaluateResult,
     Scaling,
+    StepReply,
+    StepResult,
     TrainReply,
     TrainRequest,
     TrainResult,
@@ -79,32 +82,16 @@ class Hospital:
             software=software_version(),
         )
 
+    def answer(self, request: TrainRequest) -> TrainResult | StepResult:
+        """Take the step that the request names."""
+        return self.train(request) if request.step == TRAIN else self._take_step(request)
+
     def train(self, request: TrainRequest) -> TrainResult:
         """Train from the request's parameters; the user also measures them on its test part."""
-        started = perf_counter()
-        prepared = self._prepare(request.study)
-        settings, layout = _arm(request, request.arm), request.study.build_context.layout
-        work = self._work(request, request.arm, request.round, request.parameters, request.enclosed)
-        metrics = None
-        if work.is_user:
-            personal = personal_parameters(settings, work, layout)
-            predicted = self._probabilities(prepared, personal, request.scaling)
-            metrics = measure(predicted, prepared.test_labels, prepared.majority)
-        outcome = local_round(settings, work, layout)
-        self._kept.keep(
-            _state_key(request, request.arm), request.round, before=work.kept, after=outcome.keep
-        )
-        header = TrainReply(
-            hospital=self.name,
-            arm=request.arm,
-            round=request.round,
-            num_samples=prepared.num_training,
-            samples_seen=outcome.samples_seen,
-            seconds=perf_counter() - started,
-            metrics=metrics,
-        )
-        attachments = {name: tensor.cpu() for name, tensor in outcome.attachments.items()}
-        return TrainResult(header, outcome.delta.cpu(), attachments)
+        result = self._take_step(request)
+        if not isinstance(result, TrainResult):
+            raise Refusal(f"The step {request.step!r} of {request.arm} brings no update.")
+        return result
 
     def evaluate(self, request: EvaluateRequest) -> EvaluateResult:
         """The final figures of every arm on the user's test part; refused anywhere else."""
@@ -156,6 +143,56 @@ class Hospital:
         }
         return EvaluateResult(reply, differing)
 
+    def _take_step(self, request: TrainRequest) -> TrainResult | StepResult:
+        started = perf_counter()
+        prepared = self._prepare(request.study)
+        settings, layout = _arm(request, request.arm), request.study.build_context.layout
+        if request.step not in settings.site_steps():
+            raise Refusal(
+                f"The request asks for the step {request.step!r}; {settings.algorithm} has"
+                f" {', '.join(settings.site_steps())}."
+            )
+        moment = Moment(request.round, request.exchange)
+        work = replace(
+            self._work(request, request.arm, moment, request.parameters, request.enclosed),
+            step=request.step,
+            values=request.values,
+        )
+        outcome = take_step(settings, work, layout)
+        metrics = None
+        if work.is_user and isinstance(outcome, LocalOutcome):
+            personal = personal_parameters(settings, work, layout)
+            predicted = self._probabilities(prepared, personal, request.scaling)
+            metrics = measure(predicted, prepared.test_labels, prepared.majority)
+        self._kept.keep(
+            _state_key(request, request.arm), moment, before=work.kept, after=outcome.keep
+        )
+        seconds = perf_counter() - started
+        if not isinstance(outcome, LocalOutcome):
+            reply = StepReply(
+                hospital=self.name,
+                arm=request.arm,
+                round=request.round,
+                step=request.step,
+                seconds=seconds,
+                values=dict(outcome.values),
+            )
+            return StepResult(
+                reply, {name: tensor.cpu() for name, tensor in outcome.tensors.items()}
+            )
+        header = TrainReply(
+            hospital=self.name,
+            arm=request.arm,
+            round=request.round,
+            step=request.step,
+            num_samples=prepared.num_training,
+            samples_seen=outcome.samples_seen,
+            seconds=seconds,
+            metrics=metrics,
+        )
+        attachments = {name: tensor.cpu() for name, tensor in outcome.attachments.items()}
+        return TrainResult(header, outcome.delta.cpu(), attachments)
+
     def _prepare(self, study: Study) -> LocalDataset:
         check_study(self.site, study)
         digest = study.digest
@@ -174,26 +211,33 @@ class Hospital:
         """What the user predicts with after the last round: (dim,) or (m, dim)."""
         study = request.study
         enclosed = request.enclosed.get(arm, {})
-        work = self._work(request, arm, study.rounds + 1, request.parameters[arm], enclosed)
+        moment = Moment(study.rounds + 1)
+        work = self._work(request, arm, moment, request.parameters[arm], enclosed)
         return personal_parameters(_arm(request, arm), work, study.build_context.layout)
 
     def _work(
         self,
         request: TrainRequest | EvaluateRequest,
         arm: str,
-        round_number: int,
-        parameters: Tensor,
+        moment: Moment,
+        parameters: Tensor | None,
         enclosed: Tensors,
     ) -> LocalWork:
         study, device = request.study, self.site.compute.device
         prepared = self._prepare(study)
-        received = self._checked(parameters, prepared)
+        other_step = isinstance(request, TrainRequest) and request.step != TRAIN
+        length = None if other_step else prepared.dim
+        received = (
+            torch.empty(0, device=device)
+            if parameters is None
+            else self._checked(parameters, prepared)
+        )
         training, _ = prepared.parts(request.scaling)
-        kept = self._kept.before(_state_key(request, arm), round_number)
+        kept = self._kept.before(_state_key(request, arm), moment)
         return LocalWork(
             agent=self.name,
             is_user=self.name == study.user,
-            round=round_number,
+            round=moment.round,
             seed=study.seed,
             model=prepared.model,
             received=received,
@@ -201,14 +245,11 @@ class Hospital:
             labels=training.labels,
             training=study.training,
             kept={name: tensor.to(device) for name, tensor in kept.items()},
-            enclosed={name: self._checked_rows(t, prepared) for name, t in enclosed.items()},
+            enclosed={
+                name: _checked_payload(name, tensor, length).to(device)
+                for name, tensor in enclosed.items()
+            },
         )
-
-    def _checked_rows(self, enclosed: Tensor, prepared: LocalDataset) -> Tensor:
-        """Vectors of the model's length: (dim,) or (m, dim)."""
-        for row in enclosed.reshape(-1, enclosed.shape[-1]) if enclosed.dim() else [enclosed]:
-            self._checked(row, prepared)
-        return enclosed.to(self.site.compute.device)
 
     def _checked(self, parameters: Tensor, prepared: LocalDataset) -> Tensor:
         if parameters.shape != (prepared.dim,) or parameters.dtype != torch.float32:
@@ -228,6 +269,20 @@ class Hospital:
         predicted = probabilities_of(prepared.model, parameters, test.inputs).cpu().numpy()
         # Logits that overflow leave no probabilities: such a model knows nothing.
         return np.where(np.isnan(predicted), 1 / predicted.shape[1], predicted)
+
+
+def _checked_payload(name: str, tensor: Tensor, dim: int | None) -> Tensor:
+    """`dim`: the length of the rows of floating-point numbers; None: any."""
+    if not tensor.dtype.is_floating_point:
+        return tensor
+    if dim is not None and (tensor.dim() == 0 or tensor.shape[-1] != dim):
+        raise Refusal(
+            f"The request brings {name!r} of shape {tuple(tensor.shape)}; its last length must be"
+            f" that of the study's model, {dim}."
+        )
+    if not bool(torch.isfinite(tensor).all()):
+        raise Refusal(f"The request brings {name!r} with a value that is not finite.")
+    return tensor
 
 
 def _arm(request: TrainRequest | EvaluateRequest, arm: str) -> ArmBase:

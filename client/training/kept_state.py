@@ -1,12 +1,14 @@
 """State that a hospital keeps between the rounds of an arm: personal models, control variates.
 
 It never leaves the site and outlives the program. It belongs to one run of one study: a coordinator
-that begins anew finds nothing kept. Of the last round both ends are kept, so that a round which is
-asked for again, by a coordinator that was interrupted, starts from where it started the first time.
+that begins anew finds nothing kept. Of the last round, what each exchange started from is kept
+beside what the last one left. So an exchange that is asked for again, after a broken connection or
+by a coordinator that was interrupted, starts from where it started the first time.
 """
 
 import contextlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from erosion.common.errors import CheckpointError, SiteError
 from erosion.common.learning.local_work import Tensors
 from erosion.common.support.files import write_atomically
 
-VERSION = 1
+VERSION = 2
 MOST_FILES = 100  # arms of studies; beyond, the one that was used longest ago goes
 
 
@@ -30,12 +32,20 @@ class StateKey:
     run: str
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Moment:
+    """An exchange of a run."""
+
+    round: int  # from 1
+    exchange: int = 1  # its place in the round, from 1
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _LastRound:
     place: StateKey
     round: int = 0
-    before: Tensors = field(default_factory=dict)
-    after: Tensors = field(default_factory=dict)
+    befores: Mapping[int, Tensors] = field(default_factory=dict)  # by exchange, ascending
+    after: Tensors = field(default_factory=dict)  # the last of them
 
 
 class KeptState:
@@ -46,18 +56,27 @@ class KeptState:
         self._folder = folder
         self._in_memory: dict[tuple[str, str], _LastRound] = {}  # by study and arm
 
-    def before(self, place: StateKey, round_number: int) -> Tensors:
-        """What that round starts from: nothing in a run's first round. Raises CheckpointError."""
+    def before(self, place: StateKey, moment: Moment) -> Tensors:
+        """What that exchange starts from: nothing in a run's first. Raises CheckpointError."""
         last = self._load(place)
-        if last.place.run != place.run or last.round > round_number:
+        if last.place.run != place.run or last.round > moment.round:
             return {}
-        return last.before if last.round == round_number else last.after
+        if last.round < moment.round:
+            return last.after
+        asked_before = (e for e in last.befores if e >= moment.exchange)
+        again = next(asked_before, None)
+        return last.after if again is None else last.befores[again]
 
-    def keep(self, place: StateKey, round_number: int, before: Tensors, after: Tensors) -> None:
-        """Note that the round went from `before` to `after`. Raises SiteError."""
+    def keep(self, place: StateKey, moment: Moment, before: Tensors, after: Tensors) -> None:
+        """Note that the exchange went from `before` to `after`. Raises SiteError."""
         if not before and not after:
             return  # most methods keep nothing
-        last = _LastRound(place, round_number, _on_cpu(before), _on_cpu(after))
+        last = self._load(place)
+        same_round = last.place.run == place.run and last.round == moment.round
+        earlier = last.befores if same_round else {}
+        befores = {e: tensors for e, tensors in earlier.items() if e < moment.exchange}
+        befores[moment.exchange] = _on_cpu(before)
+        last = _LastRound(place, moment.round, befores, _on_cpu(after))
         if self._folder is None:
             self._in_memory[place.study, place.arm] = last
             return
@@ -101,16 +120,18 @@ def _prune(folder: Path) -> None:
 
 
 def _encoded(last: _LastRound) -> bytes:
+    kept = {f"before {exchange}": tensors for exchange, tensors in last.befores.items()}
     tensors = {
-        f"{when}/{name}": tensor
-        for when, kept in (("before", last.before), ("after", last.after))
-        for name, tensor in kept.items()
+        f"{when}/{name}": tensor.clone()  # an exchange may leave what it found
+        for when, tensors in {**kept, "after": last.after}.items()
+        for name, tensor in tensors.items()
     }
     place = last.place
     header = {
         "version": VERSION,
         "place": [place.study, place.arm, place.run],
         "round": last.round,
+        "exchanges": list(last.befores),
     }
     content: bytes = safetensors.torch.save(tensors, metadata={"erosion": json.dumps(header)})
     return content
@@ -127,7 +148,8 @@ def _decoded(path: Path) -> _LastRound:
         prefix = f"{when}/"
         return {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
 
-    return _LastRound(StateKey(*header["place"]), int(header["round"]), of("before"), of("after"))
+    befores = {int(exchange): of(f"before {exchange}") for exchange in header["exchanges"]}
+    return _LastRound(StateKey(*header["place"]), int(header["round"]), befores, of("after"))
 
 
 def _on_cpu(tensors: Tensors) -> Tensors:

@@ -59,6 +59,11 @@ REGISTRY: dict[str, type[ArmBase]] = {
 }
 
 
+def steps_of(algorithm: str) -> frozenset[str]:
+    """The names of what a hospital can be asked in a round of it."""
+    return frozenset(REGISTRY[algorithm](algorithm=algorithm).site_steps())
+
+
 OF_EVERY_METHOD = """\
 Every method takes `own_parameters`: a list of parameters that each hospital keeps to itself, trains
 alone and never sends. They are "output_bias" (which then starts at the hospital's base rates),

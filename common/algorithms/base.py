@@ -1,13 +1,33 @@
-"""The interface of an aggregation rule: a pure function of its state and one round's cohort."""
+"""The interface of a method: the coordinator's part, pure, and the hospital's named steps.
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+Most methods ask once a round: every hospital trains, and a pure function of the state and of the
+round's cohort says what comes of it. Such a method is an `Algorithm` with `init` and `update`, and
+`ArmBase.train` is its hospital's part; see `fedavg`.
+
+A method with several exchanges in a round describes them as a generator, `Algorithm.exchanges`:
+
+    def exchanges(state, begun):                       # begun: RoundStart
+        found = yield Ask("gradient", brings=Brings(tensors={"gradient": TensorTerms((dim,))}))
+        mean = torch.stack([a.tensors["gradient"] for a in found.replies.values()]).mean(dim=0)
+        trained = yield Ask("train", Payload(tensors={"mean": mean}), brings=UPDATES)
+        return update(state, trained.cohort)           # a Step
+
+and the hospital's part as named steps, `ArmBase.site_steps`. What is sent into the generator has
+been screened against what the `Ask` said that it brings. A round ends as skipped, and the generator
+is closed, where an answer of the user's that was asked for is missing, or too few others answer. So
+the state changes by the returned `Step` alone, and a round that was interrupted is done again from
+its beginning.
+"""
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
+import torch
 from torch import Tensor
 
 from erosion.common.aggregation.cohort import Cohort, HospitalName
-from erosion.common.learning.local_work import LocalOutcome, LocalWork, Tensors
+from erosion.common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork, Tensors
 from erosion.common.learning.training import Training
 from erosion.common.settings.base import Settings
 
@@ -45,17 +65,118 @@ def broadcasts_nothing(_state: Any) -> Tensors:
     return {}
 
 
+TRAIN = "train"  # the step of every method that asks once
+
+
+@dataclass(frozen=True, slots=True)
+class TensorTerms:
+    """What one tensor of a reply must be; floating-point values must also be finite."""
+
+    shape: tuple[int | None, ...]  # None: any length
+    dtype: torch.dtype = torch.float32  # or uint8, uint32, int64
+    most_values: int = 2**24  # where a length is left open
+
+
+@dataclass(frozen=True, slots=True)
+class Brings:
+    """What an answer must bring. Whatever else it holds is dropped."""
+
+    update: bool = False  # the hospital's update; also what `attachment_sizes` announces
+    tensors: Mapping[str, TensorTerms] = field(default_factory=dict)
+    values: type[Settings] | None = None  # the form of its small values; None: it has none
+
+
+UPDATES = Brings(update=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Payload:
+    """What a hospital gets with a request."""
+
+    tensors: Tensors = field(default_factory=dict)  # of any shape; `enclosed` of its work
+    values: Mapping[str, Any] = field(default_factory=dict)  # small, as JSON; `values` of its work
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ask:
+    """One exchange of a round: a step that hospitals take, and what their answers must bring."""
+
+    step: str = TRAIN
+    to_all: Payload = Payload()
+    to_each: Mapping[HospitalName, Payload] = field(default_factory=dict)  # beside `to_all`
+    brings: Brings = UPDATES
+    hospitals: Sequence[HospitalName] | None = None
+    # None: all whose update the round wants and who answered whatever they were asked in it so far
+    sends_parameters: bool = True  # those that the round starts from travel along; False: none do
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SiteAnswer:
+    """What one hospital answered to a step that brings no update."""
+
+    tensors: Tensors
+    values: Any = None  # of the type that `Brings.values` names
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answers:
+    """What came back to one `Ask`, screened."""
+
+    replies: Mapping[HospitalName, SiteAnswer]  # in the study's order; empty for updates
+    missing: Mapping[HospitalName, str]  # asked, and why there is nothing to use
+    updates: Cohort | None = None
+
+    @property
+    def cohort(self) -> Cohort:
+        """The updates of an `Ask` that wanted them."""
+        if self.updates is None:
+            raise TypeError("this exchange brought no updates")
+        return self.updates
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RoundStart:
+    """What a method may know when its round begins."""
+
+    round: int  # from 1
+    user: HospitalName
+    hospitals: tuple[HospitalName, ...]  # wanted and connected, in the study's order
+    parameters: Tensor  # (dim,)
+
+
+Exchanges = Generator[Ask, Answers, Step[State]]
+
+
 @dataclass(frozen=True, slots=True)
 class Algorithm(Generic[State]):
-    """An aggregation rule. `State` is a frozen dataclass of numbers, strings, tensors and maps."""
+    """The coordinator's part. `State` is a frozen dataclass of numbers, strings, tensors, maps."""
 
     init: Callable[[int], State]  # dim -> complete state
     update: Callable[[State, Cohort], Step[State]]
     asks: Callable[[State, HospitalName], bool] = asks_everyone  # the user is always
     broadcast: Callable[[State], Tensors] = broadcasts_nothing  # what everyone gets with parameters
     broadcast_to_user: Callable[[State], Tensors] = broadcasts_nothing  # and what the user gets too
+    exchanges: Callable[[State, RoundStart], Exchanges[State]] | None = None
+    # None: one exchange, in which everyone trains, and `update` is asked what comes of it
+
+    def begin(self, state: State, begun: RoundStart) -> Exchanges[State]:
+        """The exchanges of one round."""
+        if self.exchanges is not None:
+            return self.exchanges(state, begun)
+        return self._one_exchange(state, begun)
+
+    def _one_exchange(self, state: State, begun: RoundStart) -> Exchanges[State]:
+        for_user = self.broadcast_to_user(state)
+        trained = yield Ask(
+            TRAIN,
+            Payload(self.broadcast(state)),
+            {begun.user: Payload(for_user)} if for_user else {},
+        )
+        return self.update(state, trained.cohort)
 
 
+# A step's answer leaves the hospital, except for what it says to keep.
+SiteStep = Callable[[LocalWork], LocalOutcome | LocalAnswer]
 Layout = Mapping[str, slice]  # parameter name -> its place in the flat vector, in model order
 
 
@@ -71,9 +192,9 @@ class BuildContext:
 class ArmBase(Settings):
     """The parameters of one algorithm, as an arm of a study file gives them.
 
-    `build` is the coordinator's part, a pure function of the hospitals' updates. `train` and
-    `personal` are the hospital's part: pure functions of its work, which most methods leave as
-    they are here.
+    `build` is the coordinator's part, a pure function of the hospitals' answers. `site_steps` and
+    `personal` are the hospital's part: pure functions of its work. Most methods have the one step
+    `train`, which many leave as it is here.
     """
 
     algorithm: str
@@ -82,6 +203,13 @@ class ArmBase(Settings):
     def build(self, context: BuildContext) -> Algorithm[Any]:
         """The algorithm with these parameters."""
         raise TypeError(f"{type(self).__name__} does not say how to build its algorithm")
+
+    def site_steps(self) -> Mapping[str, SiteStep]:
+        """What a hospital can be asked in a round, by the name that an `Ask` gives it.
+
+        The names are the same whatever the parameters are.
+        """
+        return {TRAIN: self.train}
 
     def train(self, work: LocalWork) -> LocalOutcome:
         """What a hospital does in a round: the study's local training."""

@@ -13,18 +13,27 @@ import torch
 from torch import Tensor
 
 from erosion.common.algorithms.base import ArmBase, Layout
-from erosion.common.learning.local_work import LocalOutcome, LocalWork
+from erosion.common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork
 
 OUTPUT_BIAS, OUTPUT_LAYER = "output_bias", "output_layer"  # whatever the model calls them
 _KEPT = "own_parameters"
 
 
-def local_round(arm: ArmBase, work: LocalWork, layout: Callable[[], Layout]) -> LocalOutcome:
-    """The hospital's part of a round, with the parameters that are its own."""
+def take_step(
+    arm: ArmBase, work: LocalWork, layout: Callable[[], Layout]
+) -> LocalOutcome | LocalAnswer:
+    """The step that the work asks for, with the parameters that are the hospital's own."""
+    step = arm.site_steps()[work.step]
     if not arm.own_parameters:
-        return arm.train(work)
+        return step(work)
+    if not len(work.received):  # a step that does without parameters
+        outcome = step(work)
+        own_values = {name: work.kept[name] for name in (_KEPT,) if name in work.kept}
+        return replace(outcome, keep={**outcome.keep, **own_values})
     work, own = _with_own_values(arm, work, layout())
-    outcome = arm.train(work)
+    outcome = step(work)
+    if isinstance(outcome, LocalAnswer):
+        return replace(outcome, keep={**outcome.keep, _KEPT: work.received[own]})
     after = work.received + outcome.delta
     return replace(
         outcome,

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,18 +30,22 @@ class LocalWork:
     round: int  # from 1; the final evaluation has the number that the next round would have
     seed: int  # the study's
     model: nn.Module  # its architecture; whatever parameters it holds may be overwritten
-    received: Tensor  # (dim,) the parameters that the round starts from
+    received: Tensor  # (dim,) the parameters that the round starts from; (0,) if they did not come
     inputs: Tensor  # (n, *shape) float32, training patients
     labels: Tensor  # (n,) int64
     training: Training
     kept: Tensors = field(default_factory=dict)
-    # what this hospital kept at the end of its last round of this arm; nothing before the first
+    # what this hospital kept at the end of its last step of this arm; nothing before the first
     enclosed: Tensors = field(default_factory=dict)  # what the algorithm sends with the parameters
     own: Tensor | None = None  # (dim,) bool: parameters that never leave; None: there are none
+    step: str = "train"  # that is asked for
+    values: Mapping[str, Any] = field(default_factory=dict)  # the algorithm's, not validated yet
 
     def randomness(self) -> torch.Generator:
-        """The round's randomness from its start: asking again gives the same draws."""
-        return round_generator(self.seed, self.agent, self.round)
+        """The step's randomness from its start: asking again gives the same draws."""
+        if self.step == "train":
+            return round_generator(self.seed, self.agent, self.round)
+        return round_generator(self.seed, f"{self.agent}/{self.step}", self.round)
 
     def sgd(self, start: Tensor, pull: Pull | None = None) -> LocalResult:
         """One round of the study's local training, from `start` (dim,)."""
@@ -82,3 +87,12 @@ class LocalOutcome:
     samples_seen: int  # samples over all mini-batches that went into delta, repeats counted
     attachments: Tensors = field(default_factory=dict)  # leave the hospital beside the update
     keep: Tensors = field(default_factory=dict)  # stay at the hospital: `kept` of its next round
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LocalAnswer:
+    """What a hospital makes of a step that brings no update."""
+
+    tensors: Tensors = field(default_factory=dict)  # leave the hospital
+    values: Mapping[str, Any] = field(default_factory=dict)  # leave it, as JSON
+    keep: Tensors = field(default_factory=dict)  # stay: `kept` of its next step or round

@@ -1,4 +1,4 @@
-"""Flat float32 arrays in Flower's object format, without Flower's spare copies.
+"""Arrays of numbers in Flower's object format, without Flower's spare copies.
 
 Flower stores an array as chunks, each an object that is named by the SHA-256 of its content. Making
 one through `Array` copies every value about five times, and reading one four times. Here it is once
@@ -9,9 +9,10 @@ private names.
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -26,7 +27,15 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from torch import Tensor
 
 INLINE_BYTES = 64 * 2**10  # a message up to here travels inside its call, a larger one as objects
-RAW_FLOAT32 = "erosion.float32.le"  # the serialisation's name: little-endian values, no header
+RAW_FLOAT32 = "erosion.float32.le"  # a serialisation's name: little-endian values, no header
+_KINDS: dict[
+    str, tuple[str, np.dtype[Any]]
+] = {  # what can travel: dtype -> the serialisation, and numpy's little-endian type
+    "float32": (RAW_FLOAT32, np.dtype("<f4")),
+    "uint8": ("erosion.uint8", np.dtype("u1")),
+    "uint32": ("erosion.uint32.le", np.dtype("<u4")),
+    "int64": ("erosion.int64.le", np.dtype("<i8")),
+}
 _CHUNKS, _PARTS = "_chunks", "_erosion_parts"
 _CHUNK = b"ArrayChunk "  # how a chunk's content begins
 RECEIVED_BYTES = "_erosion_received_bytes"  # where a reply notes how large it came
@@ -50,13 +59,17 @@ class _ReadyChunk(ArrayChunk):
 
 
 def to_array(tensor: Tensor) -> Array:
-    """A Flower Array of `tensor` (any shape), for sending."""
-    values = tensor.detach().to(device="cpu", dtype=torch.float32).contiguous().numpy()
+    """A Flower Array of `tensor` (any shape), for sending. Raises ValueError for other types."""
+    kind = str(tensor.dtype).removeprefix("torch.")
+    if kind not in _KINDS:
+        raise ValueError(f"{tensor.dtype} cannot be sent; it must be one of {', '.join(_KINDS)}")
+    stype, little = _KINDS[kind]
+    values = tensor.detach().cpu().contiguous().numpy().astype(little, copy=False)
     data = values.tobytes() if values.nbytes <= INLINE_BYTES else b""
-    array = Array(dtype="float32", shape=tuple(values.shape), stype=RAW_FLOAT32, data=data)
+    array = Array(dtype=kind, shape=tuple(values.shape), stype=stype, data=data)
     if data:
         return array
-    view = values.astype("<f4", copy=False).reshape(-1).data.cast("B")
+    view = values.reshape(-1).view(np.uint8).data
     size = FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
     chunks = [_ReadyChunk(view[i : i + size]) for i in range(0, len(view), size)]
     array.__dict__[_CHUNKS] = [(chunk.object_id, chunk) for chunk in chunks]
@@ -156,23 +169,59 @@ def _arrays(content: bytes, objects: Mapping[str, InflatableObject]) -> dict[str
 
 
 def to_tensor(array: Array) -> Tensor:
-    """The values of an array, float32 in the array's shape. Raises ValueError."""
-    if array.stype != RAW_FLOAT32 or array.dtype != "float32":
-        raise ValueError(f"{array.dtype} in {array.stype}, expected float32 in {RAW_FLOAT32}")
-    parts = [ArrayChunk(memoryview(array.data))] if array.data else _parts(array)
-    num_bytes = sum(map(_num_bytes, parts))
-    if any(size < 0 for size in array.shape) or num_bytes != 4 * int(
+    """The values of an array in its type and shape. Raises ValueError."""
+    stype, little = _KINDS.get(array.dtype, ("?", np.dtype("u1")))
+    if array.stype != stype:
+        raise ValueError(
+            f"{array.dtype} in {array.stype}, expected float32 in {RAW_FLOAT32}, or uint8, uint32"
+            " or int64 likewise"
+        )
+    parts = parts_of(array)
+    num_bytes = sum(map(len, parts))
+    if any(size < 0 for size in array.shape) or num_bytes != little.itemsize * int(
         np.prod(array.shape, dtype=np.float64)
     ):
         raise ValueError(f"{num_bytes} bytes for shape {array.shape}")
-    values = np.empty(num_bytes // 4, dtype="<f4")
-    raw = values.data.cast("B")
+    values = np.empty(num_bytes // little.itemsize, dtype=little)
+    raw = values.view(np.uint8).data
     start = 0
     for part in parts:
         data = part.data
         raw[start : start + len(data)] = data
         start += len(data)
-    return torch.from_numpy(values.astype(np.float32, copy=False).reshape(array.shape))
+    native = values.astype(little.newbyteorder("="), copy=False)
+    return torch.from_numpy(native.reshape(array.shape))
+
+
+class Part(Protocol):
+    """A run of an array's bytes; large ones are read when `data` is asked for."""
+
+    @property
+    def data(self) -> bytes | memoryview:
+        """The bytes."""
+        ...
+
+    def __len__(self) -> int:
+        """How many."""
+        ...
+
+
+def parts_of(array: Array) -> Sequence[Part]:
+    """The bytes of an array, as they came or are about to be sent."""
+    chunks = [ArrayChunk(memoryview(array.data))] if array.data else _parts(array)
+    return [_Part(chunk) for chunk in chunks]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    chunk: ArrayChunk
+
+    @property
+    def data(self) -> memoryview:
+        return memoryview(self.chunk.data)
+
+    def __len__(self) -> int:
+        return _num_bytes(self.chunk)
 
 
 def _num_bytes(chunk: ArrayChunk) -> int:

@@ -6,8 +6,9 @@ Flower records. Everything that leaves a hospital is a field of a *Reply* in thi
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 from torch import Tensor
 
 from erosion.common.settings.base import Settings
@@ -16,7 +17,7 @@ from erosion.common.study.study import Study
 SIGNIFICANCE = 0.02  # of a comparison; false claims stayed below 5 % in every simulated null
 FEWEST_OF_A_CLASS = 5  # test patients; with fewer the test is not to be trusted
 
-PROTOCOL = 1  # raised when a message changes its meaning
+PROTOCOL = 2  # raised when a message changes its meaning
 
 
 class FeatureSums(Settings):
@@ -85,10 +86,22 @@ class TrainReply(Settings):
     hospital: str
     arm: str
     round: int
+    step: str = "train"
     num_samples: int
     samples_seen: int
     seconds: float = Field(ge=0)  # of local work
     metrics: Metrics | None = None  # the user's, of the parameters that it received
+
+
+class StepReply(Settings):
+    """The header of an answer that brings no update; its tensors travel beside it."""
+
+    hospital: str
+    arm: str
+    round: int
+    step: str
+    seconds: float = Field(ge=0)  # of local work
+    values: dict[str, JsonValue] = Field(default_factory=dict, max_length=64)  # the method's, small
 
 
 class EvaluateReply(Settings):
@@ -103,17 +116,21 @@ class EvaluateReply(Settings):
     class_counts: dict[str, int]  # test patients by class
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TrainRequest:
-    """Train from `parameters` by the study's rules."""
+    """Take one step of a round, from `parameters`, by the study's rules."""
 
     study: Study
     arm: str
     round: int  # from 1
-    parameters: Tensor  # (dim,) float32
+    parameters: Tensor | None  # (dim,) float32; None where the step does without
     scaling: Scaling | None  # pooled; None unless the study's scaling is "federated"
     run: str = ""  # which run of the study; what a site keeps between rounds belongs to one
     enclosed: Mapping[str, Tensor] = field(default_factory=dict)  # the algorithm's, for the site
+    step: str = "train"
+    exchange: int = 1  # the step's place in its round, from 1
+    wants_update: bool = True  # the step's answer is a TrainResult; the coordinator's to know
+    values: Mapping[str, Any] = field(default_factory=dict)  # the algorithm's, small, as JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +140,14 @@ class TrainResult:
     header: TrainReply
     delta: Tensor  # (dim,) float32; parameters after minus before
     attachments: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """A step's reply with its arrays: float32, uint8, uint32 or int64, of any shape."""
+
+    header: StepReply
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,20 @@
-"""Requests and replies as Flower records: one JSON header and flat float32 arrays, never pickle."""
+"""Requests and replies as Flower records: one JSON header and flat arrays, never pickle.
+
+A study travels once, with `describe` or with the first request of it; after that a request names
+its digest. A site that does not have it (any more) answers with `encode_unknown_study`.
+"""
 
 import json
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
-from pydantic import Field, ValidationError
+from pydantic import Field, JsonValue, ValidationError
 from torch import Tensor
 
 from erosion.common.errors import ErosionError
-from erosion.common.protocol.flower_arrays import to_array, to_record, to_tensor
+from erosion.common.protocol.flower_arrays import Part, parts_of, to_array, to_record, to_tensor
 from erosion.common.protocol.messages import (
     PROTOCOL,
     DescribeReply,
@@ -17,15 +22,28 @@ from erosion.common.protocol.messages import (
     EvaluateRequest,
     EvaluateResult,
     Scaling,
+    StepReply,
+    StepResult,
     TrainReply,
     TrainRequest,
     TrainResult,
 )
 from erosion.common.settings.base import Settings
-from erosion.common.study.study import Study, study_from_json
+from erosion.common.study.study import Study, study_from_values
 
 # Flower's message types
 DESCRIBE, TRAIN, EVALUATE, NOTICE = "query.describe", "train", "evaluate", "query.notice"
+
+
+def train_type(step: str) -> str:
+    """The message type of a step of a round: `train`, `train.gradient`."""
+    return TRAIN if step == TRAIN else f"{TRAIN}.{step}"
+
+
+def is_train(message_type: str) -> bool:
+    """It asks for a step of a round."""
+    return message_type.partition(".")[0] == TRAIN
+
 
 _HEADER, _ARRAYS = "header", "arrays"
 UPDATE, _PARAMETERS = "update", "parameters"
@@ -36,9 +54,18 @@ class WireError(ErosionError):
     """A message that does not follow the protocol: the other side runs something else."""
 
 
+class UnknownStudy(ErosionError):  # noqa: N818 - a state that passes, not a mistake
+    """A request of a study that the site does not have; it has to be sent with the study."""
+
+    def __init__(self, digest: str) -> None:
+        super().__init__(f"this site does not have the study {digest[:12]}")
+        self.digest = digest
+
+
 class _StudyHeader(Settings):
     protocol: int
-    study: dict[str, object]
+    digest: str
+    study: dict[str, JsonValue] | None  # None where the site is known to have it
 
 
 class _TrainHeader(_StudyHeader):
@@ -46,6 +73,9 @@ class _TrainHeader(_StudyHeader):
     round: int = Field(ge=1)
     scaling: Scaling | None
     run: str
+    step: str
+    exchange: int = Field(ge=1)
+    values: dict[str, JsonValue] = Field(default_factory=dict)
 
 
 class _EvaluateHeader(_StudyHeader):
@@ -57,50 +87,119 @@ class _EvaluateHeader(_StudyHeader):
 H = TypeVar("H", bound=Settings)
 
 
+class KnownStudies:
+    """The studies that a site was sent last, so that a request need not bring its study."""
+
+    def __init__(self, most: int = 16) -> None:
+        """Trials are studies of their own: `most` are kept."""
+        self._most = most
+        self._studies: OrderedDict[str, Study] = OrderedDict()  # by digest, used last at the end
+
+    def study_of(self, header: "_StudyHeader") -> Study:
+        """Raises WireError, StudyError or UnknownStudy."""
+        if header.protocol != PROTOCOL:
+            raise WireError(
+                f"protocol {header.protocol}, this site speaks {PROTOCOL};"
+                " install the same version of erosion on both sides"
+            )
+        study = self._studies.pop(header.digest, None)
+        if study is None:
+            if header.study is None:
+                raise UnknownStudy(header.digest)
+            study = study_from_values(header.study)
+            if study.digest != header.digest:
+                raise WireError(
+                    "a study that this site reads differently;"
+                    " install the same version of erosion on both sides"
+                )
+        self._studies[header.digest] = study
+        while len(self._studies) > self._most:
+            self._studies.popitem(last=False)
+        return study
+
+
+class Encoder:
+    """Encodes the requests of one exchange; what they share is encoded once."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[int, tuple[Tensor, Array]] = {}
+
+    def train(self, request: TrainRequest, *, with_study: bool) -> RecordDict:
+        """One record for all who get the same, so that its arrays are stored and hashed once."""
+        header = _TrainHeader(
+            **_of_study(request.study, with_study=with_study),
+            arm=request.arm,
+            round=request.round,
+            scaling=request.scaling,
+            run=request.run,
+            step=request.step,
+            exchange=request.exchange,
+            values=dict(request.values),
+        )
+        parameters = {} if request.parameters is None else {_PARAMETERS: request.parameters}
+        return self._record(header, {**parameters, **request.enclosed})
+
+    def evaluate(self, request: EvaluateRequest, *, with_study: bool) -> RecordDict:
+        """The final parameters of every arm."""
+        header = _EvaluateHeader(
+            **_of_study(request.study, with_study=with_study),
+            arms=tuple(request.parameters),
+            scaling=request.scaling,
+            run=request.run,
+        )
+        enclosed = {
+            f"{arm}/{name}": tensor  # no arm's name has a slash
+            for arm, tensors in request.enclosed.items()
+            for name, tensor in tensors.items()
+        }
+        return self._record(header, {**request.parameters, **enclosed})
+
+    def _record(self, header: Settings, tensors: Mapping[str, Tensor]) -> RecordDict:
+        arrays = {}
+        for name, tensor in tensors.items():
+            if id(tensor) not in self._arrays:
+                self._arrays[id(tensor)] = tensor, to_array(tensor)
+            arrays[name] = self._arrays[id(tensor)][1]
+        return _record(header, arrays)
+
+
 def encode_describe(study: Study) -> RecordDict:
     """Ask a hospital to introduce itself."""
-    return _record(_StudyHeader(protocol=PROTOCOL, study=json.loads(study.canonical_json())), {})
+    return _record(_StudyHeader(**_of_study(study, with_study=True)), {})
 
 
-def decode_describe(record: RecordDict) -> Study:
-    """The study that is asked about."""
-    return _study(_header(record, _StudyHeader))
+def decode_describe(record: RecordDict, known: KnownStudies) -> Study:
+    """The study that is asked about. Raises WireError or StudyError."""
+    return known.study_of(_header(record, _StudyHeader))
 
 
-def encode_train(request: TrainRequest) -> RecordDict:
-    """One record for all who get the same, so that its arrays are stored and hashed once."""
-    header = _TrainHeader(
-        protocol=PROTOCOL,
-        study=json.loads(request.study.canonical_json()),
-        arm=request.arm,
-        round=request.round,
-        scaling=request.scaling,
-        run=request.run,
-    )
-    return _record(header, {_PARAMETERS: request.parameters, **request.enclosed})
+def encode_train(request: TrainRequest, *, with_study: bool = True) -> RecordDict:
+    """See `Encoder`."""
+    return Encoder().train(request, with_study=with_study)
 
 
-def decode_train(record: RecordDict) -> TrainRequest:
-    """Raises WireError or StudyError."""
+def decode_train(record: RecordDict, known: KnownStudies) -> TrainRequest:
+    """Raises WireError, StudyError or UnknownStudy."""
     header = _header(record, _TrainHeader)
+    study = known.study_of(header)
     enclosed = _tensors(record)
-    parameters = enclosed.pop(_PARAMETERS, None)
-    if parameters is None:
-        raise WireError("a train request without parameters")
     return TrainRequest(
-        _study(header),
-        header.arm,
-        header.round,
-        parameters,
-        header.scaling,
-        header.run,
-        enclosed,
+        study=study,
+        arm=header.arm,
+        round=header.round,
+        parameters=enclosed.pop(_PARAMETERS, None),
+        scaling=header.scaling,
+        run=header.run,
+        enclosed=enclosed,
+        step=header.step,
+        exchange=header.exchange,
+        values=header.values,
     )
 
 
 def encode_train_result(result: TrainResult) -> RecordDict:
     """A trained update."""
-    return _record(result.header, {UPDATE: result.delta, **result.attachments})
+    return _reply(result.header, {UPDATE: result.delta, **result.attachments})
 
 
 def decode_train_result(record: RecordDict) -> TrainResult:
@@ -113,26 +212,25 @@ def decode_train_result(record: RecordDict) -> TrainResult:
     return TrainResult(header, delta, tensors)
 
 
-def encode_evaluate(request: EvaluateRequest) -> RecordDict:
-    """The final parameters of every arm."""
-    header = _EvaluateHeader(
-        protocol=PROTOCOL,
-        study=json.loads(request.study.canonical_json()),
-        arms=tuple(request.parameters),
-        scaling=request.scaling,
-        run=request.run,
-    )
-    enclosed = {
-        f"{arm}/{name}": tensor  # no arm's name has a slash
-        for arm, tensors in request.enclosed.items()
-        for name, tensor in tensors.items()
-    }
-    return _record(header, {**request.parameters, **enclosed})
+def encode_step_result(result: StepResult) -> RecordDict:
+    """The answer to a step that brings no update."""
+    return _reply(result.header, result.tensors)
 
 
-def decode_evaluate(record: RecordDict) -> EvaluateRequest:
-    """Raises WireError or StudyError."""
+def decode_step_result(record: RecordDict) -> StepResult:
+    """Raises WireError."""
+    return StepResult(_header(record, StepReply), _tensors(record))
+
+
+def encode_evaluate(request: EvaluateRequest, *, with_study: bool = True) -> RecordDict:
+    """See `Encoder`."""
+    return Encoder().evaluate(request, with_study=with_study)
+
+
+def decode_evaluate(record: RecordDict, known: KnownStudies) -> EvaluateRequest:
+    """Raises WireError, StudyError or UnknownStudy."""
     header = _header(record, _EvaluateHeader)
+    study = known.study_of(header)
     tensors = _tensors(record)
     missing = [arm for arm in header.arms if arm not in tensors]
     if missing:
@@ -143,12 +241,32 @@ def decode_evaluate(record: RecordDict) -> EvaluateRequest:
         if slash and arm in enclosed:
             enclosed[arm][name] = tensor
     return EvaluateRequest(
-        _study(header),
+        study,
         {arm: tensors[arm] for arm in header.arms},
         header.scaling,
         header.run,
         enclosed,
     )
+
+
+class _UnknownStudy(Settings):
+    unknown_study: str  # digest
+
+
+def encode_unknown_study(problem: UnknownStudy) -> RecordDict:
+    """A site's answer to a request of a study that it does not have."""
+    return _record(_UnknownStudy(unknown_study=problem.digest), {})
+
+
+def asks_for_study(record: RecordDict) -> bool:
+    """The answer says that the site does not have the study."""
+    if not header_text(record).startswith('{"unknown_study"'):  # cheap, for every other answer
+        return False
+    try:
+        _header(record, _UnknownStudy)
+    except WireError:
+        return False
+    return True
 
 
 def encode_describe_reply(reply: DescribeReply) -> RecordDict:
@@ -163,7 +281,7 @@ def decode_describe_reply(record: RecordDict) -> DescribeReply:
 
 def encode_evaluate_result(result: EvaluateResult) -> RecordDict:
     """The user's final figures, and its personal parameters."""
-    return _record(result.header, result.personal)
+    return _reply(result.header, result.personal)
 
 
 def decode_evaluate_result(record: RecordDict) -> EvaluateResult:
@@ -191,33 +309,55 @@ def decode_notice(record: RecordDict) -> Notice:
 
 def header_of(record: RecordDict) -> dict[str, Any]:
     """The header as plain values, unchecked; empty where there is none. For logs."""
-    config = record.get(_HEADER)
-    text = config.get("json") if isinstance(config, ConfigRecord) else None
     try:
-        values = json.loads(text) if isinstance(text, str) else {}
+        values = json.loads(header_text(record) or "{}")
     except (ValueError, RecursionError):
         return {}
     return values if isinstance(values, dict) else {}
 
 
-def contents_of(record: RecordDict) -> tuple[str, dict[str, Tensor]]:
-    """Everything that a reply of this program carries: its header's text, and its arrays."""
-    config = record[_HEADER]
-    text = config["json"] if isinstance(config, ConfigRecord) else ""
-    return str(text), _tensors(record)
+def header_text(record: RecordDict) -> str:
+    """The header as it travels; empty where there is none."""
+    config = record.get(_HEADER)
+    text = config.get("json") if isinstance(config, ConfigRecord) else None
+    return text if isinstance(text, str) else ""
 
 
-def _record(header: Settings, tensors: Mapping[str, Tensor]) -> RecordDict:
+def arrays_of(record: RecordDict) -> Iterator[tuple[str, tuple[int, ...], str, list[Part]]]:
+    """The arrays as they travel, by name: shape, type and bytes."""
+    arrays = record.get(_ARRAYS)
+    if isinstance(arrays, ArrayRecord):
+        for name, array in sorted(arrays.items()):
+            yield name, tuple(array.shape), array.dtype, list(parts_of(array))
+
+
+def num_bytes(record: RecordDict) -> int:
+    """Of the header and the arrays."""
+    arrays = sum(len(part) for *_, parts in arrays_of(record) for part in parts)
+    return len(header_text(record).encode()) + arrays
+
+
+def _of_study(study: Study, *, with_study: bool) -> dict[str, Any]:
+    return {
+        "protocol": PROTOCOL,
+        "digest": study.digest,
+        "study": json.loads(study.canonical_json()) if with_study else None,
+    }
+
+
+def _reply(header: Settings, tensors: Mapping[str, Tensor]) -> RecordDict:
+    return _record(header, {name: to_array(tensor) for name, tensor in tensors.items()})
+
+
+def _record(header: Settings, arrays: Mapping[str, Array]) -> RecordDict:
     record = RecordDict({_HEADER: ConfigRecord({"json": header.model_dump_json()})})
-    if tensors:
-        record[_ARRAYS] = to_record({name: to_array(t) for name, t in tensors.items()})
+    if arrays:
+        record[_ARRAYS] = to_record(arrays)
     return record
 
 
 def _header(record: RecordDict, model: type[H]) -> H:
-    config = record.get(_HEADER)
-    text = config.get("json") if isinstance(config, ConfigRecord) else None
-    if not isinstance(text, str):
+    if not (text := header_text(record)):
         raise WireError("a message without a header")
     try:
         return model.model_validate_json(text)
@@ -241,12 +381,3 @@ def _tensor(name: str, array: Array) -> Tensor:
         return to_tensor(array)
     except ValueError as problem:
         raise WireError(f"array {name!r} holds {problem}") from None
-
-
-def _study(header: _StudyHeader) -> Study:
-    if header.protocol != PROTOCOL:
-        raise WireError(
-            f"protocol {header.protocol}, this site speaks {PROTOCOL};"
-            " install the same version of erosion on both sides"
-        )
-    return study_from_json(json.dumps(header.study))

@@ -10,6 +10,7 @@ from math import inf, isfinite
 from typing import Any
 
 from erosion.common.errors import RunError
+from erosion.common.protocol.messages import Metrics
 from erosion.common.rounds.one_round import RoundRecord
 from erosion.common.study.study import Study
 
@@ -88,9 +89,7 @@ def _changed(study: Study, arm: str, settings: Mapping[str, Any]) -> dict[str, A
 
 def _mean_loss(folds: Sequence[Sequence[RoundRecord]], number: int) -> float:
     """Mean log loss after so many rounds over all patients held out; infinite where one lacks."""
-    measured = [
-        records[number].user_metrics if number < len(records) else None for records in folds
-    ]
+    measured = [_metrics_after(records, number) for records in folds]
     total, patients = 0.0, 0
     for metrics in measured:
         if metrics is None:
@@ -98,3 +97,10 @@ def _mean_loss(folds: Sequence[Sequence[RoundRecord]], number: int) -> float:
         total += metrics.log_loss * metrics.num_samples
         patients += metrics.num_samples
     return total / patients
+
+
+def _metrics_after(records: Sequence[RoundRecord], number: int) -> Metrics | None:
+    """The user's metrics of the parameters after so many rounds."""
+    if records and records[-1].outcome == "stopped":  # and stayed where the last round began
+        number = min(number, len(records) - 1)
+    return records[number].user_metrics if number < len(records) else None

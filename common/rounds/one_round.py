@@ -1,6 +1,6 @@
 """One round: from the hospitals' answers to the next state and the record of the round."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -8,7 +8,15 @@ from torch import Tensor
 
 from erosion.common.aggregation.cohort import Cohort, HospitalName, MemoryCohort, Update
 from erosion.common.aggregation.vectors import is_finite
-from erosion.common.algorithms.base import Algorithm
+from erosion.common.algorithms.base import (
+    Algorithm,
+    Answers,
+    Ask,
+    Payload,
+    RoundStart,
+    SiteAnswer,
+    Step,
+)
 from erosion.common.protocol.messages import EvaluateRequest, Metrics, Scaling, TrainRequest
 from erosion.common.study.study import Study
 
@@ -27,12 +35,12 @@ class Absence:
     reason: str  # completes "the hospital ...", e.g. "was not connected"
 
 
-Answer = Update | Rejection | Absence
+Answer = Update | SiteAnswer | Rejection | Absence
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunState:
-    """The one mutable reference of a run.
+    """All that an arm's next round depends on.
 
     Local training draws its randomness from (study seed, hospital, round), so no generator needs
     to be remembered.
@@ -43,6 +51,7 @@ class RunState:
     algorithm_state: Any
     weights: Mapping[HospitalName, float] = field(default_factory=dict)  # after the last round
     skipped_in_a_row: int = 0
+    stopped: bool = False  # the rule has ended the arm: `params` are its result
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +66,29 @@ class HospitalRecord:
     num_samples: int | None = None
     samples_seen: int | None = None
     site_seconds: float | None = None  # of local work, as the hospital says
-    bytes_received: int | None = None  # of the reply
+    bytes_received: int | None = None  # of the reply; of all of them, in several exchanges
     bytes_sent: int | None = None  # of the request
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeRecord:
+    """What one hospital did in one exchange of a round."""
+
+    outcome: Literal["accepted", "absent", "rejected"]
+    reason: str = ""
+    seconds: float | None = None  # from the request to the reply
+    site_seconds: float | None = None  # of local work, as the hospital says
+    bytes_received: int | None = None
+    bytes_sent: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One exchange of a round."""
+
+    step: str
+    seconds: float  # wall clock
+    hospitals: Mapping[HospitalName, ExchangeRecord]  # that were asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +102,8 @@ class RoundRecord:
     hospitals: Mapping[HospitalName, HospitalRecord]
     user_metrics: Metrics | None = None  # of the parameters that this round started from
     seconds: float = 0.0  # wall clock, from making the requests to the aggregate
+    steps: tuple[StepRecord, ...] = ()
+    # the round's exchanges; empty where there was one, of which `hospitals` says everything
 
 
 def start(algorithm: Algorithm[Any], params: Tensor) -> RunState:
@@ -88,29 +120,41 @@ def wanted(study: Study, algorithm: Algorithm[Any], state: RunState) -> list[Hos
     ]
 
 
-def train_requests(
-    study: Study,
-    arm: str,
-    algorithm: Algorithm[Any],
-    state: RunState,
-    *,
-    scaling: Scaling | None,
-    run: str = "",
-) -> tuple[TrainRequest, TrainRequest]:
-    """What the next round asks of peers and of the user: the same object where it is the same."""
-    to_peers = TrainRequest(
-        study=study,
-        arm=arm,
-        round=state.round + 1,
-        parameters=state.params,
-        scaling=scaling,
-        run=run,
-        enclosed=algorithm.broadcast(state.algorithm_state),
-    )
-    for_user = algorithm.broadcast_to_user(state.algorithm_state)
-    if not for_user:
-        return to_peers, to_peers
-    return to_peers, replace(to_peers, enclosed={**to_peers.enclosed, **for_user})
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What every request of a run names beside its round."""
+
+    study: Study
+    arm: str
+    scaling: Scaling | None = None  # pooled, where the study wants it
+    run: str = ""  # of which the sites keep state
+
+    def requests(
+        self, state: RunState, ask: Ask, exchange: int, names: Sequence[HospitalName]
+    ) -> dict[HospitalName, TrainRequest]:
+        """What the exchange asks of each of `names`: one object where it is the same."""
+        to_all = self._request(state, ask, exchange, Payload())
+        return {
+            name: self._request(state, ask, exchange, ask.to_each[name])
+            if name in ask.to_each
+            else to_all
+            for name in names
+        }
+
+    def _request(self, state: RunState, ask: Ask, exchange: int, payload: Payload) -> TrainRequest:
+        return TrainRequest(
+            study=self.study,
+            arm=self.arm,
+            round=state.round + 1,
+            parameters=state.params if ask.sends_parameters else None,
+            scaling=self.scaling,
+            run=self.run,
+            enclosed={**ask.to_all.tensors, **payload.tensors},
+            step=ask.step,
+            exchange=exchange,
+            wants_update=ask.brings.update,
+            values={**ask.to_all.values, **payload.values},
+        )
 
 
 def evaluate_request(
@@ -126,13 +170,108 @@ def evaluate_request(
     return EvaluateRequest(study, parameters, scaling, run, enclosed)
 
 
-def needed_updates(study: Study, num_wanted: int) -> int:
-    """How many usable updates the next round needs.
+class RoundInProgress:
+    """A round's exchanges, one after another; nothing here sends or waits.
 
-    Hospitals that the algorithm does not ask (any more) count towards the quorum: it is there for
-    hospitals that should have been heard and were not.
+    Without an answer of the user's that was asked for, or below the quorum, the round is skipped:
+    it is recorded and the parameters stay. Hospitals that the method does not ask (any more) count
+    towards the quorum: it is there for hospitals that should have been heard and were not.
     """
-    return max(1, study.federation.quorum - (len(study.hospitals) - num_wanted))
+
+    def __init__(
+        self,
+        state: RunState,
+        algorithm: Algorithm[Any],
+        begun: RoundStart,
+        *,
+        arm: str,
+        wanted: Sequence[HospitalName],
+        spare: int,
+        cohort_of: Callable[[Update, Mapping[HospitalName, Update]], Cohort] = MemoryCohort,
+    ) -> None:
+        """Begin. `wanted` are the hospitals that should be heard; up to `spare` may be missing.
+
+        `cohort_of` makes the cohort of the user's own update and the peers', which may lie on disk.
+        """
+        self._state, self._begun, self._arm = state, begun, arm
+        self._wanted, self._spare, self._cohort_of = wanted, spare, cohort_of
+        self._exchanges = algorithm.begin(state.algorithm_state, begun)
+        self._answers: dict[HospitalName, Answer] = {}  # the last that each gave
+        self._lost: set[HospitalName] = set()  # did not answer whatever they were asked
+        self._cohort: Cohort | None = None
+        self.exchange = 1
+        self.finished: tuple[RunState, RoundRecord] | None = None
+        self._ask: Ask | None = None
+        self._go_on(None)
+
+    @property
+    def ask(self) -> Ask:
+        """What is to be asked now."""
+        assert self._ask is not None, "the round has finished"
+        return self._ask
+
+    @property
+    def asked(self) -> list[HospitalName]:
+        """Whom."""
+        if self.ask.hospitals is not None:
+            return list(self.ask.hospitals)
+        return [name for name in self._wanted if name not in self._lost]
+
+    def answer(self, answers: Mapping[HospitalName, Answer]) -> None:
+        """Go on with what came back: an answer, or the reason for its lack, of all `asked`."""
+        asked = self.asked
+        useful = {n: a for n in asked if isinstance(a := answers[n], Update | SiteAnswer)}
+        self._answers |= {
+            name: answer
+            for name, answer in answers.items()
+            if not (isinstance(answer, SiteAnswer) and isinstance(self._answers.get(name), Update))
+        }
+        self._lost |= set(asked) - set(useful)
+        self._lost -= set(useful)  # asked again in spite of it, and there
+        if reason := self._why_skip(answers, useful):
+            self._exchanges.close()
+            self.finished = _skip(self._state, self._answers, self._arm, reason)
+            return
+        updates = {n: a for n, a in useful.items() if isinstance(a, Update)}
+        if self.ask.brings.update:
+            own = updates.pop(self._begun.user)
+            self._cohort = self._cohort_of(own, updates)
+        self.exchange += 1
+        self._go_on(
+            Answers(
+                replies={n: a for n, a in useful.items() if isinstance(a, SiteAnswer)},
+                missing={
+                    n: a.reason for n in asked if isinstance(a := answers[n], Rejection | Absence)
+                },
+                updates=self._cohort if self.ask.brings.update else None,
+            )
+        )
+
+    def _go_on(self, answers: Answers | None) -> None:
+        try:
+            self._ask = next(self._exchanges) if answers is None else self._exchanges.send(answers)
+        except StopIteration as end:
+            self.finished = _conclude(
+                self._state, end.value, self._cohort, self._answers, self._arm
+            )
+
+    def _why_skip(
+        self, answers: Mapping[HospitalName, Answer], useful: Mapping[HospitalName, Answer]
+    ) -> str:
+        own = answers.get(self._begun.user)
+        if isinstance(own, Rejection):
+            return f"the user's own update was rejected: {own.reason}"
+        if isinstance(own, Absence):
+            return f"the user's own site {own.reason.removeprefix('the site ')}"
+        needed = max(1, len(answers.keys() | self._lost) - self._spare)
+        if len(useful) < needed:
+            return f"{len(useful)} usable updates, {needed} are needed (federation.quorum)"
+        return ""
+
+
+def spare_hospitals(study: Study) -> int:
+    """How many of the hospitals that a round wants may be missing: its quorum allows no more."""
+    return len(study.hospitals) - study.federation.quorum
 
 
 def advance(
@@ -145,57 +284,51 @@ def advance(
     quorum: int,
     cohort_of: Callable[[Update, Mapping[HospitalName, Update]], Cohort] = MemoryCohort,
 ) -> tuple[RunState, RoundRecord]:
-    """Aggregate what was answered; hospitals that are not in `answers` were not asked.
+    """A whole round of a method that asks once: `answers` are all that was asked for."""
+    answers = {user: Absence("was not connected"), **answers}
+    names = tuple(answers)
+    in_progress = RoundInProgress(
+        state,
+        algorithm,
+        RoundStart(state.round + 1, user, names, state.params),
+        arm=arm,
+        wanted=names,
+        spare=len(names) - quorum,
+        cohort_of=cohort_of,
+    )
+    in_progress.answer(answers)
+    assert in_progress.finished is not None, "the method has another exchange"
+    return in_progress.finished
 
-    `cohort_of` makes the cohort of the user's own update and the peers', which may lie on disk.
-    Without the user's own update, or below `quorum` accepted updates (see `needed_updates`), the
-    round is skipped: it is recorded and the parameters stay.
-    """
-    round_number = state.round + 1
-    accepted = {agent: a for agent, a in answers.items() if isinstance(a, Update)}
-    own = accepted.get(user)
-    reason = _why_skip(answers, accepted, user, quorum)
-    if own is None or reason:
-        return _skip(state, answers, arm, reason)
 
-    peers = {agent: update for agent, update in accepted.items() if agent != user}
-    cohort = cohort_of(own, peers)
-    step = algorithm.update(state.algorithm_state, cohort)
-    distances = dict(zip(cohort.peers, cohort.distances_to_own().tolist(), strict=True)) | {
-        user: 0.0
-    }
+def _conclude(
+    state: RunState,
+    step: Step[Any],
+    cohort: Cohort | None,
+    answers: Mapping[HospitalName, Answer],
+    arm: str,
+) -> tuple[RunState, RoundRecord]:
+    distances: dict[HospitalName, float] = {}
+    if cohort is not None:
+        distances = dict(zip(cohort.peers, cohort.distances_to_own().tolist(), strict=True))
+        distances[cohort.own.agent] = 0.0
     advanced = step.outcome == "done"
     params = state.params + step.delta if advanced else state.params
     if not is_finite(params):
         return _skip(state, answers, arm, "the aggregate of finite updates is not finite")
     after = RunState(
-        round=round_number,
+        round=state.round + 1,
         params=params,
         algorithm_state=step.state,
         weights={**state.weights, **step.weights},
-        skipped_in_a_row=0 if advanced else state.skipped_in_a_row + 1,
+        skipped_in_a_row=state.skipped_in_a_row + 1 if step.outcome == "skipped" else 0,
+        stopped=step.outcome == "stopped",
     )
     records = {
         agent: replace(record, distance=_finite(distances.get(agent)))
         for agent, record in _records(answers, state.weights, after.weights).items()
     }
-    return after, RoundRecord(arm, round_number, step.outcome, step.note, records)
-
-
-def _why_skip(
-    answers: Mapping[HospitalName, Answer],
-    accepted: Mapping[HospitalName, Update],
-    user: HospitalName,
-    quorum: int,
-) -> str:
-    own = answers.get(user, Absence("was not connected"))
-    if isinstance(own, Rejection):
-        return f"the user's own update was rejected: {own.reason}"
-    if isinstance(own, Absence):
-        return f"the user's own site {own.reason.removeprefix('the site ')}"
-    if len(accepted) < quorum:
-        return f"{len(accepted)} usable updates, {quorum} are needed (federation.quorum)"
-    return ""
+    return after, RoundRecord(arm, after.round, step.outcome, step.note, records)
 
 
 def _skip(
@@ -234,6 +367,8 @@ def _record(answer: Answer, before: float | None, after: float | None) -> Hospit
                 num_samples=answer.num_samples,
                 samples_seen=answer.samples_seen,
             )
+        case SiteAnswer():
+            return HospitalRecord("accepted", weight_before=before, weight_after=after)
         case Rejection(reason):
             return HospitalRecord("rejected", reason, weight_before=before, weight_after=after)
         case Absence(reason):

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -361,12 +361,24 @@ class Study(Settings):
 
     def canonical_json(self) -> str:
         """The study as one line of JSON: what travels, and what the digest is taken of."""
-        return json.dumps(self.model_dump(mode="json", exclude={"testbed"}))
+        return self.identity[0]
 
     @property
     def digest(self) -> str:
         """SHA-256 of the study, hexadecimal."""
-        return hashlib.sha256(self.canonical_json().encode()).hexdigest()
+        return self.identity[1]
+
+    @cached_property
+    def identity(self) -> tuple[str, str]:
+        """`canonical_json` and `digest`, made once: a study does not change."""
+        text = json.dumps(self.model_dump(mode="json", exclude={"testbed"}))
+        return text, hashlib.sha256(text.encode()).hexdigest()
+
+    def __copy__(self) -> Self:
+        """What `model_copy` changes is another study, with another identity."""
+        copied = super().__copy__()
+        copied.__dict__.pop("identity", None)
+        return copied
 
 
 def load_study(path: Path) -> Study:
@@ -383,4 +395,9 @@ def study_from_json(text: str) -> Study:
         raise StudyError(f"The study that was received is not JSON: {problem}.") from None
     if not isinstance(raw, dict):
         raise StudyError("The study that was received is not a JSON object.")
+    return study_from_values(raw)
+
+
+def study_from_values(raw: Mapping[str, Any]) -> Study:
+    """The same, parsed already; raises StudyError."""
     return validate(Study, raw, "The study that was received", StudyError)

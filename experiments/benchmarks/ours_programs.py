@@ -16,22 +16,26 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.clientapp import ClientApp
-from flwr.serverapp.grid import Grid
+from flwr.serverapp import Grid
 
 from erosion.client.connection.agent import Agent
 from erosion.client.connection.fleet import FleetConnection
 from erosion.common.protocol import wire
 from erosion.common.protocol.messages import DescribeReply, TrainReply, TrainResult
 from erosion.common.rounds import one_round
+from erosion.common.rounds.arm_run import ArmRun
+from erosion.common.rounds.membership import Membership, NobodyListening
+from erosion.common.rounds.one_round import RoundRecord, Terms
 from erosion.common.study.study import Study
 from erosion.common.support.allocator import keep_freed_memory, return_freed_memory
 from erosion.common.support.logs import configure_logging
 from erosion.experiments.benchmarks.process_memory import resident_bytes
 from erosion.experiments.benchmarks.workload import RoundClock, initial_parameters, site_constant
-from erosion.server.coordination.membership import Membership
+from erosion.server.coordination.coordinator import storage_in
+from erosion.server.coordination.network import NetworkTransport
+from erosion.server.coordination.run_keeper import RunKeeper
 from erosion.server.coordination.strategy import PersonalizedStrategy
 from erosion.server.link import Link
-from erosion.server.run.journal import Journal
 from erosion.server.run.run_folder import RunFolder
 
 
@@ -95,35 +99,38 @@ def serve(
 ) -> None:
     """Run the coordinator to the end of the last round."""
     study = study_of(num_sites, num_rounds)
-    algorithm = study.arms["fedavg"].build(study.build_context)
     link = Link(address, spool=folder / "spool" if on_disk else None)
     link.start()
-    roster = Membership(study, link.grid)
-    while roster.missing:
-        roster.refresh()
-        link.grid.wait_for_news(0.5)
+    transport = NetworkTransport(study, link.grid)
+    membership = Membership(study, transport, NobodyListening())
+    while membership.missing:
+        membership.refresh()
+        transport.wait_for_change(0.5)
     before = resident_bytes("VmRSS")
     clock = RoundClock(folder / "rounds.jsonl")
-    strategy = ClockedStrategy(
-        study,
-        "fedavg",
-        algorithm,
+    algorithm = study.arms["fedavg"].build(study.build_context)
+    run = ArmRun(
+        Terms(study, "fedavg", run="benchmark"),
         one_round.start(algorithm, torch.from_numpy(initial_parameters(dim))),
-        roster=roster,
-        scaling=None,
-        folder=RunFolder(folder),
-        spool=link.updates,
-        journal=Journal(folder / "journal.jsonl"),
-        checkpoint_path=folder / "checkpoint.safetensors",
-        on_round=lambda _record: clock.tick(),
+        membership,
+        transport,
+        storage=storage_in(link.updates),
     )
-    strategy.parts = {}
-    clock.tick()
-    strategy.start(link.grid, ArrayRecord(), num_rounds=num_rounds, timeout=300)
+    with RunKeeper(RunFolder(folder)) as keeper:
+        keeper.resume(study, {})
+
+        def on_round(record: RoundRecord) -> None:
+            keeper.keep_round(study, run.state, record)
+            clock.tick()
+
+        strategy = ClockedStrategy(run, transport, on_round)
+        strategy.parts = {}
+        clock.tick()
+        strategy.play(link.grid, num_rounds)
     memory = {"before": before, "peak": resident_bytes("VmHWM")}
     (folder / "memory.json").write_text(json.dumps(memory))
     start = torch.from_numpy(initial_parameters(dim))
-    clock.finish(float((strategy.state.params - start).double().mean()))
+    clock.finish(float((run.state.params - start).double().mean()))
     medians = {part: float(np.median(spent)) for part, spent in strategy.parts.items()}
     (folder / "parts.json").write_text(json.dumps(medians))
     link.stop()
@@ -143,16 +150,18 @@ class AddingSite:
 
     def app(self) -> ClientApp:
         """The ClientApp."""
-        app = ClientApp()
+        app, studies = ClientApp(), wire.KnownStudies()
 
         @app.query("describe")
         def describe(message: Message, _context: Any) -> Message:
+            wire.decode_describe(message.content, studies)
             reply = DescribeReply(hospital=self._name, num_samples=1, software="benchmark")
             return Message(wire.encode_describe_reply(reply), reply_to=message)
 
         @app.train()
         def train(message: Message, _context: Any) -> Message:
-            request = wire.decode_train(message.content)
+            request = wire.decode_train(message.content, studies)
+            assert request.parameters is not None
             trained = request.parameters + self._update  # the work that every peer's site does
             header = TrainReply(
                 hospital=self._name,

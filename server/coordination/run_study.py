@@ -7,11 +7,12 @@ from flwr.app import Message
 
 from erosion.common.errors import RunError
 from erosion.common.protocol import wire
+from erosion.common.rounds.study_run import UserDeclinedError
 from erosion.common.study.study import Study
 from erosion.common.support.allocator import return_freed_memory
 from erosion.common.support.files import write_atomically
 from erosion.common.support.memory import memory_bytes
-from erosion.server.coordination.coordinator import Coordinator, UserDeclinedError
+from erosion.server.coordination.coordinator import Coordinator
 from erosion.server.enrolment.federation_folder import FederationFolder
 from erosion.server.link import Link
 from erosion.server.link.open_link import make_link

@@ -11,7 +11,7 @@ that was revoked or has expired is out at once.
 """
 
 from erosion.server.link.fleet_api import Fleet
-from erosion.server.link.grid import LinkGrid
+from erosion.server.link.grid import NODE_LEFT, UNREADABLE, LinkGrid, received_bytes
 from erosion.server.link.superlink import Link
 
-__all__ = ["Fleet", "Link", "LinkGrid"]
+__all__ = ["NODE_LEFT", "UNREADABLE", "Fleet", "Link", "LinkGrid", "received_bytes"]

@@ -29,6 +29,16 @@ from erosion.server.link.store import SpoolingStore
 
 LONGEST_ROUND_SECONDS = 86_400.0  # where no timeout is given
 
+# Codes of the errors that stand for replies: the site left or lost its connection, and it sent what
+# cannot be read.
+NODE_LEFT, UNREADABLE = ErrorCode.NODE_UNAVAILABLE, ErrorCode.MESSAGE_UNAVAILABLE
+
+
+def received_bytes(reply: Message) -> int:
+    """How large a reply came over the network; 0 for an error that stands for one."""
+    num_bytes: int = reply.__dict__.get(RECEIVED_BYTES, 0)
+    return num_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class _Asked:

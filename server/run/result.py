@@ -31,6 +31,7 @@ class ArmResult(Settings):
     weights: dict[str, float]  # final, relative to the user's own, which is 1
     rounds: int
     skipped_rounds: int
+    stopped: str | None = None  # why the arm's rule ended it in its last round; None: it did not
     seconds_per_round: SecondsPerRound
     selected: Selected | None = None  # where the study has a selection
 

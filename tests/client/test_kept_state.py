@@ -9,7 +9,7 @@ import torch
 
 from erosion.client.site_file import Site, load_site
 from erosion.client.training.hospital import Hospital
-from erosion.client.training.kept_state import KeptState, StateKey
+from erosion.client.training.kept_state import KeptState, Moment, StateKey
 from erosion.common.errors import CheckpointError, SiteError
 from erosion.common.protocol import wire
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest, TrainResult
@@ -57,36 +57,36 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> KeptState:
 
 
 def value(kept: KeptState, round_number: int, place: StateKey = PLACE) -> float | None:
-    found = kept.before(place, round_number)
+    found = kept.before(place, Moment(round_number))
     return float(found["v"]) if found else None
 
 
 def test_a_round_starts_where_the_last_one_ended(kept: KeptState) -> None:
     assert value(kept, 1) is None
-    kept.keep(PLACE, 1, {}, ONE)
-    kept.keep(PLACE, 2, ONE, TWO)
+    kept.keep(PLACE, Moment(1), {}, ONE)
+    kept.keep(PLACE, Moment(2), ONE, TWO)
     assert value(kept, 3) == 2.0
 
 
 def test_a_round_that_is_asked_for_again_starts_where_it_started(kept: KeptState) -> None:
-    kept.keep(PLACE, 1, {}, ONE)
+    kept.keep(PLACE, Moment(1), {}, ONE)
     assert value(kept, 1) is None
-    kept.keep(PLACE, 2, ONE, TWO)
+    kept.keep(PLACE, Moment(2), ONE, TWO)
     assert value(kept, 2) == 1.0
 
 
 def test_a_round_that_this_site_missed_changes_nothing(kept: KeptState) -> None:
-    kept.keep(PLACE, 1, {}, ONE)
+    kept.keep(PLACE, Moment(1), {}, ONE)
     assert value(kept, 7) == 1.0
 
 
 def test_an_earlier_round_starts_afresh(kept: KeptState) -> None:
-    kept.keep(PLACE, 5, ONE, TWO)
+    kept.keep(PLACE, Moment(5), ONE, TWO)
     assert value(kept, 3) is None
 
 
 def test_what_is_kept_belongs_to_one_study_arm_and_run(kept: KeptState) -> None:
-    kept.keep(PLACE, 1, {}, ONE)
+    kept.keep(PLACE, Moment(1), {}, ONE)
     for other in (
         StateKey("f" * 64, PLACE.arm, PLACE.run),
         StateKey(PLACE.study, "apfl", PLACE.run),
@@ -97,7 +97,7 @@ def test_what_is_kept_belongs_to_one_study_arm_and_run(kept: KeptState) -> None:
 
 
 def test_a_method_that_keeps_nothing_writes_nothing(tmp_path: Path) -> None:
-    KeptState(tmp_path).keep(PLACE, 1, {}, {})
+    KeptState(tmp_path).keep(PLACE, Moment(1), {}, {})
     assert not list(tmp_path.iterdir())
 
 
@@ -106,30 +106,30 @@ def test_only_the_latest_studies_are_kept(tmp_path: Path, monkeypatch: pytest.Mo
     kept = KeptState(tmp_path)
     places = [StateKey(digit * 64, PLACE.arm, PLACE.run) for digit in "abc"]
     for place in places:
-        kept.keep(place, 1, {}, ONE)
-    kept.keep(places[2], 2, ONE, TWO)  # not a new file: nothing has to go
+        kept.keep(place, Moment(1), {}, ONE)
+    kept.keep(places[2], Moment(2), ONE, TWO)  # not a new file: nothing has to go
     assert [value(kept, 3, place) for place in places] == [None, 1.0, 2.0]
     assert {path.name for path in tmp_path.iterdir()} == {"b" * 16, "c" * 16}
 
 
 def test_it_is_for_the_site_alone_to_read(tmp_path: Path) -> None:
-    KeptState(tmp_path).keep(PLACE, 1, {}, ONE)
+    KeptState(tmp_path).keep(PLACE, Moment(1), {}, ONE)
     (file,) = tmp_path.rglob("*.safetensors")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
 def test_a_damaged_file_is_told_of_with_the_remedy(tmp_path: Path) -> None:
-    KeptState(tmp_path).keep(PLACE, 1, {}, ONE)
+    KeptState(tmp_path).keep(PLACE, Moment(1), {}, ONE)
     (file,) = tmp_path.rglob("*.safetensors")
     file.write_bytes(file.read_bytes()[:20])
     with pytest.raises(CheckpointError, match=r"ditto\.safetensors cannot be read .* Delete it"):
-        KeptState(tmp_path).before(PLACE, 2)
+        KeptState(tmp_path).before(PLACE, Moment(2))
 
 
 def test_a_folder_that_cannot_be_written_to_is_told_of_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("a file where the folder should be")
     with pytest.raises(SiteError, match=r"compute\.state in the site file"):
-        KeptState(tmp_path / "state").keep(PLACE, 1, {}, ONE)
+        KeptState(tmp_path / "state").keep(PLACE, Moment(1), {}, ONE)
 
 
 @pytest.mark.parametrize(

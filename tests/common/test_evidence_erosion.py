@@ -8,9 +8,8 @@ import torch
 from erosion.common.aggregation.cohort import MemoryCohort, Update
 from erosion.common.algorithms.base import Step
 from erosion.common.algorithms.evidence_erosion import EvidenceErosion, EvidenceErosionState
-from erosion.common.algorithms.personal_layers import local_round
 from tests.support.contexts import context
-from tests.support.local_works import U, along, layout, work
+from tests.support.local_works import U, along, layout, local_round, work
 
 
 def update(agent: str, *delta: float, noise: float, num_samples: int = 10) -> Update:

@@ -10,12 +10,11 @@ from erosion.common.algorithms.fedavg import FedAvg
 from erosion.common.algorithms.personal_intercept import PersonalIntercept
 from erosion.common.algorithms.personal_layers import (
     base_rates,
-    local_round,
     personal_parameters,
     problem_with_own,
 )
 from erosion.common.algorithms.scaffold import Scaffold
-from tests.support.local_works import layout, work
+from tests.support.local_works import layout, local_round, work
 
 BIAS = PersonalIntercept()
 

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from erosion.common.aggregation.cohort import Update
+from erosion.common.algorithms.base import Brings, TensorTerms
 from erosion.common.protocol.messages import TrainReply, TrainResult
 from erosion.common.rounds.one_round import Answer, Rejection
-from erosion.common.rounds.screening import MOST_SAMPLES, screen
+from erosion.common.rounds.screening import MOST_SAMPLES, Expected, screen
 
 
 def answered(
@@ -35,7 +36,7 @@ def answered(
 
 
 def screened(result: TrainResult) -> Answer:
-    return screen(result, agent="a", arm="fedavg", round_number=1, dim=2)
+    return screen(result, "a", Expected("fedavg", round=1, dim=2))
 
 
 def numbers(*values: float) -> Tensor:
@@ -115,12 +116,7 @@ def test_screening_answers_whatever_a_hospital_sends(
 def test_an_update_must_bring_what_its_method_needs(
     sizes: dict[str, int], reason: str | None
 ) -> None:
-    answer = screen(
-        answered(torch.ones(2)),
-        agent="a",
-        arm="fedavg",
-        round_number=1,
-        dim=2,
-        attachment_sizes=sizes,
-    )
+    terms = {name: TensorTerms((size,)) for name, size in sizes.items()}
+    expected = Expected("fedavg", 1, 2, brings=Brings(update=True, tensors=terms))
+    answer = screen(answered(torch.ones(2)), "a", expected)
     assert answer == Rejection(reason) if reason else isinstance(answer, Update)

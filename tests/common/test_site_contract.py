@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from erosion.common.algorithms import REGISTRY
-from erosion.common.algorithms.personal_layers import local_round, personal_parameters
+from erosion.common.algorithms.personal_layers import personal_parameters
 from erosion.common.learning.local_work import LocalOutcome, LocalWork, Tensors
 from tests.support.contexts import CONTEXT
-from tests.support.local_works import DIM, layout, work
+from tests.support.local_works import DIM, layout, local_round, work
 from tests.support.registry_cohorts import DIM as STATE_DIM
 from tests.support.registry_cohorts import PEERS, after_rounds, same
 

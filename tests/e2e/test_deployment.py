@@ -8,7 +8,6 @@ import pytest
 from flwr.server.superlink.fleet.grpc_rere.fleet_servicer import FleetServicer
 from flwr.supercore.fab import Fab
 
-from erosion.common.errors import RunError
 from erosion.server.run.journal import read_journal
 from tests.support import programs
 from tests.support.federation import Federation, small_study
@@ -40,40 +39,6 @@ def test_every_round_is_in_the_journal_with_distances_weights_and_bytes(tmp_path
         assert bob["weight_after"] < (bob["weight_before"] or 1.0)
         assert bob["bytes_received"] > 0
         assert 0 <= line["user_metrics"]["accuracy"] <= 1
-
-
-def test_an_eroded_hospital_is_not_asked_any_more(tmp_path: Path) -> None:
-    arms = {"weight_erosion": {"distance_penalty": 1000.0}}
-    with Federation(small_study(arms=arms), tmp_path) as federation:
-        for name in federation.study.hospitals:
-            federation.start_site(name)
-        federation.start()
-        federation.finish()
-        rounds = federation.observer.records
-    assert rounds[0].hospitals["bob"].outcome == "accepted"
-    assert [r.hospitals["bob"].outcome for r in rounds[1:]] == ["not_asked"] * 3
-    assert rounds[-1].hospitals["bob"].weight_after == 0.0
-
-
-def test_a_late_joiner_takes_part_from_the_round_in_which_it_comes(tmp_path: Path) -> None:
-    study = small_study(
-        rounds=60,
-        arms={"weight_erosion": {"distance_penalty": 0.001}},
-        federation={"join_deadline_seconds": 20.0, "round_deadline_seconds": 120.0},
-    )
-    with Federation(study, tmp_path) as federation:
-        federation.start_site("alice", programs.takes_its_time)
-        federation.start_site("bob")
-        federation.start()
-        federation.observer.wait_for(
-            lambda: ("round", "weight_erosion", 3) in federation.observer.events
-        )
-        federation.start_site("carol")
-        federation.finish()
-        outcomes = [r.hospitals["carol"].outcome for r in federation.observer.records]
-    assert outcomes[0] == "absent"
-    assert outcomes[-1] == "accepted"
-    assert outcomes == sorted(outcomes, key=["absent", "accepted"].index)
 
 
 def test_a_site_runs_only_code_that_it_installed(
@@ -140,21 +105,6 @@ def test_a_misbehaving_hospital_is_recorded_and_the_study_goes_on(
     assert first.hospitals["carol"].outcome == "accepted"
 
 
-def test_a_hospital_that_never_answers_costs_a_round_its_deadline_and_no_more(
-    tmp_path: Path,
-) -> None:
-    study = small_study(rounds=2, arms={"fedavg": {}}, federation={"round_deadline_seconds": 4.0})
-    with Federation(study, tmp_path) as federation:
-        federation.start_site("alice")
-        federation.start_site("bob", programs.never_answers)
-        federation.start_site("carol")
-        federation.start()
-        federation.finish()
-        records = federation.observer.records
-    assert [r.outcome for r in records] == ["done", "done"]
-    assert records[0].hospitals["bob"].reason == "did not answer within 4 s"
-
-
 def test_a_slow_hospital_comes_back_with_the_newest_round(tmp_path: Path) -> None:
     study = small_study(rounds=12, arms={"fedavg": {}}, federation={"round_deadline_seconds": 4.0})
     with Federation(study, tmp_path) as federation:
@@ -199,26 +149,6 @@ def test_a_hospital_killed_while_it_uploads_costs_nobody_the_round(tmp_path: Pat
     assert records[0].hospitals["bob"].outcome == "absent"
 
 
-def test_without_the_users_site_rounds_are_skipped_and_then_the_run_stops(tmp_path: Path) -> None:
-    study = small_study(
-        rounds=10,
-        arms={"fedavg": {}},
-        federation={"round_deadline_seconds": 4.0, "max_skipped_rounds": 2},
-    )
-    with Federation(study, tmp_path) as federation:
-        federation.start_site("alice", programs.dies_in_round_2)
-        federation.start_site("bob")
-        federation.start_site("carol")
-        federation.start()
-        with pytest.raises(RunError, match="2 rounds in a row were skipped in fedavg"):
-            federation.finish()
-        records = federation.observer.records
-        journal = list(read_journal(federation.run_folder.journal))
-    assert [r.outcome for r in records] == ["done", "skipped", "skipped"]
-    assert "the user's own site" in records[1].note
-    assert [line["outcome"] for line in journal] == ["done", "skipped", "skipped"]
-
-
 def test_the_user_may_come_back_within_a_round_and_nothing_is_lost(tmp_path: Path) -> None:
     study = small_study(rounds=6, arms={"fedavg": {}})
     with Federation(study, tmp_path) as federation:
@@ -249,29 +179,3 @@ def test_of_two_sites_with_one_name_the_second_is_turned_away(tmp_path: Path) ->
     declined = [event for event in events if event[0] == "declined"]
     assert len(declined) == 1
     assert "already connected as 'bob'" in declined[0][2]
-
-
-def test_a_users_site_that_declines_ends_the_wait_at_once(tmp_path: Path) -> None:
-    with Federation(small_study(), tmp_path) as federation:
-        path = federation.site_file("alice")
-        federation.start_site("bob")
-        federation.start_site("alice")
-        federation.sites["alice"].kill()
-        path.write_text(path.read_text() + "[limits]\nmin_patients = 1000\n")
-        federation.observer.events.clear()
-        process = type(federation.sites["bob"])(
-            target=programs.honest, args=(str(path),), daemon=True
-        )
-        process.start()
-        federation.sites["alice-2"] = process
-        federation.start()
-        with pytest.raises(RunError, match=r"'alice' cannot take part.*1000"):
-            federation.finish()
-
-
-def test_a_study_whose_user_does_not_come_ends_with_the_remedy(tmp_path: Path) -> None:
-    study = small_study(federation={"join_deadline_seconds": 0.5})
-    with Federation(study, tmp_path) as federation:
-        federation.start()
-        with pytest.raises(RunError, match=r"'alice' did not connect within 0.5 s.*erosion client"):
-            federation.finish()

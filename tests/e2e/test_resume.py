@@ -13,7 +13,7 @@ import torch
 
 from erosion.command_line import main
 from erosion.common.learning.models import build_model, flat_parameters
-from erosion.common.rounds import checkpoint, one_round
+from erosion.common.rounds import checkpoint, one_round, study_run
 from erosion.common.study.study import Study, study_from_json
 from erosion.experiments.free_ports import free_address
 from erosion.server.output.observers import Observers
@@ -34,11 +34,11 @@ def coordinate(study: str, folder: str, address: str, phase: str | None) -> None
     """What `erosion server` does, with a bullet waiting in round 3 of the first arm."""
     from erosion.common.support.logs import configure_logging
     from erosion.server import link
-    from erosion.server.coordination import coordinator, run_study, strategy
+    from erosion.server.coordination import coordinator, run_keeper, run_study, strategy
 
     configure_logging(0)
     if phase is not None:
-        lay_bullet(phase, coordinator, link, strategy)
+        lay_bullet(phase, coordinator, run_keeper, link, strategy)
     parsed = study_from_json(study)
     run = (
         RunFolder(Path(folder)) if Path(folder).exists() else open_run_folder(Path(folder), parsed)
@@ -46,10 +46,10 @@ def coordinate(study: str, folder: str, address: str, phase: str | None) -> None
     run_study.run_study(parsed, run, address, Observers({}))
 
 
-def lay_bullet(phase: str, coordinator: Any, link: Any, strategy: Any) -> None:
+def lay_bullet(phase: str, coordinator: Any, run_keeper: Any, link: Any, strategy: Any) -> None:
     def in_round_3(original: Callable[..., Any]) -> Callable[..., Any]:
         def at(self: Any, *arguments: Any, **options: Any) -> Any:
-            if self.state.round == 2:
+            if self._run.state.round == 2:
                 die()
             return original(self, *arguments, **options)
 
@@ -71,8 +71,8 @@ def lay_bullet(phase: str, coordinator: Any, link: Any, strategy: Any) -> None:
 
         link.Fleet.PushMessages = push_messages
     elif phase == "between aggregation and journal":
-        append = strategy.Journal.append
-        strategy.Journal.append = lambda self, r: die() if r.round == 3 else append(self, r)
+        append = run_keeper.Journal.append
+        run_keeper.Journal.append = lambda self, r: die() if r.round == 3 else append(self, r)
     elif phase == "between journal and checkpoint":
         save = checkpoint.save
         vars(checkpoint)["save"] = lambda path, state, **options: (
@@ -93,10 +93,12 @@ def lay_bullet(phase: str, coordinator: Any, link: Any, strategy: Any) -> None:
     elif phase == "in bob's part":
         aggregate = arm.aggregate_train
         arm.aggregate_train = lambda self, *given: (
-            die() if (self._study.user, self.state.round) == ("bob", 2) else aggregate(self, *given)
+            die()
+            if (self._run.study.user, self._run.state.round) == ("bob", 2)
+            else aggregate(self, *given)
         )
     elif phase == "during evaluation":
-        coordinator.Coordinator._evaluate = die
+        setattr(study_run.StudyRun, "_evaluate", die)  # noqa: B010 - mypy allows no assignment here
     elif phase == "before the report":
         coordinator.write_report = die
     else:

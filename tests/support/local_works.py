@@ -6,14 +6,16 @@ All that happens is along U = (-1, 1, -1, 1): at theta = t U the logits of the c
 s = 1 / (1 + exp(4 t)); one of class 0 mirrors that.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from erosion.common.algorithms.base import Layout
-from erosion.common.learning.local_work import LocalWork
+from erosion.common.algorithms.base import ArmBase, Layout
+from erosion.common.algorithms.personal_layers import take_step
+from erosion.common.learning.local_work import LocalOutcome, LocalWork
 from erosion.common.learning.models import Logistic, build_model
 from erosion.common.learning.training import Training
 
@@ -48,3 +50,10 @@ def along(vector: Tensor) -> float:
     t = float(vector @ U) / 4
     assert vector.tolist() == pytest.approx((t * U).tolist(), abs=1e-6)
     return t
+
+
+def local_round(arm: ArmBase, of: LocalWork, layout: Callable[[], Layout]) -> LocalOutcome:
+    """What comes of the step `train`."""
+    outcome = take_step(arm, of, layout)
+    assert isinstance(outcome, LocalOutcome)
+    return outcome

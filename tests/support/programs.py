@@ -107,22 +107,6 @@ def raises(site_file: str) -> None:
     run(site_file, answer_train)
 
 
-def never_answers(site_file: str) -> None:
-    def answer_train(message: Message, answer: Callable[[Message], Message]) -> Message:
-        time.sleep(3600)
-        return answer(message)
-
-    run(site_file, answer_train)
-
-
-def takes_its_time(site_file: str) -> None:
-    def answer_train(message: Message, answer: Callable[[Message], Message]) -> Message:
-        time.sleep(0.1)
-        return answer(message)
-
-    run(site_file, answer_train)
-
-
 def takes_its_time_until_told(site_file: str) -> None:
     """Slow while there is no file `hurry` beside the site file, so that a test sets the pace."""
 

@@ -1,7 +1,7 @@
 """Cohorts of four hospitals for every algorithm of the registry."""
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -20,7 +20,8 @@ HOSPITALS = (USER, *PEERS)
 
 
 def built(name: str) -> Algorithm[Any]:
-    return REGISTRY[name](algorithm=name).build(CONTEXT)
+    """The coordinator's part, of which the rounds here have the exchange that brings updates."""
+    return replace(REGISTRY[name](algorithm=name).build(CONTEXT), exchanges=None)
 
 
 def update(agent: HospitalName, round_number: int, delta: Tensor | None = None) -> Update:

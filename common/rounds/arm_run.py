@@ -1,0 +1,260 @@
+"""One arm's rounds: who is asked, what they answered, what comes of it, and when that is hopeless.
+
+A round is a generator that yields exchanges and takes their replies, so that whoever carries the
+requests can be anybody: Flower's `Strategy.start` in a deployment, `play` in a simulation.
+"""
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from erosion.common.aggregation.cohort import Cohort, HospitalName, MemoryCohort, Update
+from erosion.common.algorithms.base import Algorithm, Brings, RoundStart, TensorTerms
+from erosion.common.errors import RunError
+from erosion.common.protocol.messages import Metrics, TrainRequest, TrainResult
+from erosion.common.rounds.membership import Membership
+from erosion.common.rounds.one_round import (
+    Absence,
+    Answer,
+    ExchangeRecord,
+    Rejection,
+    RoundInProgress,
+    RoundRecord,
+    RunState,
+    StepRecord,
+    Terms,
+    spare_hospitals,
+    wanted,
+)
+from erosion.common.rounds.screening import Expected, screen
+from erosion.common.rounds.transport import Connection, Reply, Transport
+from erosion.common.study.study import Study
+from erosion.common.support.plain_text import printable
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Requests to be sent at once, and how long their replies may take."""
+
+    requests: Mapping[Connection, TrainRequest]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Where a round's updates are kept until its end; this one keeps them in memory."""
+
+    keep: Callable[[Update], Update] = lambda update: update
+    cohort_of: Callable[[Update, Mapping[HospitalName, Update]], Cohort] = MemoryCohort
+
+
+RoundSteps = Generator[Exchange, Iterator[Reply], RoundRecord]
+
+
+@dataclass(slots=True)
+class _Taken:
+    """What came of one exchange, while it goes on."""
+
+    answers: dict[HospitalName, Answer]
+    replies: dict[HospitalName, ExchangeRecord] = field(default_factory=dict)  # outcome left open
+    metrics: Metrics | None = None  # the user's
+    user_left: bool = False  # its connection broke while it was asked
+
+
+class ArmRun:
+    """The rounds of one arm; everything that lasts is in `state`, so that a run can be resumed."""
+
+    def __init__(
+        self,
+        terms: Terms,
+        state: RunState,
+        membership: Membership,
+        transport: Transport,
+        *,
+        storage: Storage,
+        remedy: str = "",
+    ) -> None:
+        """Go on from `state`. `remedy`: how to go on with a run that was given up."""
+        self.state = state
+        self._terms, self._membership, self._transport = terms, membership, transport
+        self._storage, self._remedy = storage, remedy
+        self._settings = terms.study.arms[terms.arm]
+        self._algorithm: Algorithm[Any] = self._settings.build(terms.study.build_context)
+
+    @property
+    def study(self) -> Study:
+        """The arm's study."""
+        return self._terms.study
+
+    @property
+    def arm(self) -> str:
+        """The arm's name."""
+        return self._terms.arm
+
+    def round(self) -> RoundSteps:
+        """The next round; `state` is moved on when it ends.
+
+        A round without the user's own update is lost, so its site is given time to come back:
+        before the round, and where its connection breaks while it is asked.
+        """
+        study, transport, members = self.study, self._transport, self._membership
+        deadline = study.federation.round_deadline_seconds
+        started = transport.now()
+        members.wait_for(study.user, deadline)
+        names = wanted(study, self._algorithm, self.state)
+        present = tuple(name for name in names if name in members.members)
+        begun = RoundStart(self.state.round + 1, study.user, present, self.state.params)
+        in_progress = RoundInProgress(
+            self.state,
+            self._algorithm,
+            begun,
+            arm=self.arm,
+            wanted=names,
+            spare=spare_hospitals(study),
+            cohort_of=self._storage.cohort_of,
+        )
+        metrics: Metrics | None = None
+        steps: list[StepRecord] = []
+        while in_progress.finished is None:
+            step, begun_at = in_progress.ask.step, transport.now()
+            taken = yield from self._exchange(in_progress)
+            metrics = taken.metrics or metrics
+            steps.append(StepRecord(step, transport.now() - begun_at, _entries(taken)))
+            in_progress.answer(taken.answers)
+            del taken  # the updates are large; do not hold them twice
+        self.state, record = in_progress.finished
+        return replace(
+            record,
+            hospitals={
+                name: replace(entry, **_sums(name, steps))
+                for name, entry in record.hospitals.items()
+            },
+            user_metrics=metrics,
+            seconds=transport.now() - started,
+            steps=tuple(steps) if len(steps) > 1 else (),
+        )
+
+    def is_over(self, num_rounds: int) -> bool:
+        """The arm has had so many rounds, or its rule has stopped it."""
+        return self.state.stopped or self.state.round >= num_rounds
+
+    def raise_if_hopeless(self, record: RoundRecord) -> None:
+        """Give up after too many skipped rounds in a row. Raises RunError."""
+        limit = self.study.federation.max_skipped_rounds
+        if self.state.skipped_in_a_row >= limit:
+            raise RunError(
+                f"{limit} rounds in a row were skipped in {self.arm}; the last because"
+                f" {record.note}. {self._remedy}federation.max_skipped_rounds says how many are"
+                " too many."
+            )
+
+    def _exchange(
+        self, in_progress: RoundInProgress
+    ) -> Generator[Exchange, Iterator[Reply], _Taken]:
+        user, seconds = self.study.user, self.study.federation.round_deadline_seconds
+        asked = in_progress.asked
+        self._membership.refresh()
+        members = self._membership.members
+        present = [name for name in asked if name in members]
+        away = (name for name in asked if name not in members)
+        taken = _Taken({name: Absence(self._membership.why_away(name)) for name in away})
+        yield from self._ask(in_progress, taken, present)
+        if taken.user_left:  # in the middle of the exchange, which is not lost if it comes back
+            self._membership.wait_for(user, seconds)
+            if user in self._membership.members:
+                yield from self._ask(in_progress, taken, [user])
+        return taken
+
+    def _ask(
+        self, in_progress: RoundInProgress, taken: _Taken, names: list[HospitalName]
+    ) -> Generator[Exchange, Iterator[Reply], None]:
+        members, ask = self._membership.members, in_progress.ask
+        requests = self._terms.requests(self.state, ask, in_progress.exchange, names)
+        who = {members[name].connection: name for name in names}
+        expected = Expected(
+            self.arm,
+            self.state.round + 1,
+            len(self.state.params),
+            ask.step,
+            self._brought(ask.brings),
+            self.study.federation.max_update_norm,
+        )
+        replies = yield Exchange(
+            {connection: requests[name] for connection, name in who.items()},
+            self.study.federation.round_deadline_seconds,
+        )
+        del requests
+        for reply in replies:
+            if (name := who.get(reply.connection)) is not None:
+                self._take(taken, name, reply, expected)
+            del reply  # what is used of it is in the answer
+
+    def _take(self, taken: _Taken, name: HospitalName, reply: Reply, expected: Expected) -> None:
+        content = reply.content
+        answer: Answer
+        site_seconds = None
+        if isinstance(content, Rejection | Absence):
+            answer = content
+        else:
+            answer = screen(content, name, expected)
+            site_seconds = getattr(content.header, "seconds", None)
+        if name == self.study.user:
+            taken.user_left = reply.left
+            taken.metrics = content.header.metrics if isinstance(content, TrainResult) else None
+        if isinstance(answer, Update):
+            answer = self._storage.keep(answer)
+        elif isinstance(answer, Rejection | Absence):  # a site's own words may be megabytes
+            answer = replace(answer, reason=printable(answer.reason) or "no reason given")
+        taken.answers[name] = answer
+        taken.replies[name] = ExchangeRecord(
+            "accepted",
+            seconds=reply.seconds,
+            site_seconds=site_seconds,
+            bytes_received=reply.bytes_received,
+            bytes_sent=reply.bytes_sent,
+        )
+
+    def _brought(self, brings: Brings) -> Brings:
+        if not brings.update:
+            return brings
+        announced = {
+            name: TensorTerms((size,))
+            for name, size in self._settings.attachment_sizes(len(self.state.params)).items()
+        }
+        return replace(brings, tensors={**announced, **brings.tensors})
+
+
+def play(run: ArmRun, transport: Transport) -> RoundRecord:
+    """One round over a transport."""
+    steps = run.round()
+    exchange = next(steps)
+    while True:
+        try:
+            exchange = steps.send(transport.ask(exchange.requests, exchange.seconds))
+        except StopIteration as end:
+            record: RoundRecord = end.value
+            return record
+
+
+def _entries(taken: _Taken) -> dict[HospitalName, ExchangeRecord]:
+    """What each hospital did in the exchange."""
+    entries = {}
+    for name, answer in taken.answers.items():
+        entry = taken.replies.get(name, ExchangeRecord("absent"))
+        match answer:
+            case Rejection(reason):
+                entry = replace(entry, outcome="rejected", reason=reason)
+            case Absence(reason):
+                entry = replace(entry, outcome="absent", reason=reason)
+        entries[name] = entry
+    return entries
+
+
+def _sums(name: HospitalName, steps: Sequence[StepRecord]) -> dict[str, Any]:
+    """A hospital's seconds and bytes over the round's exchanges; None where nothing is known."""
+    entries = [step.hospitals[name] for step in steps if name in step.hospitals]
+    sums: dict[str, Any] = {}
+    for figure in ("site_seconds", "bytes_received", "bytes_sent"):
+        known = [value for e in entries if (value := getattr(e, figure)) is not None]
+        sums[figure] = sum(known) if known else None
+    return sums

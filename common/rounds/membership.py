@@ -1,0 +1,157 @@
+"""Maps connections to the study's hospitals, and admits those that may take part."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from erosion.common.aggregation.cohort import HospitalName
+from erosion.common.protocol.messages import DescribeReply, FeatureSums
+from erosion.common.protocol.scaling import problem_with_sums
+from erosion.common.rounds.transport import (
+    Connection,
+    Declined,
+    Introduced,
+    KeptOut,
+    Left,
+    Transport,
+)
+from erosion.common.study.study import Study, TabularTask
+from erosion.common.support.plain_text import printable
+
+LOOK_SECONDS = 1.0  # between two looks at who is there, while somebody is waited for
+
+
+class MembershipListener(Protocol):
+    """Is told who comes and goes."""
+
+    def joined(self, hospital: str, num_samples: int, missing: Sequence[str]) -> None:
+        """A hospital came or came back; `missing` are the ones still waited for."""
+
+    def declined(self, hospital: str, reason: str) -> None:
+        """A hospital will not or cannot take part."""
+
+    def left(self, hospital: str) -> None:
+        """A hospital lost its connection."""
+
+
+class NobodyListening:
+    """A `MembershipListener` that has no use for it."""
+
+    def joined(self, hospital: str, num_samples: int, missing: Sequence[str]) -> None:
+        """Nothing is done."""
+
+    def declined(self, hospital: str, reason: str) -> None:
+        """Nothing is done."""
+
+    def left(self, hospital: str) -> None:
+        """Nothing is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A hospital that introduced itself and takes part."""
+
+    connection: Connection
+    num_samples: int  # training patients
+    sums: FeatureSums | None
+    software: str
+
+
+class Membership:
+    """Admits newcomers and notices who left. Only `wait_for` waits."""
+
+    def __init__(self, study: Study, transport: Transport, listener: MembershipListener) -> None:
+        self._study, self._transport, self._listener = study, transport, listener
+        self._members: dict[HospitalName, Member] = {}
+        self.declined: dict[HospitalName, str] = {}  # and why
+        self.open = True  # whether hospitals may still join
+
+    @property
+    def members(self) -> Mapping[HospitalName, Member]:
+        """Hospitals that are connected now."""
+        return self._members
+
+    @property
+    def missing(self) -> Sequence[HospitalName]:
+        """Hospitals of the study that are neither here nor declined."""
+        return [
+            name
+            for name in self._study.hospitals
+            if name not in self._members and name not in self.declined
+        ]
+
+    def refresh(self) -> None:
+        """Take note of who came and who left."""
+        for event in self._transport.news():
+            match event:
+                case Introduced(connection, described):
+                    self._introduced(connection, described)
+                case Declined(_, hospital, reason):
+                    if hospital in self._study.hospitals:
+                        self._decline(hospital, reason)
+                case Left(connection, expelled):
+                    self._left(connection, expelled)
+                case KeptOut():
+                    self._kept_out(event)
+
+    def wait_for(self, hospital: HospitalName, seconds: float) -> None:
+        """Until that hospital is a member, or the time is over."""
+        self.refresh()
+        end = self._transport.now() + seconds
+        while hospital not in self._members and (left := end - self._transport.now()) > 0:
+            self._transport.wait_for_change(min(LOOK_SECONDS, left))
+            self.refresh()
+
+    def why_away(self, hospital: HospitalName) -> str:
+        """Completes "the hospital ..."."""
+        if hospital in self.declined:
+            return f"declined: {self.declined[hospital]}"
+        return "was not connected"
+
+    def _introduced(self, connection: Connection, described: DescribeReply) -> None:
+        name = described.hospital
+        if (problem := self._problem_with(described)) is not None:
+            # A site's own words may be megabytes.
+            self._listener.declined(printable(name), printable(problem))
+            self._transport.turn_away(connection, printable(problem))
+            return
+        self.declined.pop(name, None)
+        self._members[name] = Member(
+            connection, described.num_samples, described.sums, described.software
+        )
+        self._listener.joined(name, described.num_samples, self.missing)
+
+    def _problem_with(self, described: DescribeReply) -> str | None:
+        name = described.hospital
+        if name not in self._study.hospitals:
+            return f"the study has no hospital {name!r}; check `name` in the site file"
+        if name in self._members:
+            return f"another site is already connected as {name!r}; two sites cannot share a name"
+        if not self.open:
+            return "the study has begun and is closed to newcomers (federation.join)"
+        if described.num_samples < 1:
+            return f"it reports {described.num_samples} patients"
+        if (self._study.scaling == "federated") != (described.sums is not None):
+            return "its answer does not fit the study's scaling"
+        if described.sums is not None and isinstance(self._study.task, TabularTask):
+            return problem_with_sums(described.sums, self._study.task)
+        return None
+
+    def _left(self, connection: Connection, expelled: str) -> None:
+        for name, member in list(self._members.items()):
+            if member.connection == connection:
+                del self._members[name]
+                if expelled:
+                    self._decline(name, expelled)
+                else:
+                    self._listener.left(name)
+
+    def _kept_out(self, event: KeptOut) -> None:
+        if event.hospital in self._members:  # whose own site is here, and unharmed
+            self._listener.declined(f"another connection as {event.who}", event.reason)
+        elif event.hospital is None or event.hospital not in self.declined:
+            self._listener.declined(event.who, event.reason)
+
+    def _decline(self, hospital: HospitalName, reason: str) -> None:
+        self.declined[hospital] = printable(reason)
+        self._listener.declined(hospital, self.declined[hospital])

@@ -1,0 +1,279 @@
+"""A study from the first hospital's arrival to the figures: the same over every transport."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torch import Tensor
+
+from erosion.common.errors import RunError
+from erosion.common.learning.models import build_model, flat_parameters
+from erosion.common.protocol.messages import EvaluateReply, EvaluateResult, Scaling
+from erosion.common.protocol.scaling import pool
+from erosion.common.rounds import one_round
+from erosion.common.rounds.arm_run import ArmRun, Storage, play
+from erosion.common.rounds.membership import LOOK_SECONDS, Membership, MembershipListener
+from erosion.common.rounds.model_selection import SelectedSettings, choose, chosen
+from erosion.common.rounds.one_round import Absence, Rejection, RoundRecord, RunState, Terms
+from erosion.common.rounds.transport import Transport
+from erosion.common.study.study import Study
+
+EVALUATE_SECONDS = 600.0  # bootstrap intervals of every arm, on a slow machine
+
+
+class UserDeclinedError(RunError):
+    """The site of the hospital whom the model is for takes no part."""
+
+
+class Listener(MembershipListener, Protocol):
+    """Is told what happens in a study."""
+
+    def arm_started(self, arm: str, rounds: int, *, is_trial: bool = False) -> None:
+        """An arm begins, or a trial of its settings."""
+
+    def round_finished(self, record: RoundRecord, *, is_trial: bool = False) -> None:
+        """A round ended: done, skipped, or stopped by the arm's rule."""
+
+    def arm_finished(self, arm: str) -> None:
+        """An arm ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """What is settled before the first round; a run that goes on needs the same."""
+
+    scaling: Scaling | None  # pooled over the hospitals that were there
+    choices: Mapping[str, SelectedSettings]  # by arm
+
+
+class Keeper(Protocol):
+    """Keeps what a run needs to go on after an interruption."""
+
+    def decided(self) -> Decisions | None:
+        """What an earlier start of this run settled; None: there was none."""
+
+    def decide(self, decisions: Decisions) -> None:
+        """Keep what was settled."""
+
+    def resume(
+        self, study: Study, firsts: Mapping[str, RunState]
+    ) -> tuple[Mapping[str, RunState], Sequence[RoundRecord]]:
+        """By arm the state after its last finished round, or the given first; and those rounds."""
+
+    def begin_trials(self) -> None:
+        """Trials begin; those of an interrupted start are void."""
+
+    def keep_trial_round(self, record: RoundRecord) -> None:
+        """Note a trial's round; nothing is resumed from it."""
+
+    def keep_round(self, study: Study, state: RunState, record: RoundRecord) -> None:
+        """Keep a finished round: its record first, then the state after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Where a study runs."""
+
+    transport: Transport
+    listener: Listener
+    keeper: Keeper
+    play_rounds: Callable[[ArmRun, int, Callable[[RoundRecord], None]], None]
+    # carries an arm to so many rounds, or to where its rule stops it, and hands on every record
+    storage: Storage = field(default_factory=Storage)
+    run: str = ""  # what the sites know the run by
+    address: str = ""  # where sites find the coordinator, for messages
+    remedy: str = ""  # how to go on with a run that was given up, for messages
+    where_states_are: str = ""  # of every arm, for messages
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a study ends with."""
+
+    study: Study  # as it was run: nothing is left to be selected
+    finals: Mapping[str, RunState]  # by arm
+    records: Mapping[str, list[RoundRecord]]  # by arm
+    evaluated: EvaluateResult
+    choices: Mapping[str, SelectedSettings]  # by arm
+
+    @property
+    def evaluation(self) -> EvaluateReply:
+        """The user's final figures."""
+        return self.evaluated.header
+
+    @property
+    def personal(self) -> Mapping[str, Tensor]:
+        """By arm, what the user predicts with where that is other than the final parameters."""
+        return self.evaluated.personal
+
+
+@dataclass(slots=True)
+class StudyRun:
+    """Runs one study for one user."""
+
+    study: Study
+    surroundings: Surroundings
+    membership: Membership = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Nobody is there yet."""
+        where = self.surroundings
+        self.membership = Membership(self.study, where.transport, where.listener)
+
+    def run(self) -> Outcome:
+        """Run every arm and evaluate. Raises RunError."""
+        keeper = self.surroundings.keeper
+        self._wait_for_hospitals()
+        decisions = keeper.decided()
+        if decisions is None:
+            scaling = self._pooled_scaling()
+            decisions = Decisions(scaling, self._choices(scaling))
+            keeper.decide(decisions)
+        study = chosen(self.study, decisions.choices)
+        finals, records = self._run_arms(study, decisions)
+        evaluated = self._evaluate(study, finals, decisions.scaling)
+        return Outcome(study, finals, records, evaluated, decisions.choices)
+
+    def _wait_for_hospitals(self) -> None:
+        """Until all are here, or the join deadline passes and enough are."""
+        study, members, transport = self.study, self.membership, self.surroundings.transport
+        seconds = study.federation.join_deadline_seconds
+        end = transport.now() + seconds
+        while True:
+            members.refresh()
+            if study.user in members.declined:
+                raise UserDeclinedError(
+                    f"The user's own site {study.user!r} cannot take part:"
+                    f" {members.declined[study.user]}."
+                )
+            left = end - transport.now()
+            if not members.missing or left <= 0:
+                break
+            transport.wait_for_change(min(LOOK_SECONDS, left))
+        if study.user not in members.members:
+            raise RunError(
+                f"The user's own site {study.user!r} did not connect within {seconds:g} s."
+                " Start it with `erosion client SITE.toml`, where coordinator.address is"
+                f" {self.surroundings.address!r}."
+            )
+        if len(members.members) < study.federation.quorum:
+            raise RunError(
+                f"{len(members.members)} hospitals connected within {seconds:g} s, the study's"
+                f" quorum is {study.federation.quorum}."
+                f" Missing: {', '.join(members.missing) or 'none'};"
+                f" declined: {', '.join(members.declined) or 'none'}."
+            )
+        members.open = study.federation.join == "any_time"
+
+    def _pooled_scaling(self) -> Scaling | None:
+        if self.study.scaling != "federated":
+            return None
+        members = self.membership.members
+        sums = [members[name].sums for name in sorted(members)]
+        return pool([s for s in sums if s is not None], self.study.task)
+
+    def _choices(self, scaling: Scaling | None) -> dict[str, SelectedSettings]:
+        """What every arm is run with; where the study leaves it open, after trials."""
+        where = self.surroundings
+        if self.study.selection is not None:
+            where.keeper.begin_trials()
+
+        def run_trial(trial: Study, num_rounds: int) -> list[RoundRecord]:
+            records: list[RoundRecord] = []
+
+            def note(record: RoundRecord) -> None:
+                records.append(record)
+                where.keeper.keep_trial_round(record)
+                where.listener.round_finished(record, is_trial=True)
+
+            (arm,) = trial.arms
+            where.listener.arm_started(arm, num_rounds, is_trial=True)
+            arm_run = self._arm_run(trial, arm, scaling, first_state(trial, arm))
+            where.play_rounds(arm_run, num_rounds, note)
+            return records
+
+        return {arm: choose(self.study, arm, run_trial) for arm in self.study.arms}
+
+    def _run_arms(
+        self, study: Study, decisions: Decisions
+    ) -> tuple[dict[str, RunState], dict[str, list[RoundRecord]]]:
+        where = self.surroundings
+        firsts = {arm: first_state(study, arm) for arm in study.arms}
+        states, finished = where.keeper.resume(study, firsts)
+        records: dict[str, list[RoundRecord]] = {arm: [] for arm in study.arms}
+        for record in finished:
+            records[record.arm].append(record)
+        finals = {}
+        for arm, choice in decisions.choices.items():
+            arm_run = self._arm_run(study, arm, decisions.scaling, states[arm])
+
+            def note(record: RoundRecord, arm_run: ArmRun = arm_run) -> None:
+                where.keeper.keep_round(study, arm_run.state, record)
+                records[record.arm].append(record)
+                where.listener.round_finished(record)
+
+            where.listener.arm_started(arm, choice.rounds)
+            where.play_rounds(arm_run, choice.rounds, note)
+            where.listener.arm_finished(arm)
+            finals[arm] = arm_run.state
+        return finals, records
+
+    def _arm_run(self, study: Study, arm: str, scaling: Scaling | None, state: RunState) -> ArmRun:
+        where = self.surroundings
+        return ArmRun(
+            Terms(study, arm, scaling, where.run),
+            state,
+            self.membership,
+            where.transport,
+            storage=where.storage,
+            remedy=where.remedy,
+        )
+
+    def _evaluate(
+        self, study: Study, finals: Mapping[str, RunState], scaling: Scaling | None
+    ) -> EvaluateResult:
+        """Ask the user's site for the final figures; it may take a moment to come back first."""
+        where, user = self.surroundings, study.user
+        request = one_round.evaluate_request(study, finals, scaling=scaling, run=where.run)
+        end = where.transport.now() + EVALUATE_SECONDS
+        problem = "it was not connected"
+        while (left := end - where.transport.now()) > 0:
+            self.membership.refresh()
+            member = self.membership.members.get(user)
+            if member is None:
+                where.transport.wait_for_change(min(LOOK_SECONDS, left))
+                continue
+            (reply,) = where.transport.ask({member.connection: request}, left)
+            match reply.content:
+                case EvaluateResult() as result:
+                    return result
+                case Rejection(reason) | Absence(reason):
+                    problem = reason
+                case other:
+                    problem = f"it answered with a {type(other).__name__}"
+            if not reply.left:
+                break  # it answered that it cannot; asking again would not help
+        raise RunError(
+            f"The final figures are missing: the user's site {user!r} did not give them"
+            f" ({problem}).{where.where_states_are}"
+        )
+
+
+def first_state(study: Study, arm: str) -> RunState:
+    """An arm's state before its first round."""
+    model = build_model(study.model, study.task.input_shape, study.num_classes, study.seed)
+    return one_round.start(study.arms[arm].build(study.build_context), flat_parameters(model))
+
+
+def play_in_turn(
+    transport: Transport,
+) -> Callable[[ArmRun, int, Callable[[RoundRecord], None]], None]:
+    """The rounds of an arm over a transport, one after another."""
+
+    def play_rounds(run: ArmRun, num_rounds: int, on_round: Callable[[RoundRecord], None]) -> None:
+        while not run.is_over(num_rounds):
+            record = play(run, transport)
+            on_round(record)
+            run.raise_if_hopeless(record)
+
+    return play_rounds

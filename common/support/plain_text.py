@@ -1,0 +1,11 @@
+"""Text from elsewhere made safe to show."""
+
+
+def printable(text: str, *, at_most: int = 300) -> str:
+    """`text` on one line, without control characters, and not endless.
+
+    A hospital's message is shown on the user's terminal: escape codes in it could rewrite the
+    screen, and marks of text direction could turn a sentence around.
+    """
+    clean = "".join(c if c.isprintable() else "�" for c in " ".join(text.split()))
+    return clean if len(clean) <= at_most else clean[: at_most - 1] + "…"

@@ -1,0 +1,45 @@
+"""Turns what the driver tells its listener into the run's events."""
+
+from collections.abc import Callable, Sequence
+
+from erosion.common.rounds.one_round import RoundRecord
+from erosion.server.output.events import (
+    ArmFinished,
+    ArmStarted,
+    HospitalDeclined,
+    HospitalJoined,
+    HospitalLeft,
+    RoundFinished,
+    RunEvent,
+)
+
+
+class EventListener:
+    """A driver's `Listener`."""
+
+    def __init__(self, notify: Callable[[RunEvent], None]) -> None:
+        self._notify = notify
+
+    def joined(self, hospital: str, num_samples: int, missing: Sequence[str]) -> None:
+        """A hospital came or came back."""
+        self._notify(HospitalJoined(hospital, num_samples, tuple(missing)))
+
+    def declined(self, hospital: str, reason: str) -> None:
+        """A hospital will not or cannot take part."""
+        self._notify(HospitalDeclined(hospital, reason))
+
+    def left(self, hospital: str) -> None:
+        """A hospital lost its connection."""
+        self._notify(HospitalLeft(hospital))
+
+    def arm_started(self, arm: str, rounds: int, *, is_trial: bool = False) -> None:
+        """An arm begins, or a trial of its settings."""
+        self._notify(ArmStarted(arm, rounds, is_trial=is_trial))
+
+    def round_finished(self, record: RoundRecord, *, is_trial: bool = False) -> None:
+        """A round ended."""
+        self._notify(RoundFinished(record, is_trial=is_trial))
+
+    def arm_finished(self, arm: str) -> None:
+        """An arm ended."""
+        self._notify(ArmFinished(arm))

@@ -1,0 +1,275 @@
+"""The hospitals over the network: requests become Flower messages, replies plain values again.
+
+Of the link it needs a Flower `Grid` and the few questions of `SiteLink`. The study travels with
+`describe`; a site that was not sent a study yet, or has lost it, gets it with the request.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from flwr.app import Message, RecordDict
+
+from erosion.common.aggregation.cohort import HospitalName
+from erosion.common.errors import ErosionError
+from erosion.common.protocol import wire
+from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
+from erosion.common.rounds.one_round import Absence, Rejection
+from erosion.common.rounds.transport import (
+    Connection,
+    Declined,
+    Introduced,
+    KeptOut,
+    Left,
+    News,
+    Reply,
+    Request,
+    Result,
+    too_late,
+)
+from erosion.common.study.study import Study
+from erosion.common.support.plain_text import printable
+from erosion.server.enrolment.rejections import TurnedAway
+from erosion.server.link import NODE_LEFT, UNREADABLE, LinkGrid, received_bytes
+
+DESCRIBE_SECONDS = 300.0  # a site may load its data before it answers
+
+
+class NodeAuthorizer(Protocol):
+    """Whose keys are let in."""
+
+    def hospital_of(self, node_id: int) -> str | None:
+        """Whose key a node signs with; None where the key is not, or no longer, let in."""
+
+    def why_not(self, hospital: str) -> str | None:
+        """Why no site could come in as `hospital` now; None where one could."""
+
+    def part_with(self, node_id: int) -> None:
+        """End the presence of a node whose key is no longer let in, so that it is told."""
+
+    def turned_away(self) -> Sequence[TurnedAway]:
+        """Who was not let in since this was last asked."""
+
+
+@dataclass(slots=True)
+class _Site:
+    """A node in one of its sessions."""
+
+    node_id: int
+    session: int  # a site that signed in anew has to introduce itself anew
+    hospital: HospitalName | None = None  # that it introduced itself as
+    studies: set[str] = field(default_factory=set)  # digests of those that it was sent
+
+
+@dataclass(slots=True)
+class _Sent:
+    """What is known of a request that was sent."""
+
+    request: Request
+    bytes_sent: int
+    at: float  # when
+
+
+class NetworkTransport:
+    """A `Transport` over the link."""
+
+    def __init__(
+        self, study: Study, grid: LinkGrid, authorizer: NodeAuthorizer | None = None
+    ) -> None:
+        """`authorizer` binds nodes to names; None: a site's own word is taken (loopback only)."""
+        self._grid, self._authorizer = grid, authorizer
+        self._study = study
+        self._introduction: RecordDict | None = None  # what every newcomer is asked
+        self._sites: dict[Connection, _Site] = {}
+        self._asked: dict[str, Connection] = {}  # describe request -> whom
+        self._num_connections = 0
+        self._sent: dict[Connection, _Sent] = {}  # of the exchange under way
+
+    def news(self) -> Iterator[News]:
+        """Who came, went, or was kept out."""
+        sessions = self._grid.sessions()
+        yield from self._revoked()
+        for connection, site in list(self._sites.items()):
+            if sessions.get(site.node_id) != site.session:
+                del self._sites[connection]
+                yield Left(connection)
+        known = {(site.node_id, site.session) for site in self._sites.values()}
+        for node_id, session in sorted(set(sessions.items()) - known):
+            self._describe(_Site(node_id, session))
+        for reply in self._grid.pull_messages(list(self._asked)):
+            connection = self._asked.pop(reply.metadata.reply_to_message_id)
+            if connection in self._sites:
+                yield from self._introduced(connection, reply)
+
+    def turn_away(self, connection: Connection, reason: str) -> None:
+        """Send a final notice."""
+        if (site := self._sites.get(connection)) is not None:
+            site.hospital = None
+            notice = wire.encode_notice(wire.Notice(text=reason, final=True))
+            self._grid.push_messages([Message(notice, site.node_id, wire.NOTICE, ttl=60.0)])
+
+    def ask(self, requests: Mapping[Connection, Request], seconds: float) -> Iterator[Reply]:
+        """Over the grid."""
+        replies = self._grid.send_and_receive(self.messages(requests, seconds), timeout=seconds)
+        return self.replies(replies, seconds)
+
+    def messages(self, requests: Mapping[Connection, Request], seconds: float) -> Iterable[Message]:
+        """The requests to be sent. Made when they are taken, and not kept: they are large."""
+        encoder = wire.Encoder()
+        records: dict[tuple[int, bool], RecordDict] = {}  # by request, and if its study goes along
+        self._sent = {}
+        for connection, request in requests.items():
+            site = self._sites[connection]
+            with_study = request.study.digest not in site.studies
+            key = id(request), with_study
+            if key not in records:
+                records[key] = _encoded(encoder, request, with_study=with_study)
+            site.studies.add(request.study.digest)
+            num_bytes = wire.num_bytes(records[key])
+            self._sent[connection] = _Sent(request, num_bytes, time.monotonic())
+            yield _message(records[key], site.node_id, request, seconds)
+
+    def replies(self, messages: Iterable[Message], seconds: float) -> Iterator[Reply]:
+        """What came back, one reply for each of `messages` that were made last."""
+        deadline = time.monotonic() + seconds
+        by_node = {self._sites[c].node_id: c for c in self._sent if c in self._sites}
+        waiting = dict(self._sent)
+        sent_again: list[Iterable[Message]] = []
+        for message in messages:
+            connection = by_node[message.metadata.src_node_id]
+            if not message.has_error() and wire.asks_for_study(message.content):
+                del message
+                sent_again.append(self._with_study(connection, deadline))
+                continue
+            reply = self._reply(connection, waiting.pop(connection), message)
+            del message  # what is used of it is in the reply
+            yield reply
+            del reply
+        for again in sent_again:
+            for message in again:
+                connection = by_node[message.metadata.src_node_id]
+                reply = self._reply(connection, waiting.pop(connection), message)
+                del message
+                yield reply
+                del reply
+        for connection, sent in waiting.items():
+            yield too_late(connection, seconds, sent.bytes_sent)
+
+    def wait_for_change(self, seconds: float) -> None:
+        """Until a site comes, goes or answers."""
+        self._grid.wait_for_news(seconds)
+
+    def now(self) -> float:
+        """The machine's clock."""
+        return time.monotonic()
+
+    def unanswered(self) -> set[Connection]:
+        """Who was asked and has not answered; for other threads to look at."""
+        nodes = self._grid.unanswered()
+        return {connection for connection, s in list(self._sites.items()) if s.node_id in nodes}
+
+    def _revoked(self) -> Iterator[News]:
+        """Part with hospitals whose key was revoked or has expired, and tell of strangers."""
+        if self._authorizer is None:
+            return
+        for connection, site in list(self._sites.items()):
+            if site.hospital is not None and not self._may_be(site.hospital, site.node_id):
+                reason = self._authorizer.why_not(site.hospital) or "its key was replaced"
+                self._authorizer.part_with(site.node_id)
+                site.hospital = None
+                yield Left(connection, expelled=reason)
+        for event in self._authorizer.turned_away():
+            yield KeptOut(event.who, event.hospital, event.text)
+
+    def _describe(self, site: _Site) -> None:
+        if self._introduction is None:
+            self._introduction = wire.encode_describe(self._study)
+        self._num_connections += 1
+        self._sites[self._num_connections] = site
+        message = Message(self._introduction, site.node_id, wire.DESCRIBE, ttl=DESCRIBE_SECONDS)
+        for request_id in self._grid.push_messages([message]):
+            self._asked[request_id] = self._num_connections
+
+    def _introduced(self, connection: Connection, reply: Message) -> Iterator[News]:
+        site = self._sites[connection]
+        if reply.has_error():
+            name, _, reason = (reply.error.reason or "").partition(": ")
+            if self._may_be(name, site.node_id):
+                yield Declined(connection, name, reason)
+            return
+        try:
+            described = wire.decode_describe_reply(reply.content)
+        except ErosionError as problem:
+            yield self._kept_out(connection, f"node {site.node_id}", f"it answered with {problem}")
+            return
+        name = described.hospital
+        if not self._may_be(name, site.node_id):
+            reason = f"its key was not enrolled for the name {name!r}"
+            yield self._kept_out(connection, name, reason)
+            return
+        site.hospital = name
+        site.studies.add(self._study.digest)
+        yield Introduced(connection, described)
+
+    def _kept_out(self, connection: Connection, who: str, reason: str) -> KeptOut:
+        who, reason = printable(who), printable(reason)  # a site's own words may be megabytes
+        self.turn_away(connection, reason)
+        return KeptOut(who, None, reason)
+
+    def _may_be(self, name: str, node_id: int) -> bool:
+        return self._authorizer is None or self._authorizer.hospital_of(node_id) == name
+
+    def _with_study(self, connection: Connection, deadline: float) -> Iterable[Message]:
+        """Ask once more, at once, and let the site have the study."""
+        sent, seconds = self._sent[connection], max(0.0, deadline - time.monotonic())
+        record = _encoded(wire.Encoder(), sent.request, with_study=True)
+        sent.bytes_sent += wire.num_bytes(record)
+        message = _message(record, self._sites[connection].node_id, sent.request, seconds)
+        return self._grid.send_and_receive([message], timeout=seconds)
+
+    def _reply(self, connection: Connection, sent: _Sent, message: Message) -> Reply:
+        content: Result | Rejection | Absence
+        left = False
+        if message.has_error():
+            site = self._sites[connection]
+            reason = (message.error.reason or "no reason given").removeprefix(f"{site.hospital}: ")
+            left = message.error.code == NODE_LEFT
+            unreadable = message.error.code == UNREADABLE
+            content = Rejection(reason) if unreadable else Absence(reason)
+        else:
+            try:
+                content = _decoded(sent.request, message.content)
+            except ErosionError as problem:
+                content = Rejection(str(problem))
+        return Reply(
+            connection,
+            content,
+            left,
+            time.monotonic() - sent.at,
+            sent.bytes_sent,
+            received_bytes(message),
+        )
+
+
+def _encoded(encoder: wire.Encoder, request: Request, *, with_study: bool) -> RecordDict:
+    if isinstance(request, TrainRequest):
+        return encoder.train(request, with_study=with_study)
+    return encoder.evaluate(request, with_study=with_study)
+
+
+def _decoded(request: Request, record: RecordDict) -> Result:
+    """Raises WireError."""
+    if isinstance(request, EvaluateRequest):
+        return wire.decode_evaluate_result(record)
+    if request.wants_update:
+        return wire.decode_train_result(record)
+    return wire.decode_step_result(record)
+
+
+def _message(record: RecordDict, node_id: int, request: Request, seconds: float) -> Message:
+    ttl = max(seconds, 1.0)  # a message that is past its time cannot be made
+    if isinstance(request, EvaluateRequest):
+        return Message(record, node_id, wire.EVALUATE, ttl=ttl)
+    group = f"{request.arm}/{request.round}"
+    return Message(record, node_id, wire.train_type(request.step), ttl=ttl, group_id=group)

@@ -1,0 +1,86 @@
+"""Keeps a run in its folder: what was decided, the journal, and every arm's last state."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Self
+
+from erosion.common.rounds import checkpoint
+from erosion.common.rounds.one_round import RoundRecord, RunState
+from erosion.common.rounds.study_run import Decisions
+from erosion.common.study.study import Study
+from erosion.server.run.journal import Journal, cut_back
+from erosion.server.run.run_decisions import RunDecisions, read_run_decisions
+from erosion.server.run.run_folder import RunFolder
+
+
+class RunKeeper:
+    """A `Keeper` in a run folder. Use it as a context manager, which closes the journals."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        """Go on where the folder's run stopped. Raises CheckpointError."""
+        self._folder = folder
+        self._earlier = read_run_decisions(folder)  # there only where a run is resumed
+        self.started = (
+            self._earlier.started if self._earlier else datetime.now(UTC).isoformat("T", "seconds")
+        )
+        self._journal: Journal | None = None
+        self._trials: Journal | None = None
+
+    def __enter__(self) -> Self:
+        """Nothing is open yet."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the journals."""
+        for journal in (self._journal, self._trials):
+            if journal is not None:
+                journal.close()
+
+    def decided(self) -> Decisions | None:
+        """What `beginning.json` says."""
+        earlier = self._earlier
+        return None if earlier is None else Decisions(earlier.scaling, earlier.chosen())
+
+    def decide(self, decisions: Decisions) -> None:
+        """Write `beginning.json`."""
+        settled = RunDecisions.of(self.started, decisions.scaling, decisions.choices)
+        settled.write(self._folder.beginning)
+
+    def resume(
+        self, study: Study, firsts: Mapping[str, RunState]
+    ) -> tuple[Mapping[str, RunState], Sequence[RoundRecord]]:
+        """From the checkpoints; the journal is cut back to what they have."""
+        states = {arm: self._last(study, arm, first) for arm, first in firsts.items()}
+        last_round = {arm: state.round for arm, state in states.items()}
+        records = cut_back(self._folder.journal, last_round)
+        self._journal = Journal(self._folder.journal)
+        return states, records
+
+    def begin_trials(self) -> None:
+        """A new `trials.jsonl`."""
+        self._folder.trials.unlink(missing_ok=True)
+        self._trials = Journal(self._folder.trials)
+
+    def keep_trial_round(self, record: RoundRecord) -> None:
+        """A line of `trials.jsonl`."""
+        assert self._trials is not None, "begin_trials comes first"
+        self._trials.append(record)
+
+    def keep_round(self, study: Study, state: RunState, record: RoundRecord) -> None:
+        """The journal first, then the checkpoint: a line without one is cut back on resuming."""
+        assert self._journal is not None, "resume comes first"
+        self._journal.append(record)
+        path = self._folder.checkpoint(record.arm)
+        checkpoint.save(path, state, arm=record.arm, study_digest=study.digest)
+
+    def _last(self, study: Study, arm: str, first: RunState) -> RunState:
+        path = self._folder.checkpoint(arm)
+        if not path.exists():
+            return first
+        return checkpoint.load(path, first, arm=arm, study_digest=study.digest)

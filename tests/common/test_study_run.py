@@ -1,0 +1,357 @@
+"""The driver over a scripted transport: who takes part, which rounds there are, what is resumed."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from erosion.common.errors import RunError
+from erosion.common.protocol.messages import Metrics, TrainRequest, TrainResult
+from erosion.common.rounds.one_round import Absence
+from erosion.common.rounds.study_run import UserDeclinedError
+from erosion.common.rounds.transport import KeptOut
+from erosion.common.study.study import Study
+from tests.support.scripted import Kept, Scripted, metrics, study_run, trained
+from tests.support.small_study import make_study
+
+FEDERATION = {"round_deadline_seconds": 10.0, "join_deadline_seconds": 30.0, "quorum": 2}
+
+
+def study(**changes: Any) -> Study:
+    values: dict[str, Any] = {
+        "hospitals": ["a", "b", "c"],
+        "rounds": 4,
+        "arms": {"fedavg": {}},
+        "federation": {**FEDERATION, **changes.pop("federation", {})},
+    }
+    return make_study(**{**values, **changes})
+
+
+def everybody(of: Study, **changes: Any) -> Scripted:
+    transport = Scripted(of, **changes)
+    transport.join(*of.hospitals)
+    return transport
+
+
+def outcomes(kept: Kept, hospital: str) -> list[str]:
+    return [record.hospitals[hospital].outcome for record in kept.records]
+
+
+# -- Who takes part ------------------------------------------------------------------------------
+
+
+def test_it_begins_at_once_when_all_are_there() -> None:
+    transport, kept = everybody(study()), Kept()
+    outcome = study_run(transport, kept).run()
+    assert transport.clock == 0.0
+    assert [record.outcome for record in kept.records] == ["done"] * 4
+    assert kept.events[:3] == [
+        ("joined", "a", ["b", "c"]), ("joined", "b", ["c"]), ("joined", "c", []),
+    ]  # fmt: skip
+    # every round moves by the mean of 0.1, 0.2 and 0.3
+    moved = outcome.finals["fedavg"].params
+    first = study_run(everybody(study(rounds=1)), Kept()).run().finals["fedavg"].params
+    torch.testing.assert_close(moved - first, torch.full_like(first, 0.6))
+
+
+def test_with_a_quorum_it_begins_when_the_join_deadline_passes() -> None:
+    transport, kept = Scripted(study()), Kept()
+    transport.join("a", "b")
+    study_run(transport, kept).run()
+    assert transport.clock >= 30.0
+    assert outcomes(kept, "c") == ["absent"] * 4
+    assert kept.records[0].hospitals["c"].reason == "was not connected"
+
+
+def test_below_the_quorum_it_does_not_begin() -> None:
+    transport = Scripted(study(federation={"quorum": 3}))
+    transport.join("a", "b")
+    with pytest.raises(RunError, match=r"2 hospitals connected within 30 s.*Missing: c"):
+        study_run(transport, Kept()).run()
+
+
+def test_without_the_user_it_does_not_begin() -> None:
+    transport = Scripted(study())
+    transport.join("b", "c")
+    with pytest.raises(RunError, match=r"'a' did not connect within 30 s.*erosion client"):
+        study_run(transport, Kept()).run()
+
+
+def test_a_user_that_declines_ends_the_wait_at_once() -> None:
+    transport = Scripted(study())
+    transport.join("b")
+    transport.decline("a", "limits.min_patients = 1000")
+    with pytest.raises(UserDeclinedError, match=r"cannot take part: limits.min_patients = 1000"):
+        study_run(transport, Kept()).run()
+    assert transport.clock == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "described", "reason"),
+    [
+        ("stranger", {}, "the study has no hospital 'stranger'"),
+        ("b", {}, "already connected as 'b'"),
+        ("c", {"num_samples": 0}, "it reports 0 patients"),
+        ("c", {"sums": {"count": [1], "total": [1], "squares": [1]}}, "does not fit the study's"),
+    ],
+)
+def test_who_does_not_fit_is_turned_away_with_the_reason(
+    name: str, described: dict[str, Any], reason: str
+) -> None:
+    transport, kept = Scripted(study()), Kept()
+    transport.join("a", "b")
+    transport.join(name, **described)
+    study_run(transport, kept).run()
+    ((turned_away, said),) = transport.turned_away
+    assert turned_away == name
+    assert reason in said
+    assert ("declined", name, said) in kept.events
+
+
+def test_sums_that_no_patients_can_have_are_turned_away() -> None:
+    sums = {"count": [10, 0], "total": [1.0, 0.0], "squares": [1.0, 0.0]}
+    transport = Scripted(study(scaling="federated"))
+    transport.join("a", "b", sums=sums)
+    transport.join("c", sums={**sums, "total": [100.0, 0.0]})
+    study_run(transport, Kept()).run()
+    assert "a sum too large for its sum of squares" in transport.turned_away[0][1]
+
+
+def test_a_late_joiner_takes_part_from_the_next_round_on() -> None:
+    def respond(name: str, request: TrainRequest) -> TrainResult:
+        if (name, request.round) == ("a", 2):
+            transport.join("c")  # in the middle of round 2
+        return trained(name, request)
+
+    transport, kept = Scripted(study(), respond), Kept()
+    transport.join("a", "b")
+    study_run(transport, kept).run()
+    assert outcomes(kept, "c") == ["absent", "absent", "accepted", "accepted"]
+
+
+def test_a_study_may_be_closed_to_late_joiners() -> None:
+    transport, kept = Scripted(study(federation={"join": "at_start"})), Kept()
+    transport.join("a", "b")
+    transport.at(30.0, lambda script: None)
+
+    def respond(name: str, request: TrainRequest) -> TrainResult:
+        if (name, request.round) == ("a", 1):
+            transport.join("c")
+        return trained(name, request)
+
+    transport.respond = respond
+    study_run(transport, kept).run()
+    assert outcomes(kept, "c") == ["absent"] * 4
+    assert "closed to newcomers" in transport.turned_away[0][1]
+
+
+def test_a_hospital_whose_key_is_revoked_is_out_with_the_reason() -> None:
+    def respond(name: str, request: TrainRequest) -> TrainResult:
+        if (name, request.round) == ("c", 1):
+            transport.leave("b", expelled="its key was revoked")
+        return trained(name, request)
+
+    transport, kept = everybody(study()), Kept()
+    transport.respond = respond
+    study_run(transport, kept).run()
+    assert kept.records[1].hospitals["b"].reason == "declined: its key was revoked"
+    assert ("declined", "b", "its key was revoked") in kept.events
+    assert ("left", "b") not in kept.events
+
+
+def test_a_stranger_with_a_hospitals_name_does_not_make_it_look_declined() -> None:
+    transport, kept = everybody(study()), Kept()
+    transport.report(KeptOut("b", "b", "its key is in use"))
+    transport.report(KeptOut("a site at 10.0.0.9", None, "its key is not enrolled"))
+    study_run(transport, kept).run()
+    assert ("declined", "another connection as b", "its key is in use") in kept.events
+    assert ("declined", "a site at 10.0.0.9", "its key is not enrolled") in kept.events
+    assert outcomes(kept, "b") == ["accepted"] * 4
+
+
+# -- Rounds --------------------------------------------------------------------------------------
+
+
+def test_who_does_not_answer_costs_a_round_its_deadline_and_no_more() -> None:
+    def respond(name: str, request: TrainRequest) -> TrainResult | None:
+        return None if (name, request.round) == ("b", 2) else trained(name, request)
+
+    transport, kept = everybody(study(), respond=respond), Kept()
+    study_run(transport, kept).run()
+    assert transport.clock == 10.0
+    assert outcomes(kept, "b") == ["accepted", "absent", "accepted", "accepted"]
+    assert kept.records[1].hospitals["b"].reason == "did not answer within 10 s"
+    assert kept.records[1].hospitals["b"].bytes_sent == 100
+    assert [record.outcome for record in kept.records] == ["done"] * 4
+
+
+def test_without_the_user_rounds_are_skipped_and_then_the_run_stops() -> None:
+    def respond(name: str, request: TrainRequest) -> TrainResult | None:
+        return None if name == "a" and request.round > 1 else trained(name, request)
+
+    transport, kept = (
+        everybody(study(federation={"max_skipped_rounds": 2}), respond=respond),
+        Kept(),
+    )
+    with pytest.raises(RunError, match=r"2 rounds in a row were skipped in fedavg.*Try again; "):
+        study_run(transport, kept, remedy="Try again; ").run()
+    assert [record.outcome for record in kept.records] == ["done", "skipped", "skipped"]
+
+
+def test_the_user_is_asked_again_when_its_connection_broke() -> None:
+    broken: list[int] = []
+
+    def respond(name: str, request: TrainRequest) -> TrainResult | None:
+        if (name, request.round) == ("a", 2) and not broken:
+            broken.append(2)
+            transport.leave("a")
+            transport.at(transport.clock + 3.0, lambda script: script.join("a"))
+            return None
+        return trained(name, request)
+
+    transport, kept = everybody(study(), respond=respond), Kept()
+    study_run(transport, kept).run()
+    assert [record.outcome for record in kept.records] == ["done"] * 4
+    assert [entry for entry in transport.log if entry[:2] == ("a", 2)] == [("a", 2, "train")] * 2
+    assert [entry for entry in transport.log if entry[:2] == ("b", 2)] == [("b", 2, "train")]
+    assert ("left", "a") in kept.events
+
+
+def test_a_round_waits_for_the_user_to_come_back() -> None:
+    def respond(name: str, request: TrainRequest) -> TrainResult:
+        if (name, request.round) == ("c", 1):
+            transport.leave("a")
+            transport.at(5.0, lambda script: script.join("a"))
+        return trained(name, request)
+
+    transport, kept = everybody(study(), respond=respond), Kept()
+    study_run(transport, kept).run()
+    assert [record.outcome for record in kept.records] == ["done"] * 4
+    assert 5.0 <= transport.clock < 10.0
+
+
+def test_an_answer_that_cannot_be_used_is_recorded_in_a_few_printable_words() -> None:
+    def respond(name: str, request: TrainRequest) -> TrainResult | Absence:
+        return Absence("\x1b[2J" * 1000) if name == "b" else trained(name, request)
+
+    transport, kept = everybody(study(), respond=respond), Kept()
+    study_run(transport, kept).run()
+    reason = kept.records[0].hospitals["b"].reason
+    assert reason.isprintable()
+    assert len(reason) <= 300
+
+
+def test_a_hospital_that_is_eroded_is_not_asked_any_more() -> None:
+    of = study(arms={"weight_erosion": {"distance_penalty": 1000.0}})
+    transport, kept = everybody(of), Kept()
+    study_run(transport, kept).run()
+    assert outcomes(kept, "b") == ["accepted", "not_asked", "not_asked", "not_asked"]
+    assert kept.records[-1].hospitals["b"].weight_after == 0.0
+    assert [entry[1] for entry in transport.log if entry[0] == "b"] == [1]
+
+
+# -- A rule that stops ---------------------------------------------------------------------------
+
+STOPPING = {"weight_erosion": {"zero_norm": "stop"}, "fedavg": {}}
+
+
+def stands_still(name: str, request: TrainRequest) -> TrainResult:
+    """The user's update of weight_erosion is zero from round 3 on."""
+    still = request.arm == "weight_erosion" and request.round >= 3 and name == "a"
+    return trained(name, request, 0.0 if still else 0.1)
+
+
+def test_a_rule_that_stops_has_finished_and_the_other_arms_run() -> None:
+    transport, kept = everybody(study(arms=STOPPING), respond=stands_still), Kept()
+    outcome = study_run(transport, kept).run()
+    final = outcome.finals["weight_erosion"]
+    assert final.stopped
+    assert (final.round, outcome.finals["fedavg"].round) == (3, 4)
+    assert outcome.records["weight_erosion"][-1].outcome == "stopped"
+    assert outcome.records["weight_erosion"][-1].note
+    two_rounds = study(arms={"weight_erosion": {}}, rounds=2)
+    reached = study_run(everybody(two_rounds), Kept()).run().finals["weight_erosion"].params
+    assert torch.equal(final.params, reached)
+    assert kept.events.count(("arm_finished", "weight_erosion")) == 1
+
+
+def test_an_arm_that_has_stopped_is_not_taken_up_again() -> None:
+    of = study(arms=STOPPING)
+    kept = Kept()
+    first = study_run(everybody(of, respond=stands_still), kept).run()
+    again = study_run(everybody(of, respond=stands_still), kept).run()
+    assert again.finals == first.finals
+    assert len(kept.records) == 7
+
+
+def test_a_trial_that_stops_counts_with_what_it_reached() -> None:
+    def respond(name: str, request: TrainRequest) -> TrainResult:
+        result = stands_still(name, request)
+        figures: Metrics | None = metrics(1.0 / request.round) if name == "a" else None
+        return TrainResult(
+            result.header.model_copy(update={"metrics": figures}), result.delta, result.attachments
+        )
+
+    of = study(arms={"weight_erosion": {"zero_norm": "stop"}}, selection={"folds": 2})
+    outcome = study_run(everybody(of, respond=respond), Kept()).run()
+    choice = outcome.choices["weight_erosion"]
+    # Round 3 shows what two rounds led to, and stops: more rounds lead to the same.
+    (tried,) = choice.tried
+    assert tried == pytest.approx((1 / 2, 1 / 3, 1 / 3, 1 / 3))
+    assert choice.rounds == 2
+
+
+# -- Going on ------------------------------------------------------------------------------------
+
+
+class KilledError(Exception):
+    """The coordinator is gone."""
+
+
+@pytest.mark.parametrize("killed_in", [1, 2, 4])
+def test_a_run_that_was_interrupted_goes_on_where_it_was(killed_in: int) -> None:
+    of = study(arms={"weight_erosion": {}, "fedavg": {}}, scaling="none")
+    uninterrupted = study_run(everybody(of), Kept()).run()
+
+    def respond(name: str, request: TrainRequest) -> TrainResult:
+        if (request.arm, request.round, name) == ("fedavg", killed_in, "b"):
+            raise KilledError
+        return trained(name, request)
+
+    kept = Kept()
+    with pytest.raises(KilledError):
+        study_run(everybody(of, respond=respond), kept).run()
+    resumed = study_run(everybody(of), kept).run()
+    for arm, final in uninterrupted.finals.items():
+        assert torch.equal(resumed.finals[arm].params, final.params)
+        assert resumed.finals[arm].weights == final.weights
+    rounds = [(record.arm, record.round) for record in kept.records]
+    assert rounds == [(arm, number) for arm in of.arms for number in (1, 2, 3, 4)]
+
+
+def test_a_run_that_goes_on_keeps_its_scaling_and_its_choices() -> None:
+    sums = {"count": [10, 0], "total": [1.0, 0.0], "squares": [1.0, 0.0]}
+    of = study(scaling="federated", selection={"folds": 2})
+    kept = Kept()
+    first = Scripted(of)
+    first.join("a", "b", "c", sums=sums)
+    study_run(first, kept).run()
+    decisions, num_trials = kept.decisions, len(kept.trials)
+    second = Scripted(of)
+    second.join("a", "b", sums={**sums, "total": [2.0, 0.0]})
+    study_run(second, kept).run()
+    assert kept.decisions == decisions
+    assert len(kept.trials) == num_trials == 2 * 5
+
+
+def test_the_evaluation_waits_for_the_user_to_come_back() -> None:
+    def respond(name: str, request: TrainRequest) -> TrainResult:
+        if (name, request.round) == ("c", 4):
+            transport.leave("a")
+            transport.at(100.0, lambda script: script.join("a"))
+        return trained(name, request)
+
+    transport, kept = everybody(study(), respond=respond), Kept()
+    outcome = study_run(transport, kept).run()
+    assert outcome.evaluation.hospital == "a"
+    assert transport.clock >= 100.0

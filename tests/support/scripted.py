@@ -1,0 +1,249 @@
+"""A transport that follows a script: no network, no training, and time that passes when it says."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from erosion.common.protocol.messages import (
+    DescribeReply,
+    EvaluateReply,
+    EvaluateRequest,
+    EvaluateResult,
+    FinalMetrics,
+    Metrics,
+    StepReply,
+    StepResult,
+    TrainReply,
+    TrainRequest,
+    TrainResult,
+)
+from erosion.common.rounds.arm_run import ArmRun, Storage
+from erosion.common.rounds.membership import Membership, NobodyListening
+from erosion.common.rounds.one_round import Absence, RoundRecord, RunState, Terms
+from erosion.common.rounds.study_run import (
+    Decisions,
+    StudyRun,
+    Surroundings,
+    first_state,
+    play_in_turn,
+)
+from erosion.common.rounds.transport import (
+    Connection,
+    Declined,
+    Introduced,
+    Left,
+    News,
+    Reply,
+    Request,
+    Result,
+    too_late,
+)
+from erosion.common.study.study import Study
+
+Respond = Callable[[str, TrainRequest], Result | Absence | None]
+
+
+def metrics(log_loss: float = 0.5) -> Metrics:
+    """A user's figures."""
+    return Metrics(
+        num_samples=10,
+        accuracy=0.5,
+        majority_accuracy=0.5,
+        auroc=None,
+        brier=0.5,
+        log_loss=log_loss,
+    )
+
+
+def trained(name: str, request: TrainRequest, value: float = 0.1) -> TrainResult:
+    """An honest update: the hospital's place in the study times `value`, everywhere."""
+    assert request.parameters is not None
+    place = 1 + request.study.hospitals.index(name)
+    header = TrainReply(
+        hospital=name,
+        arm=request.arm,
+        round=request.round,
+        step=request.step,
+        num_samples=10,
+        samples_seen=10,
+        seconds=0.0,
+        metrics=metrics() if name == request.study.user else None,
+    )
+    sizes = request.study.arms[request.arm].attachment_sizes(len(request.parameters))
+    delta = torch.full_like(request.parameters, value * place)
+    return TrainResult(header, delta, {key: torch.ones(size) for key, size in sizes.items()})
+
+
+def step_result(name: str, request: TrainRequest, **tensors: torch.Tensor) -> StepResult:
+    """An answer without an update."""
+    header = StepReply(
+        hospital=name, arm=request.arm, round=request.round, step=request.step, seconds=0.0
+    )
+    return StepResult(header, tensors)
+
+
+@dataclass
+class Scripted:
+    """Hospitals as a test wants them; what happens between rounds is in `events`, by time."""
+
+    study: Study
+    respond: Respond = trained  # None: no answer in time
+    clock: float = 0.0
+    script: list[tuple[float, Callable[["Scripted"], None]]] = field(default_factory=list)
+    log: list[tuple[str, int, str]] = field(default_factory=list)  # hospital, round, step asked
+    requests: list[tuple[str, Request]] = field(default_factory=list)
+    turned_away: list[tuple[str, str]] = field(default_factory=list)
+    _names: dict[Connection, str] = field(default_factory=dict)
+    _news: list[News] = field(default_factory=list)
+    _numbers: int = 0
+
+    def join(self, *names: str, **changes: Any) -> None:
+        """Sites connect under those names."""
+        for name in names:
+            self._numbers += 1
+            self._names[self._numbers] = name
+            values = {"hospital": name, "num_samples": 10, "software": "test", **changes}
+            self._news.append(Introduced(self._numbers, DescribeReply.model_validate(values)))
+
+    def leave(self, name: str, expelled: str = "") -> None:
+        """A site goes."""
+        for connection in [c for c, n in self._names.items() if n == name]:
+            del self._names[connection]
+            self._news.append(Left(connection, expelled))
+
+    def decline(self, name: str, reason: str) -> None:
+        """A site connects and will not take part."""
+        self._numbers += 1
+        self._news.append(Declined(self._numbers, name, reason))
+
+    def report(self, event: News) -> None:
+        """Anything else."""
+        self._news.append(event)
+
+    def at(self, seconds: float, happen: Callable[["Scripted"], None]) -> None:
+        """Something happens when so much time has passed."""
+        self.script.append((seconds, happen))
+
+    def news(self) -> Iterator[News]:
+        """What has happened by now."""
+        self._happen()
+        events, self._news = self._news, []
+        yield from events
+
+    def turn_away(self, connection: Connection, reason: str) -> None:
+        """Note it."""
+        self.turned_away.append((self._names.pop(connection), reason))
+
+    def ask(self, requests: Mapping[Connection, Request], seconds: float) -> Iterator[Reply]:
+        """As `respond` says; who does not answer costs the whole deadline."""
+        late = []
+        for connection, request in requests.items():
+            name = self._names[connection]
+            self.requests.append((name, request))
+            if isinstance(request, EvaluateRequest):
+                yield Reply(connection, _evaluated(request))
+                continue
+            self.log.append((name, request.round, request.step))
+            content = self.respond(name, request)
+            left = connection not in self._names
+            if content is None and not left:
+                late.append(connection)
+            else:
+                gone = Absence("the site left or lost its connection")
+                yield Reply(connection, content or gone, left, 0.0, 100, 50)
+        if late:
+            self.clock += seconds
+        for connection in late:
+            yield too_late(connection, seconds, 100)
+
+    def wait_for_change(self, seconds: float) -> None:
+        """Time passes."""
+        self.clock += seconds
+
+    def now(self) -> float:
+        """The script's clock."""
+        return self.clock
+
+    def _happen(self) -> None:
+        due = [happen for seconds, happen in self.script if seconds <= self.clock]
+        self.script = [entry for entry in self.script if entry[0] > self.clock]
+        for happen in due:
+            happen(self)
+
+
+def _evaluated(request: EvaluateRequest) -> EvaluateResult:
+    figures = FinalMetrics(**metrics().model_dump(), intervals={})
+    return EvaluateResult(
+        EvaluateReply(
+            hospital=request.study.user,
+            arms=dict.fromkeys(request.parameters, figures),
+            comparison=None,
+            scaling=None,
+            class_counts={},
+        )
+    )
+
+
+@dataclass
+class Kept:
+    """A `Keeper` in memory, and a listener: what a run told them."""
+
+    decisions: Decisions | None = None
+    states: dict[str, RunState] = field(default_factory=dict)
+    records: list[RoundRecord] = field(default_factory=list)
+    trials: list[RoundRecord] = field(default_factory=list)
+    events: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def decided(self) -> Decisions | None:
+        return self.decisions
+
+    def decide(self, decisions: Decisions) -> None:
+        self.decisions = decisions
+
+    def resume(
+        self, study: Study, firsts: Mapping[str, RunState]
+    ) -> tuple[Mapping[str, RunState], Sequence[RoundRecord]]:
+        return {**firsts, **self.states}, list(self.records)
+
+    def begin_trials(self) -> None:
+        self.trials.clear()
+
+    def keep_trial_round(self, record: RoundRecord) -> None:
+        self.trials.append(record)
+
+    def keep_round(self, study: Study, state: RunState, record: RoundRecord) -> None:
+        self.records.append(record)
+        self.states[record.arm] = state
+
+    def joined(self, hospital: str, num_samples: int, missing: Sequence[str]) -> None:
+        self.events.append(("joined", hospital, list(missing)))
+
+    def declined(self, hospital: str, reason: str) -> None:
+        self.events.append(("declined", hospital, reason))
+
+    def left(self, hospital: str) -> None:
+        self.events.append(("left", hospital))
+
+    def arm_started(self, arm: str, rounds: int, *, is_trial: bool = False) -> None:
+        self.events.append(("arm_started", arm, rounds))
+
+    def round_finished(self, record: RoundRecord, *, is_trial: bool = False) -> None:
+        self.events.append(("round", record.arm, record.round))
+
+    def arm_finished(self, arm: str) -> None:
+        self.events.append(("arm_finished", arm))
+
+
+def study_run(transport: Scripted, kept: Kept, **changes: Any) -> StudyRun:
+    """The driver over a script."""
+    where = Surroundings(transport, kept, kept, play_in_turn(transport))
+    return StudyRun(transport.study, replace(where, **changes))
+
+
+def arm_run(transport: Scripted, arm: str) -> ArmRun:
+    """One arm from its beginning, over a script."""
+    membership = Membership(transport.study, transport, NobodyListening())
+    state = first_state(transport.study, arm)
+    return ArmRun(Terms(transport.study, arm), state, membership, transport, storage=Storage())
