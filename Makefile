@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: help testbed test quick test-docker install lint types contracts docs unit fast clean
+.PHONY: help testbed test quick test-docker install lint types contracts docs unit fast lock clean
 
 help:
 	@echo "make testbed    run a study with five hospitals on this machine"
@@ -14,6 +14,7 @@ help:
 	@echo "make quick      while you work: everything but the tests between real processes"
 	@echo "make docs       the documentation as a site, in site/; a broken link is an error"
 	@echo "make test-docker  the compose testbed on a Docker engine, from building the image"
+	@echo "make lock       the image's packages anew, with their hashes, into requirements.lock"
 	@echo "make clean      remove the environment, the site and the caches (runs/ and data/ stay)"
 
 testbed: $(VENV)/installed
@@ -53,6 +54,17 @@ fast: $(VENV)/installed
 # TORCH_INDEX= (empty) builds from docker/wheelhouse/ and the default index alone.
 test-docker: $(VENV)/installed
 	$(BIN)/pytest -m docker tests/docker
+
+# Needs uv (https://docs.astral.sh/uv), and torch's CPU wheel in docker/wheelhouse/ so that nothing of CUDA
+# is taken along: pip download --no-deps --dest docker/wheelhouse torch==VERSION
+lock:
+	sed -n 's/.*"\(torch==[0-9.]*\)".*/\1+cpu/p' pyproject.toml > docker/wheelhouse/cpu-torch.txt
+	sed -n 's/^requires = \["\(.*\)"\]/\1/p' pyproject.toml > docker/wheelhouse/build.txt
+	(echo "# The image's packages with their hashes, without torch, which comes from an index of its own: \`make lock\`."; \
+	  uv pip compile pyproject.toml docker/wheelhouse/build.txt --quiet --python-version 3.11 \
+	    --find-links docker/wheelhouse --override docker/wheelhouse/cpu-torch.txt \
+	    --generate-hashes --no-annotate --no-header --no-emit-package torch) > requirements.lock.new
+	mv requirements.lock.new requirements.lock
 
 clean:
 	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -24,7 +24,10 @@ REFERENCE = {  # package -> title; of `erosion` only what it exports, of the oth
     "erosion.common.rounds": "Rounds",
     "erosion.common.study": "Study files",
     "erosion.common.tasks": "Tasks",
+    "erosion.common.gems": "GEMS",
+    "erosion.common.sealed": "Sealed rounds",
     "erosion.client.dataset": "Data",
+    "erosion.client.dataset.sources": "Sources of patients",
     "erosion.server.output": "Outputs",
 }
 
