@@ -17,6 +17,7 @@ from erosion.client.evaluation.verdict import compare
 from erosion.client.site_file import Site
 from erosion.client.training.kept_state import KeptState, Moment, StateKey
 from erosion.client.training.limits import check_limits, check_study
+from erosion.client.training.warm_up import warm_up
 from erosion.common.algorithms.base import TRAIN, ArmBase
 from erosion.common.algorithms.personal_layers import personal_parameters, take_step
 from erosion.common.errors import Refusal, SiteError
@@ -74,7 +75,10 @@ class Hospital:
 
     def describe(self, study: Study) -> DescribeReply:
         """Who this hospital is, how many patients it trains on, and its share of the scaling."""
+        is_new = study.digest not in self._prepared
         prepared = self._prepare(study)
+        if is_new:
+            warm_up(prepared.model, study.task.input_shape)
         return DescribeReply(
             hospital=self.name,
             num_samples=prepared.num_training,

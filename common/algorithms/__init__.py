@@ -15,6 +15,7 @@ from erosion.common.algorithms.ensemble import Ensemble
 from erosion.common.algorithms.evidence_erosion import EvidenceErosion
 from erosion.common.algorithms.fedavg import FedAvg
 from erosion.common.algorithms.fedfomo import FedFomo
+from erosion.common.algorithms.fedlin import FedLin
 from erosion.common.algorithms.fedprox import FedProx
 from erosion.common.algorithms.fine_tuning import FineTuning
 from erosion.common.algorithms.geometric_median import GeometricMedian
@@ -49,6 +50,7 @@ AnyArm = (
     | FedFomo
     | FedProx
     | Scaffold
+    | FedLin
     | Ensemble
 )  # fmt: skip
 

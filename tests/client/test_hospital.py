@@ -1,5 +1,7 @@
 """A hospital's answers, from the data file to the reply."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,14 @@ from PIL import Image
 
 from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
+from erosion.client.training.warm_up import warm_up
 from erosion.common.errors import DataError, Refusal, SiteError
 from erosion.common.learning.local_sgd import round_generator, train_locally
-from erosion.common.learning.models import build_model
+from erosion.common.learning.models import build_model, flat_parameters
 from erosion.common.protocol.messages import EvaluateRequest, Scaling, TrainRequest
 from erosion.common.protocol.scaling import pool
 from erosion.common.study.study import Study
+from tests.support.patience import PATIENCE
 from tests.support.small_study import TASK, make_site, make_study, twenty_patients
 
 DIM = 6  # two columns, two classes: 4 weights and 2 biases
@@ -252,3 +256,26 @@ def test_images_are_trained_on(tmp_path: Path) -> None:
     result = hospital.train(request(study, parameters=torch.zeros(34)))
     assert result.header.metrics is not None
     assert result.header.metrics.num_samples == 4
+
+
+def test_a_hospital_is_warm_before_it_introduces_itself(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from tests.client.test_hospital import *;"
+        f"hospital = Hospital(peer_site(Path({str(tmp_path)!r}))); study = make_study();"
+        "assert 'torch._dynamo' not in sys.modules; hospital.describe(study);"
+        "known = set(sys.modules); hospital.train(request(study));"
+        "print(sum(name.startswith('torch.') for name in set(sys.modules) - known))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.stdout.strip() == "0", done.stdout + done.stderr
+
+
+def test_warming_up_changes_neither_the_model_nor_anybodys_draws() -> None:
+    model = build_model(make_study().model, (2,), 2)
+    before, draws = flat_parameters(model).clone(), torch.get_rng_state()
+    warm_up(model, (2,))
+    assert torch.equal(flat_parameters(model), before)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert torch.equal(torch.get_rng_state(), draws)

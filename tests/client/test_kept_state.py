@@ -112,6 +112,31 @@ def test_only_the_latest_studies_are_kept(tmp_path: Path, monkeypatch: pytest.Mo
     assert {path.name for path in tmp_path.iterdir()} == {"b" * 16, "c" * 16}
 
 
+def test_an_exchange_that_is_asked_again_starts_where_it_started(kept: KeptState) -> None:
+    kept.keep(PLACE, Moment(1), {}, ONE)
+    kept.keep(PLACE, Moment(2, 1), ONE, TWO)
+    kept.keep(PLACE, Moment(2, 2), TWO, {})
+    assert kept.before(PLACE, Moment(2, 2))["v"] == 2.0  # the connection broke
+    assert kept.before(PLACE, Moment(2, 1))["v"] == 1.0  # the coordinator was killed
+    assert not kept.before(PLACE, Moment(2, 3))
+    assert not kept.before(PLACE, Moment(3))
+
+
+def test_a_round_that_is_done_again_leaves_nothing_of_the_first_time(kept: KeptState) -> None:
+    three = {"v": torch.tensor([3.0])}
+    kept.keep(PLACE, Moment(1, 1), {}, ONE)
+    kept.keep(PLACE, Moment(1, 2), ONE, TWO)
+    kept.keep(PLACE, Moment(1, 1), {}, three)  # from its beginning, with another outcome
+    assert kept.before(PLACE, Moment(1, 2))["v"] == 3.0
+
+
+def test_an_exchange_that_keeps_nothing_is_passed_over(kept: KeptState) -> None:
+    kept.keep(PLACE, Moment(1, 1), {}, {})
+    kept.keep(PLACE, Moment(1, 2), {}, ONE)
+    assert not kept.before(PLACE, Moment(1, 1))
+    assert kept.before(PLACE, Moment(2))["v"] == 1.0
+
+
 def test_it_is_for_the_site_alone_to_read(tmp_path: Path) -> None:
     KeptState(tmp_path).keep(PLACE, Moment(1), {}, ONE)
     (file,) = tmp_path.rglob("*.safetensors")

@@ -58,6 +58,15 @@ def lay_bullet(phase: str, coordinator: Any, run_keeper: Any, link: Any, strateg
     arm = strategy.PersonalizedStrategy
     if phase == "before sending":
         arm.configure_train = in_round_3(arm.configure_train)
+    elif phase == "between two exchanges":  # of round 2: only a round's later ones come this way
+        transport = coordinator.NetworkTransport
+        ask, rounds = transport.ask, []
+
+        def ask_or_die(self: Any, requests: Any, seconds: float) -> Any:
+            rounds.append(requests)
+            return die() if len(rounds) == 2 else ask(self, requests, seconds)
+
+        transport.ask = ask_or_die
     elif phase == "before aggregating":
         arm.aggregate_train = in_round_3(arm.aggregate_train)
     elif phase == "during upload":
@@ -118,8 +127,10 @@ def without_times(line: dict[str, Any]) -> dict[str, Any]:
         for name, entry in line["hospitals"].items()
     }
     for entry in hospitals.values():
-        entry.pop("bytes_received")  # the digits of the seconds travel too
-    return {**line, "hospitals": hospitals, "seconds": 0}
+        entry.pop("bytes_received")  # the digits of the seconds travel too,
+        entry.pop("bytes_sent")  # and the run's name
+    steps = [{"step": step["step"], "asked": sorted(step["hospitals"])} for step in line["steps"]]
+    return {**line, "hospitals": hospitals, "steps": steps, "seconds": 0}
 
 
 def final_params(study: Study, folder: RunFolder, arm: str) -> torch.Tensor:
@@ -175,6 +186,32 @@ def test_killed_at_every_phase_and_resumed_is_bit_identical(tmp_path: Path) -> N
         for arm in study.arms:
             expected_params = final_params(study, uninterrupted, arm)
             assert torch.equal(final_params(study, run, arm), expected_params), (phase, arm)
+
+
+def test_killed_between_two_exchanges_and_resumed_is_bit_identical(tmp_path: Path) -> None:
+    study = small_study(arms={"fedlin": {"own_parameters": ["output_bias"]}}, rounds=3)
+    text, address = study.canonical_json(), free_address()
+    sites = [start(programs.honest, str(write_site(tmp_path, n, address))) for n in study.hospitals]
+    folders = [tmp_path / "runs" / name for name in ("killed", "uninterrupted")]
+    try:
+        killed = start(coordinate, text, str(folders[0]), address, "between two exchanges")
+        killed.join(PATIENCE)
+        assert killed.exitcode == -signal.SIGKILL
+        assert [line["round"] for line in read_journal(RunFolder(folders[0]).journal)] == [1]
+        for folder in folders:
+            finished = start(coordinate, text, str(folder), address, None)
+            finished.join(PATIENCE)
+            assert finished.exitcode == 0
+    finally:
+        for site in sites:
+            site.kill()
+            site.join(PATIENCE)
+    resumed, uninterrupted = (RunFolder(folder) for folder in folders)
+    lines = [[without_times(x) for x in read_journal(r.journal)] for r in (resumed, uninterrupted)]
+    assert lines[0] == lines[1]
+    assert [step["step"] for step in lines[0][1]["steps"]] == ["gradient", "train"]
+    expected = final_params(study, uninterrupted, "fedlin")
+    assert torch.equal(final_params(study, resumed, "fedlin"), expected)
 
 
 def test_a_run_that_ended_is_not_resumed(

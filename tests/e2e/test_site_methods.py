@@ -14,13 +14,15 @@ from erosion.experiments.simulator import simulate
 from tests.support.federation import Federation, small_study
 from tests.support.patience import PATIENCE
 
-# One of each kind: with attachments, with state at the site, with tensors enclosed for everyone or
-# for the user, with several models, and with parameters that never leave.
+# One of each kind: with two exchanges in a round, with attachments, with state at the site, with
+# tensors enclosed for everyone or for the user, with several models, and with parameters that never
+# leave.
 ARMS: dict[str, Any] = {
     "ensemble": {},
     "evidence_erosion": {},
     "ditto": {},
     "scaffold": {},
+    "fedlin": {},
     "fedfomo": {},
     "own_bias": {"algorithm": "weight_erosion", "own_parameters": ["output_bias"]},
 }
@@ -34,12 +36,17 @@ def test_a_deployment_and_a_simulation_agree_and_the_result_predicts(tmp_path: P
         federation.start()
         federation.finish()
         simulated = federation.compare_with_simulation()
+        for record in federation.observer.records:
+            steps = [step.step for step in record.steps]
+            assert steps == (["gradient", "train"] if record.arm == "fedlin" else [])
+            for step in record.steps:
+                assert all((entry.bytes_received or 0) > 0 for entry in step.hospitals.values())
         folder = federation.run_folder
         _check_prediction(folder.path, federation.folder / "alice" / "data.csv")
     saved = checkpoint.load_model(folder.model)
     assert saved.shape == (3, 6)  # a model of each hospital
     torch.testing.assert_close(saved, simulated.personal["ensemble"])
-    assert set(simulated.personal) == set(ARMS) - {"scaffold"}
+    assert set(simulated.personal) == set(ARMS) - {"scaffold", "fedlin"}
 
 
 def test_settings_are_chosen_alike_in_a_deployment_and_in_a_simulation(tmp_path: Path) -> None:

@@ -1,0 +1,103 @@
+"""FedLin (Mitra, Jaafar, Pappas, Hassani 2021, Algorithm 1, without sparsification)."""
+
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from erosion.common.algorithms.base import (
+    TRAIN,
+    UPDATES,
+    Algorithm,
+    Ask,
+    Brings,
+    BuildContext,
+    Exchanges,
+    Payload,
+    RoundStart,
+    SiteStep,
+    TensorTerms,
+)
+from erosion.common.algorithms.fedavg import Averaging, FedAvgState
+from erosion.common.learning.local_sgd import gradient
+from erosion.common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork
+from erosion.common.learning.training import Training
+from erosion.common.settings.base import Settings
+
+_GRADIENT = "gradient"  # grad f_i(x), at the hospital and on its way to the coordinator
+_MEAN_GRADIENT = "mean_gradient"  # g, on its way to the hospitals
+_PATIENTS_AT_ONCE = 1024
+
+
+class _Counted(Settings):
+    num_samples: int = Field(ge=1, le=2**53)
+
+
+class FedLin(Averaging):
+    """FedAvg whose local steps follow the common gradient, asked for at the start of each round.
+
+    A round has two exchanges: first every hospital sends its gradient at the common parameters,
+    then it takes local steps y - lr (grad f_i(y) - grad f_i(x) + g), where g is the mean of those
+    gradients. So hospitals that differ move in the common direction even during many local steps,
+    and nothing is remembered from round to round. Use it where FedAvg drifts because of long local
+    training and hospitals come and go; it makes no personal model. A round takes two requests and
+    two arrays of the model's length from every hospital.
+    Parameter: `weighting` ("samples" or "uniform"), of gradients and updates alike. It needs
+    optimizer = "sgd" without momentum.
+    Source: Mitra et al., Linear Convergence in Federated Learning: Tackling Client Heterogeneity
+    and Sparse Gradients, 2021.
+    """
+
+    algorithm: Literal["fedlin"] = "fedlin"
+    weighting: Literal["samples", "uniform"] = "uniform"  # as in the paper
+
+    def build(self, context: BuildContext) -> Algorithm[Any]:
+        """The mean gradient, then the average of the updates."""
+        average = super().build(context)
+        by_samples = self.weighting == "samples"
+
+        def exchanges(state: FedAvgState, begun: RoundStart) -> Exchanges[FedAvgState]:
+            terms = {_GRADIENT: TensorTerms(tuple(begun.parameters.shape))}
+            found = yield Ask(_GRADIENT, brings=Brings(tensors=terms, values=_Counted))
+            answers = found.replies.values()
+            shares = torch.tensor([a.values.num_samples if by_samples else 1 for a in answers])
+            mean = torch.zeros(begun.parameters.shape, dtype=torch.float64)
+            for share, answer in zip((shares / shares.sum()).tolist(), answers, strict=True):
+                mean += share * answer.tensors[_GRADIENT].double()
+            trained = yield Ask(TRAIN, Payload({_MEAN_GRADIENT: mean.float()}), brings=UPDATES)
+            return average.update(state, trained.cohort)
+
+        return Algorithm(average.init, average.update, exchanges=exchanges)
+
+    def site_steps(self) -> dict[str, SiteStep]:
+        """The gradient, then the training."""
+        return {_GRADIENT: self.gradient, TRAIN: self.train}
+
+    def gradient(self, work: LocalWork) -> LocalAnswer:
+        """The gradient of the local loss at the received parameters; the next step needs it."""
+        own = _gradient(work)
+        return LocalAnswer({_GRADIENT: own}, {"num_samples": len(work.labels)}, {_GRADIENT: own})
+
+    def train(self, work: LocalWork) -> LocalOutcome:
+        """Corrected local training."""
+        own = work.kept.get(_GRADIENT)
+        if own is None:  # the site has lost what it keeps
+            own = _gradient(work)
+        mean = work.enclosed.get(_MEAN_GRADIENT, own)
+        result = work.sgd(work.received, lambda _y: mean - own)
+        return LocalOutcome(result.delta, result.samples_seen)
+
+    def problem_with_training(self, training: Training) -> str | None:
+        """The correction is one of plain SGD's steps."""
+        return training.problem_for_plain_sgd("fedlin")
+
+
+def _gradient(work: LocalWork) -> Tensor:
+    total = torch.zeros_like(work.received, dtype=torch.float64)
+    for patients in torch.split(torch.arange(len(work.labels)), _PATIENTS_AT_ONCE):
+        part = gradient(work.model, work.received, work.inputs[patients], work.labels[patients])
+        total += part.double() * (len(patients) / len(work.labels))
+    if work.own is not None:  # what is not shared has no common direction
+        total = total.masked_fill(work.own, 0.0)
+    return total.float()

@@ -1,0 +1,164 @@
+"""What every method's round promises when its exchanges are really played, site and coordinator.
+
+A new method needs no line here: it is picked up from the registry, however many exchanges it has.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+import torch
+
+from erosion.common.aggregation.cohort import HospitalName
+from erosion.common.algorithms import REGISTRY, steps_of
+from erosion.common.algorithms.base import TRAIN, Ask, Brings, RoundStart, TensorTerms
+from erosion.common.algorithms.personal_layers import take_step
+from erosion.common.learning.local_work import LocalOutcome, LocalWork, Tensors
+from erosion.common.protocol import wire
+from erosion.common.protocol.messages import StepReply, StepResult, TrainReply, TrainResult
+from erosion.common.rounds.one_round import Answer, Rejection, RoundInProgress, RunState, start
+from erosion.common.rounds.screening import Expected, screen
+from tests.support.contexts import CONTEXT
+from tests.support.local_works import DIM, layout, work
+from tests.support.registry_cohorts import same
+
+NAMES = ("a", "b", "c")
+every_algorithm = pytest.mark.parametrize("name", sorted(REGISTRY))
+
+
+def work_of(agent: str) -> LocalWork:
+    """Twelve patients of that hospital, three short steps."""
+    generator = torch.Generator().manual_seed(ord(agent))
+    inputs = torch.randn(12, 1, generator=generator)
+    return work(
+        0.1,
+        tuple((inputs[:, 0] > 0.1 * NAMES.index(agent)).long().tolist()),
+        agent=agent,
+        is_user=agent == "a",
+        inputs=inputs,
+        training={"steps": 3, "batch_size": 4, "learning_rate": 0.1},
+    )
+
+
+def answer_of(
+    name: str, agent: str, state: RunState, ask: Ask, kept: Mapping[str, Tensors]
+) -> tuple[Answer, Tensors]:
+    """A hospital's answer, through the wire and the screening, and what it keeps."""
+    arm = REGISTRY[name](algorithm=name)
+    own = ask.to_each.get(agent)
+    of = replace(
+        work_of(agent),
+        round=state.round + 1,
+        received=state.params if ask.sends_parameters else torch.empty(0),
+        enclosed={**ask.to_all.tensors, **(own.tensors if own else {})},
+        values={**ask.to_all.values, **(own.values if own else {})},
+        kept=kept.get(agent, {}),
+        step=ask.step,
+    )
+    outcome = take_step(arm, of, layout)
+    about = {"hospital": agent, "arm": name, "round": of.round, "step": ask.step, "seconds": 0.0}
+    result: TrainResult | StepResult
+    if isinstance(outcome, LocalOutcome):
+        header = TrainReply.model_validate(
+            {**about, "num_samples": 12, "samples_seen": outcome.samples_seen}
+        )
+        result = wire.decode_train_result(
+            wire.encode_train_result(TrainResult(header, outcome.delta, outcome.attachments))
+        )
+    else:
+        step_header = StepReply.model_validate({**about, "values": dict(outcome.values)})
+        result = wire.decode_step_result(
+            wire.encode_step_result(StepResult(step_header, outcome.tensors))
+        )
+    announced = {n: TensorTerms((size,)) for n, size in arm.attachment_sizes(DIM).items()}
+    brings = replace(ask.brings, tensors={**announced, **ask.brings.tensors})
+    expected = Expected(name, of.round, DIM, ask.step, brings if ask.brings.update else ask.brings)
+    return screen(result, agent, expected), outcome.keep
+
+
+def play(
+    name: str, state: RunState, kept: Mapping[str, Tensors], names: tuple[str, ...] = NAMES
+) -> tuple[RunState, dict[str, Tensors], list[str]]:
+    """One round: the state after it, what the sites keep, and the steps that there were."""
+    algorithm = REGISTRY[name](algorithm=name).build(CONTEXT)
+    in_progress = RoundInProgress(
+        state,
+        algorithm,
+        RoundStart(state.round + 1, "a", names, state.params),
+        arm=name,
+        wanted=[n for n in names if n == "a" or algorithm.asks(state.algorithm_state, n)],
+        spare=0,
+    )
+    now, steps = dict(kept), []
+    while in_progress.finished is None:
+        ask = in_progress.ask
+        steps.append(ask.step)
+        answers: dict[HospitalName, Answer] = {}
+        for agent in in_progress.asked:
+            answers[agent], now[agent] = answer_of(name, agent, state, ask, now)
+            assert not isinstance(answers[agent], Rejection), answers[agent]
+        in_progress.answer(answers)
+    after, record = in_progress.finished
+    assert record.outcome == "done", record.note
+    return after, now, steps
+
+
+def first(name: str) -> RunState:
+    return start(REGISTRY[name](algorithm=name).build(CONTEXT), work_of("a").received)
+
+
+@every_algorithm
+def test_its_steps_are_known_by_name_and_its_rounds_play(name: str) -> None:
+    state = first(name)
+    kept: dict[str, Tensors] = {}
+    for _ in range(3):
+        state, kept, steps = play(name, state, kept)
+        assert set(steps) <= steps_of(name)
+    assert state.round == 3
+    assert bool(state.params.isfinite().all())
+
+
+@every_algorithm
+def test_an_interrupted_round_is_the_same_when_it_is_done_again(name: str) -> None:
+    before, kept, _ = play(name, first(name), {})
+    once, twice = play(name, before, kept), play(name, before, kept)
+    assert same(once[0], twice[0])
+    assert same(once[1], twice[1])
+
+
+@every_algorithm
+def test_alone_a_played_round_is_local_training(name: str) -> None:
+    state, _, _ = play(name, first(name), {}, ("a",))
+    trained, _ = answer_of(name, "a", first(name), Ask(TRAIN), {})
+    delta = getattr(trained, "delta")  # noqa: B009 - an answer of any kind
+    torch.testing.assert_close(state.params - first(name).params, delta)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "terms", "reason"),
+    [
+        (torch.zeros(3, dtype=torch.uint8), TensorTerms((3,), torch.uint8), None),
+        (torch.arange(4), TensorTerms((None,), torch.int64), None),
+        (torch.tensor([2**32 - 1], dtype=torch.uint32), TensorTerms((1,), torch.uint32), None),
+        (torch.zeros(2, 3), TensorTerms((2, None)), None),
+        (torch.zeros(3), TensorTerms((3,), torch.uint8), "of type torch.float32, expected torch."),
+        (torch.zeros(3), TensorTerms((2, None)), "of shape (3,), expected (2, any)"),
+        (torch.zeros(9), TensorTerms((None,), most_values=8), "of 9 values, at most 8"),
+        (torch.tensor([torch.nan]), TensorTerms((1,)), "a value that is not finite"),
+    ],
+)
+def test_a_steps_tensors_travel_and_are_held_to_the_terms(
+    tensor: torch.Tensor, terms: TensorTerms, reason: str | None
+) -> None:
+    header = StepReply(hospital="a", arm="x", round=1, step="s", seconds=0.0)
+    record = wire.encode_step_result(StepResult(header, {"t": tensor}))
+    result = wire.decode_step_result(record)
+    received = result.tensors["t"]
+    assert received.dtype == tensor.dtype
+    assert received.numpy().tobytes() == tensor.numpy().tobytes()
+    answer = screen(result, "a", Expected("x", 1, DIM, "s", Brings(tensors={"t": terms})))
+    if reason is None:
+        assert not isinstance(answer, Rejection)
+    else:
+        assert isinstance(answer, Rejection)
+        assert reason in answer.reason
