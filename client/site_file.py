@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from erosion.client.dataset.sources import AnySource
 from erosion.common.errors import SiteError
+from erosion.common.sealed import pinned_keys
 from erosion.common.settings.base import Settings, read_toml, validate
 from erosion.common.settings.names import Name
 
@@ -21,15 +22,6 @@ def _checked_address(value: str) -> str:
     return value
 
 
-def _checked_proxy(value: str) -> str:
-    address = value.removeprefix("http://").rstrip("/")
-    if value.startswith("https://"):
-        raise ValueError(
-            "a proxy that is itself reached by TLS is not supported; name its http port"
-        )
-    return _checked_address(address.rpartition("@")[2]) and address if address else ""
-
-
 def _checked_device(value: str) -> str:
     if not re.fullmatch(r"cpu|cuda(:\d+)?", value):
         raise ValueError('it must be "cpu", "cuda" or "cuda:N"')
@@ -37,22 +29,17 @@ def _checked_device(value: str) -> str:
 
 
 class CoordinatorAddress(Settings):
-    """The other end of the line."""
+    """The coordinator that this site connects to."""
 
     address: Annotated[str, AfterValidator(_checked_address)]  # host:port
     root_certificate: Path | None = None  # whom to trust; None: plain gRPC, for loopback only
-    certificate: Path | None = None  # by which the coordinator knows this hospital
-    private_key: Path | None = None  # the certificate's
-    proxy: Annotated[str, AfterValidator(_checked_proxy)] | None = None  # host:port of an HTTP
-    # proxy that offers CONNECT; None: what https_proxy says; "": none
+    private_key: Path | None = None  # by which the coordinator knows this hospital
 
     @model_validator(mode="after")
-    def _all_or_none(self) -> Self:
-        files = (self.root_certificate, self.certificate, self.private_key)
-        if any(files) and not all(files):
+    def _both_or_none(self) -> Self:
+        if (self.root_certificate is None) != (self.private_key is None):
             raise ValueError(
-                "root_certificate, certificate and private_key go together; all come in the site"
-                " kit (one without node.crt is of an earlier version: ask for a new one)"
+                "root_certificate and private_key go together; both come in the site kit"
             )
         return self
 
@@ -69,6 +56,16 @@ class Limits(Settings):
     models: tuple[str, ...] = Field(default=("*",), min_length=1)
     # A user's own test figures and personal parameters go to the coordinator, whosever it is.
     as_user: bool = True
+    sealed_only: bool = False  # refuses every study whose coordinator would see single updates
+    min_summed: int = Field(default=3, ge=3)  # hospitals in a sealed sum, this one included
+    largest_share: float = Field(default=0.5, gt=0, le=0.5)  # of one hospital in a sealed sum
+
+
+class Sealed(Settings):
+    """What a site needs for sealed rounds beside its own key."""
+
+    peers: Path | None = None  # the other hospitals' public keys; None: "peers.pem" beside the file
+    private_key: Path | None = None  # that signs; None: the one by which the coordinator knows it
 
 
 class Compute(Settings):
@@ -89,6 +86,7 @@ class Site(Settings):
     limits: Limits = Limits()
     records: Path = Path("records")  # folder for the log of what was sent, and the status
     compute: Compute = Compute()
+    sealed: Sealed = Sealed()
 
 
 def load_site(path: Path) -> Site:
@@ -108,9 +106,12 @@ def load_site(path: Path) -> Site:
             "coordinator": coordinator.model_copy(
                 update={
                     "root_certificate": beside(coordinator.root_certificate),
-                    "certificate": beside(coordinator.certificate),
                     "private_key": beside(coordinator.private_key),
                 }
+            ),
+            "sealed": Sealed(
+                peers=beside(site.sealed.peers or Path(pinned_keys.NAME)),
+                private_key=beside(site.sealed.private_key),
             ),
             "compute": site.compute.model_copy(
                 update={"state": beside(site.compute.state or Path("state"))}

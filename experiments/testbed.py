@@ -18,6 +18,7 @@ from erosion.common.errors import ErosionError, StudyError
 from erosion.common.study.study import load_study
 from erosion.common.support.memory import peak_megabytes
 from erosion.experiments.free_ports import free_address
+from erosion.experiments.sealed_identities import KEY, write_identities
 from erosion.experiments.sources import HospitalFiles, make_hospitals
 from erosion.server.run import provenance
 from erosion.server.run.run_folder import new_run_folder
@@ -145,6 +146,8 @@ def run_testbed(
     folder = new_run_folder(runs, study)
     data = folder.path / "testbed"
     hospitals = make_hospitals(study, data, data_dir)
+    if study.federation.sealed:
+        write_identities(data, list(hospitals))
     address = free_address()
     place = ["--address", address, "--run-folder", str(folder.path)]
     flags = ["-" + "v" * verbosity] if verbosity else []
@@ -197,6 +200,8 @@ def _write_site(folder: Path, name: str, hospital: HospitalFiles, address: str) 
         "data": {"path": str(hospital.data.resolve()), "columns": dict(hospital.columns)},
         "coordinator": {"address": address},
     }
+    if (key := path.with_name(KEY)).exists():
+        site["sealed"] = {"private_key": key.name}
     path.write_text(tomli_w.dumps(site), encoding="utf-8")
     return path
 

@@ -5,14 +5,15 @@ from collections.abc import Callable
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
 
 from erosion.client.training.hospital import Hospital
 from erosion.common.algorithms import REGISTRY, steps_of
 from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import ErosionError
 from erosion.common.protocol import wire
-from erosion.common.protocol.error_codes import CLIENT_APP_RAISED_EXCEPTION
 from erosion.common.protocol.messages import TrainResult
+from erosion.common.sealed import legs
 
 logger = logging.getLogger("erosion.site")
 
@@ -37,7 +38,8 @@ def make_app(hospital: Hospital) -> ClientApp:
 
     app.query("describe")(_handler(hospital.name, describe))
     app.train()(_handler(hospital.name, train))
-    for step in {s for arm in REGISTRY for s in steps_of(arm)} - {TRAIN}:
+    of_methods = {step for arm in REGISTRY for step in steps_of(arm)} - {TRAIN}
+    for step in of_methods | legs.STEPS:
         app.train(step)(_handler(hospital.name, train))
     app.evaluate()(_handler(hospital.name, evaluate))
     return app
@@ -57,7 +59,7 @@ def _handler(name: str, answer: Respond) -> Callable[[Message, Context], Message
             # Whatever goes wrong here must neither end the site nor carry a patient's value out.
             logger.exception("%s failed", message.metadata.message_type)
             reason = f"an unexpected {type(problem).__name__} at the site; its own log says more"
-        error = Error(CLIENT_APP_RAISED_EXCEPTION, f"{name}: {reason}")
+        error = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{name}: {reason}")
         return Message(error, reply_to=message)
 
     return handle

@@ -13,6 +13,7 @@ from erosion.client.preflight.data import check_study_here
 from erosion.client.preflight.files import check_files
 from erosion.client.preflight.network import check_network
 from erosion.client.preflight.overview import ColumnCounts, column_counts
+from erosion.client.preflight.sealed import check_sealed
 from erosion.client.site_file import Site, load_site
 from erosion.common.errors import DataError
 from erosion.common.study.study import Study, TabularTask, load_study
@@ -59,6 +60,7 @@ def _findings(site: Site, site_file: Path, study: Study | None) -> Iterator[Find
     yield from check_files(site)
     if study is not None:
         yield from check_study_here(site, study)
+    yield from check_sealed(site, study)
     yield from check_network(site)
 
 

@@ -15,11 +15,19 @@ from numpy.typing import NDArray
 from erosion.client.sealed.sum_ledger import SumLedger
 from erosion.common.errors import Refusal
 from erosion.common.sealed import distance, key_agreement, ring, roster, shamir
+from erosion.common.sealed.audit import masked_words
 from erosion.common.sealed.digest import digest
-from erosion.common.sealed.key_agreement import agree, derive
-from erosion.common.sealed.masks import Words, add_mask
+from erosion.common.sealed.masks import Words
 from erosion.common.sealed.modulus_proof import problem_with_modulus
-from erosion.common.sealed.roster import Hello, Receipt, Roster, RoundContext, View
+from erosion.common.sealed.opening import Opening
+from erosion.common.sealed.roster import (
+    Hello,
+    Receipt,
+    Roster,
+    RoundContext,
+    View,
+    words_hash,
+)
 from erosion.common.sealed.share_envelope import Channel, Shares
 from erosion.common.sealed.sketch import BUCKETS
 from erosion.common.sealed.sum_rules import SumRules
@@ -79,6 +87,7 @@ class MaskedUpdate:
 
     words: Words  # (dim,)
     receipt: Receipt
+    opening: Opening  # stays here, for an audit
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -102,12 +111,17 @@ class SealedSite:
         """Where it is in its round; None: nowhere."""
         return self._phase
 
+    @property
+    def roster_hash(self) -> bytes:
+        """That of the round that a distance was given in. Raises Refusal."""
+        return self._expect(Measured).roster_hash
+
     def hello(self, context: RoundContext, update: Values) -> Hello:
         """Leg 1: fresh keys for the update that was just trained; an earlier attempt is over."""
         name = self._identity.name
         (mask_key, mask), (seal_key, seal) = key_agreement.new_pair(), key_agreement.new_pair()
         hello = roster.sign_hello(self._identity.node_key, context, name, mask, seal)
-        update_hash = digest("update", update.tobytes())
+        update_hash = digest("update", update.data.cast("B"))
         self._phase = Greeted(context, update, update_hash, mask_key, seal_key, hello)
         return hello
 
@@ -157,18 +171,15 @@ class SealedSite:
         shares = self._opened(measured, envelopes)
         self._commit(measured, told)
         self._phase = None
-        words = ring.encode(greeted.update, weights[name], scale)
-        add_mask(words, derive(measured.seed, b"self" + told.hash), +1)
-        for other in members:
-            if other != name:
-                secret = self._secret(greeted, measured.roster[other].mask, other)
-                key = derive(secret, b"pair" + told.hash)
-                add_mask(words, key, +1 if name < other else -1)
+        secrets_ = (measured.seed, greeted.mask_key)
+        try:
+            words = masked_words(told, measured.roster, name, greeted.update, secrets_)
+        except ValueError:
+            raise Refusal("A mask key in the roster is no key.") from None
         self._phase = Masked(measured, told, shares)
-        receipt = roster.sign_receipt(
-            self._identity.node_key, told, name, digest("words", words.tobytes())
-        )
-        return MaskedUpdate(words, receipt)
+        receipt = roster.sign_receipt(self._identity.node_key, told, name, words_hash(words))
+        opening = Opening(name, told.hash.hex(), greeted.update, measured.seed, greeted.mask_key)
+        return MaskedUpdate(words, receipt, opening)
 
     def unmask(
         self,
@@ -283,13 +294,6 @@ class SealedSite:
         names = (self._identity.name, other)
         try:
             return Channel.between(names, greeted.seal_key, everyone[other].seal, roster_hash)
-        except ValueError:
-            raise Refusal(f"The keys of {other} in the roster are no keys.") from None
-
-    @staticmethod
-    def _secret(greeted: Greeted, public: bytes, other: str) -> bytes:
-        try:
-            return agree(greeted.mask_key, public)
         except ValueError:
             raise Refusal(f"The keys of {other} in the roster are no keys.") from None
 

@@ -14,6 +14,8 @@ from torch import Tensor
 from erosion.client.dataset.local_dataset import LocalDataset
 from erosion.client.evaluation.metrics import measure, measure_with_intervals
 from erosion.client.evaluation.verdict import compare
+from erosion.client.sealed.sealed_site import Identity
+from erosion.client.sealed.sealed_steps import SealedSteps
 from erosion.client.site_file import Site
 from erosion.client.training.kept_state import KeptState, Moment, StateKey
 from erosion.client.training.limits import check_limits, check_study
@@ -22,7 +24,7 @@ from erosion.common.algorithms.base import TRAIN, ArmBase
 from erosion.common.algorithms.personal_layers import personal_parameters, take_step
 from erosion.common.errors import Refusal, SiteError
 from erosion.common.learning.local_sgd import probabilities_of
-from erosion.common.learning.local_work import LocalOutcome, LocalWork, Tensors
+from erosion.common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork, Tensors
 from erosion.common.protocol.messages import (
     DescribeReply,
     EvaluateReply,
@@ -53,6 +55,7 @@ class Hospital:
     def __init__(self, site: Site) -> None:
         """Take the machine's resources that the site file grants; raises SiteError."""
         self.site = site
+        self._sealed = SealedSteps(site)
         folder = site.compute.state
         self._kept = KeptState(None if folder is None else folder / site.name)
         self._prepared: OrderedDict[str, LocalDataset] = (
@@ -72,6 +75,10 @@ class Hospital:
     def name(self) -> str:
         """The hospital's enrolled name."""
         return self.site.name
+
+    def identify(self, identity: Identity) -> None:
+        """Take these keys for sealed rounds, in place of those in the site's files."""
+        self._sealed = SealedSteps(self.site, identity)
 
     def describe(self, study: Study) -> DescribeReply:
         """Who this hospital is, how many patients it trains on, and its share of the scaling."""
@@ -150,6 +157,9 @@ class Hospital:
     def _take_step(self, request: TrainRequest) -> TrainResult | StepResult:
         started = perf_counter()
         prepared = self._prepare(request.study)
+        is_sealed = request.study.federation.sealed and self.name != request.study.user
+        if is_sealed and request.step != TRAIN:
+            return _step_result(self.name, request, self._sealed.answer(request), started)
         settings, layout = _arm(request, request.arm), request.study.build_context.layout
         if request.step not in settings.site_steps():
             raise Refusal(
@@ -171,19 +181,12 @@ class Hospital:
         self._kept.keep(
             _state_key(request, request.arm), moment, before=work.kept, after=outcome.keep
         )
-        seconds = perf_counter() - started
         if not isinstance(outcome, LocalOutcome):
-            reply = StepReply(
-                hospital=self.name,
-                arm=request.arm,
-                round=request.round,
-                step=request.step,
-                seconds=seconds,
-                values=dict(outcome.values),
-            )
-            return StepResult(
-                reply, {name: tensor.cpu() for name, tensor in outcome.tensors.items()}
-            )
+            return _step_result(self.name, request, outcome, started)
+        delta, attachments = outcome.delta.cpu(), outcome.attachments
+        if is_sealed and any(tensor.numel() > 1 for tensor in attachments.values()):
+            raise Refusal(f"{settings.algorithm} sends more than single numbers with its update.")
+        keys = self._sealed.hello(request, delta) if is_sealed else None
         header = TrainReply(
             hospital=self.name,
             arm=request.arm,
@@ -191,11 +194,15 @@ class Hospital:
             step=request.step,
             num_samples=prepared.num_training,
             samples_seen=outcome.samples_seen,
-            seconds=seconds,
+            seconds=perf_counter() - started,
             metrics=metrics,
+            sealed=keys,
         )
-        attachments = {name: tensor.cpu() for name, tensor in outcome.attachments.items()}
-        return TrainResult(header, outcome.delta.cpu(), attachments)
+        return TrainResult(
+            header,
+            torch.empty(0) if is_sealed else delta,
+            {name: tensor.cpu() for name, tensor in attachments.items()},
+        )
 
     def _prepare(self, study: Study) -> LocalDataset:
         check_study(self.site, study)
@@ -287,6 +294,20 @@ def _checked_payload(name: str, tensor: Tensor, dim: int | None) -> Tensor:
     if not bool(torch.isfinite(tensor).all()):
         raise Refusal(f"The request brings {name!r} with a value that is not finite.")
     return tensor
+
+
+def _step_result(
+    name: str, request: TrainRequest, answer: LocalAnswer, started: float
+) -> StepResult:
+    header = StepReply(
+        hospital=name,
+        arm=request.arm,
+        round=request.round,
+        step=request.step,
+        seconds=perf_counter() - started,
+        values=dict(answer.values),
+    )
+    return StepResult(header, {key: tensor.cpu() for key, tensor in answer.tensors.items()})
 
 
 def _arm(request: TrainRequest | EvaluateRequest, arm: str) -> ArmBase:

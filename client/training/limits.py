@@ -57,6 +57,8 @@ def _study_reasons(site: Site, study: Study) -> list[str]:
         reasons.append(
             f"model {study.model.name!r}; limits.models accepts only {', '.join(limits.models)}"
         )
+    if limits.sealed_only and not study.federation.sealed:
+        reasons.append("its rounds are not sealed (federation.sealed); limits.sealed_only = true")
     if limits.max_rounds is not None and study.rounds > limits.max_rounds:
         reasons.append(f"{study.rounds} rounds; limits.max_rounds = {limits.max_rounds}")
     if training.batch_size < limits.min_batch_size:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from erosion.common.aggregation import vectors
 from erosion.common.aggregation.vectors import Block
+from erosion.common.sealed.roster import Hello
 
 HospitalName = str  # a hospital's enrolled name, never Flower's node id
 
@@ -26,6 +27,7 @@ class Update:
     num_samples: int  # training samples at the hospital, |S_i|
     samples_seen: int  # samples that this round's local steps used
     attachments: Mapping[str, Tensor] = field(default_factory=dict)
+    hello: Hello | None = None  # of a sealed round, where `delta` is empty
 
 
 class Cohort(Protocol):

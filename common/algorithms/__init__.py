@@ -76,5 +76,12 @@ FedPer (Arivazhagan et al., Federated Learning with Personalization Layers, 2019
 
 def catalogue() -> str:
     """Every algorithm's paragraph, as its class explains it, and what all have in common."""
-    paragraphs = [f"## {name}\n\n{inspect.getdoc(arm)}" for name, arm in REGISTRY.items()]
+    paragraphs = [
+        f"## {name}\n\n{inspect.getdoc(arm)}\n{_sealing_of(name)}" for name, arm in REGISTRY.items()
+    ]
     return "\n\n".join([*paragraphs, OF_EVERY_METHOD])
+
+
+def _sealing_of(name: str) -> str:
+    problem = REGISTRY[name](algorithm=name).problem_with_sealing()
+    return f"Sealed rounds: {'yes' if problem is None else f'no, {problem}'}."

@@ -21,7 +21,7 @@ its beginning.
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -43,6 +43,7 @@ class Step(Generic[State]):
     state: State
     outcome: Literal["done", "skipped", "stopped"] = "done"
     note: str = ""  # why the round was skipped or the run stopped, or what to know of it
+    distances: Mapping[HospitalName, float] | None = None  # None: those that the cohort gives
 
 
 def relative_weights(cohort: Cohort, shares: Sequence[float]) -> dict[HospitalName, float]:
@@ -82,6 +83,7 @@ class Brings:
     """What an answer must bring. Whatever else it holds is dropped."""
 
     update: bool = False  # the hospital's update; also what `attachment_sizes` announces
+    sealed: bool = False  # fresh keys in place of the update, except the user's
     tensors: Mapping[str, TensorTerms] = field(default_factory=dict)
     values: type[Settings] | None = None  # the form of its small values; None: it has none
 
@@ -108,6 +110,7 @@ class Ask:
     hospitals: Sequence[HospitalName] | None = None
     # None: all whose update the round wants and who answered whatever they were asked in it so far
     sends_parameters: bool = True  # those that the round starts from travel along; False: none do
+    any_number: bool = False  # the method goes on with however few answers there are
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -197,6 +200,10 @@ class ArmBase(Settings):
     `train`, which many leave as it is here.
     """
 
+    user_only: ClassVar[bool] = False  # asks the other hospitals for nothing
+    sums_only: ClassVar[bool] = False
+    # asks of a cohort no more than distances and one sum, which is what sealed rounds give
+
     algorithm: str
     own_parameters: tuple[str, ...] = ()  # that a hospital keeps; see `personal_layers`
 
@@ -227,6 +234,10 @@ class ArmBase(Settings):
         """Attachments that every update must bring, and how many numbers each holds."""
         del dim
         return {}
+
+    def problem_with_sealing(self) -> str | None:
+        """What makes this algorithm impossible on sealed rounds, or None."""
+        return None if self.sums_only else "it needs single updates, which nobody sees there"
 
     def problem_with(self, num_hospitals: int) -> str | None:
         """What makes this algorithm impossible in a study of `num_hospitals`, or None."""

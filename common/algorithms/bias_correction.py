@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -56,6 +56,8 @@ class BiasCorrection(ArmBase):
     Collaborative Learning, 2021; `warm_up` is ours.
     """
 
+    sums_only: ClassVar[bool] = True
+
     algorithm: Literal["bias_correction"] = "bias_correction"
     alpha: Alpha = "auto"
     beta: Beta = "auto"
@@ -63,6 +65,12 @@ class BiasCorrection(ArmBase):
     warm_up: bool = False
     bias: Literal["average", "per_hospital"] = "average"
     server_optimizer: ServerOptimizer = PlainStep()
+
+    def problem_with_sealing(self) -> str | None:
+        """A bias of each hospital's own is learned from its single updates."""
+        if self.bias == "per_hospital":
+            return 'bias = "per_hospital" needs single updates, which nobody sees there'
+        return None
 
     def build(self, context: BuildContext) -> Algorithm[Any]:
         """The algorithm with these parameters."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import exp
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -41,6 +41,8 @@ class EvidenceErosion(ArmBase):
     `largest_noise` and `own_parameters` (what stays at the hospital).
     Source: this project.
     """
+
+    sums_only: ClassVar[bool] = True
 
     algorithm: Literal["evidence_erosion"] = "evidence_erosion"
     own_parameters: tuple[str, ...] = (OUTPUT_BIAS,)

@@ -1,7 +1,7 @@
 """Federated averaging (McMahan et al. 2017, Algorithm 1)."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -20,6 +20,8 @@ def _init(_dim: int) -> FedAvgState:
 
 class Averaging(ArmBase):
     """What methods share whose aggregate is the average of all accepted updates."""
+
+    sums_only: ClassVar[bool] = True
 
     weighting: Literal["samples", "uniform"] = "samples"
 

@@ -1,7 +1,7 @@
 """Local training: the user's own updates alone. The baseline that collaborating must beat."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from erosion.common.aggregation.cohort import Cohort, HospitalName
 from erosion.common.algorithms.base import Algorithm, ArmBase, BuildContext, Step
@@ -33,6 +33,8 @@ class Local(ArmBase):
     It has no parameters.
     """
 
+    user_only: ClassVar[bool] = True
+    sums_only: ClassVar[bool] = True
     algorithm: Literal["local"] = "local"
 
     def build(self, context: BuildContext) -> Algorithm[LocalState]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -37,6 +37,8 @@ class Scaffold(Averaging):
     Parameter: `weighting` ("samples" or "uniform"). It needs optimizer = "sgd" without momentum.
     Source: Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging, 2020.
     """
+
+    sums_only: ClassVar[bool] = False  # a control variate is the update in another form
 
     algorithm: Literal["scaffold"] = "scaffold"
     weighting: Literal["samples", "uniform"] = "uniform"  # as in the paper

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -69,6 +69,8 @@ class WeightErosion(ArmBase):
     Beaussart, Yuan, 2020.
     """
 
+    sums_only: ClassVar[bool] = True
+
     algorithm: Literal["weight_erosion"] = "weight_erosion"
     distance_penalty: OrAuto[NotNegative] = 0.01  # p_d in eq. 5
     erosion_share: float = Field(default=2 / 3, gt=0, le=10)  # above 1: the weight outlasts the run
@@ -100,6 +102,16 @@ class WeightErosion(ArmBase):
             weighted_places(self.layer_weights, layout())
         except ValueError as problem:
             return str(problem)
+        return None
+
+    def problem_with_sealing(self) -> str | None:
+        """Sealed distances are Euclidean, over all parameters alike."""
+        if self.distance != "euclidean":
+            return f'distance = "{self.distance}" is not measured there; "euclidean" is'
+        if self.layer_weights:
+            return "layer_weights are not measured there; leave them out"
+        if self.cone != "off":
+            return f'cone = "{self.cone}" needs single updates, which nobody sees there'
         return None
 
     def build(self, context: BuildContext) -> Algorithm[WeightErosionState]:

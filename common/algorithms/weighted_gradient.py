@@ -1,7 +1,7 @@
 """Weighted gradient averaging, WGA (Chayti et al. 2021)."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -39,6 +39,8 @@ class WeightedGradient(ArmBase):
     Collaborative Learning, 2021. Its optimal alpha has mu T / L for our T; mu <= L, so T errs
     towards the user's own update.
     """
+
+    sums_only: ClassVar[bool] = True
 
     algorithm: Literal["weighted_gradient"] = "weighted_gradient"
     alpha: Alpha = "auto"

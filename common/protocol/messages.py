@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import Field, JsonValue
 from torch import Tensor
 
+from erosion.common.sealed.legs import HelloKeys
 from erosion.common.settings.base import Settings
 from erosion.common.study.study import Study
 
@@ -91,6 +92,7 @@ class TrainReply(Settings):
     samples_seen: int
     seconds: float = Field(ge=0)  # of local work
     metrics: Metrics | None = None  # the user's, of the parameters that it received
+    sealed: HelloKeys | None = None  # of a sealed round, in place of the update
 
 
 class StepReply(Settings):

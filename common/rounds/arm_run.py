@@ -12,6 +12,7 @@ from erosion.common.aggregation.cohort import Cohort, HospitalName, MemoryCohort
 from erosion.common.algorithms.base import Algorithm, Brings, RoundStart, TensorTerms
 from erosion.common.errors import RunError
 from erosion.common.protocol.messages import Metrics, TrainRequest, TrainResult
+from erosion.common.rounds.arm_algorithm import algorithm_of
 from erosion.common.rounds.membership import Membership
 from erosion.common.rounds.one_round import (
     Absence,
@@ -28,6 +29,8 @@ from erosion.common.rounds.one_round import (
 )
 from erosion.common.rounds.screening import Expected, screen
 from erosion.common.rounds.transport import Connection, Reply, Transport
+from erosion.common.sealed.coordinator_keys import CoordinatorKeys
+from erosion.common.sealed.sum_records import SumRecords
 from erosion.common.study.study import Study
 from erosion.common.support.plain_text import printable
 
@@ -73,13 +76,20 @@ class ArmRun:
         *,
         storage: Storage,
         remedy: str = "",
+        sum_records: SumRecords | None = None,
+        sealing_keys: CoordinatorKeys | None = None,
     ) -> None:
-        """Go on from `state`. `remedy`: how to go on with a run that was given up."""
+        """Go on from `state`. `remedy`: how to go on with a run that was given up.
+
+        `sum_records` and `sealing_keys` are for sealed rounds; None: in memory, and fresh.
+        """
         self.state = state
         self._terms, self._membership, self._transport = terms, membership, transport
         self._storage, self._remedy = storage, remedy
         self._settings = terms.study.arms[terms.arm]
-        self._algorithm: Algorithm[Any] = self._settings.build(terms.study.build_context)
+        self._algorithm: Algorithm[Any] = algorithm_of(
+            terms.study, terms.arm, run=terms.run, records=sum_records, keys=sealing_keys
+        )
 
     @property
     def study(self) -> Study:
@@ -196,7 +206,8 @@ class ArmRun:
         if isinstance(content, Rejection | Absence):
             answer = content
         else:
-            answer = screen(content, name, expected)
+            sealed = expected.brings.sealed and name != self.study.user
+            answer = screen(content, name, replace(expected, sealed=sealed))
             site_seconds = getattr(content.header, "seconds", None)
         if name == self.study.user:
             taken.user_left = reply.left

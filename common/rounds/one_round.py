@@ -18,6 +18,7 @@ from erosion.common.algorithms.base import (
     Step,
 )
 from erosion.common.protocol.messages import EvaluateRequest, Metrics, Scaling, TrainRequest
+from erosion.common.rounds.arm_algorithm import algorithm_of
 from erosion.common.study.study import Study
 
 
@@ -163,7 +164,7 @@ def evaluate_request(
     """What is asked of the user when every arm has ended."""
     enclosed = {}
     for arm, state in finals.items():
-        algorithm = study.arms[arm].build(study.build_context)
+        algorithm = algorithm_of(study, arm)
         kept = state.algorithm_state
         enclosed[arm] = {**algorithm.broadcast(kept), **algorithm.broadcast_to_user(kept)}
     parameters = {arm: state.params for arm, state in finals.items()}
@@ -263,6 +264,8 @@ class RoundInProgress:
             return f"the user's own update was rejected: {own.reason}"
         if isinstance(own, Absence):
             return f"the user's own site {own.reason.removeprefix('the site ')}"
+        if self.ask.any_number:
+            return ""
         needed = max(1, len(answers.keys() | self._lost) - self._spare)
         if len(useful) < needed:
             return f"{len(useful)} usable updates, {needed} are needed (federation.quorum)"
@@ -310,7 +313,11 @@ def _conclude(
 ) -> tuple[RunState, RoundRecord]:
     distances: dict[HospitalName, float] = {}
     if cohort is not None:
-        distances = dict(zip(cohort.peers, cohort.distances_to_own().tolist(), strict=True))
+        distances = (
+            dict(step.distances)
+            if step.distances is not None
+            else dict(zip(cohort.peers, cohort.distances_to_own().tolist(), strict=True))
+        )
         distances[cohort.own.agent] = 0.0
     advanced = step.outcome == "done"
     params = state.params + step.delta if advanced else state.params

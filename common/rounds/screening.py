@@ -27,6 +27,7 @@ class Expected:
     step: str = TRAIN
     brings: Brings = UPDATES
     max_norm: float | None = None  # Euclidean, of an update; None: any finite one is accepted
+    sealed: bool = False  # fresh keys come in place of the update
 
 
 def screen(result: object, agent: HospitalName, expected: Expected) -> Answer:
@@ -60,8 +61,11 @@ def _update(result: TrainResult, expected: Expected) -> Answer:
             return Rejection(f"{count} {what}, expected at least 1")
         if count > MOST_SAMPLES:
             return Rejection(f"more than {MOST_SAMPLES} {what}")
-    if delta.shape != (expected.dim,):
-        return Rejection(f"shape {tuple(delta.shape)}, expected ({expected.dim},)")
+    if expected.sealed and header.sealed is None:
+        return Rejection("no keys for a sealed round")
+    dim = 0 if expected.sealed else expected.dim
+    if delta.shape != (dim,):
+        return Rejection(f"shape {tuple(delta.shape)}, expected ({dim},)")
     if delta.dtype != torch.float32:
         return Rejection(f"numbers of type {delta.dtype}, expected torch.float32")
     if not is_finite(delta):
@@ -78,6 +82,7 @@ def _update(result: TrainResult, expected: Expected) -> Answer:
         num_samples=header.num_samples,
         samples_seen=header.samples_seen,
         attachments={name: result.attachments[name] for name in expected.brings.tensors},
+        hello=header.sealed.hello if expected.sealed and header.sealed else None,
     )
 
 

@@ -11,11 +11,14 @@ from erosion.common.learning.models import build_model, flat_parameters
 from erosion.common.protocol.messages import EvaluateReply, EvaluateResult, Scaling
 from erosion.common.protocol.scaling import pool
 from erosion.common.rounds import one_round
+from erosion.common.rounds.arm_algorithm import algorithm_of
 from erosion.common.rounds.arm_run import ArmRun, Storage, play
 from erosion.common.rounds.membership import LOOK_SECONDS, Membership, MembershipListener
 from erosion.common.rounds.model_selection import SelectedSettings, choose, chosen
 from erosion.common.rounds.one_round import Absence, Rejection, RoundRecord, RunState, Terms
 from erosion.common.rounds.transport import Transport
+from erosion.common.sealed.coordinator_keys import CoordinatorKeys
+from erosion.common.sealed.sum_records import SumRecords
 from erosion.common.study.study import Study
 
 EVALUATE_SECONDS = 600.0  # bootstrap intervals of every arm, on a slow machine
@@ -69,6 +72,10 @@ class Keeper(Protocol):
     def keep_round(self, study: Study, state: RunState, record: RoundRecord) -> None:
         """Keep a finished round: its record first, then the state after it."""
 
+    def sum_records(self, arm: str) -> SumRecords:
+        """What a sealed arm's sums are kept in."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
@@ -80,6 +87,7 @@ class Surroundings:
     play_rounds: Callable[[ArmRun, int, Callable[[RoundRecord], None]], None]
     # carries an arm to so many rounds, or to where its rule stops it, and hands on every record
     storage: Storage = field(default_factory=Storage)
+    sealing_keys: CoordinatorKeys = field(default_factory=CoordinatorKeys)
     run: str = ""  # what the sites know the run by
     address: str = ""  # where sites find the coordinator, for messages
     remedy: str = ""  # how to go on with a run that was given up, for messages
@@ -227,6 +235,8 @@ class StudyRun:
             where.transport,
             storage=where.storage,
             remedy=where.remedy,
+            sum_records=where.keeper.sum_records(arm),
+            sealing_keys=where.sealing_keys,
         )
 
     def _evaluate(
@@ -262,7 +272,7 @@ class StudyRun:
 def first_state(study: Study, arm: str) -> RunState:
     """An arm's state before its first round."""
     model = build_model(study.model, study.task.input_shape, study.num_classes, study.seed)
-    return one_round.start(study.arms[arm].build(study.build_context), flat_parameters(model))
+    return one_round.start(algorithm_of(study, arm), flat_parameters(model))
 
 
 def play_in_turn(

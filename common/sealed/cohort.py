@@ -34,7 +34,7 @@ class SealedSum:
 
     told: Mapping[HospitalName, float]  # the weights that those in it applied
     total: Tensor  # (dim,) float64, the sum of weight times update over them
-    capped: bool  # whether a weight was lowered before, so that nobody has too large a share
+    capped: frozenset[HospitalName] = frozenset()  # whose weight was lowered, not to be too large
 
 
 @dataclass(frozen=True)
@@ -99,12 +99,22 @@ class SealedCohort:
         return moved.float()
 
 
+class LoneCohort(SealedCohort):
+    """The same, with sums of the user's own update alone: to see what a rule does to its state."""
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """The user's own part of the sum: (n+1,) -> (dim,) float32."""
+        return self.own.delta * float(weights[0])
+
+
 def _common_ratio(asked: Mapping[HospitalName, float], made: SealedSum) -> float:
     """How many times the sum is asked for. Raises NoSuchSum where no number fits."""
     told = made.told
-    ratios = [factor / told[name] for name, factor in asked.items() if name in told]
-    beside = any(factor for name, factor in asked.items() if name not in told)
-    lowest, highest = min(ratios), max(ratios)
-    if beside or (highest - lowest > RATIO_TOLERANCE * abs(highest) and not made.capped):
+    ratios = {name: factor / told[name] for name, factor in asked.items() if told.get(name)}
+    exact = [ratio for name, ratio in ratios.items() if name not in made.capped] or [0.0]
+    beside = any(factor for name, factor in asked.items() if name not in ratios)
+    times, spread = exact[0], max(exact) - min(exact)
+    lowered = all(ratios[name] >= times for name in made.capped & ratios.keys())
+    if beside or not lowered or spread > RATIO_TOLERANCE * abs(times):
         raise NoSuchSum("the method wants a second sum of the same updates, with other weights")
-    return lowest  # a hospital whose weight was lowered has a larger ratio
+    return times

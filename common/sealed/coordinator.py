@@ -13,7 +13,6 @@ from erosion.common.sealed.key_agreement import agree, derive, public_half
 from erosion.common.sealed.masks import Words, add_mask
 from erosion.common.sealed.paillier import PrivateKey
 from erosion.common.sealed.roster import (
-    Receipt,
     Roster,
     RoundContext,
     View,
@@ -128,8 +127,3 @@ def add_up(masked: Mapping[str, Words]) -> Words:
     for words in rest:
         total += words
     return total
-
-
-def receipts(keys: Mapping[str, bytes], hashes: Mapping[str, bytes]) -> dict[str, Receipt]:
-    """Signatures and hashes of what came in leg 3, together."""
-    return {name: Receipt(hashes[name], keys[name]) for name in keys}

@@ -3,7 +3,7 @@
 import hashlib
 import struct
 
-Part = bytes | str | int | float
+Part = bytes | memoryview | str | int | float  # a memoryview of bytes: long values, not copied
 
 
 def digest(*parts: Part) -> bytes:
@@ -16,9 +16,9 @@ def digest(*parts: Part) -> bytes:
     return total.digest()
 
 
-def _content(part: Part) -> bytes:
+def _content(part: Part) -> bytes | memoryview:
     match part:
-        case bytes():
+        case bytes() | memoryview():
             return part
         case str():
             return part.encode()

@@ -13,6 +13,7 @@ from erosion.common.settings.base import Settings
 from erosion.common.settings.names import Name
 
 DISTANCE, MASKED, UNMASK = "sealed_distance", "sealed_masked", "sealed_unmask"  # steps
+STEPS = frozenset({DISTANCE, MASKED, UNMASK})
 
 # Arrays, by their names in a message
 SEALED_OWN = "sealed_own"  # (num_values, 2 |n|) uint8, Enc(u_j)

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from torch import Tensor
 
 from erosion.common.sealed.digest import Part, digest
 from erosion.common.sealed.key_agreement import derive
+from erosion.common.sealed.masks import Words
 from erosion.common.support.keys import PrivateKey, PublicKey
 
 ATTEMPT_BYTES = 16
@@ -28,7 +30,7 @@ class RoundContext:
     arm: str
     round: int
     attempt: bytes  # 16 random bytes
-    received: bytes  # SHA-256 of the parameters that the round starts from
+    received: bytes  # hash of the parameters that the round starts from
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -102,6 +104,16 @@ class Receipt:
 
     words: bytes  # SHA-256 of its masked update
     signature: bytes
+
+
+def words_hash(words: Words) -> bytes:
+    """Of a masked update."""
+    return digest("words", words.data.cast("B"))
+
+
+def received_hash(parameters: Tensor) -> bytes:
+    """Of the parameters that a round starts from: (dim,) float32."""
+    return digest("parameters", parameters.contiguous().numpy().data.cast("B"))
 
 
 def sign_receipt(key: PrivateKey, view: View, name: str, words: bytes) -> Receipt:

@@ -19,6 +19,7 @@ from erosion.common.learning.models import ModelSettings
 from erosion.common.learning.training import Training
 from erosion.common.settings.base import Settings, read_toml, validate
 from erosion.common.settings.names import Name
+from erosion.common.study import sealing
 from erosion.common.study.selection import Fold, Selection
 
 EVERY_USER = "all"  # in place of the user's name: every hospital in turn
@@ -214,6 +215,7 @@ class Federation(Settings):
     join: Literal["any_time", "at_start"] = "any_time"
     max_update_norm: float | None = Field(default=None, gt=0)  # a larger update is rejected
     max_skipped_rounds: int = Field(default=3, ge=1)  # in a row; then the run stops
+    sealed: bool = False  # nobody sees a single update; see `sealing`
 
 
 class Testbed(Settings):
@@ -290,8 +292,19 @@ class Study(Settings):
                 )
         self.model.check_task(self.task.input_shape)
         self._check_arms()
+        if self.federation.sealed and (problem := self._problem_with_sealing()):
+            raise ValueError(f"federation.sealed = true: {problem}")
         self._check_candidates()
         return self
+
+    def _problem_with_sealing(self) -> str | None:
+        return sealing.problem_with_federation(
+            quorum=self.federation.quorum,
+            max_update_norm=self.federation.max_update_norm,
+            scaling=self.scaling,
+            selects=self.selection is not None or self.fold is not None,
+            every_user=self.has_every_user,
+        ) or sealing.problem_with_arms(self.arms)
 
     def _check_arms(self) -> None:
         for name, arm_settings in self.arms.items():

@@ -2,6 +2,7 @@
 
 from erosion.commands import (
     algorithms,
+    audit,
     check,
     client,
     data,
@@ -25,6 +26,7 @@ COMMANDS = (  # in the order of `erosion --help`
     client.COMMAND,
     status.COMMAND,
     log.COMMAND,
+    audit.COMMAND,
     predict.COMMAND,
     algorithms.COMMAND,
     schema.COMMAND,

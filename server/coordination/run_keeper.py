@@ -8,6 +8,7 @@ from typing import Self
 from erosion.common.rounds import checkpoint
 from erosion.common.rounds.one_round import RoundRecord, RunState
 from erosion.common.rounds.study_run import Decisions
+from erosion.common.sealed.sum_records import RecordFiles
 from erosion.common.study.study import Study
 from erosion.server.run.journal import Journal, cut_back
 from erosion.server.run.run_decisions import RunDecisions, read_run_decisions
@@ -78,6 +79,10 @@ class RunKeeper:
         self._journal.append(record)
         path = self._folder.checkpoint(record.arm)
         checkpoint.save(path, state, arm=record.arm, study_digest=study.digest)
+
+    def sum_records(self, arm: str) -> RecordFiles:
+        """Files in the folder of sealed sums."""
+        return RecordFiles(self._folder.sealed, arm)
 
     def _last(self, study: Study, arm: str, first: RunState) -> RunState:
         path = self._folder.checkpoint(arm)

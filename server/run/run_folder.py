@@ -103,6 +103,11 @@ class RunFolder:
         """The last finished round of one arm."""
         return self.path / "checkpoints" / f"{arm}.safetensors"
 
+    @property
+    def sealed(self) -> Path:
+        """The sums of sealed rounds: the one that was begun, and evidence of one that is off."""
+        return self.path / "sealed"
+
 
 def new_run_folder(parent: Path, study: Study) -> RunFolder:
     """Make `parent/<time>-<study>`, with the study in it. Raises RunError where that fails."""

@@ -40,6 +40,7 @@ from erosion.common.rounds.transport import (
     Result,
     too_late,
 )
+from erosion.common.sealed.sum_records import RecordsInMemory
 from erosion.common.study.study import Study
 
 Respond = Callable[[str, TrainRequest], Result | Absence | None]
@@ -195,6 +196,7 @@ class Kept:
     records: list[RoundRecord] = field(default_factory=list)
     trials: list[RoundRecord] = field(default_factory=list)
     events: list[tuple[Any, ...]] = field(default_factory=list)
+    sums: dict[str, RecordsInMemory] = field(default_factory=dict)
 
     def decided(self) -> Decisions | None:
         return self.decisions
@@ -216,6 +218,9 @@ class Kept:
     def keep_round(self, study: Study, state: RunState, record: RoundRecord) -> None:
         self.records.append(record)
         self.states[record.arm] = state
+
+    def sum_records(self, arm: str) -> RecordsInMemory:
+        return self.sums.setdefault(arm, RecordsInMemory())
 
     def joined(self, hospital: str, num_samples: int, missing: Sequence[str]) -> None:
         self.events.append(("joined", hospital, list(missing)))

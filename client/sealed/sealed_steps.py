@@ -1,0 +1,149 @@
+"""A hospital's answers in sealed rounds: from a request to the site's own rules and back."""
+
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from gmpy2 import mpz
+from pydantic import ValidationError
+from torch import Tensor
+
+from erosion.client.sealed.opening_file import OpeningFile
+from erosion.client.sealed.sealed_site import Identity, SealedSite
+from erosion.client.sealed.sum_ledger import SumLedger
+from erosion.client.site_file import Site
+from erosion.common.errors import Refusal
+from erosion.common.learning.local_work import LocalAnswer
+from erosion.common.protocol.messages import TrainRequest
+from erosion.common.sealed import legs
+from erosion.common.sealed.distance import Question
+from erosion.common.sealed.legs import HelloKeys
+from erosion.common.sealed.numbers import from_rows, to_rows
+from erosion.common.sealed.paillier import PublicKey
+from erosion.common.sealed.pinned_keys import read_pinned_keys
+from erosion.common.sealed.roster import RoundContext, View, received_hash
+from erosion.common.sealed.sum_rules import SumRules
+from erosion.common.settings.base import Settings
+from erosion.common.support.keys import load_private_key
+
+FOLDER = "sealed"  # beside what methods keep
+F = TypeVar("F", bound=Settings)
+
+
+class SealedSteps:
+    """The sealed legs of one hospital, for as long as its program runs."""
+
+    def __init__(self, site: Site, identity: Identity | None = None) -> None:
+        """Nothing is read until the first sealed round. `identity`: a simulation's."""
+        self._site, self._given = site, identity
+        self._steps: dict[str, Callable[[TrainRequest], LocalAnswer]] = {
+            legs.DISTANCE: self._distance,
+            legs.MASKED: self._masked,
+            legs.UNMASK: self._unmask,
+        }
+
+    def hello(self, request: TrainRequest, update: Tensor) -> HelloKeys:
+        """Leg 1: what leaves in place of the update. Raises Refusal."""
+        asked = _read(legs.Attempt, request)
+        assert request.parameters is not None  # or there were no update
+        context = RoundContext(
+            study=request.study.digest,
+            run=request.run,
+            arm=request.arm,
+            round=request.round,
+            attempt=asked.attempt,
+            received=received_hash(request.parameters),
+        )
+        return HelloKeys.of(self._rounds.hello(context, update.contiguous().numpy()))
+
+    def answer(self, request: TrainRequest) -> LocalAnswer:
+        """Legs 2 to 4. Raises Refusal."""
+        if request.step not in self._steps:
+            raise Refusal(f"The step {request.step!r} is not one of a sealed round.")
+        return self._steps[request.step](request)
+
+    def _distance(self, request: TrainRequest) -> LocalAnswer:
+        asked = _read(legs.DistanceAsked, request)
+        key = PublicKey(mpz(int.from_bytes(asked.modulus)))
+        num_bytes = key.modulus_bytes
+        question = Question(
+            key, from_rows(_rows(request, legs.SEALED_OWN, 2 * num_bytes)), asked.scale
+        )
+        proof = from_rows(_rows(request, legs.MODULUS_PROOF, num_bytes))
+        sealed, envelopes = self._rounds.distance(asked.hellos, question, proof)
+        said = legs.DistanceSaid(envelopes=envelopes)
+        return LocalAnswer(
+            {legs.SEALED_DISTANCE: to_rows([sealed], 2 * num_bytes)[0]}, _as_json(said)
+        )
+
+    def _masked(self, request: TrainRequest) -> LocalAnswer:
+        asked = _read(legs.MaskedAsked, request)
+        masked = self._rounds.masked(asked.weights, asked.scale, asked.envelopes)
+        self._opening.write(masked.opening)
+        said = legs.MaskedSaid(signature=masked.receipt.signature)
+        return LocalAnswer({legs.WORDS: torch.from_numpy(masked.words)}, _as_json(said))
+
+    def _unmask(self, request: TrainRequest) -> LocalAnswer:
+        asked = _read(legs.UnmaskAsked, request)
+        told = None
+        if asked.told is not None:
+            roster_hash = self._rounds.roster_hash
+            told = (View(roster_hash, asked.told.weights, asked.told.scale), asked.told.envelopes)
+        delivered = {name: receipt.receipt for name, receipt in asked.delivered.items()}
+        released = self._rounds.unmask(delivered, told)
+        said = legs.UnmaskSaid(seeds=dict(released.seeds), keys=dict(released.keys))
+        return LocalAnswer({}, _as_json(said))
+
+    @cached_property
+    def _rounds(self) -> SealedSite:
+        limits = self._site.limits
+        rules = SumRules(limits.min_summed, limits.largest_share)
+        return SealedSite(self._identity, SumLedger(self._folder), rules)
+
+    @cached_property
+    def _opening(self) -> OpeningFile:
+        return OpeningFile(self._folder)
+
+    @property
+    def _folder(self) -> Path | None:
+        state = self._site.compute.state
+        return None if state is None else state / self._site.name / FOLDER
+
+    @property
+    def _identity(self) -> Identity:
+        if self._given is not None:
+            return self._given
+        site = self._site
+        key = site.sealed.private_key or site.coordinator.private_key
+        peers = site.sealed.peers
+        if key is None or peers is None:
+            raise Refusal(
+                f"{site.name} has no key for sealed rounds. Enrol it: they need"
+                " coordinator.private_key and sealed.peers in the site file."
+            )
+        return Identity(site.name, load_private_key(key, Refusal), read_pinned_keys(peers, Refusal))
+
+
+def _read(form: type[F], request: TrainRequest) -> F:
+    try:
+        return form.model_validate(dict(request.values))
+    except ValidationError as mismatch:
+        first = mismatch.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise Refusal(
+            f"The request for {request.step!r} has values whose {where or 'form'} is wrong:"
+            f" {first['msg']}."
+        ) from None
+
+
+def _rows(request: TrainRequest, name: str, num_bytes: int) -> Tensor:
+    rows = request.enclosed.get(name)
+    if rows is None or rows.dtype != torch.uint8 or rows.dim() != 2 or rows.shape[1] != num_bytes:
+        raise Refusal(f"The request for {request.step!r} brings no {name!r} that can be used.")
+    return rows
+
+
+def _as_json(said: Settings) -> dict[str, Any]:
+    return said.model_dump(mode="json")

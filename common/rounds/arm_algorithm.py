@@ -1,0 +1,27 @@
+"""The algorithm of a study's arm, on sealed rounds where the study has them."""
+
+from typing import Any
+
+from erosion.common.algorithms.base import Algorithm
+from erosion.common.sealed.coordinator_keys import CoordinatorKeys
+from erosion.common.sealed.sealed_rounds import SealedTerms, seal
+from erosion.common.sealed.sum_records import SumRecords
+from erosion.common.study.study import Study
+
+
+def algorithm_of(
+    study: Study,
+    arm: str,
+    *,
+    run: str = "",
+    records: SumRecords | None = None,
+    keys: CoordinatorKeys | None = None,
+) -> Algorithm[Any]:
+    """With the arm's parameters. What is given beside them is for sealed rounds only."""
+    settings = study.arms[arm]
+    algorithm = settings.build(study.build_context)
+    if not study.federation.sealed or settings.user_only:
+        return algorithm
+    peers = tuple(name for name in study.hospitals if name != study.user)
+    terms = SealedTerms(study.digest, arm, study.user, peers, run)
+    return seal(algorithm, terms, records=records, keys=keys)

@@ -1,0 +1,58 @@
+"""What a coordinator keeps of a round whose sum did not fit its distances, for an audit by people.
+
+Every hospital signed what it put under its masks. When a person there opens the masks, anybody can
+see what that was, and how far from the user's update it really is.
+"""
+
+from typing import Literal
+
+from erosion.common.sealed import fields
+from erosion.common.sealed.legs import HelloKeys, ReceiptSaid
+from erosion.common.sealed.roster import RoundContext, View
+from erosion.common.settings.base import Settings
+
+
+class ContextOf(Settings):
+    """A `RoundContext` as JSON."""
+
+    study: str
+    run: str
+    arm: str
+    round: int
+    attempt: fields.Attempt
+    received: fields.Hash
+
+    @classmethod
+    def of(cls, context: RoundContext) -> "ContextOf":
+        """As it is kept."""
+        return cls(
+            study=context.study,
+            run=context.run,
+            arm=context.arm,
+            round=context.round,
+            attempt=context.attempt,
+            received=context.received,
+        )
+
+    @property
+    def context(self) -> RoundContext:
+        """As it is used."""
+        return RoundContext(self.study, self.run, self.arm, self.round, self.attempt, self.received)
+
+
+class Evidence(Settings):
+    """One round. The user's own update lies beside it."""
+
+    version: Literal[1] = 1
+    context: ContextOf
+    roster: dict[str, HelloKeys]
+    weights: dict[str, fields.ExactFloat]
+    scale: fields.ExactFloat
+    distances: dict[str, fields.ExactFloat]  # as they were claimed
+    delivered: dict[str, ReceiptSaid]
+    apart: float  # |M - W g_0|
+    at_most: float  # what the claimed distances allow
+
+    def view(self, roster_hash: bytes) -> View:
+        """What the hospitals were told."""
+        return View(roster_hash, self.weights, self.scale)

@@ -1,0 +1,53 @@
+"""What a person at a hospital can show of a masked update: the update, and its masks' secrets."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+from numpy.typing import NDArray
+
+from erosion.common.errors import ErosionError
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Opening:
+    """One hospital's part of one sum."""
+
+    name: str  # of the hospital
+    view: str  # hash of what the hospitals were told, hexadecimal
+    update: NDArray[np.float32]  # (dim,)
+    seed: bytes  # of the self mask
+    mask_key: bytes
+
+    def encoded(self) -> bytes:
+        """As a safetensors file."""
+        about = {
+            "name": self.name,
+            "view": self.view,
+            "seed": self.seed.hex(),
+            "mask_key": self.mask_key.hex(),
+        }
+        content: bytes = safetensors.numpy.save({"update": self.update}, metadata=about)
+        return content
+
+
+def read_opening(path: Path, error: type[ErosionError]) -> Opening:
+    """Read what `encoded` gave; raises `error`."""
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            about = file.metadata() or {}
+            update = file.get_tensor("update")
+        opening = Opening(
+            about["name"],
+            about["view"],
+            update,
+            bytes.fromhex(about["seed"]),
+            bytes.fromhex(about["mask_key"]),
+        )
+    except (OSError, KeyError, ValueError, safetensors.SafetensorError) as problem:
+        raise error(f"{path} is not an opening that can be read ({problem}).") from None
+    if update.dtype != np.float32 or update.ndim != 1:
+        raise error(f"{path} holds {update.dtype} of shape {update.shape}, which is no update.")
+    return opening

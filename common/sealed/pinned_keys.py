@@ -1,0 +1,54 @@
+"""`peers.pem`: the public node keys of the hospitals that a site would be summed with.
+
+Without it the coordinator, which names everybody's keys, could invent hospitals and be all others
+in a sum. Each key stands under a line with its hospital's name.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from erosion.common.errors import ErosionError
+from erosion.common.settings.names import checked_name
+from erosion.common.support.keys import PublicKey, public_pem, read_public_key
+
+NAME = "peers.pem"
+_ENTRY = re.compile(
+    r"#\s*(?P<name>\S+)\s*\n(?P<pem>-----BEGIN [^\n]*-----\n.*?\n-----END [^\n]*-----)", re.DOTALL
+)
+
+
+def as_text(keys: Mapping[str, PublicKey]) -> str:
+    """The file's content, by name."""
+    return "\n".join(
+        f"# {name}\n{public_pem(keys[name]).decode().strip()}\n" for name in sorted(keys)
+    )
+
+
+def read_pinned_keys(path: Path, error: type[ErosionError]) -> dict[str, PublicKey]:
+    """The keys by name; raises `error` where the file is missing, malformed or names one twice."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise error(
+            f"There is no {path}, which holds the keys of the other hospitals. It comes with the"
+            " site kit; sealed.peers in the site file says where it is."
+        ) from None
+    except (OSError, UnicodeDecodeError) as problem:
+        raise error(f"{path} cannot be read: {problem}.") from None
+    keys: dict[str, PublicKey] = {}
+    for entry in _ENTRY.finditer(text):
+        name = entry["name"]
+        try:
+            checked_name(name)
+        except ValueError as problem:
+            raise error(f"{path}: {name!r} is no hospital's name; {problem}.") from None
+        if name in keys:
+            raise error(f"{path}: {name} is there twice. Keep the key that {name} confirms.")
+        keys[name] = read_public_key(entry["pem"].encode(), f"{path} ({name})", error)
+    if not keys or _ENTRY.sub("", text).strip():
+        raise error(
+            f"{path} is not a list of keys: each stands in PEM under a line with # and its"
+            " hospital's name."
+        )
+    return keys

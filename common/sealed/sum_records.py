@@ -1,0 +1,140 @@
+"""What a coordinator keeps of sealed sums: the one it is at, and those that did not fit."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import safetensors
+import safetensors.torch
+from pydantic import ValidationError
+from torch import Tensor
+
+from erosion.common.errors import CheckpointError
+from erosion.common.sealed import fields
+from erosion.common.sealed.evidence import Evidence
+from erosion.common.settings.base import Settings
+from erosion.common.support.files import write_atomically
+
+_EVIDENCE = "-evidence.json"
+
+
+class PendingSum(Settings):
+    """The sum of one round: no update, and nothing that takes off a mask.
+
+    Sites put an update into one sum only. A coordinator that was killed and comes back asks for the
+    same sum again, of the same hospitals with the same weights; nothing else would be answered.
+    """
+
+    round: int
+    roster: tuple[str, ...]  # by name
+    distances: dict[str, fields.ExactFloat]
+    told: dict[str, fields.ExactFloat]  # weights
+    delivered: tuple[str, ...] | None = None  # None: leg 4 was not begun
+
+
+class SumRecords(Protocol):
+    """Keeps them for one arm."""
+
+    def pending(self) -> PendingSum | None:
+        """The sum of the newest round that began one."""
+        ...
+
+    def begin(self, pending: PendingSum) -> None:
+        """Kept when this returns."""
+        ...
+
+    def suspect(self, evidence: Evidence, own: Tensor) -> None:
+        """Keep what an audit needs, with the user's own update."""
+        ...
+
+
+@dataclass(slots=True)
+class RecordsInMemory:
+    """For simulations."""
+
+    last: PendingSum | None = None
+    suspected: list[tuple[Evidence, Tensor]] = field(default_factory=list)
+
+    def pending(self) -> PendingSum | None:
+        """The newest."""
+        return self.last
+
+    def begin(self, pending: PendingSum) -> None:
+        """Until the program ends."""
+        self.last = pending
+
+    def suspect(self, evidence: Evidence, own: Tensor) -> None:
+        """Until the program ends."""
+        self.suspected.append((evidence, own))
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFiles:
+    """For deployments: files of one arm in a run's folder."""
+
+    folder: Path
+    arm: str
+
+    def pending(self) -> PendingSum | None:
+        """The newest. Raises CheckpointError."""
+        return _read(self._pending, PendingSum)
+
+    def begin(self, pending: PendingSum) -> None:
+        """On disk when this returns."""
+        write_atomically(self._pending, pending.model_dump_json() + "\n", mode=0o600)
+
+    def suspect(self, evidence: Evidence, own: Tensor) -> None:
+        """Two files, which only their owner may read."""
+        content = safetensors.torch.save({"own": own.contiguous()})
+        write_atomically(self._own, content, mode=0o600)
+        text = evidence.model_dump_json(indent=2) + "\n"
+        write_atomically(self._evidence, text, mode=0o600)
+
+    def evidence(self) -> tuple[Evidence, Tensor] | None:
+        """What `suspect` kept. Raises CheckpointError."""
+        evidence = _read(self._evidence, Evidence)
+        if evidence is None:
+            return None
+        try:
+            return evidence, safetensors.torch.load_file(self._own)["own"]
+        except (OSError, KeyError, safetensors.SafetensorError) as problem:
+            raise CheckpointError(
+                f"{self._own} cannot be read ({problem}). Without the user's own update of that"
+                " round no distance can be checked; restore the file from a backup."
+            ) from None
+
+    @property
+    def _pending(self) -> Path:
+        return self.folder / f"{self.arm}-sum.json"
+
+    @property
+    def _evidence(self) -> Path:
+        return self.folder / f"{self.arm}{_EVIDENCE}"
+
+    @property
+    def _own(self) -> Path:
+        return self.folder / f"{self.arm}-own-update.safetensors"
+
+
+def arms_in(folder: Path) -> list[str]:
+    """Arms with evidence there."""
+    return sorted(path.name.removesuffix(_EVIDENCE) for path in folder.glob(f"*{_EVIDENCE}"))
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def _read(path: Path, form: type[S]) -> S | None:
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as problem:
+        raise CheckpointError(f"{path} cannot be read: {problem.strerror}.") from None
+    try:
+        return form.model_validate_json(text)
+    except ValidationError:
+        raise CheckpointError(
+            f"{path} is not what this program wrote there, or another version did. Restore it from"
+            " a backup; without it, delete it: the round that it is about is then skipped."
+        ) from None

@@ -1,0 +1,53 @@
+"""`erosion audit`: whose update made a sum not fit its distances, by masks that people open."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from erosion.common.errors import RunError
+from erosion.common.sealed.audit import Finding, examine
+from erosion.common.sealed.evidence import Evidence
+from erosion.common.sealed.opening import read_opening
+from erosion.common.sealed.sum_records import RecordFiles, arms_in
+from erosion.server.run.run_folder import RunFolder
+
+
+def audit_run(run: Path, openings: Sequence[Path]) -> bool:
+    """Show what is known and what is missing; no opening is off where this is True.
+
+    Raises RunError where there is nothing to audit.
+    """
+    folder = RunFolder(run).sealed
+    found = [kept for arm in arms_in(folder) if (kept := RecordFiles(folder, arm).evidence())]
+    if not found:
+        raise RunError(
+            f"There is nothing to audit in {run}: no sealed arm of it was stopped because its sum"
+            " did not fit."
+        )
+    ((evidence, own),) = found  # a study has one sealed arm
+    shown = [examine(evidence, own.numpy(), read_opening(path, RunError)) for path in openings]
+    for line in _lines(evidence, shown):
+        print(line)
+    return all(finding.is_honest for finding in shown)
+
+
+def _lines(evidence: Evidence, shown: Sequence[Finding]) -> list[str]:
+    context = evidence.context
+    lines = [
+        f"Round {context.round} of {context.arm}: the sum is {evidence.apart:.4g} from the user's"
+        f" update; the claimed distances allow {evidence.at_most:.4g}."
+    ]
+    for finding in shown:
+        said = f"{finding.hospital}: claimed the distance {finding.claimed:.4g}"
+        if finding.shown is None:
+            lines.append(f"{said}; {finding.reason}.")
+        elif finding.is_honest:
+            lines.append(f"{said}, and that is what it summed.")
+        else:
+            lines.append(f"{said}, and summed an update at {finding.shown:.4g}.")
+    missing = sorted(set(evidence.delivered) - {finding.hospital for finding in shown})
+    if missing:
+        lines.append(
+            f"Not opened yet: {', '.join(missing)}. Ask a person there for opening.safetensors of"
+            " this round, before the site takes part in another sealed round."
+        )
+    return lines

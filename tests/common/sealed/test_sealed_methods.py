@@ -1,0 +1,88 @@
+"""Which methods run on sealed rounds: those that ask no more than distances and one sum."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from erosion.common.aggregation.cohort import MemoryCohort
+from erosion.common.algorithms import REGISTRY
+from erosion.common.sealed.cohort import NoSuchSum, SealedCohort, SealedSum, SumWanted
+from tests.support.registry_cohorts import DIM, PEERS, USER, built, cohort, same
+
+SEALABLE = [n for n, arm in REGISTRY.items() if arm(algorithm=n).problem_with_sealing() is None]
+
+
+def sealed(plain: MemoryCohort, made: SealedSum | None = None) -> SealedCohort:
+    distances = dict(zip(plain.peers, plain.distances_to_own().tolist(), strict=True))
+    bare = {name: replace(update, delta=torch.empty(0)) for name, update in plain.others.items()}
+    return SealedCohort(plain.own, bare, distances, made)
+
+
+def test_most_methods_can_be_sealed() -> None:
+    assert {"weight_erosion", "evidence_erosion", "fedavg", "bias_correction", "local"} <= set(
+        SEALABLE
+    )
+    assert not {"krum", "coordinate_median", "scaffold", "fedfomo", "ensemble"} & set(SEALABLE)
+
+
+@pytest.mark.parametrize("name", SEALABLE)
+def test_a_method_that_says_so_needs_only_distances_and_one_sum(name: str) -> None:
+    """Two rounds on sealed cohorts are two rounds on plain ones."""
+    algorithm = built(name)
+    ours = theirs = algorithm.init(DIM)
+    for number in (1, 2):
+        plain = cohort(number, *PEERS)
+        expected = algorithm.update(theirs, plain)
+        try:
+            step = algorithm.update(ours, sealed(plain))
+        except SumWanted as wanted:
+            told = {peer: factor for peer, factor in wanted.factors.items() if factor}
+            deltas = {peer: plain.others[peer].delta.double() for peer in told}
+            total = torch.stack([told[peer] * deltas[peer] for peer in told]).sum(dim=0)
+            step = algorithm.update(ours, sealed(plain, SealedSum(told, total)))
+        torch.testing.assert_close(step.delta, expected.delta, rtol=1e-5, atol=1e-6)
+        assert step.weights == pytest.approx(expected.weights)
+        ours, theirs = step.state, expected.state
+    assert same(type(ours), type(theirs))
+
+
+@pytest.mark.parametrize("name", sorted(set(REGISTRY) - set(SEALABLE)))
+def test_a_method_that_says_no_gives_the_reason(name: str) -> None:
+    problem = REGISTRY[name](algorithm=name).problem_with_sealing()
+    attachments = REGISTRY[name](algorithm=name).attachment_sizes(DIM)
+    assert problem or any(length > 1 for length in attachments.values())
+
+
+def test_a_second_sum_with_other_weights_is_not_to_be_had() -> None:
+    plain = cohort(1, *PEERS)
+    made = SealedSum(dict.fromkeys(PEERS, 0.2), torch.ones(DIM, dtype=torch.float64))
+    made_cohort = sealed(plain, made)
+    twice = made_cohort.weighted_sum(torch.tensor([0.0, 0.4, 0.4, 0.4], dtype=torch.float64))
+    assert twice.tolist() == pytest.approx([2.0] * DIM)
+    with pytest.raises(NoSuchSum):
+        made_cohort.weighted_sum(torch.tensor([0.4, 0.2, 0.2, 0.1], dtype=torch.float64))
+    alone = made_cohort.weighted_sum(torch.tensor([1.0, 0, 0, 0], dtype=torch.float64))
+    assert torch.equal(alone, plain.own.delta)
+
+
+def test_what_a_lowered_weight_loses_is_shared_out_in_proportion() -> None:
+    """Of factors .3 (own), .5, .1, .1 the second is lowered to .2; over .7 they add up to 1."""
+    plain = cohort(1, *PEERS)
+    first, *_ = peers = sorted(PEERS)
+    told = dict(zip(peers, (0.2 / 0.7, 0.1 / 0.7, 0.1 / 0.7), strict=True))
+    total = torch.stack([told[name] * plain.others[name].delta.double() for name in peers])
+    made = SealedSum(told, total.sum(dim=0), frozenset([first]))
+    delta = sealed(plain, made).weighted_sum(torch.tensor([0.3, 0.5, 0.1, 0.1]).double())
+    expected = 0.3 / 0.7 * plain.own.delta.double() + made.total
+    torch.testing.assert_close(delta.double(), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_the_cohort_knows_who_is_in_it() -> None:
+    made = sealed(cohort(1, *PEERS))
+    assert made.peers == tuple(sorted(PEERS))
+    assert [update.agent for update in made.updates] == [USER, *sorted(PEERS)]
+    assert made.norms()[0] == pytest.approx(made.own_norm())
+    for question in (made.gram, made.blocks):
+        with pytest.raises(TypeError, match="single updates"):
+            question()

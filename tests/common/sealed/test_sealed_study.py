@@ -1,0 +1,52 @@
+"""Studies that cannot be sealed are refused when they are read, with the reason."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from erosion.common.algorithms import catalogue
+from tests.support.sealed_study import sealed_study
+
+LOCAL: dict[str, Any] = {"local": {}}
+
+
+def test_the_base_of_these_tests_can_be_sealed() -> None:
+    assert sealed_study().federation.sealed
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"quorum": 3}, "quorum = 3; it must be 4"),
+        ({"user": "all"}, "name one user"),
+        ({"scaling": "federated"}, 'use "local"'),
+        ({"selection": {"folds": 2}}, "selection tries settings on the same updates"),
+        ({"arms": {"fedavg": {}, "weight_erosion": {}}}, r"2 arms .*\(fedavg, weight_erosion\)"),
+        ({"arms": LOCAL}, r"0 arms .*\(none\)"),
+        ({"arms": {"krum": {}, **LOCAL}}, "arms.krum: it needs single updates"),
+        ({"arms": {"scaffold": {}, **LOCAL}}, "scaffold"),
+        ({"arms": {"weight_erosion": {"distance": "cosine"}}}, 'distance = "cosine"'),
+        ({"arms": {"weight_erosion": {"cone": "stop"}}}, 'cone = "stop"'),
+        (
+            {"arms": {"weight_erosion": {"layer_weights": {"1.weight": 0.5}}}},
+            "layer_weights are not measured",
+        ),
+        ({"arms": {"bias_correction": {"bias": "per_hospital"}}}, "single updates"),
+    ],
+)
+def test_a_study_that_cannot_be_sealed_is_refused(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason):
+        sealed_study(**changes)
+
+
+def test_a_bound_on_norms_cannot_be_kept() -> None:
+    federation = {"sealed": True, "quorum": 4, "max_update_norm": 1.0}
+    with pytest.raises(ValidationError, match="max_update_norm"):
+        sealed_study(federation=federation)
+
+
+def test_the_catalogue_says_which_methods_can_be_sealed() -> None:
+    text = catalogue()
+    assert "Sealed rounds: yes." in text
+    assert "Sealed rounds: no, it needs single updates, which nobody sees there." in text

@@ -1,0 +1,236 @@
+"""Sealed rounds from end to end, in one process: equal to plain ones, whatever falls away."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from gmpy2 import mpz
+
+from erosion.client.sealed.sealed_site import Greeted, Measured, SealedSite
+from erosion.client.sealed.sum_ledger import SumLedger
+from erosion.common.errors import RunError, SiteError
+from erosion.common.protocol.messages import TrainRequest
+from erosion.common.rounds.study_run import Outcome
+from erosion.common.sealed.audit import examine
+from erosion.common.sealed.distance import Question
+from erosion.common.sealed.legs import DISTANCE, MASKED, UNMASK
+from erosion.common.sealed.opening import read_opening
+from erosion.common.sealed.roster import Roster
+from erosion.common.sealed.sum_records import RecordFiles
+from erosion.common.sealed.sum_rules import SumRules
+from erosion.server.run.run_folder import new_run_folder
+from tests.support.sealed_study import (
+    ARM,
+    PEERS,
+    Killed,
+    Line,
+    Trouble,
+    hospitals,
+    run_in,
+    sealed_study,
+)
+
+TRAIN = "train"
+
+
+def run(folder: Path, *troubles: Trouble, sealed: bool = True, **changes: object) -> Outcome:
+    folder.mkdir(exist_ok=True)
+    study = sealed_study(sealed=sealed, **changes)
+    return run_in(folder, Line(study, hospitals(folder), troubles))[0]
+
+
+def assert_same(sealed: Outcome, plain: Outcome, arm: str = ARM) -> None:
+    ours, theirs = sealed.finals[arm], plain.finals[arm]
+    assert ours.params.numpy() == pytest.approx(theirs.params.numpy(), abs=1e-6)
+    assert ours.weights == pytest.approx(theirs.weights, abs=1e-6)
+    for left, right in zip(sealed.records[arm], plain.records[arm], strict=True):
+        assert (left.outcome, left.round) == (right.outcome, right.round)
+    assert torch.equal(sealed.finals["local"].params, plain.finals["local"].params)
+
+
+@pytest.mark.parametrize(
+    "arm", ["weight_erosion", "evidence_erosion", "fedavg", "bias_correction", "ditto"]
+)
+def test_a_sealed_run_is_the_plain_one(tmp_path: Path, arm: str) -> None:
+    options = {"distance_penalty": "auto", "erosion_share": 10} if arm == "weight_erosion" else {}
+    arms = {arm: options, "local": {}}
+    sealed = run(tmp_path / "sealed", arms=arms)
+    plain = run(tmp_path / "plain", sealed=False, arms=arms)
+    assert_same(sealed, plain, arm)
+    steps = [step.step for step in sealed.records[arm][0].steps]
+    assert steps == [TRAIN, DISTANCE, MASKED, UNMASK]
+    distances = [
+        {name: entry.distance for name, entry in record.hospitals.items()}
+        for outcome in (sealed, plain)
+        for record in outcome.records[arm][:1]
+    ]
+    assert distances[0] == pytest.approx(distances[1], abs=1e-5)
+
+
+@pytest.mark.parametrize("step", [TRAIN, DISTANCE, MASKED])
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_hospital_that_falls_away_is_absent_from_the_round(
+    tmp_path: Path, step: str, is_late: bool
+) -> None:
+    lost = Trouble(2, step, late=["carol"]) if is_late else Trouble(2, step, lost=["carol"])
+    sealed = run(tmp_path / "sealed", lost)
+    plain = run(tmp_path / "plain", Trouble(2, TRAIN, lost=["carol"]), sealed=False)
+    assert_same(sealed, plain)
+    assert sealed.records[ARM][1].outcome == "done"
+
+
+def test_a_hospital_that_does_not_help_to_unmask_is_in_the_sum(tmp_path: Path) -> None:
+    sealed = run(tmp_path / "sealed", Trouble(2, UNMASK, lost=["carol"]))
+    assert_same(sealed, run(tmp_path / "plain", sealed=False))
+
+
+@pytest.mark.parametrize(
+    ("trouble", "note"),
+    [
+        (Trouble(2, TRAIN, lost=["bob", "carol"]), "3 usable updates, 4 are needed"),
+        (Trouble(2, MASKED, lost=["bob", "carol"]), "2 usable updates, 3 are needed"),
+        (Trouble(2, UNMASK, lost=["bob", "carol"]), "2 hospitals answered to unmask the sum, 3"),
+    ],
+)
+def test_with_too_few_the_round_is_skipped_and_the_next_goes_on(
+    tmp_path: Path, trouble: Trouble, note: str
+) -> None:
+    sealed = run(tmp_path / "sealed", trouble)
+    record = sealed.records[ARM][1]
+    assert record.outcome == "skipped"
+    assert note in record.note
+    assert [r.outcome for r in sealed.records[ARM]] == ["done", "skipped", "done", "done"]
+
+
+def test_the_user_goes_on_alone_for_good_when_fewer_than_three_have_weight(
+    tmp_path: Path,
+) -> None:
+    arms = {ARM: {"distance_penalty": 3.0}, "local": {}}
+    sealed = run(tmp_path / "sealed", arms=arms)
+    first, *later = sealed.records[ARM]
+    assert "from here on the user trains alone" in first.note
+    assert all(set(record.hospitals) - {"alice"} == set(PEERS) for record in later)
+    assert all(record.hospitals["bob"].outcome == "not_asked" for record in later)
+    assert sealed.finals[ARM].weights == {"alice": 1.0, **dict.fromkeys(PEERS, 0.0)}
+    assert torch.equal(sealed.finals[ARM].params, sealed.finals["local"].params)
+
+
+def test_a_user_that_is_always_too_much_alone_stops_with_a_reason(tmp_path: Path) -> None:
+    troubles = [Trouble(number, MASKED, lost=["bob", "carol"]) for number in (1, 2, 3)]
+    with pytest.raises(RunError, match="3 rounds in a row were skipped"):
+        run(tmp_path / "sealed", *troubles)
+
+
+@pytest.mark.parametrize("step", [TRAIN, DISTANCE, MASKED, UNMASK])
+@pytest.mark.parametrize("answers", [0, 2, 4])
+def test_a_coordinator_killed_in_any_leg_goes_on_as_if_nothing_had_been(
+    tmp_path: Path, step: str, answers: int
+) -> None:
+    """The sites live on, and keep to their rules: the same sum, and no second one."""
+    study = sealed_study()
+    sites = hospitals(tmp_path)
+    run = new_run_folder(tmp_path, study)
+    with pytest.raises(Killed):
+        run_in(tmp_path, Line(study, sites, [Trouble(2, step, kill_after=answers)]), run)
+    resumed, _ = run_in(tmp_path, Line(study, sites), run)
+    plain_folder = tmp_path / "plain"
+    plain_folder.mkdir()
+    plain = run_in(plain_folder, Line(sealed_study(sealed=False), hospitals(plain_folder)))[0]
+    assert_same(resumed, plain)
+
+
+def test_a_sum_that_was_cut_off_is_of_the_same_hospitals_or_of_none(tmp_path: Path) -> None:
+    """In the first start carol was lost in leg 3; when it goes on she is back, and not summed."""
+    study, sites = sealed_study(), hospitals(tmp_path)
+    run = new_run_folder(tmp_path, study)
+    lost = [Trouble(2, MASKED, lost=["carol"]), Trouble(2, UNMASK, kill_after=2)]
+    with pytest.raises(Killed):
+        run_in(tmp_path, Line(study, sites, lost), run)
+    resumed, _ = run_in(tmp_path, Line(study, sites), run)
+    plain_folder = tmp_path / "plain"
+    plain_folder.mkdir()
+    absent = [Trouble(2, TRAIN, lost=["carol"])]
+    plain_study = sealed_study(sealed=False)
+    plain = run_in(plain_folder, Line(plain_study, hospitals(plain_folder), absent))[0]
+    assert_same(resumed, plain)
+
+
+def test_a_sum_that_was_cut_off_is_skipped_where_a_hospital_is_missing(tmp_path: Path) -> None:
+    study, sites = sealed_study(), hospitals(tmp_path)
+    run = new_run_folder(tmp_path, study)
+    with pytest.raises(Killed):
+        run_in(tmp_path, Line(study, sites, [Trouble(2, UNMASK, kill_after=2)]), run)
+    missing = [Trouble(2, TRAIN, lost=["carol"])]
+    resumed, _ = run_in(tmp_path, Line(study, sites, missing), run)
+    outcomes = [record.outcome for record in resumed.records[ARM]]
+    assert outcomes == ["done", "skipped", "done", "done"]
+    assert "no update enters a second sum" in resumed.records[ARM][1].note
+
+
+@pytest.mark.parametrize("step", [DISTANCE, MASKED, UNMASK])
+def test_a_site_that_restarts_is_absent_until_it_trains_again(tmp_path: Path, step: str) -> None:
+    study = sealed_study()
+    sites = hospitals(tmp_path, compute={"state": tmp_path / "state"})
+    identity = sites["carol"]._sealed._given
+    assert identity is not None
+
+    def restart(name: str, request: TrainRequest) -> TrainRequest:
+        if (name, request.round, request.step) == ("carol", 2, step):
+            sites["carol"].identify(identity)
+        return request
+
+    sealed = run_in(tmp_path, Line(study, sites, tamper=restart))[0]
+    plain_folder = tmp_path / "plain"
+    plain_folder.mkdir()
+    absent = [] if step == UNMASK else [Trouble(2, TRAIN, lost=["carol"])]
+    plain_study = sealed_study(sealed=False)
+    plain = run_in(plain_folder, Line(plain_study, hospitals(plain_folder), absent))[0]
+    assert_same(sealed, plain)
+
+
+class LyingSite(SealedSite):
+    """Says that its update is nothing, at distance 1, and sums four times the opposite of it."""
+
+    def distance(
+        self, everyone: Roster, question: Question, modulus_proof: Sequence[mpz]
+    ) -> tuple[mpz, dict[str, bytes]]:
+        greeted = self.phase
+        assert isinstance(greeted, Greeted)
+        self._phase = replace(greeted, update=np.zeros_like(greeted.update))
+        answer = super().distance(everyone, question, modulus_proof)
+        measured = self.phase
+        assert isinstance(measured, Measured)
+        lie = replace(measured.greeted, update=-4 * greeted.update)
+        self._phase = replace(measured, greeted=lie)
+        return answer
+
+
+def test_a_lie_stops_the_arm_and_opened_masks_show_whose_it_is(tmp_path: Path) -> None:
+    study = sealed_study()
+    sites = hospitals(tmp_path, compute={"state": tmp_path / "state"})
+    identity = sites["carol"]._sealed._given
+    assert identity is not None
+    ledger = SumLedger(tmp_path / "state" / "carol" / "sealed")
+    lying = LyingSite(identity, ledger, SumRules())
+    sites["carol"]._sealed.__dict__["_rounds"] = lying
+    outcome, run = run_in(tmp_path, Line(study, sites))
+    (record,) = outcome.records[ARM]
+    assert record.outcome == "stopped"
+    assert "the sum does not fit the distances" in record.note
+    assert outcome.finals["local"].round == study.rounds
+    kept = RecordFiles(run.sealed, ARM).evidence()
+    assert kept is not None
+    evidence, own = kept
+    findings = {}
+    for name in PEERS:
+        folder = tmp_path / "state" / name / "sealed"
+        opening = read_opening(folder / "opening.safetensors", SiteError)
+        findings[name] = examine(evidence, own.numpy(), opening)
+        changed = replace(opening, update=opening.update + np.float32(1))
+        assert examine(evidence, own.numpy(), changed).reason
+    assert {name for name, found in findings.items() if not found.is_honest} == {"carol"}
+    assert findings["carol"].claimed == pytest.approx(1, abs=1e-6)
+    assert (findings["carol"].shown or 0) > 3

@@ -1,0 +1,154 @@
+"""A sealed study of five hospitals in this process, over a line that loses what a test says."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from erosion.client.training.hospital import Hospital
+from erosion.common.protocol.messages import TrainRequest
+from erosion.common.rounds.membership import NobodyListening
+from erosion.common.rounds.one_round import RoundRecord
+from erosion.common.rounds.study_run import Keeper, Outcome, StudyRun, Surroundings, play_in_turn
+from erosion.common.rounds.transport import Connection, Reply, Request, too_late
+from erosion.common.sealed.coordinator_keys import CoordinatorKeys
+from erosion.common.study.study import Study
+from erosion.experiments.in_process import InProcess
+from erosion.experiments.sealed_identities import introduce
+from erosion.server.coordination.run_keeper import RunKeeper
+from erosion.server.run.run_folder import RunFolder, new_run_folder
+from tests.common.sealed.keys import paillier_key
+from tests.support.small_study import make_site, make_study
+
+USER, PEERS = "alice", ("bob", "carol", "dave", "erin")
+HOSPITALS = (USER, *PEERS)
+ARM = "weight_erosion"
+
+
+def sealed_study(**changes: Any) -> Study:
+    """Two features and a few rounds; `sealed` and `quorum` are the federation's."""
+    federation = {"sealed": changes.pop("sealed", True), "quorum": changes.pop("quorum", 4)}
+    values: dict[str, Any] = {
+        "user": USER,
+        "hospitals": list(HOSPITALS),
+        "rounds": 4,
+        "seed": 3,
+        "task": {
+            "kind": "tabular",
+            "target": "ill",
+            "classes": ["no", "yes"],
+            "features": ["age", "dose"],
+        },
+        "training": {"steps": 3, "batch_size": 8, "learning_rate": 0.5},
+        "arms": {ARM: {"distance_penalty": 0.02}, "local": {}},
+        "evaluation": {"test_share": 0.5, "bootstrap": 100},
+        "federation": federation,
+    }
+    return make_study(**{**values, **changes})
+
+
+def patients(name: str, shift: float = 0.0) -> str:
+    """Sixty patients as CSV, of whom the hospital's name decides."""
+    draws = np.random.default_rng(sum(map(ord, name)))
+    rows = draws.normal(size=(60, 2)) + 1
+    ill = np.where(rows @ [1.0, -0.5] + draws.normal(size=60) * 0.5 > 0.5 + shift, "yes", "no")
+    lines = [f"{a:.4f},{d:.4f},{i}" for (a, d), i in zip(rows, ill, strict=True)]
+    return "\n".join(["age,dose,ill", *lines]) + "\n"
+
+
+def hospitals(folder: Path, kind: type[Hospital] = Hospital, **keys: Any) -> dict[str, Hospital]:
+    """All five, who know each other's keys; keyword arguments replace keys of the site files."""
+    made = {
+        name: kind(make_site(folder, patients(name), name=name, file=f"{name}.csv", **keys))
+        for name in HOSPITALS
+    }
+    introduce(made)
+    return made
+
+
+class Killed(Exception):  # noqa: N818 - stands for a signal
+    """The coordinator's end."""
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What happens to one leg of one round."""
+
+    round: int
+    step: str
+    lost: Collection[str] = ()  # hospitals that the request does not reach
+    late: Collection[str] = ()  # hospitals whose answer does not come back
+    kill_after: int | None = None  # answers, after which the coordinator is killed
+
+
+@dataclass
+class Line(InProcess):
+    """A transport with troubles, which remembers what came back."""
+
+    study: Study
+    known: Mapping[str, Hospital]
+    troubles: Collection[Trouble] = ()
+    replies: list[tuple[str, Reply]] = field(default_factory=list)
+    tamper: Callable[[str, TrainRequest], TrainRequest] = lambda _name, request: request
+
+    def __post_init__(self) -> None:
+        super().__init__(self.study, self.known)
+
+    def ask(self, requests: Mapping[Connection, Request], seconds: float) -> Iterator[Reply]:
+        for answered, (connection, request) in enumerate(requests.items()):
+            name = self._hospitals[connection].name
+            trouble = self._trouble(request)
+            if trouble.kill_after == answered:
+                raise Killed
+            if name in trouble.lost:
+                yield too_late(connection, seconds)
+                continue
+            if isinstance(request, TrainRequest):
+                request = self.tamper(name, request)
+            (reply,) = super().ask({connection: request}, seconds)
+            if name in trouble.late:
+                yield too_late(connection, seconds)
+                continue
+            self.replies.append((name, reply))
+            yield reply
+        if self._trouble(request).kill_after is not None:
+            raise Killed
+
+    def _trouble(self, request: Request) -> Trouble:
+        if isinstance(request, TrainRequest):
+            for trouble in self.troubles:
+                if (trouble.round, trouble.step) == (request.round, request.step):
+                    return trouble
+        return Trouble(0, "")
+
+
+class Nobody(NobodyListening):
+    """Has no use for what happens."""
+
+    def arm_started(self, arm: str, rounds: int, *, is_trial: bool = False) -> None: ...
+
+    def round_finished(self, record: RoundRecord, *, is_trial: bool = False) -> None: ...
+
+    def arm_finished(self, arm: str) -> None: ...
+
+
+def run_over(line: Line, keeper: Keeper) -> Outcome:
+    """The whole study."""
+    surroundings = Surroundings(
+        line,
+        Nobody(),
+        keeper,
+        play_in_turn(line),
+        sealing_keys=CoordinatorKeys(paillier_key),
+        run="run",
+    )
+    return StudyRun(line.study, surroundings).run()
+
+
+def run_in(folder: Path, line: Line, run: RunFolder | None = None) -> tuple[Outcome, RunFolder]:
+    """The whole study, kept in a run folder, which may be one to go on from."""
+    run = run or new_run_folder(folder, line.study)
+    with RunKeeper(run) as keeper:
+        return run_over(line, keeper), run
