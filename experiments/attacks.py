@@ -18,7 +18,9 @@ from erosion.common.errors import Refusal
 from erosion.common.learning.local_sgd import round_generator
 from erosion.common.learning.local_work import Tensors
 from erosion.common.protocol.messages import TrainRequest, TrainResult
-from erosion.common.study.study import Study, TabularTask, canonical
+from erosion.common.settings.codes import canonical
+from erosion.common.study.study import Study
+from erosion.common.tasks.classification import Classification
 
 DEVIATIONS = 1.5  # z of "a little is enough"
 TIMES = 10.0  # how much longer than honest ones scaled updates and Gaussian noise are
@@ -198,7 +200,7 @@ class Attacker(Hospital):
 
 def flip_labels(table: Path, study: Study) -> None:
     """Swap the classes in a hospital's CSV, the first with the last and so on."""
-    assert isinstance(study.task, TabularTask)
+    assert isinstance(study.task, Classification)
     classes, target = study.task.classes, study.task.target
     swapped = {
         value: other.values[0]

@@ -48,6 +48,7 @@ def _line(study: Study, user: str, found: Simulation) -> UserResult:
     return UserResult(
         arms=found.evaluation.arms,
         class_counts=found.evaluation.class_counts,
+        base_rate=found.evaluation.base_rate,
         comparison=found.evaluation.comparison,
         weights=mean_weights(ledger, user, len(records)),
     )

@@ -114,8 +114,8 @@ def run_cell(key: Key, study: Study, data_dir: Path | None, commit: str) -> Cell
             zero_rounds[peer] = next(eroded, None)
     return Cell(
         *key,
-        log_loss=round(metrics.log_loss, 6),
-        accuracy=round(metrics.accuracy, 6),
+        log_loss=round(metrics["log_loss"], 6),
+        accuracy=round(metrics["accuracy"], 6),
         weight=None if weight is None else float(f"{weight:.4g}"),
         zero_rounds=zero_rounds,
         commit=commit,

@@ -11,11 +11,12 @@ import json
 import os
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 
 from erosion.client.training.hospital import Hospital
-from erosion.common.protocol.messages import EvaluateReply
+from erosion.common.protocol.messages import EvaluateReply, Metrics
 from erosion.common.study.study import Study, load_study
 from erosion.common.support.files import write_atomically
 from erosion.experiments.every_user import site_of
@@ -38,6 +39,20 @@ def mean_and_error(values: list[float]) -> tuple[float, float]:
     return fmean(values), stdev(values) / len(values) ** 0.5
 
 
+def _figures(study: Study, metrics: Sequence[Metrics]) -> dict[str, list[float]]:
+    """The task's metrics over the splits, where they are defined; of classes, the errors made."""
+    by_name = {
+        metric.name: [value for m in metrics if (value := m.get(metric.name)) is not None]
+        for metric in study.task.metrics
+    }
+    if "accuracy" in by_name:
+        return {
+            "errors": [(1 - m["accuracy"]) * m.num_samples for m in metrics],
+            "log_loss": by_name["log_loss"],
+        }
+    return by_name
+
+
 def main() -> None:
     """Read the command line, simulate, print a line for each arm and the verdicts' counts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
@@ -57,10 +72,10 @@ def main() -> None:
     arms: dict[str, dict[str, tuple[float, float]]] = {}
     for arm in study.arms:
         metrics = [reply.arms[arm] for reply in replies]
-        errors = [(1 - m.accuracy) * m.num_samples for m in metrics]
         arms[arm] = {
-            "errors": mean_and_error(errors),
-            "log_loss": mean_and_error([m.log_loss for m in metrics]),
+            name: mean_and_error(values)
+            for name, values in _figures(study, metrics).items()
+            if len(values) > 1
         }
         figures = ", ".join(f"{name} {m:.3f} ± {e:.3f}" for name, (m, e) in arms[arm].items())
         print(f"{arm}: {figures}")

@@ -1,10 +1,12 @@
 """The meaning of the text in one column of a table, and the problems found in it."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from erosion.common.study.study import CategoryFeature, ClassLabel, NumberFeature, canonical
+from erosion.common.settings.codes import canonical
+from erosion.common.tasks.features import CategoryFeature, NumberFeature
+from erosion.common.tasks.task import TargetColumn
 
 MISSING_MARKERS = frozenset({"", "na", "nan", "?", "null"})  # in small letters
 LARGEST_NUMBER = 1e30  # far beyond medicine, and sums of squares stay finite
@@ -36,17 +38,18 @@ def feature_parser(feature: NumberFeature | CategoryFeature, decimal: str = ".")
     return _code_parser(known, f"not among the categories {_some(feature.categories)}")
 
 
-def class_parser(classes: Sequence[ClassLabel]) -> Parse:
-    """Text to the index of the class."""
-    known = {value: float(index) for index, label in enumerate(classes) for value in label.values}
-    return _code_parser(known, f"not a value of the study's classes ({_some(list(known))})")
+def target_parser(column: TargetColumn, decimal: str = ".") -> Parse:
+    """Text to the number, or to what its code stands for."""
+    if isinstance(column, NumberFeature):
+        return _number_parser(column, decimal)
+    return _code_parser(column.codes, column.wrong)
 
 
 def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
 
 
-def _code_parser(known: dict[str, float], wrong: str) -> Parse:
+def _code_parser(known: Mapping[str, float], wrong: str) -> Parse:
     def parse(text: str) -> float | Fault:
         code = known.get(canonical(text))
         if code is not None:  # before the markers: a study may have a category "NA"

@@ -11,7 +11,9 @@ from erosion.client.dataset.sources.data_source import DataSource, ImageSource, 
 from erosion.client.dataset.table_contract import check_table, columns_of
 from erosion.client.site_file import Site
 from erosion.common.errors import DataError
-from erosion.common.study.study import ImageTask, Study, TabularTask
+from erosion.common.study.study import Study
+from erosion.common.tasks.inputs import ImageTask, TabularTask
+from erosion.common.tasks.task import Targets
 
 SHOWN_ROWS = 5  # examples in a note
 
@@ -23,9 +25,10 @@ class Patients:
     rows: NDArray[np.float64] | NDArray[np.uint8]
     # (n, features): the number, or the index of the category, NaN where it is to be imputed;
     # or (n, channels, height, width): pixels
-    labels: NDArray[np.int64]  # (n,) index of the class
+    targets: Targets  # (n, ...) as the task has them
     groups: NDArray[np.int64]  # (n,) index of the patient that a row is of, from 0
     notes: tuple[str, ...]  # what the hospital should know, in its own log
+    is_test: NDArray[np.bool_] | None = None  # (n,) as the table says; None: it does not
 
     @property
     def num_patients(self) -> int:
@@ -37,10 +40,11 @@ def load_patients(site: Site, study: Study) -> Patients:
     """Read the site's data file; raises DataError with every problem that it finds."""
     task = study.task
     if isinstance(task, TabularTask):
-        patients = _load_table(table_source(site.data), task)
+        patients = _load_table(table_source(site.data), task, study.evaluation.split_column)
     else:
+        assert isinstance(task, ImageTask)
         patients = _load_images(image_source(site.data), task)
-    return _checked_classes(patients, site, study)
+    return _checked_targets(patients, site, study)
 
 
 def table_source(source: DataSource) -> TableSource:
@@ -63,12 +67,19 @@ def image_source(source: DataSource) -> ImageSource:
     )
 
 
-def _load_table(source: TableSource, task: TabularTask) -> Patients:
-    table = source.read(columns_of(task, source))
-    checked = check_table(table, task, source)
+def _load_table(source: TableSource, task: TabularTask, split_column: str | None) -> Patients:
+    table = source.read(columns_of(task, source, split_column=split_column))
+    checked = check_table(table, task, source, split_column=split_column)
     places = [table.place(row) for row in checked.places.tolist()]
     return _grouped(
-        source, checked.rows, checked.labels, checked.patients, places, "rows", checked.notes
+        source,
+        checked.rows,
+        checked.targets,
+        checked.patients,
+        places,
+        "rows",
+        checked.notes,
+        checked.is_test,
     )
 
 
@@ -82,14 +93,15 @@ def _load_images(source: ImageSource, task: ImageTask) -> Patients:
 def _grouped(
     source: DataSource,
     rows: NDArray[np.float64] | NDArray[np.uint8],
-    labels: NDArray[np.int64],
+    targets: Targets,
     keys: NDArray[np.int64] | None,
     places: Sequence[str],
     what: str,
     notes: tuple[str, ...],
+    is_test: NDArray[np.bool_] | None = None,
 ) -> Patients:
     """The rows with what ties them to one patient; `what` is what people call them."""
-    found = same_patient(rows, labels, keys)
+    found = same_patient(rows, targets, keys)
     told = list(notes)
     kept = np.arange(len(rows))
     if len(found.exact):
@@ -106,7 +118,13 @@ def _grouped(
             f" split: {_some(found.near, places)}"
         )
     groups = np.unique(found.groups[kept], return_inverse=True)[1]
-    return Patients(rows[kept], labels[kept], groups, tuple(told))
+    return Patients(
+        rows[kept],
+        targets[kept],
+        groups,
+        tuple(told),
+        None if is_test is None else is_test[kept],
+    )
 
 
 def _number(rows: NDArray[np.int64], what: str) -> str:
@@ -118,19 +136,14 @@ def _some(rows: NDArray[np.int64], places: Sequence[str]) -> str:
     return shown + (", ..." if len(rows) > SHOWN_ROWS else "")
 
 
-def _checked_classes(patients: Patients, site: Site, study: Study) -> Patients:
-    """The user needs patients of two classes to be measured on; a peer is only told."""
-    names = [label.name for label in study.task.classes]
-    counts = np.bincount(patients.labels, minlength=len(names))
-    if np.count_nonzero(counts) > 1 and (counts.max() > 1 or site.name != study.user):
+def _checked_targets(patients: Patients, site: Site, study: Study) -> Patients:
+    """The user's patients must be such that a model can be measured; a peer is only told."""
+    what = study.task.why_unmeasurable(patients.targets)
+    if not what:
         return patients
-    if np.count_nonzero(counts) == 1:
-        what = f"all {counts.max()} patients are of the class {names[int(counts.argmax())]!r}"
-    else:
-        what = "no class has two patients"
     if site.name == study.user:
         raise DataError(
-            f"{site.data.describe()}: {what}, so there is nothing to measure a model on. Add"
-            " patients of another class, or check the target column and [data.values]."
+            f"{site.data.describe()}: {what}, so there is nothing to measure a model on."
+            f" {study.task.unmeasurable_remedy}"
         )
     return replace(patients, notes=(*patients.notes, what))

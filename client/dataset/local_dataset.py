@@ -17,11 +17,13 @@ from erosion.client.dataset.preprocessing import (
 )
 from erosion.client.dataset.split import Split, split_patients
 from erosion.client.site_file import Site
-from erosion.common.errors import DataError, Refusal
+from erosion.common.errors import DataError, Refusal, SiteError
 from erosion.common.learning.models import build_model
 from erosion.common.protocol.messages import FeatureSums, Scaling
 from erosion.common.protocol.scaling import pool
-from erosion.common.study.study import Study, TabularTask
+from erosion.common.study.study import Study
+from erosion.common.tasks.inputs import ImageTask, TabularTask
+from erosion.common.tasks.task import Targets, as_tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,32 +31,34 @@ class Part:
     """Patients as the model is fed with them."""
 
     inputs: Tensor  # (n, *input_shape) float32
-    labels: Tensor  # (n,) int64
+    targets: Tensor  # (n, ...) as the task has them
 
 
 class LocalDataset:
     """A study's data and model at a site. Built once per study; `parts` are ready for training."""
 
     def __init__(self, site: Site, study: Study) -> None:
-        """Read, check and split the data, and build the model; raises DataError."""
+        """Read, check and split the data, and build the model; raises DataError, SiteError."""
+        if site.name == study.user and (lacking := study.task.why_not_here()):
+            raise SiteError(lacking)
         patients: Patients = load_patients(site, study)
         self.study = study
         self.notes = patients.notes
         self.split: Split = split_patients(
-            study, site.name, patients.rows, patients.labels, patients.groups
+            study, site.name, patients.rows, patients.targets, patients.groups, patients.is_test
         )
         if site.name == study.user and not len(self.split.test):
             raise DataError(
-                f"{site.data.describe()}: the rows of each class are all of one patient, so none"
-                " can be held back to measure a model on. Add patients."
+                f"{site.data.describe()}: the rows of each class (or other stratum) are all of"
+                " one patient, so none can be held back to measure a model on. Add patients."
             )
         self.model: nn.Module = build_model(
-            study.model, study.task.input_shape, study.num_classes, seed=study.seed
+            study.model, study.task.input_shape, study.task.num_outputs, seed=study.seed
         ).to(site.compute.device)
         self.dim = sum(parameter.numel() for parameter in self.model.parameters())
         self._device = torch.device(site.compute.device)
         self._rows = patients.rows
-        self._labels = patients.labels
+        self._targets = patients.targets
         self._groups = patients.groups
         self._pooled: Scaling | None = None  # that `_parts` were made with
         self._parts: tuple[Part, Part] | None = None
@@ -72,15 +76,14 @@ class LocalDataset:
         return len(np.unique(self._groups[self.split.training]))
 
     @property
-    def test_labels(self) -> NDArray[np.int64]:
-        """Classes of the test patients: (n,)."""
-        labels: NDArray[np.int64] = self._labels[self.split.test]
-        return labels
+    def test_targets(self) -> Targets:
+        """Of the test patients: (n, ...)."""
+        return self._targets[self.split.test]
 
     @property
-    def majority(self) -> int:
-        """The commonest class of the training part."""
-        return int(np.bincount(self._labels[self.split.training]).argmax())
+    def training_targets(self) -> Targets:
+        """Of the training patients: (n, ...)."""
+        return self._targets[self.split.training]
 
     def seed(self, purpose: str) -> int:
         """A seed that depends on the study, the hospital's part in it, and the purpose."""
@@ -122,9 +125,10 @@ class LocalDataset:
             numbers = rows.astype(np.float64, copy=False)
             inputs = table_inputs(task, numbers, scaling, self.missing_means)
         else:
+            assert isinstance(task, ImageTask)
             inputs = image_inputs(task, rows.astype(np.uint8, copy=False))
-        labels = torch.from_numpy(self._labels[patients])
-        return Part(inputs.to(self._device), labels.to(self._device))
+        targets = as_tensor(self._targets[patients])
+        return Part(inputs.to(self._device), targets.to(self._device))
 
     def _training_sums(self) -> FeatureSums | None:
         task = self.study.task

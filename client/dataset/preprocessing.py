@@ -8,7 +8,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from erosion.common.protocol.messages import FeatureSums, Scaling
-from erosion.common.study.study import ImageTask, NumberFeature, TabularTask
+from erosion.common.tasks.features import NumberFeature
+from erosion.common.tasks.inputs import ImageTask, TabularTask
+from erosion.common.tasks.task import Task
 
 
 def feature_sums(task: TabularTask, rows: NDArray[np.float64]) -> FeatureSums:
@@ -34,7 +36,7 @@ def feature_sums(task: TabularTask, rows: NDArray[np.float64]) -> FeatureSums:
     return FeatureSums(count=tuple(count), total=tuple(total), squares=tuple(squares))
 
 
-def imputes_missing(task: TabularTask | ImageTask) -> bool:
+def imputes_missing(task: Task) -> bool:
     """Does any feature's missing value stand for the column's mean?"""
     return isinstance(task, TabularTask) and any(
         (feature.missing or task.missing) == "impute" for feature in task.features

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from erosion.common.errors import DataError
 from erosion.common.study.selection import Fold
 from erosion.common.study.study import Study
+from erosion.common.tasks.task import Targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,28 +29,35 @@ def split_patients(
     study: Study,
     hospital: str,
     rows: NDArray[np.float64] | NDArray[np.uint8],
-    labels: NDArray[np.int64],
+    targets: Targets,
     groups: NDArray[np.int64] | None = None,
+    is_test: NDArray[np.bool_] | None = None,
 ) -> Split:
-    """Split a hospital's rows (n, ...) into a training and a test part, class by class.
+    """Split a hospital's rows (n, ...) into a training and a test part, stratum by stratum.
 
     `groups`: (n,) rows with the same number are of one patient and stay on one side (by default
     every row is a patient of its own). Only the user has a test part: `evaluation.test_share` of
-    the rows of each class, as nearly as the patients' rows allow, where a class of two or more
-    patients keeps at least one on both sides and a single patient is trained on.
+    the rows of each stratum, as nearly as the patients' rows allow, where one of two or more
+    patients keeps at least one on both sides and a single patient is trained on. The task says what
+    the strata are; for a classification they are the classes.
 
     Each row draws a lot: a hash of (study seed, study name, hospital) and of the row's own values;
     a patient has the least lot of its rows. So the split is the same in every run and process, does
     not change with the order of the rows in the file, and hardly changes when patients are added.
+    Where the table itself says who is tested on (`is_test`, (n,)), that is the split, and no
+    hospital trains on them.
     """
+    if is_test is not None:
+        return _declared(study, hospital, targets, is_test)
     if hospital != study.user:
-        return Split(np.arange(len(labels)), np.zeros(0, dtype=np.int64))
-    lots = _lots(f"{study.seed}/{study.name}/{hospital}/", rows, labels)
-    training: list[_Patient] = []  # by class, then by lot
+        return Split(np.arange(len(targets)), np.zeros(0, dtype=np.int64))
+    lots = _lots(f"{study.seed}/{study.name}/{hospital}/", rows, targets)
+    strata = study.task.strata(targets)
+    training: list[_Patient] = []  # by stratum, then by lot
     test: list[_Patient] = []
-    patients = _patients(np.arange(len(labels)) if groups is None else groups, labels, lots)
-    for label in np.unique(labels).tolist():
-        members = [patient for patient in patients if patient.label == label]
+    patients = _patients(np.arange(len(targets)) if groups is None else groups, strata, lots)
+    for stratum in np.unique(strata).tolist():
+        members = [patient for patient in patients if patient.stratum == stratum]
         tested = _tested(members, study.evaluation.test_share)
         test += tested
         training += [patient for patient in members if patient not in tested]
@@ -58,17 +66,37 @@ def split_patients(
     return Split(_rows(training), _rows(test))
 
 
+def _declared(study: Study, hospital: str, targets: Targets, is_test: NDArray[np.bool_]) -> Split:
+    """The split that the table states; raises DataError where a part is empty."""
+    training, test = np.flatnonzero(~is_test), np.flatnonzero(is_test)
+    is_user = hospital == study.user
+    if not len(training) or (is_user and not len(test)):
+        raise DataError(
+            f"Column {study.evaluation.split_column} (evaluation.split_column) has"
+            f" {len(training)} training and {len(test)} test patients at {hospital}; there must be"
+            " some of both."
+        )
+    if not is_user:
+        return Split(training, test[:0])
+    if study.fold is None:
+        return Split(training, test)
+    strata = study.task.strata(targets)
+    patients = [_Patient(b"", int(strata[row]), (row,)) for row in training.tolist()]
+    rest, held_out = _folded(sorted(patients, key=lambda p: p.stratum), study.fold, hospital)
+    return Split(_rows(rest), _rows(held_out))
+
+
 @dataclass(frozen=True, slots=True)
 class _Patient:
     """Rows that stay together."""
 
     lot: bytes
-    label: int  # the last class among its rows: that of a patient who ever was positive
+    stratum: int  # the last among its rows: that of a patient who ever was positive
     rows: tuple[int, ...]
 
 
 def _patients(
-    groups: NDArray[np.int64], labels: NDArray[np.int64], lots: list[bytes]
+    groups: NDArray[np.int64], strata: NDArray[np.int64], lots: list[bytes]
 ) -> list[_Patient]:
     """Every patient, by lot."""
     members: dict[int, list[int]] = {}
@@ -76,7 +104,7 @@ def _patients(
         members.setdefault(group, []).append(row)
     return sorted(
         (
-            _Patient(min(lots[row] for row in rows), int(labels[rows].max()), tuple(rows))
+            _Patient(min(lots[row] for row in rows), int(strata[rows].max()), tuple(rows))
             for rows in members.values()
         ),
         key=lambda patient: patient.lot,
@@ -84,7 +112,7 @@ def _patients(
 
 
 def _tested(members: list[_Patient], test_share: float) -> set[_Patient]:
-    """The first patients of a class by lot whose rows make up the share, leaving one to train."""
+    """The first patients of a stratum by lot whose rows make up the share, leaving one to train."""
     if len(members) < 2:
         return set()
     wanted = test_share * sum(len(patient.rows) for patient in members)
@@ -107,7 +135,7 @@ def _rows(patients: list[_Patient]) -> NDArray[np.int64]:
 def _folded(
     training: list[_Patient], fold: Fold, hospital: str
 ) -> tuple[list[_Patient], list[_Patient]]:
-    """The training part without the fold, and the fold: every `of`-th patient, class by class."""
+    """The training part without the fold, and the fold: every `of`-th patient of each stratum."""
     if len(training) < fold.of:
         raise DataError(
             f"selection.folds = {fold.of}; {hospital} has {len(training)} training patients. Write"
@@ -119,15 +147,15 @@ def _folded(
 
 
 def _lots(
-    seed: str, rows: NDArray[np.float64] | NDArray[np.uint8], labels: NDArray[np.int64]
+    seed: str, rows: NDArray[np.float64] | NDArray[np.uint8], targets: Targets
 ) -> list[bytes]:
     """A pseudo-random lot for every row."""
     # 0.0 for -0.0, and one byte order, so that equal patients are equal bytes everywhere.
     stable = rows if rows.dtype == np.uint8 else (rows + 0.0).astype("<f8")
     seen: Counter[bytes] = Counter()
     lots = []
-    for row, label in zip(stable, labels.tolist(), strict=True):
-        patient = hashlib.sha256(f"{seed}{label}/".encode() + row.tobytes()).digest()
+    for row, target in zip(stable, targets.tolist(), strict=True):
+        patient = hashlib.sha256(f"{seed}{target}/".encode() + row.tobytes()).digest()
         # Rows with equal values draw different lots; which of them is which does not matter.
         lots.append(hashlib.sha256(patient + seen[patient].to_bytes(8, "big")).digest())
         seen[patient] += 1

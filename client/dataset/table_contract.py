@@ -13,17 +13,21 @@ from erosion.client.dataset.column_values import (
     REFUSED,
     Fault,
     Parse,
-    class_parser,
     feature_parser,
+    target_parser,
 )
 from erosion.client.dataset.decimal_mark import DecimalMark, found_decimal
 from erosion.client.dataset.sources.data_source import TableSource
 from erosion.client.dataset.text_table import TextColumn, TextTable
 from erosion.common.errors import DataError
-from erosion.common.study.study import MissingPolicy, NumberFeature, TabularTask, canonical
+from erosion.common.settings.codes import canonical
+from erosion.common.tasks.features import MissingPolicy, NumberFeature
+from erosion.common.tasks.inputs import TabularTask
+from erosion.common.tasks.task import CodedColumn, Targets
 
 MAX_PROBLEMS = 30  # a message longer than a screen is not read
 SHOWN_VALUES = 3  # examples of each problem
+SPLIT = CodedColumn("split", {"train": 0.0, "test": 1.0}, "neither train nor test")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +36,32 @@ class CheckedTable:
 
     rows: NDArray[np.float64]
     # (n, features): the number, or the index of the category; NaN where it is to be imputed
-    labels: NDArray[np.int64]  # (n,) index of the class; empty where no target was asked for
+    targets: Targets  # (n, ...) as the task has them; empty where no target was asked for
     places: NDArray[np.int64]  # (n,) index of each row in the file, from 0
     patients: NDArray[np.int64] | None  # (n,) equal for rows of one patient, where there is a key
     notes: tuple[str, ...]  # what was dropped or imputed
+    is_test: NDArray[np.bool_] | None  # (n,) as the table says; None where it was not asked
 
 
-def columns_of(task: TabularTask, source: TableSource, *, with_target: bool = True) -> list[str]:
+def columns_of(
+    task: TabularTask,
+    source: TableSource,
+    *,
+    with_target: bool = True,
+    split_column: str | None = None,
+) -> list[str]:
     """The file's own names of the columns that are to be read."""
-    names = [source.local_name(name) for name in _study_columns(task, with_target)]
+    names = [source.local_name(name) for name in _study_columns(task, with_target, split_column)]
     return names if source.patient is None else [*names, source.patient]
 
 
 def check_table(
-    table: TextTable, task: TabularTask, source: TableSource, *, with_target: bool = True
+    table: TextTable,
+    task: TabularTask,
+    source: TableSource,
+    *,
+    with_target: bool = True,
+    split_column: str | None = None,
 ) -> CheckedTable:
     """The patients as numbers; raises DataError with every problem in the file.
 
@@ -55,7 +71,7 @@ def check_table(
     decimal = decimal_mark(table, task, source)
     if source.decimal is None and decimal == ",":
         check.notes.append("numbers are written 1,5 (found out; decimal sets it)")
-    check.header(_study_columns(task, with_target))
+    check.header(_study_columns(task, with_target, split_column))
     patients = check.patients()
     columns: list[NDArray[np.float64]] = []
     imputed: list[str] = []
@@ -70,12 +86,16 @@ def check_table(
             dropped |= absent
         elif absent.any():
             imputed.append(f"{feature.name} {absent.sum()}")
-    labels = np.zeros(0)
-    if with_target:
-        # A patient without a label teaches nothing, so no policy imputes one.
+    target_columns = []
+    for column in task.target_columns if with_target else ():
+        # A patient without a target teaches nothing, so no policy imputes one.
         policy = "refuse" if task.missing == "refuse" else "drop"
-        labels = check.column(task.target, class_parser(task.classes), policy)
-        dropped |= np.isnan(labels)
+        values = check.column(column.name, target_parser(column, decimal), policy)
+        target_columns.append(values)
+        dropped |= np.isnan(values)
+    is_test = None
+    if split_column is not None:
+        is_test = check.column(split_column, target_parser(SPLIT), "refuse") > 0
     if imputed:
         check.notes.append(f"missing values to be imputed: {', '.join(imputed)}")
     if dropped.any():
@@ -92,10 +112,11 @@ def check_table(
     kept = np.flatnonzero(~dropped)
     return CheckedTable(
         rows=np.stack([values[kept] for values in columns], axis=1),
-        labels=labels[kept].astype(np.int64) if with_target else labels.astype(np.int64),
+        targets=task.targets(np.stack(target_columns, axis=1)[kept]) if with_target else kept[:0],
         places=kept,
         patients=None if patients is None else patients[kept],
         notes=tuple(check.notes),
+        is_test=None if is_test is None else is_test[kept],
     )
 
 
@@ -103,13 +124,16 @@ def decimal_mark(table: TextTable, task: TabularTask, source: TableSource) -> De
     """The mark that the site file gives, or else the one that the study's numbers show."""
     if source.decimal is not None:
         return source.decimal
-    names = [source.local_name(f.name) for f in task.features if isinstance(f, NumberFeature)]
+    wanted = (*task.features, *task.target_columns)
+    names = [source.local_name(c.name) for c in wanted if isinstance(c, NumberFeature)]
     columns = (table.columns[name] for name in names if name in table.columns)
     return found_decimal(text for column in columns for text in column.texts)
 
 
-def _study_columns(task: TabularTask, with_target: bool) -> list[str]:
-    return [feature.name for feature in task.features] + [task.target] * with_target
+def _study_columns(task: TabularTask, with_target: bool, split_column: str | None) -> list[str]:
+    features = [feature.name for feature in task.features]
+    targets = [column.name for column in task.target_columns] if with_target else []
+    return [*features, *targets, *([split_column] if split_column else [])]
 
 
 @dataclass(slots=True)

@@ -17,13 +17,14 @@ from erosion.client.dataset.preprocessing import imputes_missing, table_inputs
 from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.dataset.table_contract import check_table, columns_of
 from erosion.common.errors import CheckpointError, DataError
-from erosion.common.learning.local_sgd import probabilities_of
+from erosion.common.learning.local_sgd import predictions_of
 from erosion.common.learning.models import ModelSettings, build_model, load_flat_parameters
 from erosion.common.protocol.messages import Scaling
 from erosion.common.rounds.checkpoint import load_model
 from erosion.common.settings.base import Settings, validate
-from erosion.common.study.study import ImageTask, TabularTask
 from erosion.common.support.files import write_atomically
+from erosion.common.tasks import AnyTask
+from erosion.common.tasks.inputs import TabularTask
 
 
 class ModelCard(Settings):
@@ -34,7 +35,7 @@ class ModelCard(Settings):
     format: Literal[1]  # raised when a key changes its meaning
     study: str
     arm: str
-    task: TabularTask | ImageTask
+    task: AnyTask
     model: ModelSettings
     scaling: Scaling | None
     missing_means: tuple[float, ...] | None = None  # per encoded column
@@ -65,8 +66,8 @@ def predict(
     table = found.read(columns_of(saved.task, found, with_target=False))
     checked = check_table(table, saved.task, found, with_target=False)
     inputs = table_inputs(saved.task, checked.rows, saved.card.scaling, saved.card.missing_means)
-    probabilities = _probabilities(saved, inputs)
-    text = _as_csv(saved.task, probabilities, checked.places, table.num_rows)
+    predictions = _predictions(saved, inputs)
+    text = _as_csv(saved.task, predictions, checked.places, table.num_rows)
     if output is None:
         sys.stdout.write(text)
     else:
@@ -116,7 +117,7 @@ def _network(card: ModelCard, task: TabularTask, parameters: Tensor, run_folder:
             f"{run_folder}/model.json imputes missing values and does not say by what (scaling or"
             " missing_means). Run the study again."
         )
-    network = build_model(card.model, task.input_shape, len(task.classes))
+    network = build_model(card.model, task.input_shape, task.num_outputs)
     try:
         for member in parameters.reshape(-1, parameters.shape[-1]):
             load_flat_parameters(network, member)
@@ -128,30 +129,26 @@ def _network(card: ModelCard, task: TabularTask, parameters: Tensor, run_folder:
     return network
 
 
-def _probabilities(saved: SavedModel, inputs: Tensor) -> NDArray[np.float64]:
-    predicted = probabilities_of(saved.network, saved.parameters, inputs)
-    probabilities: NDArray[np.float64] = predicted.numpy()
-    if not np.isfinite(probabilities).all():
-        raise CheckpointError("The model's training diverged: it has no probabilities to give.")
-    return probabilities
+def _predictions(saved: SavedModel, inputs: Tensor) -> NDArray[np.float64]:
+    predicted = predictions_of(saved.task, saved.network, saved.parameters, inputs)
+    predictions: NDArray[np.float64] = predicted.numpy()
+    if not np.isfinite(predictions).all():
+        raise CheckpointError("The model's training diverged: it has no prediction to give.")
+    return predictions
 
 
 def _as_csv(
-    task: TabularTask, probabilities: NDArray[np.float64], rows: NDArray[np.int64], num_rows: int
+    task: TabularTask, predictions: NDArray[np.float64], rows: NDArray[np.int64], num_rows: int
 ) -> str:
     """One line per row of the file, so that the columns can be pasted beside the patients."""
-    names = [label.name for label in task.classes]
-    by_row = dict(zip(rows.tolist(), probabilities.tolist(), strict=True))
+    columns = task.prediction_columns()
+    by_row = dict(zip(rows.tolist(), predictions.tolist(), strict=True))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*(f"probability_{name}" for name in names), "predicted"])
+    writer.writerow(columns)
     for row in range(num_rows):
         values = by_row.get(row)
-        if values is None:
-            writer.writerow([""] * (len(names) + 1))
-        else:
-            likeliest = names[int(np.argmax(values))]
-            writer.writerow([*(f"{value:.6f}" for value in values), likeliest])
+        writer.writerow([""] * len(columns) if values is None else task.prediction_cells(values))
     return text.getvalue()
 
 

@@ -3,10 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.client.evaluation.metrics import patient_log_losses
 from erosion.common.protocol.messages import FEWEST_OF_A_CLASS, SIGNIFICANCE, Comparison
-
-Floats = NDArray[np.float64]
+from erosion.common.tasks.task import Floats, Targets, Task
 
 EXACT_UP_TO = 16  # patients: 65,536 sign patterns
 RANDOM_FLIPS = 20_000
@@ -14,28 +12,27 @@ CHUNK = 2_000_000  # signs in memory at a time
 
 
 def compare(
+    task: Task,
     arms: tuple[str, str],
-    probabilities: tuple[Floats, Floats],
-    labels: NDArray[np.int64],
+    predictions: tuple[Floats, Floats],
+    targets: Targets,
     *,
     seed: int,
 ) -> Comparison:
-    """The first arm against the second, by the log loss of each test patient.
+    """The first arm against the second, by the task's loss of each test patient.
 
-    `probabilities` are each (n, classes). No difference is claimed unless p <= 0.02 and
-    there are at least two classes of patients with five of each. A class that the hospital never
-    sees does not count.
+    `predictions` are each (n, k). No difference is claimed unless p <= 0.02 and the smallest group
+    of patients that the task needs has at least five: each of two or more classes, or events.
     """
-    arm, reference = (patient_log_losses(p, labels) for p in probabilities)
+    arm, reference = (task.patient_losses(p, targets) for p in predictions)
     differences = arm - reference
-    present = [count for count in np.bincount(labels).tolist() if count]
-    smallest = min(present) if len(present) > 1 else 0
+    smallest = task.smallest_group(targets)
     mean = float(differences.mean())
     p_value = sign_flip_p_value(differences, seed=seed)
     return Comparison(
         arm=arms[0],
         reference=arms[1],
-        num_samples=len(labels),
+        num_samples=len(targets),
         smallest_class=smallest,
         mean_difference=mean,
         p_value=p_value,

@@ -16,7 +16,8 @@ from erosion.client.preflight.overview import ColumnCounts, column_counts
 from erosion.client.preflight.sealed import check_sealed
 from erosion.client.site_file import Site, load_site
 from erosion.common.errors import DataError
-from erosion.common.study.study import Study, TabularTask, load_study
+from erosion.common.study.study import Study, load_study
+from erosion.common.tasks.inputs import TabularTask
 
 STYLES = {
     Outcome.OK: "green",

@@ -10,7 +10,8 @@ from erosion.client.finding import Finding, failed, ok, skipped, warning
 from erosion.client.site_file import Site
 from erosion.client.training.limits import check_limits, check_study, local_steps
 from erosion.common.errors import DataError, Refusal
-from erosion.common.study.study import ImageTask, Study
+from erosion.common.study.study import Study
+from erosion.common.tasks.inputs import ImageTask
 
 
 def check_study_here(site: Site, study: Study) -> Iterator[Finding]:
@@ -25,8 +26,10 @@ def check_study_here(site: Site, study: Study) -> Iterator[Finding]:
     yield ok("contract", f"{_count(study, patients)} meet it")
     for note in patients.notes:
         yield warning("contract", note, "")
-    yield ok("classes", _class_counts(study, patients))
-    split = split_patients(study, site.name, patients.rows, patients.labels, patients.groups)
+    yield ok("target", study.task.described(patients.targets))
+    split = split_patients(
+        study, site.name, patients.rows, patients.targets, patients.groups, patients.is_test
+    )
     training = split.training
     num_patients = len(np.unique(patients.groups[training]))
     try:
@@ -54,14 +57,8 @@ def _limits_before_data(site: Site, study: Study) -> Finding:
 def _count(study: Study, patients: Patients) -> str:
     """ "328 patients", or "400 images of 328 patients"."""
     samples = "images" if isinstance(study.task, ImageTask) else "rows"
-    if patients.num_patients == len(patients.labels) and samples == "rows":
+    if patients.num_patients == len(patients.targets) and samples == "rows":
         return f"{patients.num_patients} patients"
-    if patients.num_patients == len(patients.labels):
-        return f"{len(patients.labels)} images"
-    return f"{len(patients.labels)} {samples} of {patients.num_patients} patients"
-
-
-def _class_counts(study: Study, patients: Patients) -> str:
-    names = [label.name for label in study.task.classes]
-    counts = np.bincount(patients.labels, minlength=len(names)).tolist()
-    return ", ".join(f"{name} {count}" for name, count in zip(names, counts, strict=True))
+    if patients.num_patients == len(patients.targets):
+        return f"{len(patients.targets)} images"
+    return f"{len(patients.targets)} {samples} of {patients.num_patients} patients"

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from erosion.client.dataset.column_values import Fault, Parse, class_parser, feature_parser
+from erosion.client.dataset.column_values import Fault, Parse, feature_parser, target_parser
 from erosion.client.dataset.load import table_source
 from erosion.client.dataset.sources.data_source import TableSource
 from erosion.client.dataset.table_contract import columns_of, decimal_mark
 from erosion.client.dataset.text_table import TextColumn
 from erosion.client.site_file import Site
-from erosion.common.study.study import TabularTask, canonical
+from erosion.common.settings.codes import canonical
+from erosion.common.tasks.inputs import TabularTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ def column_counts(site: Site, task: TabularTask) -> Iterator[ColumnCounts]:
     table = source.read(columns_of(task, source))
     decimal = decimal_mark(table, task, source)
     parsers = {f.name: feature_parser(f, decimal) for f in task.features}
-    parsers[task.target] = class_parser(task.classes)
+    parsers |= {c.name: target_parser(c, decimal) for c in task.target_columns}
     for name, parse in parsers.items():
         in_file = source.local_name(name)
         if (column := table.columns.get(in_file)) is not None:

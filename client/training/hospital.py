@@ -8,7 +8,6 @@ from time import perf_counter
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from erosion.client.dataset.local_dataset import LocalDataset
@@ -23,13 +22,14 @@ from erosion.client.training.warm_up import warm_up
 from erosion.common.algorithms.base import TRAIN, ArmBase
 from erosion.common.algorithms.personal_layers import personal_parameters, take_step
 from erosion.common.errors import Refusal, SiteError
-from erosion.common.learning.local_sgd import probabilities_of
+from erosion.common.learning.local_sgd import predictions_of
 from erosion.common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork, Tensors
 from erosion.common.protocol.messages import (
     DescribeReply,
     EvaluateReply,
     EvaluateRequest,
     EvaluateResult,
+    FinalMetrics,
     Scaling,
     StepReply,
     StepResult,
@@ -38,6 +38,7 @@ from erosion.common.protocol.messages import (
     TrainResult,
 )
 from erosion.common.study.study import Study
+from erosion.common.tasks.task import Floats
 
 STUDIES_KEPT = 2  # prepared data in memory; an older study is prepared again when it comes back
 
@@ -112,40 +113,41 @@ class Hospital:
                 f"{self.name} has no test part in study {study.name!r}; ask its user, {study.user}."
             )
         prepared = self._prepare(study)
-        labels = prepared.test_labels
+        task, targets, training = study.task, prepared.test_targets, prepared.training_targets
         personal = {arm: self._personal(request, arm) for arm in request.parameters}
-        probabilities = {
-            arm: self._probabilities(prepared, parameters, request.scaling)
+        predictions = {
+            arm: self._predictions(prepared, parameters, request.scaling)
             for arm, parameters in personal.items()
         }
-        arms = {
-            arm: measure_with_intervals(
+
+        def measured(predicted: Floats) -> FinalMetrics:
+            return measure_with_intervals(
+                task,
                 predicted,
-                labels,
-                prepared.majority,
+                targets,
+                training,
                 resamples=study.evaluation.bootstrap,
                 seed=prepared.seed("bootstrap"),
             )
-            for arm, predicted in probabilities.items()
-        }
+
         comparison = None
-        if study.comparison and all(arm in probabilities for arm in study.comparison):
+        if study.comparison and all(arm in predictions for arm in study.comparison):
             arm, reference = study.comparison
             comparison = compare(
+                task,
                 (arm, reference),
-                (probabilities[arm], probabilities[reference]),
-                labels,
+                (predictions[arm], predictions[reference]),
+                targets,
                 seed=prepared.seed("comparison"),
             )
-        counts = np.bincount(labels, minlength=study.num_classes).tolist()
-        names = [label.name for label in study.task.classes]
         reply = EvaluateReply(
             hospital=self.name,
-            arms=arms,
+            arms={arm: measured(predicted) for arm, predicted in predictions.items()},
+            base_rate=measured(np.tile(task.base_rate(training), (len(targets), 1))),
             comparison=comparison,
             scaling=prepared.scaling(request.scaling),
             missing_means=prepared.missing_means,
-            class_counts=dict(zip(names, counts, strict=True)),
+            class_counts=task.groups(targets),
         )
         differing = {
             arm: parameters.cpu()
@@ -176,8 +178,10 @@ class Hospital:
         metrics = None
         if work.is_user and isinstance(outcome, LocalOutcome):
             personal = personal_parameters(settings, work, layout)
-            predicted = self._probabilities(prepared, personal, request.scaling)
-            metrics = measure(predicted, prepared.test_labels, prepared.majority)
+            predicted = self._predictions(prepared, personal, request.scaling)
+            metrics = measure(
+                request.study.task, predicted, prepared.test_targets, prepared.training_targets
+            )
         self._kept.keep(
             _state_key(request, request.arm), moment, before=work.kept, after=outcome.keep
         )
@@ -253,7 +257,8 @@ class Hospital:
             model=prepared.model,
             received=received,
             inputs=training.inputs,
-            labels=training.labels,
+            targets=training.targets,
+            task=study.task,
             training=study.training,
             kept={name: tensor.to(device) for name, tensor in kept.items()},
             enclosed={
@@ -272,14 +277,13 @@ class Hospital:
             raise Refusal("The request brings parameters that are not finite; training diverged.")
         return parameters.to(self.site.compute.device)
 
-    def _probabilities(
+    def _predictions(
         self, prepared: LocalDataset, parameters: Tensor, scaling: Scaling | None
-    ) -> NDArray[np.float64]:
-        """Class probabilities of the test part: (n, classes)."""
-        _, test = prepared.parts(scaling)
-        predicted = probabilities_of(prepared.model, parameters, test.inputs).cpu().numpy()
-        # Logits that overflow leave no probabilities: such a model knows nothing.
-        return np.where(np.isnan(predicted), 1 / predicted.shape[1], predicted)
+    ) -> Floats:
+        """Predictions for the test part: (n, k)."""
+        task, (_, test) = prepared.study.task, prepared.parts(scaling)
+        predicted = predictions_of(task, prepared.model, parameters, test.inputs)
+        return task.usable(predicted.cpu().numpy())
 
 
 def _checked_payload(name: str, tensor: Tensor, dim: int | None) -> Tensor:

@@ -38,11 +38,12 @@ class Apfl(Averaging):
         w, (v, a) = work.received, self._state(work)
         rate, decay = work.training.learning_rate, work.training.weight_decay
         samples_seen = 0
-        for batch in mini_batches(len(work.labels), work.training, work.randomness()):
-            inputs, labels = work.inputs[batch], work.labels[batch]
+        loss = work.task.training_loss(work.targets)
+        for batch in mini_batches(len(work.targets), work.training, work.randomness()):
+            inputs, targets = work.inputs[batch], work.targets[batch]
             mixture = a * v + (1 - a) * w
-            of_common = gradient(work.model, w, inputs, labels) + decay * w
-            of_mixture = gradient(work.model, mixture, inputs, labels) + decay * mixture
+            of_common = gradient(work.model, w, inputs, targets, loss) + decay * w
+            of_mixture = gradient(work.model, mixture, inputs, targets, loss) + decay * mixture
             slope = float(torch.dot(of_mixture, v - w))  # of the loss in a
             v, w = v - rate * a * of_mixture, w - rate * of_common
             a = min(max(a - rate * slope, 0.0), 1.0) if self.adaptive else a

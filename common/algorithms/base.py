@@ -226,7 +226,7 @@ class ArmBase(Settings):
     def personal(self, work: LocalWork) -> Tensor:
         """What the hospital would predict with, given all but the training of this round.
 
-        (dim,), or (m, dim) for a mean over m models' probabilities.
+        (dim,), or (m, dim) for a mean over m models' predictions.
         """
         return work.received
 

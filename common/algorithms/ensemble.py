@@ -1,4 +1,4 @@
-"""An ensemble of locally trained models: the mean of their probabilities."""
+"""An ensemble of locally trained models: the mean of their predictions."""
 
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ _LOCAL = "local"
 class Ensemble(ArmBase):
     """Every hospital trains a model alone, and the user averages what the models predict.
 
-    Nothing is averaged but probabilities, each model counting alike. Use it to see how much of a
+    Nothing is averaged but predictions, each model counting alike. Use it to see how much of a
     gain is due to many models rather than to training together, and with models whose parameters
     cannot be averaged. The result is as many models as hospitals: they reach the user's site, which
     keeps them and runs them together. It has no parameters.

@@ -54,7 +54,7 @@ class EvidenceErosion(ArmBase):
 
     def train(self, work: LocalWork) -> LocalOutcome:
         """Local training on each half, the mean of both, and how far they are apart."""
-        order = torch.randperm(len(work.labels), generator=work.randomness())
+        order = torch.randperm(len(work.targets), generator=work.randomness())
         middle = (len(order) + 1) // 2
         # A single patient is both halves: its noise cannot be seen, so it gets no weight.
         halves = (order[:middle], order[middle:] if len(order) > 1 else order)

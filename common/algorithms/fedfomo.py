@@ -21,7 +21,7 @@ class FedFomo(ArmBase):
 
     Before each local training the user weighs every hospital's latest model theta_n, its own
     included: w_n is proportional to max(0, [L(theta) - L(theta_n)] / |theta_n - theta|), where L is
-    the log loss on some of its training patients, held out of all training, and theta its model
+    the task's loss on some of its training patients, held out of all training, and theta its model
     before the last round; theta then moves by the sum of w_n (theta_n - theta). Peers train from
     the user's model. Use it where few hospitals are useful and the user can spare the patients;
     their models reach the user's site, and nobody else.

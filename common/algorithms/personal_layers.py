@@ -87,15 +87,5 @@ def _with_own_values(arm: ArmBase, work: LocalWork, layout: Layout) -> tuple[Loc
     else:
         bias = list(layout.values())[-1]
         if bool(own[bias].all()):
-            received[bias] = base_rates(work.labels, bias.stop - bias.start)
+            received[bias] = work.task.base_rate_outputs(work.targets)
     return replace(work, received=received, own=own), own
-
-
-def base_rates(labels: Tensor, num_classes: int) -> Tensor:
-    """How common each class is here, as logits with mean 0: (num_classes,) float32.
-
-    The output bias starts there: hospitals differ more in prevalence than in anything else.
-    """
-    counts = torch.bincount(labels, minlength=num_classes).double()
-    logits = torch.log((counts + 1) / (len(labels) + num_classes))
-    return (logits - logits.mean()).float()

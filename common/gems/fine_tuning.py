@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from erosion.common.gems.layers import Layer, layer_of_flat
 from erosion.common.gems.retraining import perceptron
@@ -16,5 +17,5 @@ def fine_tune(
     classes, width = layer.weight.shape
     training = Training(epochs=epochs, batch_size=32, optimizer="adam", learning_rate=0.01)
     model = perceptron((width, classes), generator)  # its start is replaced by the layer
-    result = train_locally(model, layer.flat, features, labels, training, generator)
+    result = train_locally(model, layer.flat, features, labels, cross_entropy, training, generator)
     return layer_of_flat(layer.flat + result.delta, width, classes)

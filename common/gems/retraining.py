@@ -6,6 +6,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from erosion.common.gems.layers import Layer, split_layers
 from erosion.common.learning.local_sgd import train_locally
@@ -44,7 +45,7 @@ def retrain(
     else:
         nn.init.normal_(output.weight, std=0.05, generator=generator)
     start = flat_parameters(model)
-    result = train_locally(model, start, features, labels, TRAINING[how], generator)
+    result = train_locally(model, start, features, labels, cross_entropy, TRAINING[how], generator)
     return split_layers(start + result.delta, widths)
 
 

@@ -6,22 +6,22 @@ import torch
 from torch import Tensor
 
 
-def hold_out(labels: Tensor, share: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Split labels (n,) class by class at random: indices of the rest and of the held-out patients.
+def hold_out(strata: Tensor, share: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Split patients by their strata (n,) at random: indices of the rest and of those held out.
 
-    `share` of each class is held out, rounded, and at least one patient of a class of two or more;
-    a class never loses all its patients.
+    `share` of each stratum is held out, rounded, and at least one patient of two or more; a stratum
+    never loses all its patients.
     """
-    held_out = torch.zeros(len(labels), dtype=torch.bool)
-    for label in sorted(set(labels.tolist())):
-        members = torch.nonzero(labels == label).flatten()
+    held_out = torch.zeros(len(strata), dtype=torch.bool)
+    for stratum in sorted(set(strata.tolist())):
+        members = torch.nonzero(strata == stratum).flatten()
         members = members[torch.randperm(len(members), generator=generator)]
         held_out[members[: held_out_count(len(members), share)]] = True
     return torch.nonzero(~held_out).flatten(), torch.nonzero(held_out).flatten()
 
 
 def held_out_count(num_patients: int, share: float) -> int:
-    """How many of a class's patients are held out."""
+    """How many of a stratum's patients are held out."""
     if num_patients < 2:
         return 0
     return min(max(floor(share * num_patients + 0.5), 1), num_patients - 1)

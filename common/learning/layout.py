@@ -11,11 +11,11 @@ from erosion.common.learning.models import AnyModel
 
 @lru_cache(maxsize=32)
 def parameter_layout(
-    settings: AnyModel, input_shape: tuple[int, ...], num_classes: int
+    settings: AnyModel, input_shape: tuple[int, ...], num_outputs: int
 ) -> Mapping[str, slice]:
     """Parameter name -> its place, in the order of `flat_parameters`."""
     with torch.device("meta"):  # shapes alone: no memory, and no random number is drawn
-        model = settings.build(input_shape, num_classes)
+        model = settings.build(input_shape, num_outputs)
     layout: dict[str, slice] = {}
     offset = 0
     for name, parameter in model.named_parameters():

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from erosion.common.learning.models import flat_parameters, load_flat_parameters
 from erosion.common.learning.training import Training
+from erosion.common.tasks.task import Loss, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +57,13 @@ def train_locally(
     model: nn.Module,
     start: Tensor,
     inputs: Tensor,
-    labels: Tensor,
+    targets: Tensor,
+    loss: Loss,
     training: Training,
     generator: torch.Generator,
     pull: Pull | None = None,
 ) -> LocalResult:
-    """Train `model` from `start` (dim,) on inputs (n, *shape) and labels (n,) int64.
+    """Train `model` from `start` (dim,) on inputs (n, *shape) and their targets (n, ...).
 
     `pull` is added to the gradient of every step: a proximal term, a control variate. The optimiser
     starts fresh: momentum does not outlive a round, because the parameters that it was gathered
@@ -82,42 +84,42 @@ def train_locally(
             weight_decay=training.weight_decay,
         )
     samples_seen = steps = 0
-    for batch in mini_batches(len(labels), training, generator):
+    for batch in mini_batches(len(targets), training, generator):
         optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(inputs[batch]), labels[batch])
+        objective = loss(model(inputs[batch]), targets[batch])
         if pull is not None:
             current = nn.utils.parameters_to_vector(model.parameters())
-            loss = loss + pull(current.detach()) @ current  # whose gradient is the pull itself
-        torch.autograd.backward(loss)
+            objective = (
+                objective + pull(current.detach()) @ current
+            )  # whose gradient is the pull itself
+        torch.autograd.backward(objective)
         optimizer.step()
         samples_seen += len(batch)
         steps += 1
     return LocalResult(flat_parameters(model) - start, samples_seen, steps)
 
 
-def gradient(model: nn.Module, at: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
-    """The gradient of the mean log loss of inputs (m, *shape) in the parameters `at`: (dim,)."""
+def gradient(model: nn.Module, at: Tensor, inputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:
+    """The gradient of the loss of inputs (m, *shape) in the parameters `at`: (dim,)."""
     load_flat_parameters(model, at)
     model.train()
-    loss = nn.functional.cross_entropy(model(inputs), labels)
-    parts = torch.autograd.grad(loss, list(model.parameters()))
+    parts = torch.autograd.grad(loss(model(inputs), targets), list(model.parameters()))
     return torch.cat([part.flatten() for part in parts])
 
 
 @torch.no_grad()
-def predict_probabilities(model: nn.Module, inputs: Tensor, batch_size: int = 1024) -> Tensor:
-    """Class probabilities of inputs (n, *shape): (n, classes) float64."""
+def outputs_of(model: nn.Module, inputs: Tensor, batch_size: int = 1024) -> Tensor:
+    """What the model gives for inputs (n, *shape): (n, num_outputs) float64."""
     model.eval()
-    logits = [model(part) for part in torch.split(inputs, batch_size)]
-    return torch.cat(logits).double().softmax(dim=1)
+    return torch.cat([model(part) for part in torch.split(inputs, batch_size)]).double()
 
 
-def probabilities_of(model: nn.Module, parameters: Tensor, inputs: Tensor) -> Tensor:
-    """Class probabilities with `parameters` (dim,), or the mean of those of each row (m, dim)."""
+def predictions_of(task: Task, model: nn.Module, parameters: Tensor, inputs: Tensor) -> Tensor:
+    """Predictions (n, k) with `parameters` (dim,), or the mean of those of each row (m, dim)."""
 
     def of(member: Tensor) -> Tensor:
         load_flat_parameters(model, member)
-        return predict_probabilities(model, inputs)
+        return task.predictions(outputs_of(model, inputs))
 
     members = parameters.reshape(-1, parameters.shape[-1])
     return torch.stack([of(member) for member in members]).mean(dim=0)

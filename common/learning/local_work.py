@@ -12,11 +12,12 @@ from erosion.common.learning.held_out import hold_out
 from erosion.common.learning.local_sgd import (
     LocalResult,
     Pull,
-    probabilities_of,
+    predictions_of,
     round_generator,
     train_locally,
 )
 from erosion.common.learning.training import Training
+from erosion.common.tasks.task import Task
 
 Tensors = Mapping[str, Tensor]
 
@@ -32,7 +33,8 @@ class LocalWork:
     model: nn.Module  # its architecture; whatever parameters it holds may be overwritten
     received: Tensor  # (dim,) the parameters that the round starts from; (0,) if they did not come
     inputs: Tensor  # (n, *shape) float32, training patients
-    labels: Tensor  # (n,) int64
+    targets: Tensor  # (n, ...) of these patients
+    task: Task
     training: Training
     kept: Tensors = field(default_factory=dict)
     # what this hospital kept at the end of its last step of this arm; nothing before the first
@@ -53,7 +55,8 @@ class LocalWork:
             self.model,
             start,
             self.inputs,
-            self.labels,
+            self.targets,
+            self.task.training_loss(self.targets),
             self.training,
             self.randomness(),
             pull,
@@ -61,22 +64,22 @@ class LocalWork:
 
     def only(self, patients: Tensor) -> "LocalWork":
         """The same work on some of the patients: their indices, (m,) int64."""
-        return replace(self, inputs=self.inputs[patients], labels=self.labels[patients])
+        return replace(self, inputs=self.inputs[patients], targets=self.targets[patients])
 
     def hold_out(self, share: float) -> tuple["LocalWork", "LocalWork"]:
-        """The work without `share` of each class's patients, and with those alone.
+        """The work without `share` of each stratum's (class's) patients, and with those alone.
 
         They are the same patients in every round.
         """
         generator = round_generator(self.seed, self.agent, 0)
-        rest, held_out = hold_out(self.labels.cpu(), share, generator)
+        strata = torch.from_numpy(self.task.strata(self.targets.cpu().numpy()))
+        rest, held_out = hold_out(strata, share, generator)
         return self.only(rest), self.only(held_out)
 
     def loss(self, parameters: Tensor) -> float:
-        """Mean log loss of `parameters` (dim,) on the patients; infinite if they diverged."""
-        probabilities = probabilities_of(self.model, parameters, self.inputs)
-        of_truth = probabilities.gather(1, self.labels[:, None])
-        return float(-of_truth.nan_to_num(nan=0.0).log().mean())
+        """The task's mean loss of `parameters` (dim,) on the patients; infinite if diverged."""
+        predictions = predictions_of(self.task, self.model, parameters, self.inputs)
+        return self.task.held_out_loss(predictions, self.targets)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

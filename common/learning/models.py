@@ -13,16 +13,16 @@ from erosion.common.settings.base import Settings
 
 
 class Logistic(Settings):
-    """Multinomial logistic regression, started at zero."""
+    """A linear model, started at zero: for classes, multinomial logistic regression."""
 
     name: Literal["logistic"] = "logistic"
 
     def check_task(self, input_shape: Sequence[int]) -> None:
         """Any input fits: it is flattened."""
 
-    def build(self, input_shape: Sequence[int], num_classes: int) -> nn.Module:
-        """One linear layer to `num_classes` logits."""
-        linear = nn.Linear(prod(input_shape), num_classes)
+    def build(self, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
+        """One linear layer to `num_outputs` outputs."""
+        linear = nn.Linear(prod(input_shape), num_outputs)
         nn.init.zeros_(linear.weight)
         nn.init.zeros_(linear.bias)
         return nn.Sequential(nn.Flatten(), linear)
@@ -37,13 +37,13 @@ class Mlp(Settings):
     def check_task(self, input_shape: Sequence[int]) -> None:
         """Any input fits: it is flattened."""
 
-    def build(self, input_shape: Sequence[int], num_classes: int) -> nn.Module:
+    def build(self, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
         """Linear layers with ReLU between them."""
         widths = [prod(input_shape), *self.hidden]
         layers: list[nn.Module] = [nn.Flatten()]
         for width_in, width_out in pairwise(widths):
             layers += [nn.Linear(width_in, width_out), nn.ReLU()]
-        return nn.Sequential(*layers, nn.Linear(widths[-1], num_classes))
+        return nn.Sequential(*layers, nn.Linear(widths[-1], num_outputs))
 
 
 class MnistCnn(Settings):
@@ -55,7 +55,7 @@ class MnistCnn(Settings):
         """Refuse what is not an image."""
         _needs_image("mnist_cnn", input_shape)
 
-    def build(self, input_shape: Sequence[int], num_classes: int) -> nn.Module:
+    def build(self, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
         """Three 3x3 convolutions of stride 2 and padding 1, then 128 hidden units."""
         channels, height, width = input_shape
         layers: list[nn.Module] = []
@@ -67,7 +67,7 @@ class MnistCnn(Settings):
             nn.Flatten(),
             nn.Linear(128 * height * width, 128),
             nn.ReLU(),
-            nn.Linear(128, num_classes),
+            nn.Linear(128, num_outputs),
         )
 
 
@@ -80,12 +80,12 @@ class Resnet18(Settings):
         """Refuse what is not an image."""
         _needs_image("resnet18", input_shape)
 
-    def build(self, input_shape: Sequence[int], num_classes: int) -> nn.Module:
+    def build(self, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
         """11.2 million parameters; the first convolution takes one channel for grey images."""
         from erosion.common.learning.torchvision_import import models
 
         network: nn.Module = models.resnet18(
-            num_classes=num_classes, norm_layer=lambda channels: nn.GroupNorm(32, channels)
+            num_classes=num_outputs, norm_layer=lambda channels: nn.GroupNorm(32, channels)
         )
         if input_shape[0] != 3:
             network.conv1 = nn.Conv2d(input_shape[0], 64, 7, stride=2, padding=3, bias=False)
@@ -104,12 +104,12 @@ ModelSettings = Annotated[AnyModel, Field(discriminator="name")]
 
 
 def build_model(
-    settings: AnyModel, input_shape: Sequence[int], num_classes: int, seed: int = 0
+    settings: AnyModel, input_shape: Sequence[int], num_outputs: int, seed: int = 0
 ) -> nn.Module:
     """The model with its starting parameters, which depend on `seed` alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return settings.build(input_shape, num_classes)
+        return settings.build(input_shape, num_outputs)
 
 
 def flat_parameters(model: nn.Module) -> Tensor:

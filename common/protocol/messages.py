@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import Field, JsonValue
+from pydantic import ConfigDict, Field, JsonValue
 from torch import Tensor
 
 from erosion.common.sealed.legs import HelloKeys
@@ -46,14 +46,26 @@ class DescribeReply(Settings):
 
 
 class Metrics(Settings):
-    """How well one model predicts the user's test patients."""
+    """How well one model predicts the user's test patients, by each of the task's metrics.
+
+    In JSON the metrics stand beside `num_samples` by their names, e.g. `"log_loss": 0.31`.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, float | None] = Field(init=False)  # None where it is undefined
 
     num_samples: int
-    accuracy: float
-    majority_accuracy: float  # of always naming the commonest class of the user's training part
-    auroc: float | None  # one-vs-rest mean for more than two classes; None where a class is absent
-    brier: float  # mean over patients of the squared distance to the true class's unit vector
-    log_loss: float  # natural logarithm, probabilities clipped to [0.01, 0.99]
+
+    def get(self, name: str) -> float | None:
+        """The metric of that name; None where it is undefined or was not measured."""
+        return self.__pydantic_extra__.get(name)
+
+    def __getitem__(self, name: str) -> float:
+        """The metric of that name, which is a number; raises KeyError."""
+        value = self.get(name)
+        if value is None:
+            raise KeyError(name)
+        return value
 
 
 class Interval(Settings):
@@ -70,13 +82,13 @@ class FinalMetrics(Metrics):
 
 
 class Comparison(Settings):
-    """The declared comparison of two arms on the same test patients, by log loss."""
+    """The declared comparison of two arms on the same test patients, by the task's loss."""
 
     arm: str
     reference: str
     num_samples: int
-    smallest_class: int  # test patients of the rarest class
-    mean_difference: float  # log loss of `arm` minus that of `reference`; below 0: `arm` is better
+    smallest_class: int  # test patients of the rarest class, or of what else the task needs
+    mean_difference: float  # loss of `arm` minus that of `reference`; below 0: `arm` is better
     p_value: float  # two-sided paired sign-flip test
     conclusion: str  # "better", "worse", "no clear difference" or "too few patients"
 
@@ -111,11 +123,12 @@ class EvaluateReply(Settings):
 
     hospital: str
     arms: dict[str, FinalMetrics]
+    base_rate: FinalMetrics  # of one and the same prediction for everyone: the training part's
     comparison: Comparison | None
     scaling: Scaling | None  # what a new patient's columns must be scaled by
     missing_means: tuple[float, ...] | None = None
     # per encoded column, what stands for a missing number where the study imputes without scaling
-    class_counts: dict[str, int]  # test patients by class
+    class_counts: dict[str, int]  # test patients by class, or by what else the task counts
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from math import sqrt
 
 from erosion.common.protocol.messages import FeatureSums, Scaling
-from erosion.common.study.study import ImageTask, NumberFeature, TabularTask
+from erosion.common.tasks.features import NumberFeature
+from erosion.common.tasks.inputs import TabularTask
+from erosion.common.tasks.task import Task
 
 # A variance this small beside the mean square is rounding: such a column is a constant.
 SMALLEST_RELATIVE_VARIANCE = 1e-12
@@ -12,7 +14,7 @@ MOST_PATIENTS = 10**9  # of one hospital; more is a fault, and so is a value bey
 LARGEST_VALUE = 1e30
 
 
-def number_columns(task: TabularTask | ImageTask) -> tuple[bool, ...]:
+def number_columns(task: Task) -> tuple[bool, ...]:
     """For every encoded column: is it a number (True), or a category's 0/1 indicator?
 
     Images have no such columns: the study scales them by itself.
@@ -26,7 +28,7 @@ def number_columns(task: TabularTask | ImageTask) -> tuple[bool, ...]:
     return tuple(flags)
 
 
-def pool(sums: Sequence[FeatureSums], task: TabularTask | ImageTask) -> Scaling:
+def pool(sums: Sequence[FeatureSums], task: Task) -> Scaling:
     """The mean and (population) deviation of the rows of all hospitals together, at least one.
 
     A category's indicator, a column without values and a constant column keep the deviation 1.
@@ -44,7 +46,7 @@ def pool(sums: Sequence[FeatureSums], task: TabularTask | ImageTask) -> Scaling:
     return Scaling(mean=tuple(m for m, _ in columns), deviation=tuple(d for _, d in columns))
 
 
-def problem_with_sums(sums: FeatureSums, task: TabularTask | ImageTask) -> str | None:
+def problem_with_sums(sums: FeatureSums, task: Task) -> str | None:
     """Why a hospital's sums cannot be pooled, or None."""
     numbers = number_columns(task)
     for values in (sums.count, sums.total, sums.squares):

@@ -15,8 +15,9 @@ from erosion.common.rounds.transport import (
     Left,
     Transport,
 )
-from erosion.common.study.study import Study, TabularTask
+from erosion.common.study.study import Study
 from erosion.common.support.plain_text import printable
+from erosion.common.tasks.inputs import TabularTask
 
 LOOK_SECONDS = 1.0  # between two looks at who is there, while somebody is waited for
 

@@ -25,9 +25,9 @@ class SelectedSettings:
 
     settings: Mapping[str, Any]  # in place of the arm's own
     rounds: int
-    log_loss: float | None  # mean over the patients held out; None: nothing was left open
+    loss: float | None  # the task's, mean over the patients held out; None: nothing was left open
     tried: tuple[tuple[float, ...], ...] = ()
-    # log loss by candidate and number of rounds, from 1; infinite where the user was away
+    # that loss by candidate and number of rounds, from 1; infinite where the user was away
 
 
 def choose(study: Study, arm: str, run_trial: RunTrial) -> SelectedSettings:
@@ -35,10 +35,13 @@ def choose(study: Study, arm: str, run_trial: RunTrial) -> SelectedSettings:
     if study.selection is None:
         return SelectedSettings({}, study.rounds, None)
     tried = []
+    loss = study.task.verdict_metric
     for folds in trials(study, arm):
         # One round more than may be chosen: the last one shows what the one before it led to.
         records = [run_trial(trial, study.rounds + 1) for trial in folds]
-        tried.append(tuple(_mean_loss(records, number) for number in range(1, study.rounds + 1)))
+        tried.append(
+            tuple(_mean_loss(records, number, loss) for number in range(1, study.rounds + 1))
+        )
     best, candidate, number = min(
         (loss, candidate, number)
         for candidate, losses in enumerate(tried)
@@ -87,14 +90,14 @@ def _changed(study: Study, arm: str, settings: Mapping[str, Any]) -> dict[str, A
     return {**study.arms[arm].model_dump(), **settings}
 
 
-def _mean_loss(folds: Sequence[Sequence[RoundRecord]], number: int) -> float:
-    """Mean log loss after so many rounds over all patients held out; infinite where one lacks."""
+def _mean_loss(folds: Sequence[Sequence[RoundRecord]], number: int, loss: str) -> float:
+    """Mean `loss` after so many rounds over all patients held out; infinite where one lacks."""
     measured = [_metrics_after(records, number) for records in folds]
     total, patients = 0.0, 0
     for metrics in measured:
         if metrics is None:
             return inf
-        total += metrics.log_loss * metrics.num_samples
+        total += metrics[loss] * metrics.num_samples
         patients += metrics.num_samples
     return total / patients
 

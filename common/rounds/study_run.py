@@ -271,7 +271,7 @@ class StudyRun:
 
 def first_state(study: Study, arm: str) -> RunState:
     """An arm's state before its first round."""
-    model = build_model(study.model, study.task.input_shape, study.num_classes, study.seed)
+    model = build_model(study.model, study.task.input_shape, study.task.num_outputs, study.seed)
     return one_round.start(algorithm_of(study, arm), flat_parameters(model))
 
 

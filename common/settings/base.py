@@ -84,7 +84,8 @@ def _sentence(model: type[BaseModel], raw: Mapping[str, Any], detail: Any) -> st
         return f"{place.key} is not a known key; {hint}"
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         key = f"{place.key}.{context['discriminator'].strip(chr(39))}"
-        allowed = f"it must be one of {', '.join(map(repr, place.tags))}"
+        tags = place.tags(context["discriminator"].strip(chr(39)))
+        allowed = f"it must be one of {', '.join(map(repr, tags))}"
         given = f"= {context['tag']!r}" if "tag" in context else "is missing"
         return f"{key} {given}; {allowed}"
     if kind in _PLAIN_WORDS:
@@ -119,7 +120,14 @@ class _Place(NamedTuple):
 
     key: str  # as a person would write it, e.g. task.features[age].range
     known_keys: list[str]  # beside the last part
-    tags: list[str]  # by which a union tells the models apart that may stand here
+    models: list[type[BaseModel]]  # that may stand here
+
+    def tags(self, discriminator: str) -> list[str]:
+        """By which a union tells those apart."""
+        fields = [
+            m.model_fields[discriminator] for m in self.models if discriminator in m.model_fields
+        ]
+        return list(dict.fromkeys(str(field.default) for field in fields))
 
 
 def _place(model: type[BaseModel], raw: Any, location: Sequence[Any]) -> _Place:
@@ -138,7 +146,7 @@ def _place(model: type[BaseModel], raw: Any, location: Sequence[Any]) -> _Place:
         if fields or in_list or in_table:
             known_keys = sorted({name for m in models for name in m.model_fields})
         else:
-            models = [m for m in models if _tag(m) == part] or models
+            models = [m for m in models if part in _tags(m)] or models
             continue
         if fields:
             models = [inner for field in fields for inner in _models_in(field)]
@@ -148,7 +156,7 @@ def _place(model: type[BaseModel], raw: Any, location: Sequence[Any]) -> _Place:
             key += f"[{value['name']}]" if _is_named(value) else f"[{part}]"
         else:
             key += f".{part}" if key else str(part)
-    return _Place(key, known_keys, [tag for m in models if (tag := _tag(m))])
+    return _Place(key, known_keys, models)
 
 
 def _is_named(value: Any) -> bool:
@@ -167,10 +175,8 @@ def _models_in(field: FieldInfo) -> list[type[BaseModel]]:
     return found
 
 
-def _tag(model: type[BaseModel]) -> str | None:
-    """The literal by which a union tells this model from its siblings."""
-    for name in ("kind", "name", "algorithm", "type", "optimizer", "source"):
-        default = model.model_fields[name].default if name in model.model_fields else None
-        if isinstance(default, str):
-            return default
-    return None
+def _tags(model: type[BaseModel]) -> list[str]:
+    """The literals by which unions tell this model from its siblings."""
+    names = ("kind", "outcome", "name", "algorithm", "type", "optimizer", "source")
+    fields = [model.model_fields[name] for name in names if name in model.model_fields]
+    return [field.default for field in fields if isinstance(field.default, str)]

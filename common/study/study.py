@@ -2,13 +2,12 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from erosion.common.algorithms import AnyArm, ArmSettings
 from erosion.common.algorithms.base import BuildContext
@@ -21,179 +20,19 @@ from erosion.common.settings.base import Settings, read_toml, validate
 from erosion.common.settings.names import Name
 from erosion.common.study import sealing
 from erosion.common.study.selection import Fold, Selection
+from erosion.common.tasks import AnyTask
+from erosion.common.tasks.inputs import ImageTask, TabularTask
 
 EVERY_USER = "all"  # in place of the user's name: every hospital in turn
 MOST_ARMS = 30  # the final parameters of all, and what goes with them, are one message
-MissingPolicy = Literal["refuse", "drop", "impute"]
-
-
-def canonical(value: object) -> str:
-    """How a category or class value is compared: `1`, `1.0` and ` 1 ` are the same."""
-    text = str(value).strip()
-    if re.fullmatch(r"[+-]?[0-9]+", text):  # long codes (SNOMED CT) are more than a float holds
-        return str(int(text))
-    try:
-        number = float(text)
-    except ValueError:
-        return text
-    return str(int(number)) if number.is_integer() else repr(number)
-
-
-Code = Annotated[str, BeforeValidator(canonical, json_schema_input_type=str | int | float | bool)]
-
-
-class NumberFeature(Settings):
-    """A measured quantity: one input column."""
-
-    name: str = Field(min_length=1)
-    type: Literal["number"] = "number"
-    unit: str = ""
-    range: tuple[float, float] | None = None  # both ends included; a value outside is refused
-    missing: MissingPolicy | None = None  # None: the task's policy
-
-    @field_validator("range")
-    @classmethod
-    def _ascending(cls, value: tuple[float, float] | None) -> tuple[float, float] | None:
-        if value is not None and not value[0] < value[1]:
-            raise ValueError("write it as [smallest, largest]")
-        return value
-
-
-class CategoryFeature(Settings):
-    """A coded quantity: one 0/1 input column for every category but the first."""
-
-    name: str = Field(min_length=1)
-    type: Literal["category"] = "category"
-    unit: str = ""
-    categories: tuple[Code, ...] = Field(min_length=2)
-    missing: MissingPolicy | None = None
-
-    @field_validator("categories")
-    @classmethod
-    def _distinct(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if len(set(value)) < len(value):
-            raise ValueError("name each category once")
-        return value
-
-
-def _number_unless_typed(value: Any) -> Any:
-    """A feature without `type` is a number; a bare string is a number feature's name."""
-    if isinstance(value, str):
-        return {"name": value, "type": "number"}
-    if isinstance(value, Mapping) and "type" not in value:
-        return {**value, "type": "category" if "categories" in value else "number"}
-    return value
-
-
-Feature = Annotated[
-    Annotated[NumberFeature | CategoryFeature, Field(discriminator="type")],
-    BeforeValidator(
-        _number_unless_typed, json_schema_input_type=str | NumberFeature | CategoryFeature
-    ),
-]
-
-
-class ClassLabel(Settings):
-    """One class of the target, and the values of the target column that mean it."""
-
-    name: str = Field(min_length=1)
-    values: tuple[Code, ...] = Field(min_length=1)
-
-
-def _class_from_name(value: Any) -> Any:
-    """`"benign"` is short for `{name = "benign", values = ["benign"]}`."""
-    if isinstance(value, str | int | float):
-        return {"name": canonical(value), "values": [canonical(value)]}
-    return value
-
-
-def _distinct_classes(classes: tuple[ClassLabel, ...]) -> tuple[ClassLabel, ...]:
-    names = [label.name for label in classes]
-    values = [value for label in classes for value in label.values]
-    for words in (names, values):
-        twice = sorted({word for word in words if words.count(word) > 1})
-        if twice:
-            raise ValueError(f"{', '.join(twice)} is given twice; it can mean one class only")
-    return classes
-
-
-Class = Annotated[
-    ClassLabel,
-    BeforeValidator(_class_from_name, json_schema_input_type=str | int | float | ClassLabel),
-]
-Classes = Annotated[
-    tuple[Class, ...],
-    Field(min_length=2),
-    AfterValidator(_distinct_classes),
-]
-
-
-class TabularTask(Settings):
-    """Predict the class of a patient from a row of a table. The last class is the positive one."""
-
-    kind: Literal["tabular"] = "tabular"
-    target: str = Field(min_length=1)
-    classes: Classes
-    features: tuple[Feature, ...] = Field(min_length=1)
-    missing: MissingPolicy = "refuse"
-
-    @model_validator(mode="after")
-    def _columns_differ(self) -> Self:
-        names = [feature.name for feature in self.features] + [self.target]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(
-                f"{', '.join(twice)} is named twice among target and features;"
-                " a column has one role"
-            )
-        return self
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """Shape of one patient's input: (number of encoded columns,)."""
-        widths = (
-            1 if isinstance(feature, NumberFeature) else len(feature.categories) - 1
-            for feature in self.features
-        )
-        return (sum(widths),)
-
-
-class ImageTask(Settings):
-    """Predict the class of an image."""
-
-    kind: Literal["image"] = "image"
-    classes: Classes
-    shape: tuple[int, int, int]  # channels, height, width
-    mean: tuple[float, ...] = (0.0,)  # per channel, of pixels scaled to [0, 1]
-    deviation: tuple[Annotated[float, Field(gt=0)], ...] = (1.0,)
-
-    @field_validator("shape")
-    @classmethod
-    def _grey_or_colour(cls, value: tuple[int, int, int]) -> tuple[int, int, int]:
-        if value[0] not in (1, 3) or min(value) < 1:
-            raise ValueError("write [channels, height, width] with 1 or 3 channels")
-        return value
-
-    @model_validator(mode="after")
-    def _channels_fit(self) -> Self:
-        for name, values in (("mean", self.mean), ("deviation", self.deviation)):
-            if len(values) not in (1, self.shape[0]):
-                raise ValueError(
-                    f"{name} = {list(values)}; give one value, or one for each channel"
-                    f" (shape = {list(self.shape)})"
-                )
-        return self
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """Shape of one image: (channels, height, width)."""
-        return self.shape
 
 
 class Evaluation(Settings):
     """How the user's hospital measures the models, on patients that no model was trained on."""
 
     test_share: float = Field(default=0.3, gt=0, lt=1)  # of the user's patients
+    split_column: str | None = Field(default=None, min_length=1)  # of the table, with "train" or
+    # "test" for each patient, in place of test_share; nobody trains on any hospital's "test"
     bootstrap: int = Field(default=1000, ge=100, le=100_000)  # resamples for the intervals
     compare: tuple[str, str] | None = None  # the one declared comparison (arm, reference arm);
     # None: the first arm that is not local training, with local training
@@ -245,7 +84,7 @@ class Study(Settings):
     hospitals: tuple[Name, ...] = Field(min_length=1)
     rounds: int = Field(ge=1, le=100_000)
     seed: int = Field(default=0, ge=0, lt=2**63)
-    task: Annotated[TabularTask | ImageTask, Field(discriminator="kind")]
+    task: AnyTask
     scaling: Literal["none", "local", "federated"] = "none"
     model: ModelSettings
     training: Training
@@ -285,6 +124,7 @@ class Study(Settings):
                 f"scaling = {self.scaling!r}; an image task is scaled by task.mean and"
                 " task.deviation, so leave scaling out"
             )
+        self._check_split()
         for arm in self.evaluation.compare or ():
             if arm not in self.arms:
                 raise ValueError(
@@ -305,6 +145,18 @@ class Study(Settings):
             selects=self.selection is not None or self.fold is not None,
             every_user=self.has_every_user,
         ) or sealing.problem_with_arms(self.arms)
+
+    def _check_split(self) -> None:
+        column = self.evaluation.split_column
+        if column is None:
+            return
+        if not isinstance(self.task, TabularTask):
+            raise ValueError("evaluation.split_column is a column of a table; leave it out")
+        if column in (c.name for c in (*self.task.features, *self.task.target_columns)):
+            raise ValueError(
+                f"evaluation.split_column = {column!r} is a feature or a target, too; a column has"
+                " one role"
+            )
 
     def _check_arms(self) -> None:
         for name, arm_settings in self.arms.items():
@@ -363,14 +215,9 @@ class Study(Settings):
     def build_context(self) -> BuildContext:
         """What the study's algorithms are built with."""
         layout = partial(
-            parameter_layout, self.model, tuple(self.task.input_shape), self.num_classes
+            parameter_layout, self.model, tuple(self.task.input_shape), self.task.num_outputs
         )
         return BuildContext(self.rounds, len(self.hospitals), layout)
-
-    @property
-    def num_classes(self) -> int:
-        """Number of classes of the target."""
-        return len(self.task.classes)
 
     def canonical_json(self) -> str:
         """The study as one line of JSON: what travels, and what the digest is taken of."""

@@ -7,16 +7,20 @@ from erosion.common.errors import StudyError
 from erosion.common.settings.base import validate
 from erosion.common.study.study import Study
 from erosion.experiments.sources.breast_cancer import BreastCancer
+from erosion.experiments.sources.diabetes import Diabetes
 from erosion.experiments.sources.heart_disease import HeartDisease
 from erosion.experiments.sources.mnist import Mnist
 from erosion.experiments.sources.source import HospitalFiles, SourceBase
+from erosion.experiments.sources.tcga_brca import TcgaBrca
 
 __all__ = ["REGISTRY", "HospitalFiles", "make_hospitals"]
 
 REGISTRY: Mapping[str, type[SourceBase]] = {
     "breast_cancer": BreastCancer,
+    "diabetes": Diabetes,
     "heart_disease": HeartDisease,
     "mnist": Mnist,
+    "tcga_brca": TcgaBrca,
 }
 
 

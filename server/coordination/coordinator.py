@@ -124,12 +124,16 @@ def result_of(outcome: Outcome, started: str, seconds: float) -> Result:
         command=provenance.command(),
         started=started,
         seconds=seconds,
+        outcome=study.task.outcome,
         arms=arms,
+        base_rate=evaluation.base_rate,
         comparison=evaluation.comparison,
         class_counts=evaluation.class_counts,
         contributions=contributions(study.hospitals, outcome.records[first_arm]),
         peak_megabytes=peak_megabytes() or 0.0,
-        verdict=verdict(evaluation.comparison, evaluation.arms),
+        verdict=verdict(
+            type(study.task), evaluation.comparison, evaluation.arms, evaluation.base_rate
+        ),
     )
 
 
@@ -165,9 +169,9 @@ def write_model(
 
 
 def _selected(choice: SelectedSettings) -> Selected | None:
-    if choice.log_loss is None:
+    if choice.loss is None:
         return None
-    return Selected(settings=dict(choice.settings), rounds=choice.rounds, log_loss=choice.log_loss)
+    return Selected(settings=dict(choice.settings), rounds=choice.rounds, loss=choice.loss)
 
 
 def _seconds(records: list[RoundRecord]) -> SecondsPerRound:

@@ -1,6 +1,6 @@
 """The outcome of a study with every hospital as its user: their results side by side."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from statistics import fmean
 from types import MappingProxyType
 
@@ -9,8 +9,10 @@ from pydantic import Field
 from erosion.common.protocol.messages import SIGNIFICANCE, Comparison, FinalMetrics
 from erosion.common.settings.base import Settings
 from erosion.common.study.study import Study
+from erosion.common.tasks import DEFAULT, REGISTRY
+from erosion.common.tasks.task import Task
 from erosion.server.run import provenance
-from erosion.server.run.result import Contribution, Result
+from erosion.server.run.result import Contribution, Result, worse_than_base_rate
 
 TOO_FEW, UNCLEAR = "too few patients", "no clear difference"
 
@@ -20,10 +22,15 @@ class UserResult(Settings):
 
     arms: dict[str, FinalMetrics]  # of its own model, on its own test patients
     class_counts: dict[str, int]  # of those patients
+    base_rate: FinalMetrics | None = None  # of its training part's base rate
     comparison: Comparison | None
     adjusted_p_value: float | None = None  # Holm's, over all hospitals that were compared
     conclusion: str = ""  # by the adjusted p-value
     weights: dict[str, float]  # of each hospital in the first arm: mean over all rounds, own is 1
+
+    def of_base_rate(self, metric: str) -> float | None:
+        """A metric of its base rate; None where it is undefined or was not measured."""
+        return None if self.base_rate is None else self.base_rate.get(metric)
 
 
 class Overview(Settings):
@@ -36,6 +43,7 @@ class Overview(Settings):
     command: str
     started: str  # ISO 8601, UTC
     seconds: float  # of all hospitals' parts
+    outcome: str = DEFAULT  # of the task; it says what the metrics mean
     users: dict[str, UserResult] = Field(min_length=1)
     without_model: dict[str, str]  # hospital -> why it has none
     verdict: str
@@ -45,9 +53,18 @@ class Overview(Settings):
         """The arms' names, in their order."""
         return list(next(iter(self.users.values())).arms)
 
-    def mean(self, arm: str, metric: str) -> float:
-        """A metric's mean over the hospitals, each counted once."""
-        return fmean(getattr(user.arms[arm], metric) for user in self.users.values())
+    @property
+    def task(self) -> type[Task]:
+        """What the metrics mean."""
+        return REGISTRY[self.outcome]
+
+    def mean(self, arm: str, metric: str) -> float | None:
+        """A metric's mean over the hospitals where it is defined, each counted once."""
+        return _mean(user.arms[arm].get(metric) for user in self.users.values())
+
+    def mean_base_rate(self, metric: str) -> float | None:
+        """The same of the base rates; None where they were not measured."""
+        return _mean(user.of_base_rate(metric) for user in self.users.values())
 
 
 def overview(
@@ -66,6 +83,7 @@ def overview(
         command=provenance.command(),
         started=started,
         seconds=seconds,
+        outcome=study.task.outcome,
         users=adjusted(users),
         without_model=dict(without_model),
         verdict="",
@@ -79,6 +97,7 @@ def line_of(result: Result) -> UserResult:
     return UserResult(
         arms={arm: ended.metrics for arm, ended in result.arms.items()},
         class_counts=result.class_counts,
+        base_rate=result.base_rate,
         comparison=result.comparison,
         weights=mean_weights(result.contributions, result.user, first.rounds),
     )
@@ -142,11 +161,31 @@ def verdict(overview: Overview) -> str:
     finding = "; ".join(clauses)
     if not finding.startswith(arm):
         finding = finding[0].upper() + finding[1:]
+    figures = []
+    for metric in overview.task.shown(overview.task.headline):
+        name = metric.name
+        base = overview.mean_base_rate(name)
+        beside = "" if base is None else f" ({metric.base_rate}: {base:.3f})"
+        of_both = (
+            f"{_text(overview.mean(arm, name))} against {_text(overview.mean(reference, name))}"
+        )
+        figures.append(f"{metric.label} {of_both}{beside}")
+    warning = _warning(overview, arm)
+    return f"{warning}{finding}. Mean over the hospitals: {', '.join(figures)}."
+
+
+def _warning(overview: Overview, arm: str) -> str:
+    """A sentence to begin with where the arm's models are of no use, else ""."""
+    worse = [
+        user
+        for user, line in overview.users.items()
+        if worse_than_base_rate(overview.task, {arm: line.arms[arm]}, line.base_rate)
+    ]
+    if not worse:
+        return ""
     return (
-        f"{finding}. Mean over the hospitals: log loss {overview.mean(arm, 'log_loss'):.3f} against"
-        f" {overview.mean(reference, 'log_loss'):.3f}, accuracy"
-        f" {overview.mean(arm, 'accuracy'):.3f} against {overview.mean(reference, 'accuracy'):.3f}"
-        f" (always naming the commonest class: {overview.mean(arm, 'majority_accuracy'):.3f})."
+        f"{arm} predicts WORSE than the base rate alone for {_counted(worse)} of"
+        f" {len(overview.users)} hospitals: do not use its models there. "
     )
 
 
@@ -155,6 +194,15 @@ def _concluded(line: UserResult, p_value: float | None) -> UserResult:
     if p_value is not None and p_value > SIGNIFICANCE:
         conclusion = UNCLEAR
     return line.model_copy(update={"adjusted_p_value": p_value, "conclusion": conclusion})
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def _text(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:.3f}"
 
 
 def _counted(names: list[str]) -> str:

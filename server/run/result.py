@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
-from erosion.common.protocol.messages import Comparison, FinalMetrics
+from erosion.common.protocol.messages import Comparison, FinalMetrics, Metrics
 from erosion.common.settings.base import Settings
+from erosion.common.tasks import DEFAULT, REGISTRY
+from erosion.common.tasks.task import Task
 
 
 class SecondsPerRound(Settings):
@@ -21,7 +23,8 @@ class Selected(Settings):
 
     settings: dict[str, Any]  # in place of the arm's own
     rounds: int
-    log_loss: float  # for the training patients held out
+    loss: float = Field(validation_alias=AliasChoices("loss", "log_loss"))
+    # the task's, for the training patients held out
 
 
 class ArmResult(Settings):
@@ -62,29 +65,41 @@ class Result(Settings):
     command: str
     started: str  # ISO 8601, UTC
     seconds: float
+    outcome: str = DEFAULT  # of the task; it says what the metrics mean
     arms: dict[str, ArmResult] = Field(min_length=1)
+    base_rate: FinalMetrics | None = None  # of the training part's base rate as everyone's
+    # prediction; None: written by a version that did not measure it
     comparison: Comparison | None
-    class_counts: dict[str, int]  # of the user's test patients
+    class_counts: dict[str, int]  # of the user's test patients; empty where none are counted
     contributions: dict[str, Contribution]
     peak_megabytes: float  # resident memory of the coordinator
     verdict: Verdict
 
+    @property
+    def task(self) -> type[Task]:
+        """What the metrics mean."""
+        return REGISTRY[self.outcome]
 
-def verdict(comparison: Comparison | None, arms: Mapping[str, FinalMetrics]) -> Verdict:
-    """Two sentences: the finding of the declared comparison, and the figures behind it."""
+
+def verdict(
+    task: type[Task],
+    comparison: Comparison | None,
+    arms: Mapping[str, FinalMetrics],
+    base_rate: FinalMetrics | None = None,
+) -> Verdict:
+    """The finding of the declared comparison, and the figures behind it.
+
+    A model that predicts worse than the base rate is the headline, whatever was compared.
+    """
     if comparison is None:
-        return Verdict(
-            best_arm=None,
-            text="Nothing was compared: the study declares a single arm. Add [arms.local] to see"
-            " whether collaborating is worth it.",
+        text = (
+            "Nothing was compared: the study declares a single arm. Add [arms.local] to see"
+            " whether collaborating is worth it."
         )
+        return Verdict(best_arm=None, text=_warning(task, arms, base_rate, None) + text)
     arm, reference = comparison.arm, comparison.reference
     size = f"{comparison.num_samples} test patients"
-    figures = (
-        f"Log loss {arms[arm].log_loss:.3f} against {arms[reference].log_loss:.3f}, accuracy"
-        f" {arms[arm].accuracy:.3f} against {arms[reference].accuracy:.3f} (always naming the"
-        f" commonest class: {arms[arm].majority_accuracy:.3f}), p = {comparison.p_value:.3f}."
-    )
+    figures = beside_each_other(task, arms[arm], arms[reference], base_rate)
     best: str | None
     match comparison.conclusion:
         case "better":
@@ -94,9 +109,56 @@ def verdict(comparison: Comparison | None, arms: Mapping[str, FinalMetrics]) -> 
         case "too few patients":
             best, finding = (
                 None,
-                f"{size} with {comparison.smallest_class} of the rarest class are too few to tell"
+                f"{size} with {comparison.smallest_class} {task.group_word} are too few to tell"
                 f" {arm} from {reference}.",
             )
         case _:
             best, finding = None, f"On {size}, no clear difference between {arm} and {reference}."
-    return Verdict(best_arm=best, text=f"{finding} {figures}")
+    text = (
+        f"{_warning(task, arms, base_rate, best)}{finding}"
+        f" {figures[0].upper()}{figures[1:]}, p = {comparison.p_value:.3f}."
+    )
+    return Verdict(best_arm=best, text=text)
+
+
+def beside_each_other(
+    task: type[Task], arm: Metrics, reference: Metrics, base_rate: Metrics | None
+) -> str:
+    """The headline's metrics of two arms, e.g. "log loss 0.31 against 0.36 (base rate: 0.66)"."""
+    parts = []
+    for metric in task.shown(task.headline):
+        base = f" ({metric.base_rate}: {_figure(base_rate, metric.name)})" if base_rate else ""
+        two = f"{_figure(arm, metric.name)} against {_figure(reference, metric.name)}"
+        parts.append(f"{metric.label} {two}{base}")
+    return ", ".join(parts)
+
+
+def worse_than_base_rate(
+    task: type[Task], arms: Mapping[str, Metrics], base_rate: Metrics | None
+) -> list[str]:
+    """The arms whose loss is above that of predicting the training part's base rate for all."""
+    loss = task.verdict_metric
+    return [arm for arm, found in arms.items() if base_rate and found[loss] > base_rate[loss]]
+
+
+def _warning(
+    task: type[Task],
+    arms: Mapping[str, FinalMetrics],
+    base_rate: FinalMetrics | None,
+    best_arm: str | None,
+) -> str:
+    """A sentence to begin with where the model of this run is of no use, else ""."""
+    worse = worse_than_base_rate(task, arms, base_rate)
+    chosen = best_arm or next(iter(arms))
+    if len(worse) == len(arms):
+        which = "Every arm predicts" if len(arms) > 1 else f"{chosen} predicts"
+    elif chosen in worse:
+        which = f"{chosen} predicts"
+    else:
+        return ""
+    return f"{which} WORSE than the base rate alone: do not use this model. "
+
+
+def _figure(metrics: Metrics, name: str) -> str:
+    value = metrics.get(name)
+    return "undefined" if value is None else f"{value:.3f}"

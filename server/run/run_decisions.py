@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from pydantic import AliasChoices, Field
+
 from erosion.common.errors import CheckpointError
 from erosion.common.protocol.messages import Scaling
 from erosion.common.rounds.model_selection import SelectedSettings
@@ -15,7 +17,7 @@ from erosion.server.run.run_folder import RunFolder
 class _SelectedSettings(Settings):
     settings: dict[str, Any]
     rounds: int
-    log_loss: float | None
+    loss: float | None = Field(validation_alias=AliasChoices("loss", "log_loss"))
 
 
 class RunDecisions(Settings):
@@ -32,7 +34,7 @@ class RunDecisions(Settings):
     ) -> Self:
         """Gather what was decided."""
         kept = {
-            arm: _SelectedSettings(settings=dict(c.settings), rounds=c.rounds, log_loss=c.log_loss)
+            arm: _SelectedSettings(settings=dict(c.settings), rounds=c.rounds, loss=c.loss)
             for arm, c in choices.items()
         }
         return cls(started=started, scaling=scaling, choices=kept)
@@ -40,7 +42,7 @@ class RunDecisions(Settings):
     def chosen(self) -> dict[str, SelectedSettings]:
         """What every arm is run with."""
         return {
-            arm: SelectedSettings(kept.settings, kept.rounds, kept.log_loss)
+            arm: SelectedSettings(kept.settings, kept.rounds, kept.loss)
             for arm, kept in self.choices.items()
         }
 

@@ -27,7 +27,7 @@ def test_numbers_categories_and_classes_are_read(tmp_path: Path) -> None:
     site = make_site(tmp_path, "ill,sex,note,age\n0,f,x,30\n2,m,y,61.5\n1.0, m ,z,40\n")
     found = load_patients(site, make_study())
     np.testing.assert_array_equal(found.rows, [[30, 0], [61.5, 1], [40, 1]])
-    assert found.labels.tolist() == [0, 1, 1]
+    assert found.targets.tolist() == [0, 1, 1]
     assert found.notes == ()
 
 
@@ -44,12 +44,12 @@ def test_local_names_values_and_marks_are_translated(tmp_path: Path) -> None:
     )
     found = load_patients(site, make_study(task=policy("impute"), user="b"))
     np.testing.assert_array_equal(found.rows, [[30.5, 0], [np.nan, 1]])
-    assert found.labels.tolist() == [0, 1]
+    assert found.targets.tolist() == [0, 1]
 
 
 def test_a_file_without_a_header_can_be_given_one(tmp_path: Path) -> None:
     site = make_site(tmp_path, "30,f,0\n60,m,1\n61,m,1\n", data={"header": ["age", "sex", "ill"]})
-    assert load_patients(site, make_study()).labels.tolist() == [0, 1, 1]
+    assert load_patients(site, make_study()).targets.tolist() == [0, 1, 1]
 
 
 def test_parquet_reads_like_csv(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_parquet_reads_like_csv(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
     found = load_patients(make_site(tmp_path, file="a.parquet"), make_study(task=policy("impute")))
     np.testing.assert_array_equal(found.rows, [[30, 0], [61.5, 1], [np.nan, 1], [np.nan, np.nan]])
-    assert found.labels.tolist() == [0, 1, 1, 0]
+    assert found.targets.tolist() == [0, 1, 1, 0]
     assert found.notes == ("missing values to be imputed: age 2, sex 1",)
 
 
@@ -230,4 +230,4 @@ def test_one_class_is_an_error_for_the_user_and_a_note_for_a_peer(tmp_path: Path
 def test_the_user_needs_two_patients_of_some_class(tmp_path: Path) -> None:
     text = "age,sex,ill\n1,f,0\n2,m,1\n"
     assert "no class has two patients" in problem_of(make_site(tmp_path, text), make_study())
-    assert len(load_patients(make_site(tmp_path, text, name="b"), make_study()).labels) == 2
+    assert len(load_patients(make_site(tmp_path, text, name="b"), make_study()).targets) == 2

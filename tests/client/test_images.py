@@ -11,11 +11,12 @@ from erosion.client.dataset.load import load_patients
 from erosion.client.dataset.preprocessing import image_inputs
 from erosion.client.dataset.sources.image_files import ImageFiles
 from erosion.common.errors import DataError
-from erosion.common.study.study import ImageTask
+from erosion.common.tasks.inputs import ImageTask
 from tests.support.small_study import make_site, make_study
+from tests.support.tasks import image
 
-TASK = ImageTask.model_validate({"classes": ["cat", "dog"], "shape": [3, 4, 5]})
-GREY = ImageTask.model_validate({"classes": [0, 1], "shape": [1, 4, 5]})
+TASK = image(classes=["cat", "dog"], shape=[3, 4, 5])
+GREY = image(classes=[0, 1], shape=[1, 4, 5])
 PIXELS = np.arange(2 * 3 * 4 * 5, dtype=np.uint8).reshape(2, 3, 4, 5)
 
 

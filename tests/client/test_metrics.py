@@ -6,7 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from erosion.client.evaluation.metrics import measure, measure_with_intervals, patient_log_losses
+from erosion.client.evaluation.metrics import measure, measure_with_intervals
+from tests.support.tasks import classes_of
+
+MAJORITY = np.array([0])  # a training part whose commonest class is 0
+TWO = classes_of(2)
 
 
 def random_predictions(
@@ -21,18 +25,18 @@ def random_predictions(
 
 def test_metrics_of_a_case_by_hand() -> None:
     probabilities = np.array([[0.8, 0.2], [0.4, 0.6], [0.3, 0.7], [0.0, 1.0]])
-    found = measure(probabilities, np.array([0, 0, 1, 0]), majority=0)
+    found = measure(classes_of(2), probabilities, np.array([0, 0, 1, 0]), MAJORITY)
     assert found.num_samples == 4
-    assert found.accuracy == pytest.approx(2 / 4)
-    assert found.majority_accuracy == pytest.approx(3 / 4)
-    assert found.auroc == pytest.approx(2 / 3)  # .7 is above .2 and .6, below 1
-    assert found.brier == pytest.approx((0.08 + 0.72 + 0.18 + 2) / 4)
+    assert found["accuracy"] == pytest.approx(2 / 4)
+    assert found["majority_accuracy"] == pytest.approx(3 / 4)
+    assert found["auroc"] == pytest.approx(2 / 3)  # .7 is above .2 and .6, below 1
+    assert found["brier"] == pytest.approx((0.08 + 0.72 + 0.18 + 2) / 4)
     losses = -np.log([0.8, 0.4, 0.7, 0.01])  # the last one is clipped
-    assert found.log_loss == pytest.approx(losses.mean())
+    assert found["log_loss"] == pytest.approx(losses.mean())
 
 
 def test_a_certain_hit_costs_as_much_as_099() -> None:
-    found = patient_log_losses(np.array([[0.0, 1.0], [1.0, 0.0]]), np.array([1, 1]))
+    found = classes_of(2).patient_losses(np.array([[0.0, 1.0], [1.0, 0.0]]), np.array([1, 1]))
     np.testing.assert_allclose(found, -np.log([0.99, 0.01]))
 
 
@@ -42,15 +46,25 @@ def test_auroc_is_that_of_scikit_learn(seed: int, num_classes: int, num_patients
     probabilities, labels = random_predictions(seed, num_patients, num_classes)
     scores = probabilities[:, 1] if num_classes == 2 else probabilities
     expected = roc_auc_score(labels, scores, multi_class="ovr", average="macro")
-    assert measure(probabilities, labels, 0).auroc == pytest.approx(expected)
+    found = measure(classes_of(num_classes), probabilities, labels, MAJORITY)
+    assert found["auroc"] == pytest.approx(expected)
 
 
-def test_auroc_is_undefined_where_a_class_is_absent() -> None:
+def test_auroc_is_the_mean_over_the_classes_that_are_present() -> None:
     probabilities, _ = random_predictions(0, 6, 3)
-    assert measure(probabilities, np.array([0, 1, 1, 0, 1, 0]), 0).auroc is None
-    final = measure_with_intervals(
-        probabilities, np.array([0, 1, 1, 0, 1, 0]), 0, resamples=100, seed=0
+    labels = np.array([0, 1, 1, 0, 1, 0])
+    expected = np.mean([roc_auc_score(labels == c, probabilities[:, c]) for c in (0, 1)])
+    assert measure(classes_of(3), probabilities, labels, MAJORITY)["auroc"] == pytest.approx(
+        expected
     )
+
+
+@pytest.mark.parametrize("num_classes", [2, 3])
+def test_auroc_is_undefined_where_one_class_is_present(num_classes: int) -> None:
+    probabilities, _ = random_predictions(0, 6, num_classes)
+    task, labels = classes_of(num_classes), np.ones(6, dtype=np.int64)
+    assert measure(task, probabilities, labels, MAJORITY).get("auroc") is None
+    final = measure_with_intervals(task, probabilities, labels, MAJORITY, resamples=100, seed=0)
     assert "auroc" not in final.intervals
     assert "log_loss" in final.intervals
 
@@ -59,18 +73,27 @@ def test_intervals_are_percentiles_over_resampled_patients(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     probabilities, labels = random_predictions(3, 25, 2)
-    final = measure_with_intervals(probabilities, labels, 0, resamples=150, seed=5)
-    again = measure_with_intervals(probabilities, labels, 0, resamples=150, seed=5)
+    final = measure_with_intervals(
+        classes_of(2), probabilities, labels, MAJORITY, resamples=150, seed=5
+    )
+    again = measure_with_intervals(
+        classes_of(2), probabilities, labels, MAJORITY, resamples=150, seed=5
+    )
     assert final == again
     monkeypatch.setattr(
         "erosion.client.evaluation.metrics.CHUNK", 100
     )  # the memory used does not change the draws
-    assert measure_with_intervals(probabilities, labels, 0, resamples=150, seed=5) == final
+    assert (
+        measure_with_intervals(
+            classes_of(2), probabilities, labels, MAJORITY, resamples=150, seed=5
+        )
+        == final
+    )
 
     generator = np.random.default_rng(5)
     aurocs, losses = [], []
     for drawn in generator.integers(25, size=(150, 25)):
-        losses.append(patient_log_losses(probabilities[drawn], labels[drawn]).mean())
+        losses.append(classes_of(2).patient_losses(probabilities[drawn], labels[drawn]).mean())
         if len(set(labels[drawn])) == 2:
             aurocs.append(roc_auc_score(labels[drawn], probabilities[drawn, 1]))
     for name, values in (("auroc", aurocs), ("log_loss", losses)):
@@ -83,8 +106,10 @@ def test_intervals_hold_the_point_and_narrow_with_patients() -> None:
     widths = []
     for num_patients in (30, 3000):
         probabilities, labels = random_predictions(1, num_patients, 2)
-        final = measure_with_intervals(probabilities, labels, 0, resamples=200, seed=0)
+        final = measure_with_intervals(
+            classes_of(2), probabilities, labels, MAJORITY, resamples=200, seed=0
+        )
         interval = final.intervals["accuracy"]
-        assert interval.low <= final.accuracy <= interval.high
+        assert interval.low <= final["accuracy"] <= interval.high
         widths.append(interval.high - interval.low)
     assert widths[1] < widths[0] / 5

@@ -10,15 +10,13 @@ from numpy.typing import NDArray
 from erosion.client.dataset.preprocessing import feature_sums, imputes_missing, table_inputs
 from erosion.common.protocol.messages import FeatureSums, Scaling
 from erosion.common.protocol.scaling import number_columns, pool, problem_with_sums
-from erosion.common.study.study import TabularTask
+from tests.support.tasks import tabular
 
 NAN = float("nan")
-TASK = TabularTask.model_validate(
-    {
-        "target": "ill",
-        "classes": [0, 1],
-        "features": ["age", {"name": "stage", "categories": ["I", "II", "III"]}, "weight"],
-    }
+TASK = tabular(
+    target="ill",
+    classes=[0, 1],
+    features=["age", {"name": "stage", "categories": ["I", "II", "III"]}, "weight"],
 )
 ROWS = np.array([[1, 0, 5], [3, 1, NAN], [NAN, 2, 7], [2, NAN, 6]])  # stage by its index
 
@@ -61,9 +59,7 @@ tables = hnp.arrays(
     st.tuples(st.integers(1, 8), st.just(2)),
     elements=st.just(NAN) | st.floats(-1e3, 1e3, width=16, allow_subnormal=False),
 )
-TWO_NUMBERS = TabularTask.model_validate(
-    {"target": "ill", "classes": [0, 1], "features": ["age", "weight"]}
-)
+TWO_NUMBERS = tabular(target="ill", classes=[0, 1], features=["age", "weight"])
 
 
 @settings(max_examples=30)

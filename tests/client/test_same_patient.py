@@ -142,13 +142,13 @@ def doubled(num_patients: int = 40) -> str:
 
 def test_duplicates_are_told_of_with_their_lines_and_can_be_dropped(tmp_path: Path) -> None:
     kept = load_patients(make_site(tmp_path, doubled()), STUDY)
-    assert (len(kept.labels), kept.num_patients) == (60, 40)
+    assert (len(kept.targets), kept.num_patients) == (60, 40)
     assert kept.notes == (
         "20 rows are the same as another one, kept on one side of the split:"
         " line 42, line 43, line 44, line 45, line 46, ...",
     )
     dropped = load_patients(make_site(tmp_path, data={"duplicates": "drop"}), STUDY)
-    assert (len(dropped.labels), dropped.num_patients) == (40, 40)
+    assert (len(dropped.targets), dropped.num_patients) == (40, 40)
     assert "20 rows are the same as another one, dropped: line 42" in dropped.notes[0]
 
 

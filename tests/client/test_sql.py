@@ -71,7 +71,7 @@ def test_a_querys_rows_are_patients(keys: dict[str, Any]) -> None:
     assert found.num_patients == NUM_PEOPLE
     assert set(found.rows[:, 1]) == {0.0, 1.0}
     assert found.notes == (f"missing values to be imputed: cholesterol {NUM_PEOPLE // 7}",)
-    assert 10 < found.labels.sum() < 50
+    assert 10 < found.targets.sum() < 50
 
 
 def test_the_password_can_be_in_the_environment(

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from erosion.client.evaluation.verdict import compare, sign_flip_p_value
+from tests.support.tasks import classes_of
 
 
 def test_a_case_by_hand() -> None:
@@ -66,6 +67,7 @@ def predictions(of_truth: float, labels: np.ndarray) -> np.ndarray:
 )
 def test_conclusions(arm: float, reference: float, labels: np.ndarray, conclusion: str) -> None:
     found = compare(
+        classes_of(2),
         ("new", "old"),
         (predictions(arm, labels), predictions(reference, labels)),
         labels,
@@ -89,6 +91,6 @@ def test_at_most_five_percent_of_claims_are_false_under_the_null(
         labels = (generator.uniform(size=num_patients) < truth).astype(np.int64)
         noisy = np.clip(truth + generator.normal(0, 0.15, size=(2, num_patients)), 0, 1)
         arm, reference = (np.stack([1 - p, p], axis=1) for p in noisy)
-        found = compare(("new", "old"), (arm, reference), labels, seed=study)
+        found = compare(classes_of(2), ("new", "old"), (arm, reference), labels, seed=study)
         claims += found.conclusion in ("better", "worse")
     assert 0 < claims / studies <= 0.05

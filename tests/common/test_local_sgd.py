@@ -8,16 +8,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from erosion.common.learning.local_sgd import (
     LocalResult,
     mini_batches,
-    predict_probabilities,
+    outputs_of,
+    predictions_of,
     round_generator,
     train_locally,
 )
 from erosion.common.learning.models import Logistic, Mlp, build_model, flat_parameters
 from erosion.common.learning.training import Training
+from tests.support.tasks import classes_of
 
 
 def batches(num_samples: int, **training: Any) -> list[list[int]]:
@@ -92,7 +95,8 @@ LABELS = torch.tensor([1, 0, 1])
 def train(inputs: Tensor, labels: Tensor, start: Tensor | None = None, **kw: Any) -> LocalResult:
     model = build_model(Logistic(), (2,), 2)
     begin = torch.zeros(6) if start is None else start
-    return train_locally(model, begin, inputs, labels, Training(**kw), round_generator(0, "a", 1))
+    generator = round_generator(0, "a", 1)
+    return train_locally(model, begin, inputs, labels, cross_entropy, Training(**kw), generator)
 
 
 def test_one_step_of_logistic_regression_by_hand() -> None:
@@ -156,7 +160,7 @@ def test_the_model_is_left_at_the_trained_parameters() -> None:
     model = build_model(Mlp(), (2,), 2, seed=3)
     start = flat_parameters(model)
     training, generator = Training(steps=2), round_generator(0, "a", 1)
-    result = train_locally(model, start, INPUTS, LABELS, training, generator)
+    result = train_locally(model, start, INPUTS, LABELS, cross_entropy, training, generator)
     torch.testing.assert_close(flat_parameters(model), start + result.delta)
     assert result.delta.dtype == torch.float32
 
@@ -181,13 +185,16 @@ def test_training_changes_neither_the_start_nor_the_data() -> None:
 
 def test_probabilities_do_not_depend_on_the_batch_size() -> None:
     model = build_model(Mlp(), (2,), 3, seed=1)
-    whole = predict_probabilities(model, INPUTS)
-    torch.testing.assert_close(whole, predict_probabilities(model, INPUTS, batch_size=2))
+    outputs = outputs_of(model, INPUTS)
+    torch.testing.assert_close(outputs, outputs_of(model, INPUTS, batch_size=2))
+    whole = predictions_of(classes_of(3), model, flat_parameters(model), INPUTS)
+    torch.testing.assert_close(whole, outputs.softmax(dim=1))
     assert whole.dtype == torch.float64
     assert whole.shape == (3, 3)
     torch.testing.assert_close(whole.sum(dim=1), torch.ones(3, dtype=torch.float64))
 
 
 def test_a_model_at_zero_knows_nothing() -> None:
-    probabilities = predict_probabilities(build_model(Logistic(), (2,), 4), INPUTS)
+    model = build_model(Logistic(), (2,), 4)
+    probabilities = predictions_of(classes_of(4), model, flat_parameters(model), INPUTS)
     assert probabilities.tolist() == [[0.25] * 4] * 3

@@ -9,12 +9,12 @@ import torch
 from erosion.common.algorithms.fedavg import FedAvg
 from erosion.common.algorithms.personal_intercept import PersonalIntercept
 from erosion.common.algorithms.personal_layers import (
-    base_rates,
     personal_parameters,
     problem_with_own,
 )
 from erosion.common.algorithms.scaffold import Scaffold
 from tests.support.local_works import layout, local_round, work
+from tests.support.tasks import classes_of
 
 BIAS = PersonalIntercept()
 
@@ -22,7 +22,8 @@ BIAS = PersonalIntercept()
 def test_the_bias_starts_at_the_base_rates_of_the_hospital() -> None:
     # (1 + 1) / (4 + 2) and (3 + 1) / (4 + 2) as logits, centred
     half = log(2) / 2
-    assert base_rates(torch.tensor([0, 1, 1, 1]), 2).tolist() == pytest.approx([-half, half])
+    found = classes_of(2).base_rate_outputs(torch.tensor([0, 1, 1, 1]))
+    assert found.tolist() == pytest.approx([-half, half])
     personal = personal_parameters(BIAS, work(0.3, (0, 1, 1, 1)), layout)
     assert personal.tolist() == pytest.approx([-0.3, 0.3, -half, half])
 

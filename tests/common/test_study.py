@@ -8,7 +8,8 @@ import pytest
 
 from erosion.common.algorithms import REGISTRY
 from erosion.common.errors import StudyError
-from erosion.common.study.study import Study, canonical, load_study, study_from_json
+from erosion.common.settings.codes import canonical
+from erosion.common.study.study import Study, load_study, study_from_json
 
 TABLE = """
 name = "demo"
@@ -64,7 +65,7 @@ def test_a_table_study_is_read(tmp_path: Path) -> None:
     study = loaded(tmp_path, TABLE)
     assert study.hospitals == ("a", "b", "c")
     assert list(study.arms) == ["weight_erosion", "fedavg", "local"]
-    assert study.num_classes == 2
+    assert study.task.num_outputs == 2
     assert study.task.input_shape == (3,)  # age, sex (one 0/1 column), bp
     assert study.comparison == ("weight_erosion", "local")
 
@@ -446,7 +447,7 @@ def test_the_json_schema_knows_every_key() -> None:
 
 def test_the_json_schema_allows_the_short_forms() -> None:
     schema = Study.model_json_schema()
-    task = properties(schema, "TabularTask")
+    task = properties(schema, "TabularClassification")
     assert {"type": "string"} in task["features"]["items"]["anyOf"]
     assert {"type": "string"} in task["classes"]["items"]["anyOf"]
     assert {"type": "array", "items": {"type": "string"}} in [

@@ -134,7 +134,7 @@ def without_times(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def final_params(study: Study, folder: RunFolder, arm: str) -> torch.Tensor:
-    model = build_model(study.model, study.task.input_shape, study.num_classes)
+    model = build_model(study.model, study.task.input_shape, study.task.num_outputs)
     first = one_round.start(study.arms[arm].build(study.build_context), flat_parameters(model))
     state = checkpoint.load(folder.checkpoint(arm), first, arm=arm, study_digest=study.digest)
     assert state.round == study.rounds

@@ -68,7 +68,7 @@ def test_settings_are_chosen_alike_in_a_deployment_and_in_a_simulation(tmp_path:
         selected = result.arms[arm].selected
         assert selected is not None
         assert (selected.settings, selected.rounds) == (choice.settings, choice.rounds)
-        assert selected.log_loss == pytest.approx(choice.log_loss)
+        assert selected.loss == pytest.approx(choice.loss)
         assert result.arms[arm].rounds == choice.rounds
         assert result.arms[arm].metrics == simulated.evaluation.arms[arm]
 

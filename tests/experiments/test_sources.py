@@ -14,6 +14,7 @@ from sklearn.datasets import load_breast_cancer
 
 from erosion.common.errors import DataError, StudyError
 from erosion.common.study.study import Study, load_study
+from erosion.common.tasks.inputs import TabularTask
 from erosion.experiments.sources import REGISTRY, HospitalFiles, make_hospitals
 from erosion.experiments.sources.breast_cancer import HOSPITALS, NUM_PATIENTS, BreastCancer
 from erosion.experiments.sources.heart_disease import COLUMNS, FILES
@@ -216,7 +217,7 @@ def test_the_four_heart_hospitals_have_the_published_patients(
     tmp_path: Path, data_dir: Path
 ) -> None:
     found = study("heart-disease")
-    assert found.task.kind == "tabular"
+    assert isinstance(found.task, TabularTask)
     used = [feature.name for feature in found.task.features]
     patients = {h: table(f) for h, f in make_hospitals(found, tmp_path, data_dir).items()}
     assert {h: len(rows) for h, rows in patients.items()} == {

@@ -28,14 +28,16 @@ USERS = ("a", "b", "c", "d")
 def line(p_value: float, conclusion: str = "", *, log_loss: float = 0.2) -> UserResult:
     """A hospital's, with `conclusion` "" for what its p-value alone would claim."""
     figures = {
-        arm: FinalMetrics(
-            num_samples=40,
-            accuracy=0.9,
-            majority_accuracy=0.6,
-            auroc=None,
-            brier=0.1,
-            log_loss=value,
-            intervals={},
+        arm: FinalMetrics.model_validate(
+            {
+                "num_samples": 40,
+                "accuracy": 0.9,
+                "majority_accuracy": 0.6,
+                "auroc": None,
+                "brier": 0.1,
+                "log_loss": value,
+                "intervals": {},
+            }
         )
         for arm, value in (("weight_erosion", log_loss), ("local", 0.4))
     }

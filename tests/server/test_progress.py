@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from erosion.common.rounds.one_round import RoundRecord
+from erosion.common.tasks.classification import Classification
 from erosion.server.output.events import (
     ArmStarted,
     HospitalDeclined,
@@ -74,7 +75,8 @@ def drawn(arm: ArmProgress, width: int, height: int = 24) -> str:
 
 
 def filled(records: Sequence[RoundRecord], hospitals: Sequence[str] = HOSPITALS) -> ArmProgress:
-    arm = ArmProgress(records[0].arm, 30, hospitals)
+    shown = Classification.shown(Classification.in_progress)
+    arm = ArmProgress(records[0].arm, 30, hospitals, shown)
     for record in records:
         arm.take(record)
     return arm

@@ -72,7 +72,7 @@ def test_figures_have_their_intervals_and_the_majority_beside_them(folder: Path)
 def test_what_was_chosen_is_shown_where_something_was(folder: Path) -> None:
     run = make_run()
     assert "What was chosen" not in written(run, folder)
-    chosen = Selected(settings={"distance_penalty": 0.1}, rounds=12, log_loss=0.2)
+    chosen = Selected(settings={"distance_penalty": 0.1}, rounds=12, loss=0.2)
     arms = {
         name: arm.model_copy(update={"selected": chosen}) if name == "weight_erosion" else arm
         for name, arm in run.result.arms.items()
@@ -97,8 +97,10 @@ def test_metrics_are_drawn_at_the_round_after_which_they_were_measured() -> None
     run = data_of(make_run(rounds=3))
     points = metric_points(run, "fedavg", "log_loss")
     assert [number for number, _ in points] == [0, 1, 2, 3]
-    assert points[0][1] == run.of("fedavg")[0].user_metrics.log_loss  # type: ignore[union-attr]
-    assert points[3][1] == run.result.arms["fedavg"].metrics.log_loss
+    measured = run.of("fedavg")[0].user_metrics
+    assert measured is not None
+    assert points[0][1] == measured["log_loss"]
+    assert points[3][1] == run.result.arms["fedavg"].metrics["log_loss"]
 
 
 def test_every_arm_and_every_hospital_is_labelled(folder: Path) -> None:
@@ -284,7 +286,7 @@ def test_too_few_patients_is_said_without_a_winner(folder: Path) -> None:
     )
     finals = {arm: result.metrics for arm, result in run.result.arms.items()}
     result = run.result.model_copy(
-        update={"comparison": comparison, "verdict": verdict(comparison, finals)}
+        update={"comparison": comparison, "verdict": verdict(run.result.task, comparison, finals)}
     )
     html = written(replace(run, result=result), folder)
     assert "12 test patients with 3 of the rarest class are too few to tell" in Page(html).text

@@ -18,6 +18,7 @@ from erosion.common.algorithms.personal_layers import take_step
 from erosion.common.learning.local_work import LocalOutcome, LocalWork
 from erosion.common.learning.models import Logistic, build_model
 from erosion.common.learning.training import Training
+from tests.support.tasks import classes_of
 
 U = torch.tensor([-1.0, 1.0, -1.0, 1.0])
 DIM = 4
@@ -39,7 +40,8 @@ def work(t: float = 0.0, labels: tuple[int, ...] = (1,), **changes: Any) -> Loca
         "model": build_model(Logistic(), (1,), 2),
         "received": t * U,
         "inputs": torch.ones(len(labels), 1),
-        "labels": torch.tensor(labels),
+        "targets": torch.tensor(labels),
+        "task": classes_of(2),
         "training": Training.model_validate(training),
     }
     return LocalWork(**{**values, **changes})

@@ -48,14 +48,7 @@ Respond = Callable[[str, TrainRequest], Result | Absence | None]
 
 def metrics(log_loss: float = 0.5) -> Metrics:
     """A user's figures."""
-    return Metrics(
-        num_samples=10,
-        accuracy=0.5,
-        majority_accuracy=0.5,
-        auroc=None,
-        brier=0.5,
-        log_loss=log_loss,
-    )
+    return Metrics.model_validate({"num_samples": 10, "auroc": None, "log_loss": log_loss})
 
 
 def trained(name: str, request: TrainRequest, value: float = 0.1) -> TrainResult:
@@ -180,6 +173,7 @@ def _evaluated(request: EvaluateRequest) -> EvaluateResult:
         EvaluateReply(
             hospital=request.study.user,
             arms=dict.fromkeys(request.parameters, figures),
+            base_rate=figures,
             comparison=None,
             scaling=None,
             class_counts={},

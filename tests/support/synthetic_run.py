@@ -11,6 +11,7 @@ import numpy as np
 from erosion.common.protocol.messages import Comparison, FinalMetrics, Interval, Metrics
 from erosion.common.rounds.one_round import HospitalRecord, RoundRecord
 from erosion.common.study.study import Study
+from erosion.common.tasks.classification import Classification
 from erosion.server.output.events import (
     ArmFinished,
     ArmStarted,
@@ -99,6 +100,7 @@ def make_run(
         )
     ]
     finals = {arm: final_metrics(arm, rounds, auroc) for arm in arms}
+    base_rate = base_rate_metrics()
     comparison = None
     if len(arms) > 1:
         comparison = Comparison(
@@ -106,7 +108,7 @@ def make_run(
             reference=arms[-1],
             num_samples=91,
             smallest_class=34,
-            mean_difference=finals[arms[0]].log_loss - finals[arms[-1]].log_loss,
+            mean_difference=finals[arms[0]]["log_loss"] - finals[arms[-1]]["log_loss"],
             p_value=0.0061,
             conclusion="better",
         )
@@ -146,7 +148,8 @@ def make_run(
             for name in last
         },
         peak_megabytes=412.3,
-        verdict=verdict(comparison, finals),
+        base_rate=base_rate,
+        verdict=verdict(Classification, comparison, finals, base_rate),
     )
     return Run(study, records, result)
 
@@ -226,13 +229,30 @@ def metrics_after(arm: str, rounds: int, auroc: bool = True) -> Metrics:
     floor = {"weight_erosion": 0.115, "fedavg": 0.238}.get(arm, 0.158)
     log_loss = floor + (0.693 - floor) * math.exp(-rounds / 4) + 0.004 * math.sin(rounds)
     accuracy = round(91 * (1 - 0.28 * log_loss - 0.2 * math.exp(-rounds / 3))) / 91
-    return Metrics(
-        num_samples=91,
-        accuracy=accuracy,
-        majority_accuracy=57 / 91,
-        auroc=1 - 0.07 * log_loss if auroc else None,
-        brier=log_loss / 2.4,
-        log_loss=log_loss,
+    return Metrics.model_validate(
+        {
+            "num_samples": 91,
+            "accuracy": accuracy,
+            "majority_accuracy": 57 / 91,
+            "auroc": 1 - 0.07 * log_loss if auroc else None,
+            "brier": log_loss / 2.4,
+            "log_loss": log_loss,
+        }
+    )
+
+
+def base_rate_metrics() -> FinalMetrics:
+    """Those of the base rate."""
+    return FinalMetrics.model_validate(
+        {
+            "num_samples": 91,
+            "accuracy": 57 / 91,
+            "majority_accuracy": 57 / 91,
+            "auroc": 0.5,
+            "brier": 0.468,
+            "log_loss": 0.661,
+            "intervals": {},
+        }
     )
 
 

@@ -16,7 +16,9 @@ from erosion.client.dataset.decimal_mark import DecimalMark
 from erosion.client.dataset.text_table import TextTable
 from erosion.client.finding import Finding, failed, ok, warning
 from erosion.common.settings.base import Settings
-from erosion.common.study.study import ImageTask, canonical
+from erosion.common.settings.codes import canonical
+from erosion.common.tasks.inputs import ImageTask
+from erosion.common.tasks.task import Targets
 
 Canonical = Annotated[str, BeforeValidator(canonical)]
 
@@ -69,7 +71,7 @@ class LabelledImages:
     """The images of a hospital."""
 
     images: NDArray[np.uint8]  # (n, channels, height, width)
-    labels: NDArray[np.int64]  # (n,) index of the class
+    labels: Targets  # (n,) as the task has its target: index of the class, or a number
     places: tuple[str, ...]  # (n,) how people find each image
     patients: NDArray[np.int64] | None = None  # (n,) equal for images of one patient, where known
     notes: tuple[str, ...] = ()  # what was found out in reading them

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from pydantic import AfterValidator, model_validator
 
-from erosion.client.dataset.column_values import Fault, class_parser
+from erosion.client.dataset.column_values import Fault, target_parser
 from erosion.client.dataset.sources.data_source import (
     DataSource,
     ImageSource,
@@ -21,7 +21,9 @@ from erosion.client.dataset.sources.data_source import (
 )
 from erosion.client.finding import Finding
 from erosion.common.errors import DataError
-from erosion.common.study.study import ImageTask, canonical
+from erosion.common.settings.codes import canonical
+from erosion.common.tasks.inputs import ImageTask
+from erosion.common.tasks.task import Targets
 
 MAX_DECODED_BYTES = 8 * 2**30  # a small archive can unpack to any size
 SHOWN = 5  # examples of each problem
@@ -159,28 +161,29 @@ def _channels_first(images: NDArray[np.uint8], task: ImageTask) -> NDArray[np.ui
 
 def _class_codes(
     labels: NDArray[np.generic], source: DataSource, task: ImageTask
-) -> tuple[NDArray[np.int64], list[str]]:
-    """The class of every label, and what is wrong with the labels."""
+) -> tuple[Targets, list[str]]:
+    """What every label means to the task, and what is wrong with the labels."""
     distinct, inverse = np.unique(labels, return_inverse=True)
     codes = _codes([str(label) for label in distinct.tolist()], source, task)
     unknown = [text for text, code in codes.items() if code is None]
     problems = []
     if unknown:
         problems.append(
-            f"labels {', '.join(map(repr, unknown[:SHOWN]))} are not of the study's classes; map"
-            " them under [data.values.labels]"
+            f"labels {', '.join(map(repr, unknown[:SHOWN]))} are not what the study predicts;"
+            " map them under [data.values.labels]"
         )
-    known = np.array([-1 if code is None else code for code in codes.values()], dtype=np.int64)
-    return known[inverse], problems
+    known = np.array([np.nan if code is None else code for code in codes.values()])
+    return np.zeros(0) if problems else task.targets(known[inverse][:, None]), problems
 
 
-def _codes(texts: list[str], source: DataSource, task: ImageTask) -> Mapping[str, int | None]:
-    """Index of the class that each label means; None where it means none."""
-    parse = class_parser(task.classes)
+def _codes(texts: list[str], source: DataSource, task: ImageTask) -> Mapping[str, float | None]:
+    """The number that stands for each label; None where it means none."""
+    (column,) = task.target_columns  # the task has no other with images
+    parse = target_parser(column)
     meant = source.values.get("labels", {})
     parsed = {text: parse(meant.get(canonical(text), text)) for text in texts}
     return {
-        text: None if isinstance(code, Fault) or code != code else int(code)
+        text: None if isinstance(code, Fault) or code != code else code
         for text, code in parsed.items()
     }
 

@@ -1,37 +1,34 @@
 """The report's figures, each with the numbers of a run that it shows."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
 
 from erosion.common.rounds.one_round import HospitalRecord, RoundRecord
+from erosion.common.tasks.metric import Metric
 from erosion.server.output.report.chart import Chart, Line, draw
 from erosion.server.output.report.run_data import RunData
 
-Metric = Literal["accuracy", "log_loss"]
-
 
 def metric_figure(run: RunData, metric: Metric) -> str:
-    """The user's accuracy or log loss over the rounds, one line an arm."""
+    """One metric of the user's over the rounds, one line an arm, and the base rate's."""
     lines = [
-        Line(arm, metric_points(run, arm, metric), style)
+        Line(arm, metric_points(run, arm, metric.name), style)
         for style, arm in enumerate(run.result.arms)
     ]
-    first = run.result.arms[run.first_arm]
-    accuracy = metric == "accuracy"
-    words = "accuracy" if accuracy else "log loss"
+    found = run.result.base_rate
+    base_rate = None if found is None else found.get(metric.name)
     chart = Chart(
-        title=f"{words} of {run.result.user} after each round, one line for each arm",
+        title=f"{metric.label} of {run.result.user} after each round, one line for each arm",
         lines=lines,
         x_label="rounds finished",
-        y_label="accuracy (share of test patients)" if accuracy else "log loss (nats per patient)",
+        y_label=f"{metric.label} ({metric.unit})",
         last_round=max(x for line in lines for x, _ in line.points),
-        from_zero=not accuracy,
-        reference=("commonest class", first.metrics.majority_accuracy) if accuracy else None,
+        from_zero=metric.from_zero,
+        reference=None if base_rate is None else (metric.base_rate, base_rate),
     )
     return draw(chart)
 
 
-def metric_points(run: RunData, arm: str, metric: Metric) -> list[tuple[int, float | None]]:
+def metric_points(run: RunData, arm: str, metric: str) -> list[tuple[int, float | None]]:
     """(rounds finished, value).
 
     A round's metrics are of the parameters that it started from, so round r's stand at r - 1; the
@@ -40,7 +37,7 @@ def metric_points(run: RunData, arm: str, metric: Metric) -> list[tuple[int, flo
     measured = [(record.round - 1, record.user_metrics) for record in run.of(arm)]
     result = run.result.arms[arm]
     return [
-        (number, None if metrics is None else getattr(metrics, metric))
+        (number, None if metrics is None else metrics.get(metric))
         for number, metrics in [*measured, (result.rounds, result.metrics)]
     ]
 

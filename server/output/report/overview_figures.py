@@ -1,4 +1,4 @@
-"""The overview's picture: every hospital's log loss by each arm."""
+"""The overview's picture: every hospital's loss by each arm."""
 
 from math import ceil
 
@@ -25,10 +25,11 @@ SHIFT = 0.4  # of a row, from the first arm's mark to the last one's
 MARKERS = ("o", "s", "D", "^", "v", "P", "X")
 
 
-def log_loss_figure(overview: Overview) -> str:
+def loss_figure(overview: Overview) -> str:
     """One row for each hospital and one mark for each arm."""
     names = [shortened(printable(user), LONGEST_NAME) for user in overview.users]
-    title = f"log loss of every arm for each hospital of {overview.study}"
+    metric = overview.task.metric(overview.task.verdict_metric)
+    title = f"{metric.label} of every arm for each hospital of {overview.study}"
     above = TOP + LEGEND_HEIGHT * ceil(len(overview.arms) / LEGEND_COLUMNS)
     height = BOTTOM + above + ROW_HEIGHT * len(names)
     left = 0.3 + LETTER * max(map(len, names))
@@ -44,13 +45,13 @@ def log_loss_figure(overview: Overview) -> str:
         )
         rows = range(len(names))
         for row, line in zip(rows, overview.users.values(), strict=True):
-            found = [metrics.log_loss for metrics in line.arms.values()]
+            found = [metrics[metric.name] for metrics in line.arms.values()]
             axes.plot([min(found), max(found)], [row, row], color=GRID, linewidth=3, zorder=1)
         for style, arm in enumerate(overview.arms):
             # Marks on top of each other would hide each other.
             shift = SHIFT * (style - (len(overview.arms) - 1) / 2) / len(overview.arms)
             axes.plot(
-                [line.arms[arm].log_loss for line in overview.users.values()],
+                [line.arms[arm][metric.name] for line in overview.users.values()],
                 [row + shift for row in rows],
                 marker=MARKERS[style // len(SERIES) % len(MARKERS)],
                 markersize=7,
@@ -61,7 +62,7 @@ def log_loss_figure(overview: Overview) -> str:
             )
         axes.set_yticks(rows, names, parse_math=False)
         axes.set_ylim(len(names) - 0.4, -0.6)  # the first hospital on top
-        axes.set_xlabel("log loss (nats per patient); less is better", color=INK)
+        axes.set_xlabel(f"{metric.label} ({metric.unit}); less is better", color=INK)
         plain_axes(axes, grid="x")
         figure.legend(
             loc="upper left",

@@ -7,7 +7,7 @@ from erosion.common.protocol.messages import FEWEST_OF_A_CLASS, SIGNIFICANCE
 from erosion.common.support.files import write_atomically
 from erosion.server.output.plain_text import figure_text, seconds_text
 from erosion.server.output.report.html_table import Cell, table, text
-from erosion.server.output.report.overview_figures import log_loss_figure
+from erosion.server.output.report.overview_figures import loss_figure
 from erosion.server.output.report.page import day, verdict_box, whole_page
 from erosion.server.run.overview import Overview, UserResult
 from erosion.server.run.run_folder import USERS
@@ -45,11 +45,12 @@ def _verdict(overview: Overview) -> str:
         f"Study {text(overview.study)}, for each of {len(overview.users)} hospitals,"
         f" {text(day(overview.started))}"
     )
+    needs = overview.task.verdict_needs.format(fewest=FEWEST_OF_A_CLASS)
     note = (
         '<p class="note">Each hospital was the user once: one model of its own, measured on its own'
         f" test patients. {tested} comparisons are looked at together here, so their p-values are"
         " adjusted by Holm’s method; a difference is claimed where the adjusted p-value is at most"
-        f" {SIGNIFICANCE:g} and every class has at least {FEWEST_OF_A_CLASS} test patients. A"
+        f" {SIGNIFICANCE:g} and {text(needs)}. A"
         " hospital’s own report looks at its own comparison alone.</p>"
     )
     return verdict_box(heading, overview.verdict, found=found) + (note if tested else "")
@@ -60,13 +61,15 @@ def _figures(overview: Overview, links: Mapping[str, str]) -> str:
     arm, reference = overview.arms[0], ""
     if first.comparison is not None:
         arm, reference = first.comparison.arm, first.comparison.reference
+    task = overview.task
+    shown, loss = task.shown(task.in_progress), task.metric(task.verdict_metric)
     rows: list[tuple[str | Cell, ...]] = [
         (
             Cell(user, link=links.get(user, "")),
             Cell(str(line.arms[arm].num_samples), _classes(line)),
-            figure_text(line.arms[arm].majority_accuracy),
-            _beside(line, arm, reference, "accuracy"),
-            _beside(line, arm, reference, "log_loss"),
+            *(figure_text(line.arms[arm].get(metric.name)) for metric in task.of_patients()),
+            *(_beside(line, arm, reference, metric.name) for metric in shown),
+            figure_text(line.of_base_rate(task.verdict_metric)),
             figure_text(line.adjusted_p_value),
             line.conclusion,
         )
@@ -75,18 +78,19 @@ def _figures(overview: Overview, links: Mapping[str, str]) -> str:
     headings = (
         "Hospital",
         "Test patients",
-        "Commonest class",
-        f"Accuracy, {arm}",
-        f"Log loss, {arm}",
+        *(metric.heading for metric in task.of_patients()),
+        *(f"{metric.heading}, {arm}" for metric in shown),
+        f"{loss.heading}, base rate",
         "p, adjusted",
         "Finding",
     )
     without = [(user, reason) for user, reason in overview.without_model.items()]
     return (
         "<h2>Each hospital’s own model</h2>\n"
-        f'<figure><div class="scroll">{log_loss_figure(overview)}</div>\n<figcaption>Log loss on'
-        " each hospital’s own test patients, a mark for each arm. The further apart the marks of a"
-        " row, the more the choice matters to that hospital.</figcaption></figure>\n"
+        f'<figure><div class="scroll">{loss_figure(overview)}</div>\n<figcaption>'
+        f"{text(loss.heading)} on each hospital’s own test patients, a mark for each arm. The"
+        " further apart the marks of a row, the more the choice matters to that hospital."
+        "</figcaption></figure>\n"
         + table(headings, rows, numbers=range(1, len(headings) - 1))
         + ("\n<h2>Without a model</h2>\n" + table(("Hospital", "Why"), without) if without else "")
     )
@@ -95,7 +99,7 @@ def _figures(overview: Overview, links: Mapping[str, str]) -> str:
 def _beside(line: UserResult, arm: str, reference: str, metric: str) -> Cell:
     """One arm's figure with the reference arm's below it."""
     value, beside = (
-        figure_text(getattr(line.arms[name], metric)) if name else "" for name in (arm, reference)
+        figure_text(line.arms[name].get(metric)) if name else "" for name in (arm, reference)
     )
     return Cell(value, f"{reference} {beside}" if reference else "")
 
@@ -144,19 +148,22 @@ def _weight(weight: float | None, is_own: bool, largest: float) -> str:
 
 
 def _means(overview: Overview) -> str:
-    metrics = ("accuracy", "majority_accuracy", "brier", "log_loss")
+    metrics = overview.task.metrics
     rows = [
-        (arm, *(figure_text(overview.mean(arm, metric)) for metric in metrics))
+        (arm, *(figure_text(overview.mean(arm, metric.name)) for metric in metrics))
         for arm in overview.arms
     ]
+    if any(line.base_rate for line in overview.users.values()):
+        base_rates = (overview.mean_base_rate(metric.name) for metric in metrics)
+        rows.append(("Base rate", *map(figure_text, base_rates)))
     return (
         "<h2>Means over the hospitals</h2>\n"
         '<p class="note">Each hospital counts once, however many test patients it has. These'
         " figures describe; they prove nothing.</p>\n"
         + table(
-            ("Arm", "Accuracy", "Commonest class", "Brier score", "Log loss"),
+            ("Arm", *(metric.heading for metric in metrics)),
             rows,
-            numbers=range(1, 5),
+            numbers=range(1, len(metrics) + 1),
         )
     )
 

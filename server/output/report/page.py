@@ -6,15 +6,16 @@ from html import escape
 
 from erosion.common.protocol.messages import FEWEST_OF_A_CLASS, SIGNIFICANCE
 from erosion.common.settings.base import Settings
+from erosion.common.tasks.metric import Metric
 from erosion.server.output.plain_text import figure_text, ranges_text, seconds_text
 from erosion.server.output.report.figures import distance_figure, metric_figure, weight_figure
 from erosion.server.output.report.html_table import Cell, table, text
+from erosion.server.output.report.metric_table import base_rate_row, how_to_read, metric_cells
 from erosion.server.output.report.run_data import RunData
 from erosion.server.output.report.style import STYLE
 from erosion.server.output.result_words import (
     chosen_text,
     class_sizes,
-    interval_text,
     verdict_sentences,
 )
 from erosion.server.output.round_news import grouped
@@ -24,12 +25,6 @@ MOST_EVENTS = 200  # rows; the journal has them all
 
 # A second lock besides escaping: nothing in the page may run or be fetched.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-
-# The user's site decides (client/verdict.py).
-RULE = (
-    f"A difference is claimed only where that is at most {100 * SIGNIFICANCE:g} % and every class"
-    f" has at least {FEWEST_OF_A_CLASS} test patients."
-)
 
 
 def render(run: RunData, study_file: str, versions: Mapping[str, str]) -> str:
@@ -80,14 +75,17 @@ def _how_sure(result: Result) -> str:
     comparison = result.comparison
     if comparison is None:
         return ""
+    loss = result.task.metric(result.task.verdict_metric).label
+    needs = result.task.verdict_needs.format(fewest=FEWEST_OF_A_CLASS)
     return (
         f'<p class="note">The verdict rests on one comparison, {text(comparison.arm)} with'
         f" {text(comparison.reference)}, declared before the run: a paired sign-flip test of the"
-        f" log loss on the same {comparison.num_samples} test patients,"
-        f" {comparison.smallest_class} of them of the rarest class. The mean difference is"
-        f" {_signed(comparison.mean_difference)} (below 0, {text(comparison.arm)} is better). Were"
-        " the two equally good, chance alone would give a difference as large in"
-        f" {_share(comparison.p_value)} of such studies. {RULE}"
+        f" {text(loss)} on the same {comparison.num_samples} test patients,"
+        f" {comparison.smallest_class} of them {text(result.task.group_word)}. The mean difference"
+        f" is {_signed(comparison.mean_difference)} (below 0, {text(comparison.arm)} is better)."
+        " Were the two equally good, chance alone would give a difference as large in"
+        f" {_share(comparison.p_value)} of such studies. A difference is claimed only where"
+        f" that is at most {100 * SIGNIFICANCE:g} % and {text(needs)}."
         " The rest of this page describes; it proves nothing.</p>"
     )
 
@@ -98,43 +96,32 @@ def _key_figures(run: RunData) -> str:
     best = arms.index(result.verdict.best_arm) if result.verdict.best_arm in arms else None
     size = result.arms[arms[0]].metrics.num_samples
     classes = f" ({text(class_sizes(result))})" if result.class_counts else ""
+    headings = ("Arm", *(m.heading for m in result.task.metrics), "Rounds", "Time per round")
     return (
         "<h2>Key figures</h2>\n"
         f'<p class="note">Measured on {size} test patients of {text(result.user)}{classes} on whom'
-        " nothing was trained. Small print: 95 % bootstrap intervals. Higher is better for"
-        " accuracy and AUROC, lower for Brier score and log loss. “Commonest class” is the"
-        " accuracy of always naming it: a model below that is of no use.</p>\n"
+        f" nothing was trained. Small print: 95 % bootstrap intervals. {text(how_to_read(result))}"
+        "</p>\n"
         + table(
-            (
-                "Arm",
-                "Accuracy",
-                "Commonest class",
-                "AUROC",
-                "Brier score",
-                "Log loss",
-                "Rounds",
-                "Time per round",
-            ),
-            [_arm_row(run, name, arm) for name, arm in result.arms.items()],
-            numbers=range(1, 8),
+            headings,
+            [
+                *(_arm_row(run, name, arm) for name, arm in result.arms.items()),
+                *([base_rate_row(result.task, result.base_rate)] if result.base_rate else []),
+            ],
+            numbers=range(1, len(headings)),
             best=best,
         )
     )
 
 
 def _arm_row(run: RunData, name: str, arm: ArmResult) -> list[str | Cell]:
-    metrics = arm.metrics
     settings = run.study.arms.get(name)
     algorithm = settings.algorithm if settings and settings.algorithm != name else ""
     skipped = f"{arm.skipped_rounds} skipped" if arm.skipped_rounds else ""
     seconds = arm.seconds_per_round
     return [
         Cell(name, algorithm),
-        Cell(figure_text(metrics.accuracy), interval_text(metrics, "accuracy")),
-        figure_text(metrics.majority_accuracy),
-        Cell(figure_text(metrics.auroc), interval_text(metrics, "auroc")),
-        Cell(figure_text(metrics.brier), interval_text(metrics, "brier")),
-        Cell(figure_text(metrics.log_loss), interval_text(metrics, "log_loss")),
+        *metric_cells(run.result.task, arm.metrics),
         Cell(str(arm.rounds), skipped),
         Cell(seconds_text(seconds.median), f"95 % within {seconds_text(seconds.p95)}"),
     ]
@@ -142,8 +129,9 @@ def _arm_row(run: RunData, name: str, arm: ArmResult) -> list[str | Cell]:
 
 def _choices(result: Result) -> str:
     """What was left open in the study file; "" where nothing was."""
+    loss = result.task.metric(result.task.verdict_metric).label
     rows = [
-        (name, chosen_text(chosen), str(chosen.rounds), figure_text(chosen.log_loss))
+        (name, chosen_text(chosen), str(chosen.rounds), figure_text(chosen.loss))
         for name, arm in result.arms.items()
         if (chosen := arm.selected) is not None
     ]
@@ -153,9 +141,9 @@ def _choices(result: Result) -> str:
         "<h2>What was chosen</h2>\n"
         f'<p class="note">The study leaves settings and the number of rounds open. They were chosen'
         f" by trials in which part of {text(result.user)}’s training patients was held out; the"
-        " log loss here is on those. No test patient had a part in it.</p>\n"
+        f" {text(loss)} here is on those. No test patient had a part in it.</p>\n"
         + table(
-            ("Arm", "Settings", "Rounds", "Log loss, held out"),
+            ("Arm", "Settings", "Rounds", f"{loss.capitalize()}, held out"),
             rows,
             numbers=range(2, 4),
         )
@@ -167,20 +155,26 @@ def _learning(run: RunData) -> str:
     gap = ""
     if any(record.user_metrics is None for record in run.records):
         gap = f" A gap is a round in which the site of {user} sent no figures."
-    verdict = ", which the verdict is about" if run.result.comparison is not None else ""
+    first, *others = (run.result.task.metric(name) for name in run.result.task.curves)
     return (
         f"<h2>How well each arm predicts for {user}</h2>\n"
         + _figure(
-            metric_figure(run, "accuracy"),
-            f"Accuracy on the test patients of {user} after each round; 0 is the untrained model."
-            + gap,
+            metric_figure(run, first),
+            f"{text(first.heading)} on the test patients of {user} after each round; 0 is the"
+            f" untrained model. {text(first.caption)}{gap}",
         )
-        + _figure(
-            metric_figure(run, "log_loss"),
-            f"Log loss of the same models{verdict}. It also counts how sure a model was of a wrong"
-            " answer.",
+        + "".join(
+            _figure(metric_figure(run, metric), _of_the_same(run.result, metric))
+            for metric in others
         )
     )
+
+
+def _of_the_same(result: Result, metric: Metric) -> str:
+    """What a curve below the first one shows."""
+    is_tested = result.comparison is not None and metric.name == result.task.verdict_metric
+    verdict = ", which the verdict is about" if is_tested else ""
+    return f"{text(metric.heading)} of the same models{verdict}. {text(metric.caption)}"
 
 
 def _weights(run: RunData) -> str:
@@ -308,7 +302,9 @@ def _signed(value: float) -> str:
 
 
 def _share(p_value: float) -> str:
-    return "fewer than 0.1 %" if p_value < 0.001 else f"{100 * p_value:.2g} %"
+    if p_value < 0.001:
+        return "fewer than 0.1 %"
+    return f"{100 * p_value:.0f} %" if p_value >= 0.1 else f"{100 * p_value:.2g} %"
 
 
 def day(started: str) -> str:

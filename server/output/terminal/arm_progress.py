@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from erosion.common.protocol.messages import Metrics
 from erosion.common.rounds.one_round import RoundRecord
+from erosion.common.tasks.metric import Metric
 from erosion.server.output.plain_text import figure_text, seconds_text
 from erosion.server.output.round_news import News, news_of
 
@@ -14,8 +15,10 @@ REMARKS = {"absent": "absent", "rejected": "rejected"}  # by a hospital's outcom
 class ArmProgress:
     """Filled round by round. Mappings are replaced, never changed: another thread may draw them."""
 
-    def __init__(self, arm: str, rounds: int, hospitals: Sequence[str]) -> None:
-        """`hospitals` gives the order in which weights are shown."""
+    def __init__(
+        self, arm: str, rounds: int, hospitals: Sequence[str], shown: Sequence[Metric] = ()
+    ) -> None:
+        """`hospitals` gives the order in which weights are shown, `shown` the user's figures."""
         self.arm = arm
         self.rounds = rounds
         self.round = 0  # finished
@@ -26,6 +29,7 @@ class ArmProgress:
         self.skipped = 0  # rounds
         self.seconds = 0.0  # of all rounds together
         self._hospitals = tuple(hospitals)
+        self._shown = tuple(shown)
         self._sorted_seconds: list[float] = []
         self._seen: set[tuple[str, str, str, str]] = set()
         self._trouble: dict[tuple[str, str], int] = {}  # (hospital, kind) -> rounds
@@ -74,10 +78,8 @@ class ArmProgress:
         """The user's metrics, or "" where there are none yet."""
         if self.metrics is None:
             return ""
-        return (
-            f"accuracy {figure_text(self.metrics.accuracy)}"
-            f"  log loss {figure_text(self.metrics.log_loss)}"
-        )
+        metrics = self.metrics
+        return "  ".join(f"{m.label} {figure_text(metrics.get(m.name))}" for m in self._shown)
 
     @property
     def pace(self) -> str:

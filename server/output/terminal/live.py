@@ -1,5 +1,7 @@
 """Progress as live lines on a terminal."""
 
+from collections.abc import Sequence
+
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -9,6 +11,7 @@ from rich.text import Text
 
 from erosion.common.rounds.one_round import RoundRecord
 from erosion.common.study.study import Study
+from erosion.common.tasks.metric import Metric
 from erosion.server.output.events import (
     ArmFinished,
     ArmStarted,
@@ -45,6 +48,7 @@ class LiveProgress:
         self._console = console
         self._study: Study | None = None
         self._hospitals: tuple[str, ...] = ()
+        self._shown: Sequence[Metric] = ()
         self._finished_arms = 0
         self._waiting = ""
         self._arm: ArmProgress | None = None
@@ -62,6 +66,7 @@ class LiveProgress:
             case StudyStarted(study, address, run_folder):
                 self._study, self._finished_arms = study, 0
                 self._hospitals = study.user_first
+                self._shown = study.task.shown(study.task.in_progress)
                 for line in words.opening(study, address, run_folder):
                     self._say(line, style="dim" if line.startswith("Listening") else "bold")
                 self._waiting = words.waiting(study.hospitals)
@@ -75,7 +80,7 @@ class LiveProgress:
                 self._say(words.left(hospital), style="yellow")
             case ArmStarted():
                 self._waiting = ""
-                self._arm = ArmProgress(event.title, event.rounds, self._hospitals)
+                self._arm = ArmProgress(event.title, event.rounds, self._hospitals, self._shown)
             case RoundFinished(record):
                 self._round_finished(record)
             case ArmFinished(arm):

@@ -38,27 +38,40 @@ def print_overview(console: Console, overview: Overview, report: Path | None) ->
 
 
 def _means(overview: Overview) -> RenderableType:
-    table = _table("arm", "accuracy", "majority", "log loss")
+    task = overview.task
+    metrics = [*task.of_patients(), *task.shown(task.in_progress)]
+    table = _table("arm", *(metric.column for metric in metrics))
     for arm in overview.arms:
-        figures = (overview.mean(arm, m) for m in ("accuracy", "majority_accuracy", "log_loss"))
-        table.add_row(arm, *map(figure_text, figures))
+        table.add_row(arm, *(figure_text(overview.mean(arm, m.name)) for m in metrics))
+    if _has_base_rates(overview):
+        figures = (overview.mean_base_rate(metric.name) for metric in metrics)
+        table.add_row("base rate", *map(figure_text, figures))
     return table
 
 
 def _lines(overview: Overview, arms: list[str]) -> RenderableType:
-    table = _table("for", "test", "majority", "accuracy", "log loss", "p", "")
+    task = overview.task
+    given, shown = task.of_patients(), task.shown(task.in_progress)
+    headings = [metric.column for metric in (*given, *shown)]
+    base_rate = ["base rate"] if _has_base_rates(overview) else []
+    table = _table("for", "test", *headings, *base_rate, "p", "")
     for user, line in overview.users.items():
         first = line.arms[arms[0]]
         table.add_row(
             user,
             str(first.num_samples),
-            figure_text(first.majority_accuracy),
-            _pair([line.arms[arm] for arm in arms], "accuracy"),
-            _pair([line.arms[arm] for arm in arms], "log_loss"),
+            *(figure_text(first.get(metric.name)) for metric in given),
+            *(_pair([line.arms[arm] for arm in arms], metric.name) for metric in shown),
+            *(figure_text(line.of_base_rate(task.verdict_metric)) for _ in base_rate),
             figure_text(line.adjusted_p_value),
             _finding(line),
         )
     return table
+
+
+def _has_base_rates(overview: Overview) -> bool:
+    """Whether they were measured: an earlier version did not."""
+    return any(line.base_rate for line in overview.users.values())
 
 
 def _table(*columns: str) -> Table:
@@ -70,7 +83,7 @@ def _table(*columns: str) -> Table:
 
 
 def _pair(metrics: list[FinalMetrics], name: str) -> str:
-    return " / ".join(figure_text(getattr(found, name)) for found in metrics)
+    return " / ".join(figure_text(found.get(name)) for found in metrics)
 
 
 def _finding(line: UserResult) -> Text:

@@ -1,12 +1,13 @@
 """Progress as plain lines: for log files, pipes and CI."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import TextIO
 
 from rich.console import Console
 
 from erosion.common.rounds.one_round import RoundRecord
+from erosion.common.tasks.metric import Metric
 from erosion.server.output.events import (
     ArmFinished,
     ArmStarted,
@@ -41,6 +42,7 @@ class PlainProgress:
         never_fail_to_encode(stream)
         self._stream = stream
         self._hospitals: tuple[str, ...] = ()
+        self._shown: Sequence[Metric] = ()
         self._user = ""
         self._arm = ArmProgress("", 0, ())
         self._silent_seconds = 0.0
@@ -50,6 +52,7 @@ class PlainProgress:
         match event:
             case StudyStarted(study, address, run_folder):
                 self._user, self._hospitals = study.user, study.user_first
+                self._shown = study.task.shown(study.task.in_progress)
                 for line in words.opening(study, address, run_folder):
                     self._say(line)
             case HospitalJoined(hospital, num_samples, missing):
@@ -61,7 +64,7 @@ class PlainProgress:
             case HospitalLeft(hospital):
                 self._say(words.left(hospital))
             case ArmStarted():
-                self._arm = ArmProgress(event.title, event.rounds, self._hospitals)
+                self._arm = ArmProgress(event.title, event.rounds, self._hospitals, self._shown)
                 self._silent_seconds = 0.0
             case RoundFinished(record):
                 self._round_finished(record)

@@ -6,6 +6,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from erosion.common.protocol.messages import FinalMetrics
+from erosion.common.tasks.task import Task
 from erosion.server.output.plain_text import figure_text, seconds_text
 from erosion.server.output.result_words import (
     chosen_text,
@@ -16,16 +18,7 @@ from erosion.server.output.result_words import (
 from erosion.server.output.terminal.weight_bars import WeightBars
 from erosion.server.run.result import ArmResult, Result
 
-COLUMNS = [
-    "arm",
-    "accuracy (95 %)",
-    "majority",
-    "AUROC",
-    "Brier",
-    "log loss",
-    "rounds",
-    "per round",
-]
+INTERVAL = " (95 %)"  # the first metric is shown with its interval
 
 
 def print_summary(console: Console, result: Result, report: Path) -> None:
@@ -70,21 +63,26 @@ def _heading(result: Result) -> Text:
 
 def _figures(result: Result, width: int) -> RenderableType:
     """The widest table that fits into `width` columns, or else a sentence for each arm."""
-    rows = [[name, *_cells(arm)] for name, arm in result.arms.items()]
+    columns = _columns(result.task)
+    rows = [
+        [name, *_cells(result.task, arm.metrics), *_pace(arm)] for name, arm in result.arms.items()
+    ]
+    if result.base_rate is not None:
+        rows.append(["base rate", *_cells(result.task, result.base_rate), "", ""])
     for gap, folded in ((2, False), (2, True), (1, True)):
-        table = [[_folded(cell) if folded else cell for cell in row] for row in [COLUMNS, *rows]]
+        table = [[_folded(cell) if folded else cell for cell in row] for row in [columns, *rows]]
         widths = [
             max(len(line) for cell in column for line in cell.split("\n"))
             for column in zip(*table, strict=True)
         ]
         if sum(widths) + gap * (len(widths) - 1) <= width:
             return _table(table, gap, result.verdict.best_arm)
-    return Group(*(_sentence(row) for row in rows))
+    return Group(*(_sentence(columns, row) for row in rows))
 
 
 def _table(rows: list[list[str]], gap: int, best_arm: str | None) -> Table:
     table = Table.grid(padding=(0, gap, 0, 0))
-    for number in range(len(COLUMNS)):
+    for number in range(len(rows[0])):
         table.add_column(justify="left" if number < 2 else "right", no_wrap=True)
     table.add_row(*(Text(cell, style="dim") for cell in rows[0]))
     for row in rows[1:]:
@@ -98,21 +96,29 @@ def _folded(cell: str) -> str:
     return cell.replace(" (", "\n(")
 
 
-def _sentence(row: list[str]) -> Text:
-    figures = zip(("accuracy", *COLUMNS[2:]), row[1:], strict=True)
-    return Text(f"{row[0]}: " + ", ".join(f"{column} {figure}" for column, figure in figures))
+def _sentence(columns: list[str], row: list[str]) -> Text:
+    names = (column.removesuffix(INTERVAL) for column in columns[1:])
+    figures = [f"{name} {figure}" for name, figure in zip(names, row[1:], strict=True) if figure]
+    return Text(f"{row[0]}: " + ", ".join(figures))
 
 
-def _cells(arm: ArmResult) -> list[str]:
-    metrics = arm.metrics
-    interval = interval_text(metrics, "accuracy")
+def _columns(task: type[Task]) -> list[str]:
+    first, *others = (metric.column for metric in task.metrics)
+    return ["arm", first + INTERVAL, *others, "rounds", "per round"]
+
+
+def _cells(task: type[Task], metrics: FinalMetrics) -> list[str]:
+    first, *others = (metric.name for metric in task.metrics)
+    interval = interval_text(metrics, first)
+    return [
+        figure_text(metrics.get(first)) + (f" ({interval})" if interval else ""),
+        *(figure_text(metrics.get(name)) for name in others),
+    ]
+
+
+def _pace(arm: ArmResult) -> list[str]:
     done = arm.rounds - arm.skipped_rounds
     return [
-        figure_text(metrics.accuracy) + (f" ({interval})" if interval else ""),
-        figure_text(metrics.majority_accuracy),
-        figure_text(metrics.auroc),
-        figure_text(metrics.brier),
-        figure_text(metrics.log_loss),
         f"{arm.rounds}" if done == arm.rounds else f"{done} of {arm.rounds}",
         seconds_text(arm.seconds_per_round.median),
     ]

@@ -1,0 +1,21 @@
+"""Category and class values, compared as codes rather than as spellings."""
+
+import re
+from typing import Annotated
+
+from pydantic import BeforeValidator
+
+
+def canonical(value: object) -> str:
+    """How a category or class value is compared: `1`, `1.0` and ` 1 ` are the same."""
+    text = str(value).strip()
+    if re.fullmatch(r"[+-]?[0-9]+", text):  # long codes (SNOMED CT) are more than a float holds
+        return str(int(text))
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return str(int(number)) if number.is_integer() else repr(number)
+
+
+Code = Annotated[str, BeforeValidator(canonical, json_schema_input_type=str | int | float | bool)]

@@ -1,0 +1,287 @@
+"""Classification: which of two or more classes a patient is of."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from erosion.common.settings.base import Settings
+from erosion.common.settings.codes import Code, canonical
+from erosion.common.tasks.metric import Metric
+from erosion.common.tasks.task import CodedColumn, Floats, Loss, Targets, Task, weighted_means
+
+PROBABILITY_FLOOR = 0.01  # one certain mistake must not outweigh all other patients
+MOST_SHOWN = 20  # classes in a message
+COMMONEST = "commonest class"
+
+
+class ClassLabel(Settings):
+    """One class of the target, and the values of the target column that mean it."""
+
+    name: str = Field(min_length=1)
+    values: tuple[Code, ...] = Field(min_length=1)
+
+
+def _class_from_name(value: Any) -> Any:
+    """`"benign"` is short for `{name = "benign", values = ["benign"]}`."""
+    if isinstance(value, str | int | float):
+        return {"name": canonical(value), "values": [canonical(value)]}
+    return value
+
+
+def _distinct_classes(classes: tuple[ClassLabel, ...]) -> tuple[ClassLabel, ...]:
+    names = [label.name for label in classes]
+    values = [value for label in classes for value in label.values]
+    for words in (names, values):
+        twice = sorted({word for word in words if words.count(word) > 1})
+        if twice:
+            raise ValueError(f"{', '.join(twice)} is given twice; it can mean one class only")
+    return classes
+
+
+Class = Annotated[
+    ClassLabel,
+    BeforeValidator(_class_from_name, json_schema_input_type=str | int | float | ClassLabel),
+]
+Classes = Annotated[
+    tuple[Class, ...],
+    Field(min_length=2),
+    AfterValidator(_distinct_classes),
+]
+
+
+ClassWeight = Annotated[float, Field(gt=0)]
+
+
+class Classification(Task):
+    """Predict a patient's class. The last class is the positive one.
+
+    `class_weights` says how much a patient counts in the loss of local training: "none" (each
+    alike), "balanced" (each class alike at every hospital: n / (classes present x patients of the
+    class)), or one number for each class. Weights serve rare outcomes, and make predicted
+    probabilities of rare classes too high: metrics and the verdict are never weighted.
+    """
+
+    outcome: Literal["classification"] = "classification"
+    target: str = Field(min_length=1)  # column
+    classes: Classes
+    class_weights: Literal["none", "balanced"] | tuple[ClassWeight, ...] = "none"
+
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        Metric("accuracy", "accuracy", "share of test patients", "higher", base_rate=COMMONEST),
+        Metric(
+            "majority_accuracy",
+            COMMONEST,
+            "share of test patients",
+            "higher",
+            "majority",
+            remark="“Commonest class” is the accuracy of always naming it: a model below that is of"
+            " no use.",
+            of_data=True,
+        ),
+        Metric(
+            "auroc",
+            "AUROC",
+            "chance of ranking a pair rightly",
+            "higher",
+            remark="With more than two classes AUROC is the mean over the classes present, each"
+            " against the rest.",
+        ),
+        Metric(
+            "brier",
+            "Brier score",
+            "squared distance",
+            "lower",
+            "Brier",
+            from_zero=True,
+            remark="The Brier score sums over all classes, as Brier (1950) does: with two classes"
+            " it is twice that of the positive class alone.",
+        ),
+        Metric(
+            "log_loss",
+            "log loss",
+            "nats per patient",
+            "lower",
+            from_zero=True,
+            caption="It also counts how sure a model was of a wrong answer.",
+        ),
+    )
+    curves: ClassVar[tuple[str, ...]] = ("accuracy", "log_loss")
+    headline: ClassVar[tuple[str, ...]] = ("log_loss", "accuracy")
+    in_progress: ClassVar[tuple[str, ...]] = ("accuracy", "log_loss")
+    verdict_metric: ClassVar[str] = "log_loss"
+    group_word: ClassVar[str] = "of the rarest class"
+    verdict_needs: ClassVar[str] = "every class has at least {fewest} test patients"
+    unmeasurable_remedy: ClassVar[str] = (
+        "Add patients of another class, or check the target column and [data.values]."
+    )
+
+    @model_validator(mode="after")
+    def _one_weight_each(self) -> Self:
+        weights = self.class_weights
+        if isinstance(weights, tuple) and len(weights) != len(self.classes):
+            raise ValueError(
+                f"class_weights has {len(weights)} numbers for {len(self.classes)} classes; give"
+                ' one for each class, or "balanced"'
+            )
+        return self
+
+    @property
+    def target_columns(self) -> tuple[CodedColumn, ...]:
+        """The class, in one column."""
+        codes = {
+            value: float(index)
+            for index, label in enumerate(self.classes)
+            for value in label.values
+        }
+        some = ", ".join(list(codes)[:MOST_SHOWN]) + (", ..." if len(codes) > MOST_SHOWN else "")
+        return (CodedColumn(self.target, codes, f"not a value of the study's classes ({some})"),)
+
+    def targets(self, columns: Floats) -> NDArray[np.int64]:
+        """Index of each patient's class: (n,)."""
+        return columns[:, 0].astype(np.int64)
+
+    def why_unmeasurable(self, targets: Targets) -> str:
+        """A test part needs patients of two classes."""
+        counts = np.bincount(targets, minlength=len(self.classes))
+        if np.count_nonzero(counts) == 1:
+            name = self.classes[int(counts.argmax())].name
+            return f"all {counts.max()} patients are of the class {name!r}"
+        return "" if counts.max() > 1 else "no class has two patients"
+
+    def groups(self, targets: Targets) -> dict[str, int]:
+        """Patients by class."""
+        counts = np.bincount(targets, minlength=len(self.classes)).tolist()
+        return dict(zip((label.name for label in self.classes), counts, strict=True))
+
+    def strata(self, targets: Targets) -> NDArray[np.int64]:
+        """The classes."""
+        return targets
+
+    def smallest_group(self, targets: Targets) -> int:
+        """Patients of the rarest class; 0 where there is one class only.
+
+        A class that the hospital never sees does not count.
+        """
+        present = [count for count in np.bincount(targets).tolist() if count]
+        return min(present) if len(present) > 1 else 0
+
+    @property
+    def num_outputs(self) -> int:
+        """A logit for each class."""
+        return len(self.classes)
+
+    def training_loss(self, targets: Tensor) -> Loss:
+        """The mean log loss, weighted by class where the study says so."""
+        if self.class_weights == "none":
+            return cross_entropy
+        weights = self._weights(targets)
+
+        def weighted(outputs: Tensor, batch: Tensor) -> Tensor:
+            return (cross_entropy(outputs, batch, reduction="none") * weights[batch]).mean()
+
+        return weighted
+
+    def _weights(self, targets: Tensor) -> Tensor:
+        """What a patient of each class counts: (classes,)."""
+        if isinstance(self.class_weights, tuple):
+            return torch.tensor(self.class_weights, device=targets.device)
+        counts = torch.bincount(targets, minlength=len(self.classes)).float()
+        # Where a class is absent no patient asks for its weight.
+        return len(targets) / (torch.count_nonzero(counts) * counts.clamp(min=1))
+
+    def base_rate_outputs(self, targets: Tensor) -> Tensor:
+        """How common each class is, as logits with mean 0: (classes,) float32.
+
+        Hospitals differ more in prevalence than in anything else.
+        """
+        num_classes = len(self.classes)
+        counts = torch.bincount(targets, minlength=num_classes).double()
+        logits = torch.log((counts + 1) / (len(targets) + num_classes))
+        return (logits - logits.mean()).float()
+
+    def predictions(self, outputs: Tensor) -> Tensor:
+        """Class probabilities: (n, classes)."""
+        return outputs.softmax(dim=1)
+
+    def held_out_loss(self, predictions: Tensor, targets: Tensor) -> float:
+        """Mean log loss, nothing clipped."""
+        of_truth = predictions.gather(1, targets[:, None])
+        return float(-of_truth.nan_to_num(nan=0.0).log().mean())
+
+    def prediction_columns(self) -> list[str]:
+        """A probability for each class, and the likeliest class."""
+        return [*(f"probability_{label.name}" for label in self.classes), "predicted"]
+
+    def prediction_cells(self, prediction: Sequence[float]) -> list[str]:
+        """With six decimals."""
+        likeliest = self.classes[int(np.argmax(prediction))].name
+        return [*(f"{value:.6f}" for value in prediction), likeliest]
+
+    def usable(self, predictions: Floats) -> Floats:
+        """Every class as likely where outputs overflowed."""
+        return np.where(np.isnan(predictions), 1 / predictions.shape[1], predictions)
+
+    def patient_losses(self, predictions: Floats, targets: Targets) -> Floats:
+        """-log of the probability of each patient's class, clipped to [0.01, 0.99]."""
+        of_truth = predictions[np.arange(len(targets)), targets]
+        losses: Floats = -np.log(np.clip(of_truth, PROBABILITY_FLOOR, 1 - PROBABILITY_FLOOR))
+        return losses
+
+    def base_rate(self, training: Targets) -> Floats:
+        """Each class's share of the patients."""
+        shares: Floats = np.bincount(training, minlength=len(self.classes)) / len(training)
+        return shares
+
+    def figures(
+        self, predictions: Floats, targets: Targets, weights: Floats, training: Targets
+    ) -> dict[str, Floats]:
+        """Accuracy, AUROC, Brier score, log loss, and the accuracy of the commonest class."""
+        majority = int(np.bincount(training).argmax())
+        truth = np.eye(predictions.shape[1])[targets]
+        per_patient = {
+            "accuracy": (predictions.argmax(axis=1) == targets).astype(np.float64),
+            "majority_accuracy": (targets == majority).astype(np.float64),
+            "brier": np.square(predictions - truth).sum(axis=1),
+            "log_loss": self.patient_losses(predictions, targets),
+        }
+        means = weighted_means(per_patient, weights)
+        return {**means, "auroc": _auroc(predictions, targets, weights)}
+
+
+def _auroc(probabilities: Floats, labels: Targets, weights: Floats) -> Floats:
+    """Area under the ROC curve; of the last class if there are two, else the one-vs-rest mean.
+
+    The mean is over the classes that are present. Undefined where fewer than two are.
+    """
+    num_classes = probabilities.shape[1]
+    classes = [1] if num_classes == 2 else range(num_classes)
+    areas = np.stack([_binary_auroc(probabilities[:, c], labels == c, weights) for c in classes])
+    defined = ~np.isnan(areas)
+    total = np.where(defined, areas, 0.0).sum(axis=0)
+    count = defined.sum(axis=0)
+    means: Floats = np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
+    return means
+
+
+def _binary_auroc(scores: Floats, positive: NDArray[np.bool_], weights: Floats) -> Floats:
+    """The chance that a positive patient scores above a negative one, ties counting half.
+
+    weights (resamples, n) -> (resamples,), NaN where one side has no weight.
+    """
+    order = np.argsort(scores, kind="stable")
+    ranked, is_positive = scores[order], positive[order]
+    starts = np.flatnonzero(np.concatenate(([True], ranked[1:] != ranked[:-1])))
+    sorted_weights = weights[:, order]
+    positives = np.add.reduceat(sorted_weights * is_positive, starts, axis=1)  # per distinct score
+    negatives = np.add.reduceat(sorted_weights * ~is_positive, starts, axis=1)
+    below = np.cumsum(negatives, axis=1) - negatives
+    wins = (positives * (below + 0.5 * negatives)).sum(axis=1)
+    pairs = positives.sum(axis=1) * negatives.sum(axis=1)
+    areas: Floats = np.divide(wins, pairs, out=np.full(len(pairs), np.nan), where=pairs > 0)
+    return areas

@@ -1,0 +1,64 @@
+"""The columns that a model reads: numbers and categories, as a study file describes them."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator
+
+from erosion.common.settings.base import Settings
+from erosion.common.settings.codes import Code
+
+MissingPolicy = Literal["refuse", "drop", "impute"]
+
+
+def _ascending(value: tuple[float, float]) -> tuple[float, float]:
+    if not value[0] < value[1]:
+        raise ValueError("write it as [smallest, largest]")
+    return value
+
+
+Range = Annotated[tuple[float, float], AfterValidator(_ascending)]  # both ends included
+
+
+class NumberFeature(Settings):
+    """A measured quantity: one input column."""
+
+    name: str = Field(min_length=1)
+    type: Literal["number"] = "number"
+    unit: str = ""
+    range: Range | None = None  # both ends included; a value outside is refused
+    missing: MissingPolicy | None = None  # None: the task's policy
+
+
+class CategoryFeature(Settings):
+    """A coded quantity: one 0/1 input column for every category but the first."""
+
+    name: str = Field(min_length=1)
+    type: Literal["category"] = "category"
+    unit: str = ""
+    categories: tuple[Code, ...] = Field(min_length=2)
+    missing: MissingPolicy | None = None
+
+    @field_validator("categories")
+    @classmethod
+    def _distinct(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(value)) < len(value):
+            raise ValueError("name each category once")
+        return value
+
+
+def _number_unless_typed(value: Any) -> Any:
+    """A feature without `type` is a number; a bare string is a number feature's name."""
+    if isinstance(value, str):
+        return {"name": value, "type": "number"}
+    if isinstance(value, Mapping) and "type" not in value:
+        return {**value, "type": "category" if "categories" in value else "number"}
+    return value
+
+
+Feature = Annotated[
+    Annotated[NumberFeature | CategoryFeature, Field(discriminator="type")],
+    BeforeValidator(
+        _number_unless_typed, json_schema_input_type=str | NumberFeature | CategoryFeature
+    ),
+]

@@ -1,0 +1,77 @@
+"""What a model reads of a patient: the columns of a table, or an image."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from erosion.common.tasks.features import Feature, MissingPolicy, NumberFeature
+from erosion.common.tasks.task import Task
+
+
+class TabularTask(Task):
+    """Predict from a row of a table."""
+
+    kind: Literal["tabular"] = "tabular"
+    features: tuple[Feature, ...] = Field(min_length=1)
+    missing: MissingPolicy = "refuse"
+
+    @model_validator(mode="after")
+    def _columns_differ(self) -> Self:
+        named = (*self.features, *self.target_columns)
+        names = [column.name for column in named]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(
+                f"{', '.join(twice)} is named twice among target and features;"
+                " a column has one role"
+            )
+        return self
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one patient's input: (number of encoded columns,)."""
+        widths = (
+            1 if isinstance(feature, NumberFeature) else len(feature.categories) - 1
+            for feature in self.features
+        )
+        return (sum(widths),)
+
+
+class ImageTask(Task):
+    """Predict from an image."""
+
+    kind: Literal["image"] = "image"
+    shape: tuple[int, int, int]  # channels, height, width
+    mean: tuple[float, ...] = (0.0,)  # per channel, of pixels scaled to [0, 1]
+    deviation: tuple[Annotated[float, Field(gt=0)], ...] = (1.0,)
+
+    @field_validator("shape")
+    @classmethod
+    def _grey_or_colour(cls, value: tuple[int, int, int]) -> tuple[int, int, int]:
+        if value[0] not in (1, 3) or min(value) < 1:
+            raise ValueError("write [channels, height, width] with 1 or 3 channels")
+        return value
+
+    @model_validator(mode="after")
+    def _one_target(self) -> Self:
+        if len(self.target_columns) != 1:
+            raise ValueError(
+                f"outcome = {self.outcome!r} has {len(self.target_columns)} target columns, and an"
+                " image comes with one label; use a table"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _channels_fit(self) -> Self:
+        for name, values in (("mean", self.mean), ("deviation", self.deviation)):
+            if len(values) not in (1, self.shape[0]):
+                raise ValueError(
+                    f"{name} = {list(values)}; give one value, or one for each channel"
+                    f" (shape = {list(self.shape)})"
+                )
+        return self
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one image: (channels, height, width)."""
+        return self.shape

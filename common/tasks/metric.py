@@ -1,0 +1,30 @@
+"""One metric: what people read of it in tables, curves and sentences."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A named figure of a model on the user's test patients."""
+
+    name: str  # in result.json and the journal
+    label: str  # in a sentence or a table, e.g. "log loss"
+    unit: str  # on an axis, e.g. "nats per patient"
+    better: Literal["higher", "lower", "near 1"]
+    short: str = ""  # a narrow column's heading; "": the label
+    from_zero: bool = False  # its axis begins at 0
+    base_rate: str = "base rate"  # what the reference prediction is called beside this metric
+    remark: str = ""  # what people must know to read it: a sentence for the report
+    caption: str = ""  # the same below its curve
+    of_data: bool = False  # a figure of the patients, the same for every model
+
+    @property
+    def heading(self) -> str:
+        """A table's heading, e.g. "Log loss"."""
+        return self.label[0].upper() + self.label[1:]
+
+    @property
+    def column(self) -> str:
+        """A narrow table's heading."""
+        return self.short or self.label

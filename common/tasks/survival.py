@@ -1,0 +1,290 @@
+"""Survival: when an event happens, where some patients are not followed until it does.
+
+Discrete-time hazards (Gensheimer & Narasimhan 2019, nnet-survival). The study cuts time into
+intervals, and the model gives a logit for each: the hazard, which is the chance of the event within
+the interval for who came to its beginning without one. The likelihood is then a sum over patients.
+So mini-batches, distances between updates and the paired test by patient mean what they mean for
+every other task, which a Cox model's partial likelihood, a sum over pairs of patients, would not
+allow.
+"""
+
+import importlib.util
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import AfterValidator, Field
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from erosion.common.settings.base import Settings
+from erosion.common.settings.codes import Code
+from erosion.common.tasks.features import NumberFeature
+from erosion.common.tasks.metric import Metric
+from erosion.common.tasks.task import CodedColumn, Floats, Loss, Targets, Task, weighted_means
+
+PROBABILITY_FLOOR = 0.01  # one certain mistake must not outweigh all other patients
+MOST_INTERVALS = 100
+
+
+class SurvivalTarget(Settings):
+    """The two columns: how long a patient was followed, and whether the event ended that."""
+
+    time: str = Field(min_length=1)
+    event: str = Field(min_length=1)
+    unit: str = ""  # of the time
+    happened: tuple[Code, ...] = ("1",)  # values of the column `event`
+    censored: tuple[Code, ...] = ("0",)  # followed until then, without the event
+
+
+def _ascending(points: tuple[float, ...]) -> tuple[float, ...]:
+    if any(b <= a for a, b in zip((0.0, *points), points, strict=False)):
+        raise ValueError("write times above 0, each later than the one before")
+    return points
+
+
+class Survival(Task):
+    """Predict when an event happens, from patients some of whom were not followed until then.
+
+    `cut_points` are the ends of the intervals, in the unit of the time column; the last one is the
+    horizon, beyond which nothing is predicted. The study declares them, because hospitals must
+    agree on them. A patient who is not followed to the end of an interval counts for it where at
+    least half of it was seen.
+    """
+
+    outcome: Literal["survival"] = "survival"
+    target: SurvivalTarget
+    cut_points: Annotated[tuple[float, ...], AfterValidator(_ascending)] = Field(
+        min_length=2, max_length=MOST_INTERVALS
+    )
+
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        Metric(
+            "harrell_c",
+            "Harrell's C",
+            "chance of ranking a pair rightly",
+            "higher",
+            remark="A patient's rank is the predicted chance of an event by the horizon; 0.5 is"
+            " what chance ranks rightly.",
+        ),
+        Metric(
+            "uno_c",
+            "Uno's C",
+            "chance of ranking a pair rightly",
+            "higher",
+            remark="Uno's C is up to the horizon and weighted by how likely a patient was still"
+            " followed.",
+        ),
+        Metric(
+            "integrated_brier",
+            "integrated Brier score",
+            "squared distance",
+            "lower",
+            "int. Brier",
+            from_zero=True,
+        ),
+        Metric(
+            "log_loss",
+            "log loss",
+            "nats per patient",
+            "lower",
+            from_zero=True,
+            remark="The log loss is that of what was seen of a patient: the interval of the event,"
+            " or the time without one.",
+        ),
+    )
+    curves: ClassVar[tuple[str, ...]] = ("harrell_c", "log_loss")
+    headline: ClassVar[tuple[str, ...]] = ("log_loss", "harrell_c")
+    in_progress: ClassVar[tuple[str, ...]] = ("harrell_c", "log_loss")
+    verdict_metric: ClassVar[str] = "log_loss"
+    group_word: ClassVar[str] = "with the event"
+    verdict_needs: ClassVar[str] = "at least {fewest} test patients had the event"
+    unmeasurable_remedy: ClassVar[str] = (
+        "Add patients with the event, or check the columns of the target and [data.values]."
+    )
+
+    @property
+    def target_columns(self) -> tuple[NumberFeature | CodedColumn, ...]:
+        """Time and event."""
+        wanted = self.target
+        codes = {**dict.fromkeys(wanted.happened, 1.0), **dict.fromkeys(wanted.censored, 0.0)}
+        wrong = (
+            f"neither of the event ({', '.join(wanted.happened)}) nor of its absence"
+            f" ({', '.join(wanted.censored)})"
+        )
+        return (
+            NumberFeature(name=wanted.time, unit=wanted.unit, range=(0, 1e9)),
+            CodedColumn(wanted.event, codes, wrong),
+        )
+
+    def targets(self, columns: Floats) -> Floats:
+        """Time, and 1 for an event: (n, 2)."""
+        return columns.astype(np.float64)
+
+    def why_unmeasurable(self, targets: Targets) -> str:
+        """A test part needs an event, and so does the training part."""
+        events = int(targets[:, 1].sum())
+        return "" if events > 1 else f"{events} of {len(targets)} patients had the event"
+
+    def groups(self, targets: Targets) -> dict[str, int]:
+        """Patients with the event and without."""
+        events = int(targets[:, 1].sum())
+        return {"with the event": events, "censored": len(targets) - events}
+
+    def strata(self, targets: Targets) -> NDArray[np.int64]:
+        """Those with the event and those without."""
+        return targets[:, 1].astype(np.int64)
+
+    def smallest_group(self, targets: Targets) -> int:
+        """Patients with the event."""
+        return int(targets[:, 1].sum())
+
+    @property
+    def num_outputs(self) -> int:
+        """A hazard's logit for each interval."""
+        return len(self.cut_points)
+
+    def training_loss(self, targets: Tensor) -> Loss:
+        """Mean over patients of minus the log likelihood of what was seen."""
+        del targets
+
+        def minus_log_likelihood(outputs: Tensor, batch: Tensor) -> Tensor:
+            died, survived = self._seen(batch)
+            return (died * softplus(-outputs) + survived * softplus(outputs)).sum(dim=1).mean()
+
+        return minus_log_likelihood
+
+    def base_rate_outputs(self, targets: Tensor) -> Tensor:
+        """Logits of each interval's share of events among those seen: (intervals,) float32."""
+        died, survived = (seen.double().sum(dim=0) for seen in self._seen(targets))
+        return torch.log((died + 0.5) / (survived + 0.5)).float()
+
+    def predictions(self, outputs: Tensor) -> Tensor:
+        """The chance to come to the end of each interval without an event: (n, intervals)."""
+        return torch.sigmoid(-outputs).cumprod(dim=1)
+
+    def held_out_loss(self, predictions: Tensor, targets: Tensor) -> float:
+        """Mean of minus the log of the chance of what was seen, nothing clipped."""
+        died, survived = self._seen(targets)
+        chance = _chance_of_seen(predictions, died.to(predictions), survived.to(predictions))
+        return float(-chance.nan_to_num(nan=0.0).log().mean())
+
+    def prediction_columns(self) -> list[str]:
+        """The chance to be without the event at each cut point, and of the event by the horizon."""
+        return [*(f"event_free_at_{point:g}" for point in self.cut_points), "risk"]
+
+    def prediction_cells(self, prediction: Sequence[float]) -> list[str]:
+        """With six decimals."""
+        return [f"{value:.6f}" for value in (*prediction, 1 - prediction[-1])]
+
+    def usable(self, predictions: Floats) -> Floats:
+        """A half at all times where outputs overflowed."""
+        return np.where(np.isnan(predictions), 0.5, predictions)
+
+    def patient_losses(self, predictions: Floats, targets: Targets) -> Floats:
+        """-log of the chance of what was seen of each patient, clipped to [0.01, 0.99]."""
+        tensor = torch.from_numpy(predictions)
+        died, survived = self._seen(torch.from_numpy(targets))
+        chance = _chance_of_seen(tensor, died.to(tensor), survived.to(tensor)).numpy()
+        losses: Floats = -np.log(np.clip(chance, PROBABILITY_FLOOR, 1 - PROBABILITY_FLOOR))
+        return losses
+
+    def base_rate(self, training: Targets) -> Floats:
+        """Kaplan and Meier's estimate at the cut points."""
+        from sksurv.nonparametric import kaplan_meier_estimator
+
+        times, chances = kaplan_meier_estimator(training[:, 1] > 0, training[:, 0])
+        steps = np.concatenate(([1.0], chances))
+        found: Floats = steps[np.searchsorted(times, self.cut_points, side="right")]
+        return found
+
+    def figures(
+        self, predictions: Floats, targets: Targets, weights: Floats, training: Targets
+    ) -> dict[str, Floats]:
+        """Harrell's and Uno's C, the integrated Brier score, and the log loss."""
+        losses = {"log_loss": self.patient_losses(predictions, targets)}
+        gathered: dict[str, list[float]] = {
+            name: [] for name in ("harrell_c", "uno_c", "integrated_brier")
+        }
+        # The same times in every resample, or their scores could not be compared.
+        shown = np.flatnonzero(np.array(self.cut_points) < targets[:, 0].max())
+        for counts in weights.astype(np.int64):
+            drawn = np.repeat(np.arange(len(targets)), counts)
+            found = self._of_rankings(predictions[drawn], targets[drawn], training, shown)
+            for name, value in found.items():
+                gathered[name].append(value)
+        return {
+            **weighted_means(losses, weights),
+            **{name: np.array(values) for name, values in gathered.items()},
+        }
+
+    def _of_rankings(
+        self, predictions: Floats, targets: Targets, training: Targets, shown: NDArray[np.int64]
+    ) -> dict[str, float]:
+        """What scikit-survival measures, NaN where it is undefined."""
+        from sksurv.metrics import (
+            concordance_index_censored,
+            concordance_index_ipcw,
+            integrated_brier_score,
+        )
+        from sksurv.util import Surv
+
+        times, events = targets[:, 0], targets[:, 1] > 0
+        seen, trained = (
+            Surv.from_arrays(events, times),
+            Surv.from_arrays(training[:, 1] > 0, training[:, 0]),
+        )
+        risk, horizon = 1 - predictions[:, -1], self.cut_points[-1]
+        points = np.array(self.cut_points)[shown]
+        return {
+            "harrell_c": _defined(lambda: concordance_index_censored(events, times, risk)[0]),
+            "uno_c": _defined(lambda: concordance_index_ipcw(trained, seen, risk, horizon)[0]),
+            "integrated_brier": _defined(
+                lambda: integrated_brier_score(trained, seen, predictions[:, shown], points)
+            )
+            if len(points) > 1
+            else np.nan,
+        }
+
+    def _seen(self, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """In which interval each patient had the event, and which were survived: (n, K) of 0, 1."""
+        times, events = targets[:, :1], targets[:, 1:] > 0
+        ends = torch.tensor(self.cut_points, dtype=targets.dtype, device=targets.device)
+        begins = torch.cat([ends.new_tensor([-torch.inf]), ends[:-1]])
+        middles = (begins.clamp(min=0) + ends) / 2
+        died = events & (times > begins) & (times <= ends)
+        survived = torch.where(events, times > ends, times >= middles)
+        kind = targets.dtype if targets.is_floating_point() else torch.float32
+        return died.to(kind), survived.to(kind)
+
+    def why_not_here(self) -> str:
+        """The metrics are scikit-survival's."""
+        if importlib.util.find_spec("sksurv") is not None:
+            return ""
+        return (
+            "The study predicts survival, and its user's site measures that with scikit-survival,"
+            ' which is not installed here. Install it: pip install "erosion[survival]".'
+        )
+
+
+def _chance_of_seen(predictions: Tensor, died: Tensor, survived: Tensor) -> Tensor:
+    """Of the event in its interval, or of the intervals that were survived: (n,)."""
+    ones = torch.ones_like(predictions[:, :1])
+    curve = torch.cat([ones, predictions], dim=1)  # (n, K + 1), from 1 at the beginning
+    last = survived.sum(dim=1, keepdim=True).long()
+    alive = curve.gather(1, last)[:, 0]
+    in_interval = ((curve[:, :-1] - curve[:, 1:]) * died).sum(dim=1)
+    return torch.where(died.sum(dim=1) > 0, in_interval, alive)
+
+
+def _defined(measure: Callable[[], Any]) -> float:
+    """NaN where there are too few events or too short a follow-up for the metric."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore", RuntimeWarning)
+        try:
+            return float(measure())
+        except ValueError:
+            return float("nan")

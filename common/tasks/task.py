@@ -1,0 +1,186 @@
+"""A task: what is predicted for a patient, and how that is learned, measured and told.
+
+A study's task has two halves. The inputs (`inputs.py`: a table's columns, or images) say what a
+model reads. The outcome (one file each beside this one) says what it predicts, and is all that the
+rest of the program knows of it: a new outcome is a new subclass of `Task` and a line in the
+registry.
+
+Shapes: n patients; c target columns; `num_outputs` numbers from the model for each patient; k
+numbers in a prediction.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from erosion.common.settings.base import Settings
+from erosion.common.tasks.features import NumberFeature
+from erosion.common.tasks.metric import Metric
+
+Floats = NDArray[np.float64]
+Targets = NDArray[Any]  # (n,) or (n, c), what `Task.targets` makes of the target columns
+Loss = Callable[[Tensor, Tensor], Tensor]  # outputs (m, num_outputs), targets (m, ...) -> ()
+
+
+@dataclass(frozen=True, slots=True)
+class CodedColumn:
+    """A target column of codes."""
+
+    name: str  # the study's name of the column
+    codes: Mapping[str, float]  # canonical text in the column -> number
+    wrong: str  # what is said of any other text, e.g. "not a value of the study's classes"
+
+
+TargetColumn = NumberFeature | CodedColumn
+
+
+class Task(Settings):
+    """What is predicted. Every method is pure; tensors may lie on any device."""
+
+    if TYPE_CHECKING:  # fields of the two halves, each with the one word that it stands for
+        outcome: str
+        kind: str  # of the inputs
+
+    metrics: ClassVar[tuple[Metric, ...]]  # in the order of tables
+    curves: ClassVar[tuple[str, ...]]  # metrics that are drawn over the rounds
+    headline: ClassVar[tuple[str, ...]]  # metrics in the verdict's sentence
+    in_progress: ClassVar[tuple[str, ...]]  # metrics in a line of progress
+    verdict_metric: ClassVar[str]  # the mean of `patient_losses`; less is better
+    group_word: ClassVar[str]  # what `smallest_group` counts, e.g. "of the rarest class"
+    verdict_needs: ClassVar[str]  # e.g. "every class has at least {fewest} test patients"
+    unmeasurable_remedy: ClassVar[str]  # what to do about `why_unmeasurable`
+
+    @classmethod
+    def metric(cls, name: str) -> Metric:
+        """The metric of that name."""
+        return next(metric for metric in cls.metrics if metric.name == name)
+
+    @classmethod
+    def shown(cls, names: Sequence[str]) -> list[Metric]:
+        """The metrics of those names."""
+        return [cls.metric(name) for name in names]
+
+    @classmethod
+    def of_patients(cls) -> list[Metric]:
+        """The metrics that are the same for every model."""
+        return [metric for metric in cls.metrics if metric.of_data]
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one patient's input."""
+        raise NotImplementedError
+
+    # --- the target: reading, checking, splitting
+
+    @property
+    def target_columns(self) -> tuple[TargetColumn, ...]:
+        """The columns that hold the target."""
+        raise NotImplementedError
+
+    def targets(self, columns: Floats) -> Targets:
+        """The target columns as numbers (n, c), none missing, as what models are fitted to."""
+        raise NotImplementedError
+
+    def why_unmeasurable(self, targets: Targets) -> str:
+        """Why no model can be measured on a hospital's patients; "" where one can."""
+        raise NotImplementedError
+
+    def groups(self, targets: Targets) -> dict[str, int]:
+        """How many patients there are of each group that people count; empty where none are."""
+        raise NotImplementedError
+
+    def described(self, targets: Targets) -> str:
+        """The targets of a hospital in a few words, for its own people."""
+        return ", ".join(f"{name} {count}" for name, count in self.groups(targets).items())
+
+    def strata(self, targets: Targets) -> NDArray[np.int64]:
+        """Groups in which a test part is drawn separately, so that each has its share: (n,)."""
+        raise NotImplementedError
+
+    def smallest_group(self, targets: Targets) -> int:
+        """How many patients the smallest group has that a verdict needs."""
+        raise NotImplementedError
+
+    # --- learning
+
+    @property
+    def num_outputs(self) -> int:
+        """Numbers that the model gives for a patient."""
+        raise NotImplementedError
+
+    def training_loss(self, targets: Tensor) -> Loss:
+        """The loss that a hospital with these training patients minimises on its mini-batches."""
+        raise NotImplementedError
+
+    def base_rate_outputs(self, targets: Tensor) -> Tensor:
+        """Outputs by which every patient is predicted alike, as best suits these: (num_outputs,).
+
+        An output bias that stays at a hospital starts there.
+        """
+        raise NotImplementedError
+
+    # --- predicting
+
+    def predictions(self, outputs: Tensor) -> Tensor:
+        """Outputs (n, num_outputs) float64 as predictions (n, k).
+
+        A mean of several models' predictions is a prediction, too: so ensembles predict.
+        """
+        raise NotImplementedError
+
+    def held_out_loss(self, predictions: Tensor, targets: Tensor) -> float:
+        """Mean loss by which a hospital chooses between models; infinite where one diverged."""
+        raise NotImplementedError
+
+    def prediction_columns(self) -> list[str]:
+        """Headings of what `erosion predict` writes for each patient."""
+        raise NotImplementedError
+
+    def prediction_cells(self, prediction: Sequence[float]) -> list[str]:
+        """One patient's prediction (k,) under those headings."""
+        raise NotImplementedError
+
+    # --- measuring
+
+    def usable(self, predictions: Floats) -> Floats:
+        """The same (n, k), where what is not a number became a prediction that knows nothing."""
+        raise NotImplementedError
+
+    def patient_losses(self, predictions: Floats, targets: Targets) -> Floats:
+        """What the verdict compares: one bounded loss for each patient, (n,). Less is better."""
+        raise NotImplementedError
+
+    def base_rate(self, training: Targets) -> Floats:
+        """The reference: what predicts best for everyone alike in a training part, (k,)."""
+        raise NotImplementedError
+
+    def figures(
+        self, predictions: Floats, targets: Targets, weights: Floats, training: Targets
+    ) -> dict[str, Floats]:
+        """Every metric for every row of weights (resamples, n): (resamples,), NaN if undefined.
+
+        A weight says how often the patient counts. `training` are the targets of the user's
+        training part.
+        """
+        raise NotImplementedError
+
+    def why_not_here(self) -> str:
+        """What a user's site lacks to measure with, and the remedy; "" where it lacks nothing."""
+        return ""
+
+
+def weighted_means(per_patient: Mapping[str, Floats], weights: Floats) -> dict[str, Floats]:
+    """The mean of each metric that is a mean over patients (n,), for weights (resamples, n)."""
+    total = weights.sum(axis=1)
+    return {name: weights @ values / total for name, values in per_patient.items()}
+
+
+def as_tensor(targets: Targets) -> Tensor:
+    """Targets as local training takes them: whole numbers stay whole, others are float32."""
+    tensor = torch.from_numpy(targets)
+    return tensor.float() if tensor.is_floating_point() else tensor

@@ -1,0 +1,65 @@
+"""Breast cancer survival in six regions (TCGA-BRCA; as in FLamby, du Terrail et al. 2022)."""
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+
+from erosion.common.errors import DataError
+from erosion.common.study.study import Study
+from erosion.experiments.sources.source import (
+    HospitalFiles,
+    SourceBase,
+    check_hospitals,
+    data_folder,
+    existing_file,
+    write_table,
+)
+
+REGIONS = ("northeast", "south", "west", "midwest", "europe", "canada")  # by FLamby's number
+PATIENT, SPLIT = "pid", "split"
+
+
+class TcgaBrca(SourceBase):
+    """FLamby's 1,088 patients with its columns as they are, and its split as a column more.
+
+    The 8 patients whom FLamby's split leaves out are left out here.
+    """
+
+    def write(
+        self, study: Study, folder: Path, data_dir: Path | None
+    ) -> Mapping[str, HospitalFiles]:
+        """One CSV per region of the study."""
+        check_hospitals(study, REGIONS)
+        source = data_folder(data_dir, "tcga-brca")
+        header, patients = _read(existing_file(source, "brca.csv"))
+        parts = _parts(existing_file(source, "train_test_split.csv"))
+        files = {}
+        for hospital in study.hospitals:
+            rows = [
+                [*cells, part]
+                for patient, cells in patients.items()
+                for part, region in [parts.get(patient, ("", ""))]
+                if region == hospital
+            ]
+            path = folder / hospital / "patients.csv"
+            write_table(path, [*header, SPLIT], rows)
+            files[hospital] = HospitalFiles(path)
+        return files
+
+
+def _read(path: Path) -> tuple[list[str], dict[str, list[str]]]:
+    """The columns but the patient's name, and each patient's cells."""
+    with path.open(newline="", encoding="utf-8") as file:
+        reader = csv.reader(file)
+        header = next(reader, [])
+        rows = list(reader)
+    if header[:1] != [PATIENT] or any(len(row) != len(header) for row in rows):
+        raise DataError(f"{path} is not FLamby's table of that name. Fetch it again.")
+    return header[1:], {row[0]: row[1:] for row in rows}
+
+
+def _parts(path: Path) -> dict[str, tuple[str, str]]:
+    """For each patient, "train" or "test", and the region."""
+    with path.open(newline="", encoding="utf-8") as file:
+        found = {row[PATIENT]: row["fold2"].rpartition("_") for row in csv.DictReader(file)}
+    return {patient: (part, REGIONS[int(number)]) for patient, (part, _, number) in found.items()}

@@ -1,0 +1,43 @@
+"""A task's metrics as cells of a table, and the sentences that explain them."""
+
+from erosion.common.protocol.messages import FinalMetrics
+from erosion.common.tasks.task import Task
+from erosion.server.output.plain_text import figure_text
+from erosion.server.output.report.html_table import Cell
+from erosion.server.output.result_words import interval_text
+from erosion.server.run.result import Result
+
+
+def metric_cells(task: type[Task], metrics: FinalMetrics) -> list[Cell]:
+    """A cell for each of the task's metrics, with its interval."""
+    return [
+        Cell(
+            figure_text(metrics.get(metric.name)),
+            "" if metric.of_data else interval_text(metrics, metric.name),
+        )
+        for metric in task.metrics
+    ]
+
+
+def base_rate_row(task: type[Task], base_rate: FinalMetrics) -> list[str | Cell]:
+    """The row that every arm should beat."""
+    return [Cell("Base rate", "no model"), *metric_cells(task, base_rate), "–", "–"]
+
+
+def how_to_read(result: Result) -> str:
+    """Which way each metric is better, and what the base rate is."""
+    task, sentences = result.task, []
+    measured = [metric for metric in task.metrics if not metric.of_data]
+    for better in ("higher", "lower", "near 1"):
+        labels = [metric.label for metric in measured if metric.better == better]
+        if labels:
+            direction = "Near 1" if better == "near 1" else better.capitalize()
+            listed = " and ".join([", ".join(labels[:-1]), labels[-1]] if labels[1:] else labels)
+            sentences.append(f"{direction} is better for {listed}.")
+    sentences += [metric.remark for metric in task.metrics if metric.remark]
+    if result.base_rate:
+        sentences.append(
+            "The base rate is one and the same prediction for everyone, from the training patients"
+            " alone: a model that does not beat it is of no use."
+        )
+    return " ".join(sentences)

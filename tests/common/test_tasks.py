@@ -1,0 +1,189 @@
+"""Each task's loss and metrics by hand."""
+
+from math import log, sqrt
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from erosion.client.evaluation.metrics import measure
+from erosion.common.tasks import read_task
+from erosion.common.tasks.task import Task
+from tests.support.tasks import classes_of
+
+LOGITS = torch.tensor([[0.0, 0.0], [0.0, log(3)], [log(3), 0.0]])  # 1/2, 1/4, 1/4 for class 0, 0, 1
+CLASSES = torch.tensor([0, 0, 1])
+
+
+# -- Class weights -----------------------------------------------------------------------------
+
+
+def test_declared_class_weights_multiply_a_patients_loss() -> None:
+    loss = classes_of(2, class_weights=[1.0, 3.0]).training_loss(CLASSES)
+    assert float(loss(LOGITS, CLASSES)) == pytest.approx((log(2) + log(4) + 3 * log(4)) / 3)
+
+
+def test_balanced_weights_let_each_class_count_alike() -> None:
+    loss = classes_of(2, class_weights="balanced").training_loss(CLASSES)
+    # 3 / (2 * 2) for the two patients of class 0, 3 / (2 * 1) for the other
+    expected = (0.75 * log(2) + 0.75 * log(4) + 1.5 * log(4)) / 3
+    assert float(loss(LOGITS, CLASSES)) == pytest.approx(expected)
+    assert float(loss(LOGITS[:1], CLASSES[:1])) == pytest.approx(0.75 * log(2))  # in any batch
+
+
+def test_balanced_weights_of_one_class_change_nothing() -> None:
+    alone = torch.tensor([1, 1, 1])
+    loss = classes_of(3, class_weights="balanced").training_loss(alone)
+    outputs = torch.randn(3, 3, generator=torch.Generator().manual_seed(0))
+    assert float(loss(outputs, alone)) == pytest.approx(
+        float(classes_of(3).training_loss(alone)(outputs, alone))
+    )
+
+
+def test_class_weights_must_be_one_for_each_class() -> None:
+    with pytest.raises(ValueError, match="class_weights has 3 numbers for 2 classes"):
+        classes_of(2, class_weights=[1, 2, 3])
+
+
+# -- Regression --------------------------------------------------------------------------------
+
+
+def length_of_stay(**keys: object) -> Task:
+    raw = {"target": "days", "centre": 10, "spread": 2, "features": ["x"], **keys}
+    return read_task({"kind": "tabular", "outcome": "regression", **raw})
+
+
+def test_the_loss_of_regression_is_that_of_the_standardised_target() -> None:
+    targets = torch.tensor([12.0, 4.0])  # 1 and -3 spreads from the centre
+    loss = length_of_stay().training_loss(targets)
+    assert float(loss(torch.tensor([[0.0], [-1.0]]), targets)) == pytest.approx((1 + 4) / 2)
+
+
+def test_metrics_of_regression_by_hand() -> None:
+    task = length_of_stay()
+    predicted, targets = np.array([[1.0], [2.0], [6.0]]), np.array([2.0, 2.0, 20.0])
+    found = measure(task, predicted, targets, np.array([4.0, 6.0]))
+    assert found["rmse"] == pytest.approx(sqrt((1 + 0 + 196) / 3))
+    assert found["mae"] == pytest.approx((1 + 0 + 14) / 3)
+    # of the targets: mean 8, squares 36 + 36 + 144
+    assert found["r2"] == pytest.approx(1 - 197 / 216)
+    # predicted - 3: -2, -1, 3; targets - 8: -6, -6, 12
+    assert found["calibration_slope"] == pytest.approx((12 + 6 + 36) / (4 + 1 + 9))
+    # half a spread, none, and 7 spreads that count as 4
+    assert found["squared_error"] == pytest.approx((0.25 + 0 + 16) / 3)
+    assert task.base_rate(np.array([4.0, 6.0])).tolist() == [5.0]
+
+
+def test_what_one_prediction_for_all_leaves_undefined_is_not_a_number_made_up() -> None:
+    found = measure(length_of_stay(), np.full((3, 1), 7.3), np.array([1.0, 2.0, 9.0]), np.ones(2))
+    assert found.get("calibration_slope") is None
+    assert found.get("r2") is not None
+
+
+def test_regression_is_stratified_about_the_centre() -> None:
+    assert length_of_stay().strata(np.array([8.9, 9.1, 10.9, 11.1])).tolist() == [0, 1, 1, 2]
+
+
+@given(st.floats(-50, 50), st.floats(0.1, 10))
+def test_the_unit_of_regression_does_not_matter(shift: float, scale: float) -> None:
+    """The same study in another unit has the same loss, outputs and verdict."""
+    other = length_of_stay(centre=10 * scale + shift, spread=2 * scale)
+    targets = np.array([3.0, 11.0, 12.5])
+    outputs = torch.tensor([[-1.0], [0.5], [2.0]], dtype=torch.float64)
+    here = length_of_stay().predictions(outputs).numpy()
+    there = other.predictions(outputs).numpy()
+    np.testing.assert_allclose(there, here * scale + shift, atol=1e-9)
+    np.testing.assert_allclose(
+        other.patient_losses(there, targets * scale + shift),
+        length_of_stay().patient_losses(here, targets),
+        atol=1e-9,
+    )
+
+
+# -- Survival ----------------------------------------------------------------------------------
+
+
+def after_surgery(**keys: object) -> Task:
+    raw = {
+        "target": {"time": "months", "event": "died"},
+        "cut_points": [10, 20],
+        "features": ["x"],
+        **keys,
+    }
+    return read_task({"kind": "tabular", "outcome": "survival", **raw})
+
+
+HAZARDS = torch.tensor([[0.5, 0.25]])
+OUTPUTS = torch.log(HAZARDS / (1 - HAZARDS))
+
+
+@pytest.mark.parametrize(
+    ("time", "event", "chance"),
+    [
+        (0, 1, 0.5),  # in the first interval, which begins at 0
+        (10, 1, 0.5),  # an interval's end belongs to it
+        (10.5, 1, 0.5 * 0.25),
+        (21, 1, 0.5 * 0.75),  # after the horizon: came through both intervals
+        (21, 0, 0.5 * 0.75),
+        (15, 0, 0.5 * 0.75),  # half of the second interval was seen
+        (14.9, 0, 0.5),
+        (4.9, 0, 1.0),  # nothing is known
+    ],
+)
+def test_the_likelihood_of_what_was_seen_by_hand(time: float, event: int, chance: float) -> None:
+    task = after_surgery()
+    targets = torch.tensor([[time, event]], dtype=torch.float32)
+    loss = task.training_loss(targets)
+    assert float(loss(OUTPUTS, targets)) == pytest.approx(-log(chance), abs=1e-6)
+    predicted = task.predictions(OUTPUTS.double())
+    assert predicted.tolist()[0] == pytest.approx([0.5, 0.375])
+    assert task.held_out_loss(predicted, targets) == pytest.approx(-log(chance), abs=1e-6)
+    bounded = task.patient_losses(predicted.numpy(), targets.double().numpy())
+    assert bounded.tolist() == pytest.approx([-log(min(chance, 0.99))])
+
+
+def test_the_base_rate_of_survival_is_kaplan_and_meiers() -> None:
+    # At 5 one of four dies, at 12 one of the two who are left.
+    patients = np.array([[5.0, 1], [8, 0], [12, 1], [30, 0]])
+    assert after_surgery().base_rate(patients).tolist() == pytest.approx([3 / 4, 3 / 4 * 1 / 2])
+
+
+def test_harrells_c_counts_pairs_whose_order_is_known() -> None:
+    # The first dies first. Who was censored at 8 cannot be compared with who died at 12.
+    targets = np.array([[5.0, 1], [8, 0], [12, 1], [19, 0]])
+    curves = np.array([[0.5, 0.2], [0.9, 0.8], [0.9, 0.4], [0.7, 0.3]])
+    found = measure(after_surgery(), curves, targets, targets)
+    # pairs: 5 < 8, 5 < 12, 5 < 19 are right, 12 < 19 is not
+    assert found["harrell_c"] == pytest.approx(3 / 4)
+
+
+def test_a_ranking_that_is_right_throughout_has_both_concordances_one() -> None:
+    times = np.linspace(1, 25, 30)
+    targets = np.stack([times, np.arange(30) % 2], axis=1)
+    curves = np.stack([0.5 + times / 60, times / 30], axis=1)
+    found = measure(after_surgery(), curves, targets, targets)
+    assert (found["harrell_c"], found["uno_c"]) == (1.0, 1.0)
+    assert 0 < found["integrated_brier"] < 0.25
+
+
+def test_without_any_event_ranking_is_undefined_and_the_loss_is_not() -> None:
+    targets = np.array([[5.0, 0], [8, 0], [12, 0]])
+    found = measure(after_surgery(), np.full((3, 2), 0.8), targets, targets)
+    assert found.get("harrell_c") is None
+    assert found["log_loss"] > 0
+
+
+@pytest.mark.parametrize("points", [[5], [10, 5], [0, 5], [5, 5]])
+def test_cut_points_must_ascend_from_above_zero(points: list[float]) -> None:
+    with pytest.raises(ValueError, match="cut_points"):
+        after_surgery(cut_points=points)
+
+
+def test_a_site_without_scikit_survival_is_told_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert after_surgery().why_not_here() == ""
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    assert 'pip install "erosion[survival]"' in after_surgery().why_not_here()

@@ -1,0 +1,216 @@
+"""What every task of the registry promises. A new task needs a line in EXAMPLES only."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from erosion.client.evaluation.metrics import measure, measure_with_intervals
+from erosion.client.evaluation.verdict import compare
+from erosion.common.algorithms import REGISTRY as ALGORITHMS
+from erosion.common.learning.local_sgd import gradient, predictions_of
+from erosion.common.learning.models import Logistic, build_model, flat_parameters
+from erosion.common.study.study import Study, study_from_json
+from erosion.common.tasks import REGISTRY, read_task
+from erosion.common.tasks.task import Targets, Task, as_tensor
+
+NUM_PATIENTS = 40
+EXAMPLES: Mapping[str, Mapping[str, Any]] = {
+    "classification": {"target": "y", "classes": [0, 1, 2]},
+    "regression": {"target": "y", "centre": 10, "spread": 4},
+    "survival": {"target": {"time": "t", "event": "e"}, "cut_points": [5, 10, 20]},
+}
+
+every_task = pytest.mark.parametrize("name", sorted(REGISTRY))
+
+
+def example(name: str) -> Task:
+    return read_task({"kind": "tabular", "outcome": name, "features": ["x", "z"], **EXAMPLES[name]})
+
+
+def patients(task: Task, seed: int = 0, count: int = NUM_PATIENTS) -> Targets:
+    """Targets that differ, drawn within what the task's columns allow."""
+    generator = np.random.default_rng(seed)
+    columns = []
+    for column in task.target_columns:
+        codes = getattr(column, "codes", None)
+        drawn = generator.uniform(0, 25, size=count)
+        if codes is not None:
+            drawn = generator.choice(sorted(set(codes.values())), size=count)
+        columns.append(drawn)
+    return task.targets(np.stack(columns, axis=1))
+
+
+def predictions(task: Task, seed: int = 0, count: int = NUM_PATIENTS) -> np.ndarray:
+    outputs = torch.randn(
+        count, task.num_outputs, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
+    found: np.ndarray = task.predictions(outputs).numpy()
+    return found
+
+
+def test_there_is_an_example_of_every_task() -> None:
+    assert set(EXAMPLES) == set(REGISTRY)
+
+
+@every_task
+def test_it_can_be_named_in_a_study_and_sent(name: str) -> None:
+    study = Study.model_validate(
+        {
+            "name": "contract",
+            "user": "a",
+            "hospitals": ["a", "b"],
+            "rounds": 3,
+            "task": {"kind": "tabular", "outcome": name, "features": ["x"], **EXAMPLES[name]},
+            "model": {"name": "logistic"},
+            "training": {"steps": 1},
+            "arms": sorted(ALGORITHMS),
+            "federation": {"quorum": 1},
+        }
+        | {"hospitals": [*"abcdefgh"]}
+    )
+    assert study_from_json(study.canonical_json()) == study
+    assert study.task.outcome == name
+
+
+@every_task
+def test_a_name_of_another_task_is_refused_with_the_known_ones(name: str) -> None:
+    raw = {"kind": "tabular", "outcome": name, "features": ["x"], **EXAMPLES[name]}
+    with pytest.raises(ValueError, match="not_a_key"):
+        read_task({**raw, "not_a_key": 1})
+
+
+@every_task
+def test_its_metrics_say_what_outputs_need(name: str) -> None:
+    task = REGISTRY[name]
+    names = [metric.name for metric in task.metrics]
+    assert len(set(names)) == len(names)
+    assert {*task.curves, *task.headline, *task.in_progress, task.verdict_metric} <= set(names)
+    assert task.metric(task.verdict_metric).better == "lower"
+    assert all(metric.label and metric.unit for metric in task.metrics)
+    assert "{fewest}" in task.verdict_needs
+
+
+@every_task
+def test_the_loss_is_finite_and_its_gradient_leads_down(name: str) -> None:
+    task = example(name)
+    targets = as_tensor(patients(task))
+    inputs = torch.randn(NUM_PATIENTS, 2, generator=torch.Generator().manual_seed(1))
+    model = build_model(Logistic(), (2,), task.num_outputs)
+    at, loss = flat_parameters(model), task.training_loss(targets)
+    slope = gradient(model, at, inputs, targets, loss)
+    assert slope.shape == at.shape
+    assert bool(torch.isfinite(slope).all())
+
+    def held_out(parameters: torch.Tensor) -> float:
+        return task.held_out_loss(predictions_of(task, model, parameters, inputs), targets)
+
+    assert held_out(at - 0.01 * slope) < held_out(at)
+    assert held_out(torch.full_like(at, torch.nan)) == float("inf")
+
+
+@every_task
+def test_a_mean_over_patients_is_what_the_loss_is(name: str) -> None:
+    """So mini-batches and the updates of several hospitals can be averaged."""
+    task = example(name)
+    targets = as_tensor(patients(task))
+    outputs = torch.randn(
+        NUM_PATIENTS, task.num_outputs, generator=torch.Generator().manual_seed(2)
+    )
+    loss = task.training_loss(targets)
+    halves = [loss(outputs[part], targets[part]) for part in (slice(0, 20), slice(20, 40))]
+    torch.testing.assert_close(loss(outputs, targets), torch.stack(halves).mean())
+
+
+@every_task
+def test_predictions_may_be_averaged_and_are_what_predict_writes(name: str) -> None:
+    task = example(name)
+    mean = (predictions(task, 1) + predictions(task, 2)) / 2
+    assert task.usable(mean).shape == mean.shape
+    assert bool(np.isfinite(task.patient_losses(mean, patients(task))).all())
+    cells = task.prediction_cells(mean[0].tolist())
+    assert len(cells) == len(task.prediction_columns())
+
+
+@every_task
+def test_a_model_that_diverged_has_bounded_losses_and_figures(name: str) -> None:
+    task, targets = example(name), patients(example(name))
+    broken = task.usable(np.full_like(predictions(task), np.nan))
+    assert bool(np.isfinite(broken).all())
+    losses = task.patient_losses(broken, targets)
+    assert losses.shape == (NUM_PATIENTS,)
+    assert bool((losses >= 0).all())
+    assert losses.max() < 20
+    json.dumps(measure(task, broken, targets, targets).model_dump(), allow_nan=False)
+
+
+@every_task
+def test_the_verdicts_metric_is_the_mean_of_the_patients_losses(name: str) -> None:
+    task, targets, predicted = example(name), patients(example(name)), predictions(example(name))
+    found = measure(task, predicted, targets, targets)
+    mean = task.patient_losses(predicted, targets).mean()
+    assert found[task.verdict_metric] == pytest.approx(mean)
+
+
+@every_task
+def test_the_base_rate_beats_random_models_and_is_told_from_them(name: str) -> None:
+    task, targets = example(name), patients(example(name))
+    base_rate = np.tile(task.base_rate(patients(task, seed=5)), (NUM_PATIENTS, 1))
+    random = predictions(task, 3)
+    better = measure(task, base_rate, targets, targets)[task.verdict_metric]
+    assert better < measure(task, random, targets, targets)[task.verdict_metric]
+    found = compare(task, ("base", "random"), (base_rate, random), targets, seed=0)
+    assert found.mean_difference < 0
+    assert found.smallest_class >= 5
+
+
+@every_task
+def test_the_output_bias_of_a_hospital_starts_at_its_base_rate(name: str) -> None:
+    task, targets = example(name), patients(example(name))
+    outputs = task.base_rate_outputs(as_tensor(targets)).double()
+    assert outputs.shape == (task.num_outputs,)
+    at_start = task.predictions(outputs[None]).numpy()[0]
+    np.testing.assert_allclose(at_start, task.base_rate(targets), rtol=0.25, atol=0.06)
+
+
+@every_task
+def test_every_metric_has_an_interval_around_it(name: str) -> None:
+    task, targets, predicted = example(name), patients(example(name)), predictions(example(name))
+    found = measure_with_intervals(task, predicted, targets, targets, resamples=100, seed=0)
+    for metric in task.metrics:
+        value, interval = found[metric.name], found.intervals[metric.name]
+        assert interval.low - 0.15 * abs(value) <= value <= interval.high + 0.15 * abs(value)
+
+
+@every_task
+def test_a_resample_with_every_patient_once_is_the_test_part_itself(name: str) -> None:
+    task, targets, predicted = example(name), patients(example(name)), predictions(example(name))
+    once = task.figures(predicted, targets, np.ones((2, NUM_PATIENTS)), targets)
+    twice = task.figures(predicted, targets, np.full((1, NUM_PATIENTS), 2.0), targets)
+    for metric in task.metrics:
+        assert once[metric.name][0] == once[metric.name][1]
+        assert twice[metric.name][0] == pytest.approx(once[metric.name][0], rel=0.02)
+
+
+@every_task
+def test_the_order_of_patients_does_not_matter(name: str) -> None:
+    task, targets, predicted = example(name), patients(example(name)), predictions(example(name))
+    order = np.random.default_rng(0).permutation(NUM_PATIENTS)
+    shuffled = measure(task, predicted[order], targets[order], targets)
+    assert shuffled.model_dump() == pytest.approx(
+        measure(task, predicted, targets, targets).model_dump()
+    )
+
+
+@every_task
+def test_strata_and_groups_cover_every_patient(name: str) -> None:
+    task, targets = example(name), patients(example(name))
+    assert task.strata(targets).shape == (NUM_PATIENTS,)
+    groups = task.groups(targets)
+    assert not groups or sum(groups.values()) == NUM_PATIENTS
+    assert task.described(targets)
+    assert task.why_unmeasurable(targets) == ""
+    assert task.why_unmeasurable(targets[:1]) != ""
