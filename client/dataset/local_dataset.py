@@ -49,8 +49,8 @@ class LocalDataset:
         )
         if site.name == study.user and not len(self.split.test):
             raise DataError(
-                f"{site.data.describe()}: the rows of each class (or other stratum) are all of"
-                " one patient, so none can be held back to measure a model on. Add patients."
+                f"{site.data.describe()}: the rows of each class are all of one patient, so none"
+                " can be held back to measure a model on. Add patients."
             )
         self.model: nn.Module = build_model(
             study.model, study.task.input_shape, study.task.num_outputs, seed=study.seed

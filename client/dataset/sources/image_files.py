@@ -23,7 +23,7 @@ from erosion.client.finding import Finding
 from erosion.common.errors import DataError
 from erosion.common.settings.codes import canonical
 from erosion.common.tasks.inputs import ImageTask
-from erosion.common.tasks.task import Targets
+from erosion.common.tasks.task import CodedColumn, Targets
 
 MAX_DECODED_BYTES = 8 * 2**30  # a small archive can unpack to any size
 SHOWN = 5  # examples of each problem
@@ -168,9 +168,11 @@ def _class_codes(
     unknown = [text for text, code in codes.items() if code is None]
     problems = []
     if unknown:
+        coded = isinstance(task.target_columns[0], CodedColumn)
+        wanted = "of the study's classes" if coded else "numbers that the study takes"
         problems.append(
-            f"labels {', '.join(map(repr, unknown[:SHOWN]))} are not what the study predicts;"
-            " map them under [data.values.labels]"
+            f"labels {', '.join(map(repr, unknown[:SHOWN]))} are not {wanted}; map them under"
+            " [data.values.labels]"
         )
     known = np.array([np.nan if code is None else code for code in codes.values()])
     return np.zeros(0) if problems else task.targets(known[inverse][:, None]), problems
