@@ -77,7 +77,7 @@ class FedLin(Averaging):
     def gradient(self, work: LocalWork) -> LocalAnswer:
         """The gradient of the local loss at the received parameters; the next step needs it."""
         own = _gradient(work)
-        return LocalAnswer({_GRADIENT: own}, {"num_samples": len(work.labels)}, {_GRADIENT: own})
+        return LocalAnswer({_GRADIENT: own}, {"num_samples": len(work.targets)}, {_GRADIENT: own})
 
     def train(self, work: LocalWork) -> LocalOutcome:
         """Corrected local training."""
@@ -95,9 +95,11 @@ class FedLin(Averaging):
 
 def _gradient(work: LocalWork) -> Tensor:
     total = torch.zeros_like(work.received, dtype=torch.float64)
-    for patients in torch.split(torch.arange(len(work.labels)), _PATIENTS_AT_ONCE):
-        part = gradient(work.model, work.received, work.inputs[patients], work.labels[patients])
-        total += part.double() * (len(patients) / len(work.labels))
+    loss = work.task.training_loss(work.targets)
+    for patients in torch.split(torch.arange(len(work.targets)), _PATIENTS_AT_ONCE):
+        inputs, targets = work.inputs[patients], work.targets[patients]
+        part = gradient(work.model, work.received, inputs, targets, loss)
+        total += part.double() * (len(patients) / len(work.targets))
     if work.own is not None:  # what is not shared has no common direction
         total = total.masked_fill(work.own, 0.0)
     return total.float()

@@ -29,7 +29,7 @@ def begun(arm: FedLin) -> tuple[RoundInProgress, RunState]:
 
 def gradient_of(arm: FedLin, of: LocalWork) -> SiteAnswer:
     answer = arm.gradient(of)
-    return SiteAnswer(answer.tensors, _Counted(len(of.labels)))
+    return SiteAnswer(answer.tensors, _Counted(len(of.targets)))
 
 
 class _Counted:
@@ -39,7 +39,7 @@ class _Counted:
 
 def trained(arm: FedLin, of: LocalWork) -> Update:
     outcome = arm.train(of)
-    return Update(of.agent, of.round, outcome.delta, len(of.labels), outcome.samples_seen)
+    return Update(of.agent, of.round, outcome.delta, len(of.targets), outcome.samples_seen)
 
 
 def test_a_round_of_two_exchanges_by_hand() -> None:

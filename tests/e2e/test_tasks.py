@@ -2,6 +2,7 @@
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from erosion.client.evaluation.predict import predict
 from tests.support.federation import Federation, small_study
 
-TASKS = {
+TASKS: dict[str, dict[str, Any]] = {
     "regression": {"target": "outcome", "centre": 10, "spread": 3},
     "survival": {"target": {"time": "outcome", "event": "event"}, "cut_points": [5, 10, 20]},
 }
