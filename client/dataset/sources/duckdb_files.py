@@ -54,14 +54,11 @@ class DuckdbFiles(TableSource):
             raise DataError(f"There is nothing at {self.path}. Check data.path in the site file.")
         try:
             connection = self._connection()
-            try:
-                return within(
-                    self.query_seconds,
-                    lambda: self._rows(connection, set(wanted)),
-                    connection.interrupt,
-                )
-            finally:
-                connection.close()
+            return within(
+                self.query_seconds,
+                lambda: self._rows_of(connection, set(wanted)),
+                connection.interrupt,
+            )
         except TimeoutError:
             raise DataError(
                 f"{self.describe()}: the query took longer than {self.query_seconds:g} s. Make it"
@@ -96,6 +93,10 @@ class DuckdbFiles(TableSource):
             )
         return files
 
+    def _rows_of(self, connection: "DuckDBPyConnection", wanted: set[str]) -> TextTable:
+        with connection:  # closed in the thread that uses it
+            return self._rows(connection, wanted)
+
     def _rows(self, connection: "DuckDBPyConnection", wanted: set[str]) -> TextTable:
         query = self.query or self._union(connection)
         if self.query:
@@ -104,7 +105,7 @@ class DuckdbFiles(TableSource):
                 connection.execute(f'CREATE VIEW "{view}" AS SELECT * FROM {_reader(file)}')
         # In lines of their own, because a query may end in a comment.
         limited = f"SELECT * FROM (\n{query.strip().rstrip(';')}\n) LIMIT {self.max_rows + 1}"
-        table: pa.Table = connection.execute(limited).to_arrow_table()
+        table: pa.Table = connection.sql(limited).to_arrow_table()
         if table.num_rows > self.max_rows:
             raise DataError(
                 f"{self.describe()}: there are more than {self.max_rows:,} rows. Narrow the query,"

@@ -1,0 +1,125 @@
+"""Patients in DuckDB databases, and in folders of Parquet and CSV files."""
+
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from erosion.client.dataset.load import load_patients
+from erosion.client.finding import Outcome
+from erosion.client.site_file import Site
+from erosion.common.errors import DataError
+from tests.support.small_study import make_study
+
+
+def site_with(**data: Any) -> Site:
+    raw = {"name": "a", "data": data, "coordinator": {"address": "127.0.0.1:1"}}
+    return Site.model_validate(raw)
+
+
+def problem_of(**data: Any) -> str:
+    with pytest.raises(DataError) as problem:
+        load_patients(site_with(**data), make_study())
+    return str(problem.value)
+
+
+def csv_of(ages: range) -> str:
+    return "age,sex,ill\n" + "".join(f"{a},{'fm'[a % 2]},{a // 2 % 2}\n" for a in ages)
+
+
+@pytest.fixture
+def years(tmp_path: Path) -> Path:
+    """A folder with a file for each year."""
+    folder = tmp_path / "export"
+    folder.mkdir()
+    (folder / "2019.csv").write_text(csv_of(range(40, 60)))
+    (folder / "2020.csv").write_text(csv_of(range(60, 80)))
+    (folder / "readme.md").write_text("not a table")
+    return folder
+
+
+def test_the_files_of_a_folder_are_one_table(years: Path) -> None:
+    found = load_patients(site_with(source="duckdb", path=years), make_study())
+    assert found.rows[:, 0].tolist() == list(range(40, 80))
+
+
+def test_a_folder_of_parquet_files_is_read_like_one_of_csv_files(tmp_path: Path) -> None:
+    for name, start in (("a", 40), ("b", 60)):
+        ages = list(range(start, start + 20))
+        table = pa.table(
+            {
+                "age": pa.array(ages, pa.int32()),
+                "sex": ["fm"[a % 2] for a in ages],
+                "ill": pa.array([a // 2 % 2 == 1 for a in ages]),
+            }
+        )
+        pyarrow.parquet.write_table(table, tmp_path / f"{name}.parquet")
+    found = load_patients(site_with(source="duckdb", path=tmp_path), make_study())
+    assert found.rows[:, 0].tolist() == list(range(40, 80))
+    assert found.labels.sum() == 20
+
+
+def test_a_query_can_join_the_files_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "people.csv").write_text("id,age,sex\n1,40,f\n2,50,m\n3,60,m\n4,70,f\n")
+    (tmp_path / "diagnoses.csv").write_text("id,code\n1,I21\n3,I21\n3,J45\n")
+    query = """
+        SELECT age, sex, EXISTS (FROM diagnoses d WHERE d.id = p.id AND code = 'I21') AS ill
+        FROM people p ORDER BY p.id;  -- infarction
+    """
+    query = query.replace(";  -- infarction", "  -- infarction")
+    found = load_patients(site_with(source="duckdb", path=tmp_path, query=query), make_study())
+    assert found.rows[:, 0].tolist() == [40, 50, 60, 70]
+    assert found.labels.tolist() == [1, 0, 1, 0]
+
+
+def test_the_only_table_of_a_database_needs_no_query(tmp_path: Path) -> None:
+    path = tmp_path / "hospital.duckdb"
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("CREATE TABLE patients (age INTEGER, sex VARCHAR, ill BOOLEAN)")
+        connection.execute("INSERT INTO patients SELECT i, 'f', i % 2 = 0 FROM range(40, 60) t(i)")
+    found = load_patients(site_with(path=path), make_study())  # told by its suffix
+    assert found.rows[:, 0].tolist() == list(range(40, 60))
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("CREATE TABLE visits (day DATE)")
+    assert "has the tables patients, visits. Write data.query" in problem_of(path=path)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"query": "SELECT * FROM nowhere"}, "Table with name nowhere does not exist"),
+        ({"query": "SELECT * FROM '2019' WHERE age < 0"}, "there are no rows. Check data.query"),
+        ({"query": "DROP VIEW a"}, "cannot be read: Parser Error"),
+        ({"query": 'SELECT [1] AS age FROM "2019"'}, "column 'age' is of type list"),
+        ({"max_rows": 39}, "there are more than 39 rows. Narrow the query, or raise max_rows"),
+        (
+            {"query": "SELECT sum(a.i * b.i) FROM range(10000000) a(i), range(10000000) b(i)"}
+            | {"query_seconds": 0.5},
+            "the query took longer than 0.5 s. Make it faster, or raise query_seconds",
+        ),
+        ({"query": "SELECT * FROM read_parquet('https://127.0.0.1:1/x')"}, "cannot be read: "),
+    ],
+)
+def test_what_the_files_cannot_give_is_explained(
+    years: Path, data: dict[str, Any], message: str
+) -> None:
+    assert message in problem_of(source="duckdb", path=years, **data)
+
+
+def test_files_of_different_columns_are_not_thrown_together(years: Path) -> None:
+    (years / "2021.csv").write_text("age,gender,ill\n1,f,1\n")
+    message = problem_of(source="duckdb", path=years)
+    assert "2021.csv and 2019.csv differ in the columns gender, sex. Write data.query" in message
+
+
+def test_a_folder_without_tables_and_a_path_to_nothing_are_explained(tmp_path: Path) -> None:
+    assert "holds no .parquet, .pq, .csv, .tsv file" in problem_of(source="duckdb", path=tmp_path)
+    absent = tmp_path / "absent"
+    assert f"There is nothing at {absent}" in problem_of(source="duckdb", path=absent)
+    (tmp_path / "x.duckdb").write_text("not a database")
+    assert "cannot be read: " in problem_of(path=tmp_path / "x.duckdb")
+    [finding] = site_with(source="duckdb", path=absent).data.check()
+    assert finding.outcome == Outcome.FAILED
