@@ -59,7 +59,7 @@ def test_a_folder_of_parquet_files_is_read_like_one_of_csv_files(tmp_path: Path)
         pyarrow.parquet.write_table(table, tmp_path / f"{name}.parquet")
     found = load_patients(site_with(source="duckdb", path=tmp_path), make_study())
     assert found.rows[:, 0].tolist() == list(range(40, 80))
-    assert found.labels.sum() == 20
+    assert found.targets.sum() == 20
 
 
 def test_a_query_can_join_the_files_of_a_folder(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_query_can_join_the_files_of_a_folder(tmp_path: Path) -> None:
     query = query.replace(";  -- infarction", "  -- infarction")
     found = load_patients(site_with(source="duckdb", path=tmp_path, query=query), make_study())
     assert found.rows[:, 0].tolist() == [40, 50, 60, 70]
-    assert found.labels.tolist() == [1, 0, 1, 0]
+    assert found.targets.tolist() == [1, 0, 1, 0]
 
 
 def test_the_only_table_of_a_database_needs_no_query(tmp_path: Path) -> None:
