@@ -6,8 +6,10 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
+from erosion.client.dataset.sources.dicom import DicomImages
 from erosion.client.dataset.sources.duckdb_files import DuckdbFiles
 from erosion.client.dataset.sources.image_files import ImageFiles
+from erosion.client.dataset.sources.nifti import NiftiImages
 from erosion.client.dataset.sources.sql import SqlQuery
 from erosion.client.dataset.sources.table_file import TableFile
 
@@ -31,7 +33,9 @@ AnySource = Annotated[
         TableFile  # table
         | SqlQuery  # sql
         | DuckdbFiles  # duckdb
-        | ImageFiles,  # images
+        | ImageFiles  # images
+        | DicomImages  # dicom
+        | NiftiImages,  # nifti
         Field(discriminator="source"),
     ],
     BeforeValidator(_inferred),

@@ -1,0 +1,231 @@
+"""DICOM images, through pydicom: pixels and nothing else of what the files hold."""
+
+import warnings
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from pydantic import Field
+
+from erosion.client.dataset.sources.data_source import ImageSource, LabelledImages, check_path
+from erosion.client.dataset.sources.image_files import check_decoded
+from erosion.client.dataset.sources.image_targets import faults
+from erosion.client.dataset.sources.labelled_scans import Scans, find_scans
+from erosion.client.dataset.sources.pixels import Resize, Window, fitted, windowed
+from erosion.client.finding import Finding
+from erosion.common.errors import DataError
+from erosion.common.tasks.inputs import ImageTask
+
+if TYPE_CHECKING:
+    from pydicom import FileDataset
+
+INSTALL = "pip install 'erosion[dicom]'"
+NEEDED = ("Rows", "Columns", "PhotometricInterpretation", "BitsAllocated", "PixelData")
+GREY = ("MONOCHROME1", "MONOCHROME2")  # 1: small values are white
+COLOUR = ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT")
+
+
+class _WrongError(Exception):
+    """What is wrong with one scan, and the remedy."""
+
+
+class DicomImages(ImageSource):
+    """DICOM files in one folder per class, or anywhere below a folder with a table of labels.
+
+    Values are rescaled by each file's slope and intercept and shown through the window. Of the
+    other tags only the patient's is used, to keep what belongs to one patient together, and it
+    stays here.
+    """
+
+    source: Literal["dicom"] = "dicom"
+    path: Path  # a folder
+    labels: Path | None = None  # a table with the column `file` and the study's targets
+    slice: Literal["each", "middle"] = "each"  # every file is an image, or the middle of a series
+    series: str = "*"  # for "middle": which SeriesDescription, where a folder holds several
+    window: Window | Literal["file"] = "file"  # [centre, width]; "file": each file's own
+    resize: Resize = "refuse"
+    patient: str | None = Field(default="PatientID", min_length=1)  # the tag's keyword
+
+    def describe(self) -> str:
+        """The folder."""
+        return f"Data in {self.path}"
+
+    def check(self) -> Iterator[Finding]:
+        """The folder is there and can be read."""
+        yield check_path(self.path)
+        if self.labels is not None:
+            yield check_path(self.labels)
+
+    def read(self, task: ImageTask) -> LabelledImages:
+        """The images as the study wants them."""
+        try:
+            import pydicom  # noqa: F401 - to say at once that it is missing
+        except ModuleNotFoundError:
+            raise DataError(
+                f"{self.describe()} is read with pydicom, which is not installed. Run: {INSTALL}"
+            ) from None
+        scans = find_scans(
+            self, self.path, self.labels, task, _files if self.slice == "each" else _folders
+        )
+        check_decoded(self.path, len(scans.paths) * int(np.prod(task.shape)))
+        return self._images(scans, task)
+
+    def _images(self, scans: Scans, task: ImageTask) -> LabelledImages:
+        images = np.zeros((len(scans.paths), *task.shape), dtype=np.uint8)
+        problems: list[str] = []
+        patients: list[str] = []
+        modalities: dict[str, str] = {}  # and the first scan of each
+        for index, (path, place) in enumerate(zip(scans.paths, scans.places, strict=True)):
+            try:
+                data = _read(path) if self.slice == "each" else self._middle(path)
+                image = fitted(self._grey_or_colour(data), task, self.resize)
+                if isinstance(image, str):
+                    raise _WrongError(image)
+                images[index] = image
+                patients.append(self._patient(data))
+                modalities.setdefault(str(data.get("Modality", "unknown")), place)
+            except _WrongError as problem:
+                problems.append(f"{place} {problem}")
+        if len(modalities) > 1:
+            which = ", ".join(f"{name} ({place})" for name, place in modalities.items())
+            problems.append(f"it mixes the modalities {which}; keep the one that the study is of")
+        if problems:
+            raise faults(self.path, problems)
+        keys = None if self.patient is None else np.unique(patients, return_inverse=True)[1]
+        return LabelledImages(images, scans.targets, scans.places, keys)
+
+    def _patient(self, data: "FileDataset") -> str:
+        if self.patient is None:
+            return ""
+        found = str(data.get(self.patient, "")).strip()
+        if not found:
+            raise _WrongError(
+                f"lacks the tag {self.patient}, which tells patients apart; name another as patient"
+                " under [data]"
+            )
+        return found
+
+    def _grey_or_colour(self, data: "FileDataset") -> Image.Image:
+        """The pixels with 8 bits: (h, w) grey or (h, w, 3) colour."""
+        missing = [tag for tag in NEEDED if tag not in data]
+        if missing:
+            raise _WrongError(f"lacks the tags {', '.join(missing)}; export it again, with pixels")
+        photometric = str(data.PhotometricInterpretation)
+        if photometric not in (*GREY, *COLOUR):
+            raise _WrongError(f"is {photometric}; export it as MONOCHROME2 or RGB")
+        if int(data.get("NumberOfFrames", 1) or 1) > 1:
+            raise _WrongError(f"has {data.NumberOfFrames} frames; export one file per frame")
+        values = _decoded(data)
+        if photometric in COLOUR:
+            if values.dtype != np.uint8:
+                raise _WrongError("has more than 8 bits per colour; export it with 8")
+            return Image.fromarray(values)
+        grey = self._windowed(data, values)
+        return Image.fromarray(255 - grey if photometric == "MONOCHROME1" else grey)
+
+    def _windowed(self, data: "FileDataset", values: NDArray[Any]) -> NDArray[np.uint8]:
+        from pydicom.pixels.processing import apply_modality_lut
+
+        measured = np.asarray(apply_modality_lut(values, data), dtype=np.float64)
+        if self.window != "file":
+            return windowed(measured, self.window)
+        centre, width = _first(data.get("WindowCenter")), _first(data.get("WindowWidth"))
+        if centre is not None and width is not None and width > 0:
+            return windowed(measured, (centre, width))
+        if values.dtype == np.uint8 and np.array_equal(measured, values):
+            return values  # ultrasound and photographs: grey levels already
+        raise _WrongError(
+            "has no window (WindowCenter, WindowWidth); write window = [centre, width] under"
+            " [data], the same at every hospital of the study"
+        )
+
+    def _middle(self, folder: Path) -> "FileDataset":
+        """The slice in the middle of the folder's only series, or of the one that is asked for."""
+        if not folder.is_dir():
+            raise _WrongError('is no folder of a series; write slice = "each" under [data]')
+        slices = [_read(file, pixels=False) for file in _files(folder)]
+        slices = [
+            s for s in slices if fnmatchcase(str(s.get("SeriesDescription", "")), self.series)
+        ]
+        if not slices:
+            raise _WrongError(f"has no series that fits series = {self.series!r}; correct it")
+        found = {str(s.get("SeriesInstanceUID", "")): s for s in slices}
+        if len(found) > 1:
+            names = sorted({str(s.get("SeriesDescription", "unnamed")) for s in found.values()})
+            raise _WrongError(
+                f"holds {len(found)} series ({', '.join(names)}); keep one, or write series ="
+                ' "ITS NAME" under [data] (* is a wildcard)'
+            )
+        ordered = sorted(slices, key=_position)
+        return _read(Path(str(ordered[len(ordered) // 2].filename)))
+
+
+def _files(folder: Path) -> list[Path]:
+    """Every file below a folder but hidden ones and the index of a disc."""
+    return sorted(
+        file
+        for file in folder.rglob("*")
+        if file.is_file() and not file.name.startswith(".") and file.name != "DICOMDIR"
+    )
+
+
+def _folders(folder: Path) -> list[Path]:
+    """The folders of series: those that hold files themselves."""
+    return sorted({file.parent for file in _files(folder)})
+
+
+def _read(file: Path, *, pixels: bool = True) -> "FileDataset":
+    from pydicom import dcmread
+    from pydicom.errors import InvalidDicomError
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # values that break DICOM's own rules
+            return dcmread(file, stop_before_pixels=not pixels)
+    except InvalidDicomError:
+        raise _WrongError("is no DICOM file; remove it") from None
+    except (OSError, EOFError, ValueError, KeyError, AttributeError) as problem:
+        raise _WrongError(f"cannot be read ({problem}); export it again") from None
+
+
+def _decoded(data: "FileDataset") -> NDArray[Any]:
+    """The stored values (h, w) or (h, w, 3), colours as RGB."""
+    from pydicom.pixels.utils import pixel_array
+
+    syntax = data.file_meta.get("TransferSyntaxUID") if hasattr(data, "file_meta") else None
+    if syntax is None:
+        raise _WrongError("does not say its transfer syntax; export it again")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            return pixel_array(data)
+    except (RuntimeError, NotImplementedError):
+        raise _WrongError(
+            f"is compressed ({syntax.name}), and what decodes that is not installed; decompress it"
+            " (gdcmconv --raw, dcmdjpeg), or install pylibjpeg's or GDCM's decoders"
+        ) from None
+    except (ValueError, AttributeError, KeyError, OSError, EOFError) as problem:
+        raise _WrongError(f"has pixels that cannot be read ({problem}); export it again") from None
+
+
+def _first(value: Any) -> float | None:
+    """The first of one or several windows; None where there is none."""
+    try:
+        return float(np.atleast_1d(value)[0])
+    except (TypeError, ValueError, IndexError):
+        return None
+
+
+def _position(data: "FileDataset") -> tuple[float, float]:
+    """Where a slice lies along its series' normal; by its number where that is not said."""
+    number = float(data.get("InstanceNumber") or 0)
+    try:
+        row, column = np.array(data.ImageOrientationPatient, dtype=float).reshape(2, 3)
+        along = np.cross(row, column) @ np.array(data.ImagePositionPatient, dtype=float)
+        return float(along), number
+    except (AttributeError, TypeError, ValueError):
+        return 0.0, number

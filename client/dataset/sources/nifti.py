@@ -1,0 +1,122 @@
+"""NIfTI volumes, through nibabel: one slice of each as an image."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from pydantic import model_validator
+
+from erosion.client.dataset.sources.data_source import ImageSource, LabelledImages, check_path
+from erosion.client.dataset.sources.image_files import (
+    PatientPattern,
+    check_decoded,
+    patients_in_names,
+)
+from erosion.client.dataset.sources.image_targets import faults
+from erosion.client.dataset.sources.labelled_scans import find_scans
+from erosion.client.dataset.sources.pixels import Resize, Window, fitted, windowed
+from erosion.client.finding import Finding
+from erosion.common.errors import DataError
+from erosion.common.tasks.inputs import ImageTask
+
+INSTALL = "pip install 'erosion[nifti]'"
+SUFFIXES = (".nii", ".nii.gz")
+AXES = {"sagittal": 0, "coronal": 1, "axial": 2}  # of a volume turned to right, anterior, superior
+PERCENTILES = (1, 99)
+
+
+class NiftiImages(ImageSource):
+    """.nii and .nii.gz files in one folder per class, or below a folder with a table of labels.
+
+    Each volume is turned to the standard axes by what its header says; the slice is taken through
+    its middle.
+    """
+
+    source: Literal["nifti"] = "nifti"
+    path: Path  # a folder
+    labels: Path | None = None  # a table with the column `file` and the study's targets
+    plane: Literal["axial", "coronal", "sagittal"] = "axial"
+    window: Window | Literal["percentiles"] = "percentiles"  # [centre, width], or from the 1st
+    # to the 99th percentile of the volume, for magnetic resonance, which has no unit
+    resize: Resize = "refuse"
+    patient_pattern: PatientPattern | None = None  # regular expression; its group in a file's name
+    # is the patient
+
+    @model_validator(mode="after")
+    def _key_fits(self) -> "NiftiImages":
+        if self.patient is not None:
+            raise ValueError("patient names a column of a table; for NIfTI give patient_pattern")
+        return self
+
+    def describe(self) -> str:
+        """The folder."""
+        return f"Data in {self.path}"
+
+    def check(self) -> Iterator[Finding]:
+        """The folder is there and can be read."""
+        yield check_path(self.path)
+        if self.labels is not None:
+            yield check_path(self.labels)
+
+    def read(self, task: ImageTask) -> LabelledImages:
+        """The images as the study wants them."""
+        try:
+            import nibabel  # noqa: F401 - to say at once that it is missing
+        except ModuleNotFoundError:
+            raise DataError(
+                f"{self.describe()} is read with nibabel, which is not installed. Run: {INSTALL}"
+            ) from None
+        scans = find_scans(self, self.path, self.labels, task, _volumes)
+        check_decoded(self.path, len(scans.paths) * int(np.prod(task.shape)))
+        images = np.zeros((len(scans.paths), *task.shape), dtype=np.uint8)
+        problems = []
+        for index, (path, place) in enumerate(zip(scans.paths, scans.places, strict=True)):
+            found = self._slice(path)
+            image = found if isinstance(found, str) else fitted(found, task, self.resize)
+            if isinstance(image, str):
+                problems.append(f"{place} {image}")
+            else:
+                images[index] = image
+        if problems:
+            raise faults(self.path, problems)
+        keys = patients_in_names(self.path, self.patient_pattern, [p.name for p in scans.paths])
+        return LabelledImages(images, scans.targets, scans.places, keys)
+
+    def _slice(self, path: Path) -> Image.Image | str:
+        """The slice with 8 bits, its upper edge superior or anterior; or what is wrong with it."""
+        import nibabel
+        from nibabel.filebasedimages import ImageFileError
+
+        try:
+            volume: Any = nibabel.funcs.as_closest_canonical(nibabel.load(path))  # type: ignore[no-untyped-call]
+            shape = volume.shape[:3] if set(volume.shape[3:]) <= {1} else volume.shape
+            if len(shape) != 3 or min(shape) < 1:
+                size = " x ".join(map(str, volume.shape))
+                return f"is of shape {size}; give volumes of three dimensions"
+            check_decoded(path, 8 * int(np.prod(shape)))
+            values: NDArray[np.float64] = volume.get_fdata(caching="unchanged").reshape(shape)
+        except (ImageFileError, OSError, EOFError, ValueError) as problem:
+            reason = str(problem).splitlines()[0] if str(problem) else "damaged"
+            return f"cannot be read ({reason}); export it again"
+        if not np.isfinite(values).all():
+            return "holds values that are not finite; export it again, with 0 for what is unknown"
+        axis = AXES[self.plane]
+        grey = windowed(np.take(values, shape[axis] // 2, axis=axis), self._window_of(values))
+        return Image.fromarray(np.ascontiguousarray(np.rot90(grey)))
+
+    def _window_of(self, values: NDArray[np.float64]) -> Window:
+        if self.window != "percentiles":
+            return self.window
+        low, high = np.percentile(values, PERCENTILES).tolist()
+        return (low + high) / 2, max(high - low, np.finfo(np.float64).tiny)
+
+
+def _volumes(folder: Path) -> list[Path]:
+    return sorted(
+        file
+        for file in folder.rglob("*")
+        if file.name.endswith(SUFFIXES) and not file.name.startswith(".")
+    )

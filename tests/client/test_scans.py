@@ -1,0 +1,276 @@
+"""DICOM and NIfTI: made here, read as a hospital's."""
+
+from pathlib import Path
+from typing import Any
+
+import nibabel
+import numpy as np
+import pytest
+from pydicom import dcmread
+from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.encaps import encapsulate
+from pydicom.uid import (
+    CTImageStorage,
+    ExplicitVRLittleEndian,
+    JPEGLSLossless,
+    RLELossless,
+    generate_uid,
+)
+
+from erosion.client.dataset.sources.dicom import DicomImages
+from erosion.client.dataset.sources.nifti import NiftiImages
+from erosion.common.errors import DataError
+from tests.support.tasks import image
+
+GREY = image(classes=["cold", "warm"], shape=[1, 6, 8])
+COLOUR = image(classes=["cold", "warm"], shape=[3, 6, 8])
+SERIES = generate_uid()
+NAME = "Doe^Jane"
+
+
+def write_dicom(path: Path, values: Any = None, **tags: Any) -> Path:
+    """A CT slice of 6 x 8 pixels; a tag that is None is left out."""
+    stored = np.full((6, 8), 1064, np.uint16) if values is None else values
+    data = Dataset()
+    data.file_meta = FileMetaDataset()
+    data.file_meta.MediaStorageSOPClassUID = CTImageStorage
+    data.file_meta.MediaStorageSOPInstanceUID = generate_uid()
+    data.file_meta.TransferSyntaxUID = tags.pop("syntax", ExplicitVRLittleEndian)
+    data.SOPClassUID = CTImageStorage
+    data.SOPInstanceUID = data.file_meta.MediaStorageSOPInstanceUID
+    data.PatientName = NAME
+    wanted = {
+        "PatientID": "p1",
+        "Modality": "CT",
+        "SeriesInstanceUID": SERIES,
+        "Rows": stored.shape[0],
+        "Columns": stored.shape[1],
+        "PhotometricInterpretation": "MONOCHROME2" if stored.ndim == 2 else "RGB",
+        "SamplesPerPixel": 1 if stored.ndim == 2 else 3,
+        "PlanarConfiguration": None if stored.ndim == 2 else 0,
+        "BitsAllocated": 8 * stored.itemsize,
+        "BitsStored": 8 * stored.itemsize,
+        "HighBit": 8 * stored.itemsize - 1,
+        "PixelRepresentation": 0,
+        "RescaleSlope": 1 if stored.itemsize > 1 else None,
+        "RescaleIntercept": -1024 if stored.itemsize > 1 else None,
+        "PixelData": stored.tobytes(),
+        **tags,
+    }
+    for tag, value in wanted.items():
+        if value is not None:
+            setattr(data, tag, value)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data.save_as(path, enforce_file_format=True)
+    return path
+
+
+def problem_of(source: DicomImages | NiftiImages, task: Any = GREY) -> str:
+    with pytest.raises(DataError) as problem:
+        source.read(task)
+    assert NAME not in str(problem.value)
+    return str(problem.value)
+
+
+def test_values_are_rescaled_and_shown_through_the_window(tmp_path: Path) -> None:
+    hounsfield = np.tile(np.array([-1000, -160, 40, 240, 3000, 40, 40, 40]), (6, 1))
+    write_dicom(tmp_path / "warm/a.dcm", (hounsfield + 1024).astype(np.uint16))
+    write_dicom(tmp_path / "cold/b.dcm", PatientID="p2")
+    found = DicomImages(path=tmp_path, window=(40, 400)).read(GREY)
+    assert found.images[1, 0, 0].tolist() == [0, 0, 128, 255, 255, 128, 128, 128]
+    assert found.targets.tolist() == [0, 1]
+    assert found.places == ("cold/b.dcm", "warm/a.dcm")
+    assert found.patients is not None
+    assert found.patients.tolist() == [1, 0]
+
+
+def test_a_files_own_window_serves_where_none_is_given(tmp_path: Path) -> None:
+    write_dicom(tmp_path / "cold/a.dcm", WindowCenter=[40, 300], WindowWidth=[400, 1500])
+    assert DicomImages(path=tmp_path).read(GREY).images[0, 0, 0, 0] == 128
+    write_dicom(tmp_path / "cold/b.dcm")
+    message = problem_of(DicomImages(path=tmp_path))
+    assert "cold/b.dcm has no window (WindowCenter, WindowWidth); write window = [" in message
+
+
+def test_small_values_can_be_white(tmp_path: Path) -> None:
+    grey = np.full((6, 8), 10, np.uint8)
+    write_dicom(tmp_path / "cold/a.dcm", grey, PhotometricInterpretation="MONOCHROME1")
+    write_dicom(tmp_path / "cold/b.dcm", grey)
+    found = DicomImages(path=tmp_path).read(GREY)
+    assert found.images[:, 0, 0, 0].tolist() == [245, 10]
+
+
+def test_colour_images_keep_their_colours(tmp_path: Path) -> None:
+    colours = np.random.default_rng(0).integers(0, 256, (6, 8, 3)).astype(np.uint8)
+    write_dicom(tmp_path / "cold/a.dcm", colours)
+    found = DicomImages(path=tmp_path).read(COLOUR)
+    np.testing.assert_array_equal(found.images[0], np.moveaxis(colours, 2, 0))
+
+
+def test_images_of_another_size_can_be_resized(tmp_path: Path) -> None:
+    write_dicom(tmp_path / "cold/a.dcm", np.full((12, 12), 200, np.uint8))
+    assert "has 12 x 12 pixels; the study wants 8 x 6" in problem_of(DicomImages(path=tmp_path))
+    stretched = DicomImages(path=tmp_path, resize="stretch").read(GREY).images[0, 0]
+    assert (stretched == 200).all()
+    padded = DicomImages(path=tmp_path, resize="pad").read(GREY).images[0, 0]
+    assert padded[0].tolist() == [0, 200, 200, 200, 200, 200, 200, 0]
+
+
+def test_the_middle_of_a_series_is_found_by_position(tmp_path: Path) -> None:
+    for number, z in enumerate([30.0, 10.0, 50.0, 20.0, 40.0]):
+        write_dicom(
+            tmp_path / f"cold/series/{number}.dcm",
+            np.full((6, 8), int(z), np.uint8),
+            ImagePositionPatient=[0, 0, z],
+            ImageOrientationPatient=[1, 0, 0, 0, 1, 0],
+        )
+    found = DicomImages(path=tmp_path, slice="middle").read(GREY)
+    assert found.places == ("cold/series",)
+    assert found.images[0, 0, 0, 0] == 30
+
+
+def test_a_folder_of_several_series_is_refused_until_one_is_named(tmp_path: Path) -> None:
+    for name, value in (("scout", 10), ("axial thin", 20)):
+        write_dicom(
+            tmp_path / f"cold/p1/{name}.dcm",
+            np.full((6, 8), value, np.uint8),
+            SeriesInstanceUID=generate_uid(),
+            SeriesDescription=name,
+        )
+    message = problem_of(DicomImages(path=tmp_path, slice="middle"))
+    assert "cold/p1 holds 2 series (axial thin, scout); keep one, or write series" in message
+    named = DicomImages(path=tmp_path, slice="middle", series="axial*")
+    assert named.read(GREY).images[0, 0, 0, 0] == 20
+    other = DicomImages(path=tmp_path, slice="middle", series="coronal")
+    assert "has no series that fits series = 'coronal'" in problem_of(other)
+
+
+def test_a_table_of_labels_can_name_the_files(tmp_path: Path) -> None:
+    for name in ("x", "y"):
+        write_dicom(tmp_path / f"scans/{name}.dcm", np.full((6, 8), 7, np.uint8))
+    table = tmp_path / "labels.csv"
+    table.write_text("image,diagnosis\nscans/y.dcm,W\nscans/x.dcm,C\n")
+    source = DicomImages(
+        path=tmp_path,
+        labels=table,
+        columns={"file": "image", "labels": "diagnosis"},
+        values={"labels": {"W": "warm", "C": "cold"}},
+    )
+    found = source.read(GREY)
+    assert found.places == ("scans/y.dcm", "scans/x.dcm")
+    assert found.targets.tolist() == [1, 0]
+    table.write_text("image,diagnosis\nscans/z.dcm,W\nscans/x.dcm,?\n")
+    message = problem_of(source)
+    assert "line 2 names 'scans/z.dcm', and there is no such file or folder" in message
+    assert "labels '?' are not of the study's classes" in message
+    table.write_text("file,labels\nscans/y.dcm,W\n")
+    assert "has no column 'image' and no column 'diagnosis'; it has file" in problem_of(source)
+
+
+@pytest.mark.parametrize(
+    ("tags", "message"),
+    [
+        ({"PatientID": None}, "lacks the tag PatientID, which tells patients apart"),
+        ({"PatientID": ""}, "lacks the tag PatientID"),
+        ({"Rows": None, "PixelData": None}, "lacks the tags Rows, PixelData; export it again"),
+        (
+            {"syntax": JPEGLSLossless, "PixelData": encapsulate([b"damaged"])},
+            "is compressed (JPEG-LS Lossless Image Compression), and what decodes that is not inst",
+        ),
+        ({"NumberOfFrames": 3}, "has 3 frames; export one file per frame"),
+        ({"PhotometricInterpretation": "PALETTE COLOR"}, "is PALETTE COLOR; export it as MONOCH"),
+        ({"PixelData": b"12"}, "has pixels that cannot be read"),
+        ({"BitsAllocated": 13}, "has pixels that cannot be read"),
+    ],
+)
+def test_what_a_file_lacks_is_said(tmp_path: Path, tags: dict[str, Any], message: str) -> None:
+    write_dicom(tmp_path / "cold/a.dcm", **tags)
+    assert f"cold/a.dcm {message}" in problem_of(DicomImages(path=tmp_path, window=(40, 400)))
+
+
+def test_a_compressed_file_is_decoded_where_that_is_installed(tmp_path: Path) -> None:
+    path = write_dicom(tmp_path / "cold/a.dcm", np.full((6, 8), 7, np.uint8))
+    data = dcmread(path)
+    data.compress(RLELossless)
+    data.save_as(path)
+    assert (DicomImages(path=tmp_path).read(GREY).images == 7).all()
+
+
+def test_modalities_are_not_mixed(tmp_path: Path) -> None:
+    write_dicom(tmp_path / "cold/a.dcm", np.full((6, 8), 7, np.uint8))
+    write_dicom(tmp_path / "warm/b.dcm", np.full((6, 8), 7, np.uint8), Modality="MR")
+    message = problem_of(DicomImages(path=tmp_path))
+    assert "it mixes the modalities CT (cold/a.dcm), MR (warm/b.dcm)" in message
+
+
+def test_what_is_no_dicom_file_is_said(tmp_path: Path) -> None:
+    (tmp_path / "cold").mkdir()
+    assert "it holds no scans" in problem_of(DicomImages(path=tmp_path))
+    (tmp_path / "cold/notes.txt").write_text("not a scan")
+    (tmp_path / "cold/.hidden").write_text("not a scan")
+    assert "cold/notes.txt is no DICOM file; remove it" in problem_of(DicomImages(path=tmp_path))
+    assert "There is no folder" in problem_of(DicomImages(path=tmp_path / "absent"))
+    (tmp_path / "tepid").mkdir()
+    assert "folder 'tepid' is not of the study's classes" in problem_of(DicomImages(path=tmp_path))
+
+
+def write_nifti(path: Path, values: Any, affine: Any = None) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made: Any = nibabel.Nifti1Image
+    nibabel.save(made(values, np.eye(4) if affine is None else affine), path)
+
+
+def volume() -> Any:
+    """8 to the right, 6 forwards, 5 up: each voxel is 10 times its height."""
+    return np.broadcast_to(np.arange(5) * 10.0, (8, 6, 5)).astype(np.float32).copy()
+
+
+def test_a_volume_gives_the_slice_through_its_middle(tmp_path: Path) -> None:
+    write_nifti(tmp_path / "cold/a.nii.gz", volume())
+    flipped = np.diag([1.0, 1, -1, 1])
+    write_nifti(tmp_path / "warm/b.nii", volume()[:, :, ::-1], flipped)
+    found = NiftiImages(path=tmp_path, window=(20, 40), patient_pattern="^(.)").read(GREY)
+    assert found.images.shape == (2, 1, 6, 8)
+    assert (found.images == 128).all()
+    assert found.targets.tolist() == [0, 1]
+    assert found.patients is not None
+    assert found.patients.tolist() == [0, 1]
+    coronal = image(classes=["cold", "warm"], shape=[1, 5, 8])
+    upright = NiftiImages(path=tmp_path, plane="coronal", window=(20, 40)).read(coronal)
+    assert upright.images[0, 0, :, 0].tolist() == [255, 191, 128, 64, 0]  # the top is superior
+    np.testing.assert_array_equal(upright.images[0], upright.images[1])
+
+
+def test_a_volume_without_a_unit_is_shown_from_its_own_percentiles(tmp_path: Path) -> None:
+    write_nifti(tmp_path / "cold/a.nii", volume())
+    write_nifti(tmp_path / "cold/b.nii", volume() * 1000)
+    found = NiftiImages(path=tmp_path).read(GREY).images
+    np.testing.assert_array_equal(found[0], found[1])
+    write_nifti(tmp_path / "cold/c.nii", volume() * 0)
+    assert len(np.unique(NiftiImages(path=tmp_path).read(GREY).images[2])) == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (np.zeros((8, 6, 5, 3), np.float32), "is of shape 8 x 6 x 5 x 3; give volumes of three"),
+        (np.zeros((8, 6), np.float32), "is of shape 8 x 6; give volumes of three dimensions"),
+        (np.full((8, 6, 5), np.nan, np.float32), "holds values that are not finite"),
+        (np.zeros((9, 6, 5), np.float32), "has 9 x 6 pixels; the study wants 8 x 6"),
+    ],
+)
+def test_another_shape_is_refused(tmp_path: Path, values: Any, message: str) -> None:
+    write_nifti(tmp_path / "cold/a.nii", values)
+    assert f"cold/a.nii {message}" in problem_of(NiftiImages(path=tmp_path))
+
+
+def test_a_damaged_volume_is_explained(tmp_path: Path) -> None:
+    write_nifti(tmp_path / "cold/a.nii", volume())
+    path = tmp_path / "cold/a.nii"
+    path.write_bytes(path.read_bytes()[:400])
+    (tmp_path / "cold/b.nii").write_bytes(b"nothing")
+    message = problem_of(NiftiImages(path=tmp_path))
+    assert "cold/a.nii cannot be read (" in message
+    assert "cold/b.nii cannot be read (" in message
+    with pytest.raises(ValueError, match="for NIfTI give patient_pattern"):
+        NiftiImages(path=tmp_path, patient="id")
