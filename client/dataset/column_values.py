@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from erosion.client.dataset.preparation import UnitChange
 from erosion.common.settings.codes import canonical
 from erosion.common.tasks.features import CategoryFeature, NumberFeature
 from erosion.common.tasks.task import TargetColumn
@@ -30,18 +31,22 @@ REFUSED = Fault(
 )
 
 
-def feature_parser(feature: NumberFeature | CategoryFeature, decimal: str = ".") -> Parse:
-    """Text to the number, or to the index of the category."""
+def feature_parser(
+    feature: NumberFeature | CategoryFeature, decimal: str = ".", unit: UnitChange | None = None
+) -> Parse:
+    """Text to the number in the study's unit, or to the index of the category."""
     if isinstance(feature, NumberFeature):
-        return _number_parser(feature, decimal)
+        return _number_parser(feature, decimal, unit)
     known = {category: float(index) for index, category in enumerate(feature.categories)}
     return _code_parser(known, f"not among the categories {_some(feature.categories)}")
 
 
-def target_parser(column: TargetColumn, decimal: str = ".") -> Parse:
-    """Text to the number, or to what its code stands for."""
+def target_parser(
+    column: TargetColumn, decimal: str = ".", unit: UnitChange | None = None
+) -> Parse:
+    """Text to the number in the study's unit, or to what its code stands for."""
     if isinstance(column, NumberFeature):
-        return _number_parser(column, decimal)
+        return _number_parser(column, decimal, unit)
     return _code_parser(column.codes, column.wrong)
 
 
@@ -59,7 +64,7 @@ def _code_parser(known: Mapping[str, float], wrong: str) -> Parse:
     return parse
 
 
-def _number_parser(feature: NumberFeature, decimal: str) -> Parse:
+def _number_parser(feature: NumberFeature, decimal: str, unit: UnitChange | None) -> Parse:
     def parse(text: str) -> float | Fault:
         if text.lower() in MISSING_MARKERS:
             return math.nan
@@ -75,12 +80,15 @@ def _number_parser(feature: NumberFeature, decimal: str) -> Parse:
             comma = decimal == "." and "," in text
             hint = 'if the comma is the decimal mark, set decimal = "," under [data]; '
             return Fault("not a number", hint + _MAP if comma else _MAP)
+        if unit is not None:
+            value = value * unit.factor + unit.offset
         if abs(value) > LARGEST_NUMBER:
             return Fault(f"beyond ±{LARGEST_NUMBER:g}", _MAP)
         if feature.range is not None and not feature.range[0] <= value <= feature.range[1]:
             low, high = feature.range
-            unit = f" {feature.unit}" if feature.unit else ""
-            wrong = f"outside {low:g} to {high:g}{unit}"
+            wrong = f"outside {low:g} to {high:g}{f' {feature.unit}' if feature.unit else ''}"
+            if unit is not None:
+                wrong += " after the change of unit"
             return Fault(wrong, f"check the unit; {_MAP}", is_range=True)
         return value
 

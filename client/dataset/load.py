@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from erosion.client.dataset.same_patient import same_patient
 from erosion.client.dataset.sources.data_source import DataSource, ImageSource, TableSource
-from erosion.client.dataset.table_contract import check_table, columns_of
+from erosion.client.dataset.study_columns import columns_of, study_column_names
+from erosion.client.dataset.table_contract import candidates, check_table, missing_columns
 from erosion.client.site_file import Site
 from erosion.common.errors import DataError
 from erosion.common.study.study import Study
@@ -68,7 +69,12 @@ def image_source(source: DataSource) -> ImageSource:
 
 
 def _load_table(source: TableSource, task: TabularTask, split_column: str | None) -> Patients:
-    table = source.read(columns_of(task, source, split_column=split_column))
+    wanted = columns_of(task, source, split_column=split_column)
+    table = source.read(wanted)
+    names = study_column_names(task, split_column=split_column)
+    missing = missing_columns(table, names, source)
+    if missing and (asked := candidates(table, missing)):
+        table = source.read([*wanted, *asked])  # so that their values can be looked at
     checked = check_table(table, task, source, split_column=split_column)
     places = [table.place(row) for row in checked.places.tolist()]
     return _grouped(
@@ -86,7 +92,7 @@ def _load_table(source: TableSource, task: TabularTask, split_column: str | None
 def _load_images(source: ImageSource, task: ImageTask) -> Patients:
     found = source.read(task)
     return _grouped(
-        source, found.images, found.labels, found.patients, found.places, "images", found.notes
+        source, found.images, found.targets, found.patients, found.places, "images", found.notes
     )
 
 

@@ -12,7 +12,8 @@ from erosion.client.dataset.load import Patients, load_patients
 from erosion.client.dataset.preprocessing import (
     feature_sums,
     image_inputs,
-    imputes_missing,
+    stand_ins,
+    stands_in,
     table_inputs,
 )
 from erosion.client.dataset.split import Split, split_patients
@@ -63,7 +64,7 @@ class LocalDataset:
         self._pooled: Scaling | None = None  # that `_parts` were made with
         self._parts: tuple[Part, Part] | None = None
         self.sums = self._training_sums()
-        self.missing_means = self._missing_means()
+        self.missing_values = self._missing_values()
 
     @property
     def num_training(self) -> int:
@@ -123,7 +124,7 @@ class LocalDataset:
         task, rows = self.study.task, self._rows[patients]
         if isinstance(task, TabularTask):
             numbers = rows.astype(np.float64, copy=False)
-            inputs = table_inputs(task, numbers, scaling, self.missing_means)
+            inputs = table_inputs(task, numbers, scaling, self.missing_values)
         else:
             assert isinstance(task, ImageTask)
             inputs = image_inputs(task, rows.astype(np.uint8, copy=False))
@@ -143,8 +144,13 @@ class LocalDataset:
             return None
         return pool([self.sums], task)
 
-    def _missing_means(self) -> tuple[float, ...] | None:
-        """What missing numbers become, in a study that imputes them without scaling."""
-        own = self._own_scaling()
-        imputes = imputes_missing(self.study.task)
-        return own.mean if own and imputes and self.study.scaling == "none" else None
+    def _missing_values(self) -> tuple[float, ...] | None:
+        """What missing values become, where only these patients can tell."""
+        task, own = self.study.task, self._own_scaling()
+        if own is None or not isinstance(task, TabularTask):
+            return None
+        scaled = self.study.scaling != "none"
+        if not stands_in(task, scaled=scaled):
+            return None
+        rows = self._rows[self.split.training].astype(np.float64, copy=False)
+        return stand_ins(task, rows, own.mean, scaled=scaled)

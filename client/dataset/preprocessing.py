@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from erosion.common.errors import DataError
 from erosion.common.protocol.messages import FeatureSums, Scaling
 from erosion.common.tasks.features import NumberFeature
 from erosion.common.tasks.inputs import ImageTask, TabularTask
@@ -29,46 +30,86 @@ def feature_sums(task: TabularTask, rows: NDArray[np.float64]) -> FeatureSums:
             total.append(float(values.sum()))
             squares.append(float(np.square(values).sum()))
         else:
-            zeros = [0] * (len(feature.categories) - 1)
+            zeros = [0] * task.width(feature)
             count += zeros
             total += zeros
             squares += zeros
     return FeatureSums(count=tuple(count), total=tuple(total), squares=tuple(squares))
 
 
-def imputes_missing(task: Task) -> bool:
-    """Does any feature's missing value stand for the column's mean?"""
+def stands_in(task: Task, *, scaled: bool) -> bool:
+    """Does any missing value stand for something that only a hospital's patients can tell?
+
+    A missing number is the mean, which is 0 where columns are scaled; a category the commonest one.
+    """
     return isinstance(task, TabularTask) and any(
-        (feature.missing or task.missing) == "impute" for feature in task.features
+        policy == "mode" or (policy == "impute" and not scaled)
+        for policy in map(task.policy, task.features)
     )
+
+
+def stand_ins(
+    task: TabularTask, rows: NDArray[np.float64], means: Sequence[float], *, scaled: bool
+) -> tuple[float, ...]:
+    """Per encoded column, what stands for a missing value among training rows (n, features).
+
+    The column's mean for a number; the indicators of the commonest category for a category that
+    the study replaces by it. Raises DataError where a hospital has no value to go by.
+    """
+    values: list[float] = []
+    for feature, column in zip(task.features, rows.T, strict=True):
+        known, policy = column[~np.isnan(column)], task.policy(feature)
+        if len(known) == 0 and policy == "mode":
+            raise DataError(
+                f"No patient has a value of {feature.name}, so there is no commonest one to stand"
+                ' for it. Let the study say missing = "indicator" there.'
+            )
+        if len(known) == 0 and policy == "impute" and not scaled:
+            raise DataError(
+                f"No patient has a value of {feature.name}, so there is no mean to stand for it."
+                ' Let the study say scaling = "federated".'
+            )
+        if isinstance(feature, NumberFeature):
+            values.append(means[len(values)])
+        elif policy == "mode":
+            commonest = int(np.bincount(known.astype(np.int64)).argmax())
+            values += [float(code == commonest) for code in range(1, len(feature.categories))]
+        else:
+            values += [0.0] * task.width(feature)
+    return tuple(values)
 
 
 def table_inputs(
     task: TabularTask,
     rows: NDArray[np.float64],
     scaling: Scaling | None,
-    missing_means: Sequence[float] | None = None,
+    missing_values: Sequence[float] | None = None,
 ) -> Tensor:
     """Rows (n, features) as the model's input (n, columns) float32.
 
     A number becomes (x - mean) / deviation, and a missing one the column's mean: 0 after scaling,
-    without a scaling the column's value in `missing_means`. A category becomes an indicator for
-    every category but the first; a missing one has all indicators zero, like the first.
+    without a scaling the column's value in `missing_values`. A category becomes an indicator for
+    every category but the first, and where the study says so one for "missing"; elsewhere a missing
+    one becomes the indicators in `missing_values`.
     """
     inputs = np.zeros((len(rows), *task.input_shape), dtype=np.float32)
     start = 0  # of the feature's columns
     for feature, values in zip(task.features, rows.T, strict=True):
+        absent = np.isnan(values)
         if isinstance(feature, NumberFeature):
-            missing = missing_means[start] if missing_means else 0.0
+            missing = missing_values[start] if missing_values else 0.0
             if scaling:
                 values = (values - scaling.mean[start]) / scaling.deviation[start]
                 missing = 0.0
-            inputs[:, start] = np.where(np.isnan(values), missing, values)
-            start += 1
+            inputs[:, start] = np.where(absent, missing, values)
         else:
             last = start + len(feature.categories) - 1
             inputs[:, start:last] = values[:, None] == np.arange(1, len(feature.categories))
-            start = last
+            if task.policy(feature) == "indicator":
+                inputs[:, last] = absent
+            elif missing_values:
+                inputs[absent, start:last] = missing_values[start:last]
+        start += task.width(feature)
     return torch.from_numpy(inputs)
 
 

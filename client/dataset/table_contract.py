@@ -2,32 +2,29 @@
 
 import difflib
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.client.dataset.column_values import (
-    MISSING_MARKERS,
-    REFUSED,
-    Fault,
-    Parse,
-    feature_parser,
-    target_parser,
-)
-from erosion.client.dataset.decimal_mark import DecimalMark, found_decimal
+from erosion.client.dataset.column_values import MISSING_MARKERS, REFUSED, Fault
+from erosion.client.dataset.declared_maps import check_maps
+from erosion.client.dataset.preparation import NOT_A_DATE
 from erosion.client.dataset.sources.data_source import TableSource
+from erosion.client.dataset.study_columns import StudyColumn, decimal_mark, study_columns
 from erosion.client.dataset.text_table import TextColumn, TextTable
 from erosion.common.errors import DataError
-from erosion.common.settings.codes import canonical
-from erosion.common.tasks.features import MissingPolicy, NumberFeature
+from erosion.common.tasks.features import CategoryMissing, NumberMissing
 from erosion.common.tasks.inputs import TabularTask
-from erosion.common.tasks.task import CodedColumn, Targets
+from erosion.common.tasks.task import Targets
 
 MAX_PROBLEMS = 30  # a message longer than a screen is not read
 SHOWN_VALUES = 3  # examples of each problem
-SPLIT = CodedColumn("split", {"train": 0.0, "test": 1.0}, "neither train nor test")
+ALIKE = 0.8  # of two columns' names, from 0 to 1, for one to be asked about
+MOST_UNFIT = 0.05  # of the values of such a column
+STANDS_FOR = {"mode": " (the commonest)", "indicator": " (as missing)"}  # beside their number
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +40,6 @@ class CheckedTable:
     is_test: NDArray[np.bool_] | None  # (n,) as the table says; None where it was not asked
 
 
-def columns_of(
-    task: TabularTask,
-    source: TableSource,
-    *,
-    with_target: bool = True,
-    split_column: str | None = None,
-) -> list[str]:
-    """The file's own names of the columns that are to be read."""
-    names = [source.local_name(name) for name in _study_columns(task, with_target, split_column)]
-    return names if source.patient is None else [*names, source.patient]
-
-
 def check_table(
     table: TextTable,
     task: TabularTask,
@@ -67,37 +52,36 @@ def check_table(
 
     The message quotes patients' values: it is for the hospital alone (`DataError.public`).
     """
-    check = _Check(table, source, notes=list(table.notes))
-    decimal = decimal_mark(table, task, source)
-    if source.decimal is None and decimal == ",":
+    study = study_columns(table, task, source, with_target=with_target, split_column=split_column)
+    check = _Check(table, source, study, notes=list(table.notes))
+    if source.decimal is None and decimal_mark(table, task, source) == ",":
         check.notes.append("numbers are written 1,5 (found out; decimal sets it)")
-    check.header(_study_columns(task, with_target, split_column))
+    check.declarations()
+    check.header()
     patients = check.patients()
     columns: list[NDArray[np.float64]] = []
-    imputed: list[str] = []
+    replaced: list[str] = []
     dropped = np.zeros(table.num_rows, dtype=bool)
     for feature in task.features:
-        policy = feature.missing or task.missing
-        parse = feature_parser(feature, decimal)
-        values = check.column(feature.name, parse, policy)
+        policy = task.policy(feature)
+        values = check.column(feature.name, policy)
         columns.append(values)
         absent = np.isnan(values)
         if policy == "drop":
             dropped |= absent
         elif absent.any():
-            imputed.append(f"{feature.name} {absent.sum()}")
+            replaced.append(f"{feature.name} {absent.sum()}{STANDS_FOR.get(policy, '')}")
     target_columns = []
     for column in task.target_columns if with_target else ():
         # A patient without a target teaches nothing, so no policy imputes one.
-        policy = "refuse" if task.missing == "refuse" else "drop"
-        values = check.column(column.name, target_parser(column, decimal), policy)
+        values = check.column(column.name, "refuse" if task.missing == "refuse" else "drop")
         target_columns.append(values)
         dropped |= np.isnan(values)
     is_test = None
     if split_column is not None:
-        is_test = check.column(split_column, target_parser(SPLIT), "refuse") > 0
-    if imputed:
-        check.notes.append(f"missing values to be imputed: {', '.join(imputed)}")
+        is_test = check.column(split_column, "refuse") > 0
+    if replaced:
+        check.notes.append(f"missing values to be imputed: {', '.join(replaced)}")
     if dropped.any():
         check.notes.append(
             f"{dropped.sum()} of {len(dropped)} patients dropped, because a value is missing"
@@ -120,20 +104,19 @@ def check_table(
     )
 
 
-def decimal_mark(table: TextTable, task: TabularTask, source: TableSource) -> DecimalMark:
-    """The mark that the site file gives, or else the one that the study's numbers show."""
-    if source.decimal is not None:
-        return source.decimal
-    wanted = (*task.features, *task.target_columns)
-    names = [source.local_name(c.name) for c in wanted if isinstance(c, NumberFeature)]
-    columns = (table.columns[name] for name in names if name in table.columns)
-    return found_decimal(text for column in columns for text in column.texts)
+def missing_columns(table: TextTable, names: Sequence[str], source: TableSource) -> list[str]:
+    """The columns in the data that those of the study need and that are not there."""
+    return [local for name in names for local in source.needed(name) if local not in table.header]
 
 
-def _study_columns(task: TabularTask, with_target: bool, split_column: str | None) -> list[str]:
-    features = [feature.name for feature in task.features]
-    targets = [column.name for column in task.target_columns] if with_target else []
-    return [*features, *targets, *([split_column] if split_column else [])]
+def candidates(table: TextTable, missing: Sequence[str]) -> list[str]:
+    """Columns whose names are so much like those of missing ones that they may be meant."""
+    return [name for name in table.header if any(_alike(name, wanted) for wanted in missing)]
+
+
+def _alike(name: str, other: str) -> bool:
+    one, two = (re.sub(r"[\W_]+", "", text.casefold()) for text in (name, other))
+    return difflib.SequenceMatcher(None, one, two).ratio() >= ALIKE
 
 
 @dataclass(slots=True)
@@ -142,40 +125,55 @@ class _Check:
 
     table: TextTable
     source: TableSource
+    study: dict[str, StudyColumn]
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def header(self, wanted: Sequence[str]) -> None:
-        """Note wanted columns that are missing, or that are one column of the file."""
+    def declarations(self) -> None:
+        """Note what the site file declares in vain."""
+        found = check_maps(self.table, self.source, self.study)
+        self.problems += found.problems
+        self.notes += found.notes
+
+    def header(self) -> None:
+        """Note columns that are missing, or that are one column of the file."""
         header = self.table.header
         taken: dict[str, str] = {}
-        for name in wanted:
-            local = self.source.local_name(name)
-            if local in taken:
-                self.problems.append(
-                    f"columns {taken[local]} and {name} are both read from {local!r}; mend"
-                    " [data.columns]"
-                )
-            taken[local] = name
-        missing = [name for name in wanted if self.source.local_name(name) not in header]
-        self.problems += [self._missing_column(name) for name in missing]
+        for name in self.study:
+            if name in self.source.derive:
+                continue
+            for local in self.source.needed(name):
+                if local in taken:
+                    self.problems.append(
+                        f"columns {taken[local]} and {name} are both read from {local!r}; correct"
+                        " [data.columns]"
+                    )
+                taken[local] = name
+        found = len(self.problems)
+        for name in self.study:
+            for local in missing_columns(self.table, [name], self.source):
+                self.problems.append(self._missing_column(name, local))
         mark = next((mark for mark in ";\t|," if mark in header[0]), None)
-        if missing and len(header) == 1 and mark:
+        if len(self.problems) > found and len(header) == 1 and mark:
             shown = "\\t" if mark == "\t" else mark
             self.problems.append(
                 f'the file has a single column; write separator = "{shown}" under [data]'
             )
 
-    def column(self, name: str, parse: Parse, policy: MissingPolicy) -> NDArray[np.float64]:
+    def column(self, name: str, policy: NumberMissing | CategoryMissing) -> NDArray[np.float64]:
         """One column as numbers: (n,), NaN where missing, faulty, or not in the file."""
-        column = self.table.columns.get(self.source.local_name(name))
-        if column is None:
-            return np.zeros(self.table.num_rows)
-        meant = self.source.values.get(name, {})
-        values = np.full(len(column.texts), np.nan)
+        column = self.study[name]
+        if column.text is None:
+            if name in self.source.absent and policy == "refuse":
+                self.problems.append(
+                    f"column {name} is absent here, and the study refuses missing values of it; let"
+                    " the study say what stands for it (missing), or leave it out"
+                )
+            return np.full(self.table.num_rows, np.nan if name in self.source.absent else 0.0)
+        values = np.full(len(column.text.texts), np.nan)
         faulty: dict[Fault, list[int]] = {}  # fault -> indices of the texts that have it
-        for index, text in enumerate(column.texts):
-            value = parse(meant.get(canonical(text), text))
+        for index, text in enumerate(column.text.texts):
+            value = column.parse(text)
             if not isinstance(value, Fault) and math.isnan(value) and policy == "refuse":
                 value = REFUSED
             if isinstance(value, Fault):
@@ -183,8 +181,8 @@ class _Check:
             else:
                 values[index] = value
         for fault, texts in faulty.items():
-            self.problems.append(self._faulty_values(name, column, fault, texts))
-        return values[column.codes]
+            self.problems.append(self._faulty_values(name, column.text, fault, texts))
+        return values[column.text.codes]
 
     def patients(self) -> NDArray[np.int64] | None:
         """A number for the patient of each row: (n,); None where the site file names no key."""
@@ -209,18 +207,37 @@ class _Check:
             )
         return column.codes
 
-    def _missing_column(self, name: str) -> str:
-        local = self.source.local_name(name)
+    def _missing_column(self, name: str, local: str) -> str:
+        if name in self.source.derive:
+            return (
+                f"column {name} is derived from {local!r}, which is missing; correct"
+                f" [data.derive.{_toml_key(name)}]"
+            )
         mapped = f" (the site file calls it {local!r})" if local != name else ""
-        by_small = {column.lower(): column for column in self.table.header}
-        close = difflib.get_close_matches(local.lower(), list(by_small), n=2)
-        near = [by_small[match] for match in close]
-        there = f", but there is {' and '.join(map(repr, near))}" if near else ""
+        near = [found for found in candidates(self.table, [local]) if self._fits(name, found)]
         example = near[0] if near else "ITS NAME IN THE FILE"
-        return (
-            f"column {name}{mapped} is missing{there}; add it, or write"
-            f' {_toml_key(name)} = "{example}" under [data.columns]'
+        question = (
+            f". Is it {' or '.join(map(repr, near))}? The values would fit, but only you can know;"
+            if near
+            else "; add it,"
         )
+        remedy = "if so," if near else "or"
+        return (
+            f"column {name}{mapped} is missing{question} {remedy} write {_toml_key(name)} ="
+            f' "{example}" under [data.columns]; if you do not record it, write absent ='
+            f' ["{name}"] under [data]'
+        )
+
+    def _fits(self, name: str, found: str) -> bool:
+        """Whether nearly all values of a column of the file would do for a column of the study."""
+        column = self.table.columns.get(found)
+        if column is None or found in {self.source.local_name(other) for other in self.study}:
+            return False
+        numbers = [self.study[name].parse(text) for text in column.texts]
+        good = [not isinstance(n, Fault) and not math.isnan(n) for n in numbers]
+        bad = [isinstance(n, Fault) for n in numbers]
+        times = np.bincount(column.codes, minlength=len(numbers))
+        return bool(times[good].sum() > 0 and times[bad].sum() <= MOST_UNFIT * times.sum())
 
     def _faulty_values(
         self, name: str, column: TextColumn, fault: Fault, texts: Sequence[int]
@@ -229,7 +246,8 @@ class _Check:
         called = f"column {name}" if local == name else f"column {name} ({local!r} in the file)"
         rows = np.flatnonzero(np.isin(column.codes, texts)).tolist()
         shown = [
-            f"{column.texts[column.codes[row]][:40]!r} on {self.table.place(row)}"
+            f"{column.texts[column.codes[row]].removeprefix(NOT_A_DATE)[:40]!r} on"
+            f" {self.table.place(row)}"
             for row in rows[:SHOWN_VALUES]
         ]
         more = f" and {len(rows) - len(shown)} more" if len(rows) > len(shown) else ""

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict
 from torch import Tensor, nn
 
-from erosion.client.dataset.preprocessing import imputes_missing, table_inputs
+from erosion.client.dataset.preprocessing import stands_in, table_inputs
 from erosion.client.dataset.sources.table_file import TableFile
-from erosion.client.dataset.table_contract import check_table, columns_of
+from erosion.client.dataset.study_columns import columns_of
+from erosion.client.dataset.table_contract import check_table
 from erosion.common.errors import CheckpointError, DataError
 from erosion.common.learning.local_sgd import predictions_of
 from erosion.common.learning.models import ModelSettings, build_model, load_flat_parameters
@@ -38,7 +39,7 @@ class ModelCard(Settings):
     task: AnyTask
     model: ModelSettings
     scaling: Scaling | None
-    missing_means: tuple[float, ...] | None = None  # per encoded column
+    missing_means: tuple[float, ...] | None = None  # per encoded column, for missing values
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +113,10 @@ def _network(card: ModelCard, task: TabularTask, parameters: Tensor, run_folder:
             f"{run_folder}/model.json scales another number of columns than its {columns}."
             " Run the study again."
         )
-    if imputes_missing(task) and not per_column:
+    if stands_in(task, scaled=card.scaling is not None) and card.missing_means is None:
         raise CheckpointError(
-            f"{run_folder}/model.json imputes missing values and does not say by what (scaling or"
-            " missing_means). Run the study again."
+            f"{run_folder}/model.json imputes missing values and does not say by what"
+            " (missing_means). Run the study again."
         )
     network = build_model(card.model, task.input_shape, task.num_outputs)
     try:

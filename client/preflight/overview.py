@@ -6,13 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from erosion.client.dataset.column_values import Fault, Parse, feature_parser, target_parser
+from erosion.client.dataset.column_values import Fault
 from erosion.client.dataset.load import table_source
-from erosion.client.dataset.sources.data_source import TableSource
-from erosion.client.dataset.table_contract import columns_of, decimal_mark
+from erosion.client.dataset.study_columns import StudyColumn, columns_of, study_columns
 from erosion.client.dataset.text_table import TextColumn
 from erosion.client.site_file import Site
-from erosion.common.settings.codes import canonical
 from erosion.common.tasks.inputs import TabularTask
 
 
@@ -32,24 +30,17 @@ def column_counts(site: Site, task: TabularTask) -> Iterator[ColumnCounts]:
     """Every column of the study that the file has. Raises DataError where it is no table."""
     source = table_source(site.data)
     table = source.read(columns_of(task, source))
-    decimal = decimal_mark(table, task, source)
-    parsers = {f.name: feature_parser(f, decimal) for f in task.features}
-    parsers |= {c.name: target_parser(c, decimal) for c in task.target_columns}
-    for name, parse in parsers.items():
-        in_file = source.local_name(name)
-        if (column := table.columns.get(in_file)) is not None:
-            yield _count(name, in_file, column, parse, source)
+    for column in study_columns(table, task, source).values():
+        if column.text is not None:
+            yield _count(column, column.text, ", ".join(source.needed(column.name)))
 
 
-def _count(
-    name: str, in_file: str, column: TextColumn, parse: Parse, source: TableSource
-) -> ColumnCounts:
-    meant = source.values.get(name, {})
-    times = np.bincount(column.codes, minlength=len(column.texts)).tolist()
+def _count(column: StudyColumn, text: TextColumn, in_file: str) -> ColumnCounts:
+    times = np.bincount(text.codes, minlength=len(text.texts)).tolist()
     counts = {"usable": 0, "missing": 0, "out_of_range": 0, "not_understood": 0}
-    for text, patients in zip(column.texts, times, strict=True):
-        counts[_kind(parse(meant.get(canonical(text), text)))] += patients
-    return ColumnCounts(name, in_file, **counts)
+    for value, patients in zip(text.texts, times, strict=True):
+        counts[_kind(column.parse(value))] += patients
+    return ColumnCounts(column.name, in_file, **counts)
 
 
 def _kind(value: float | Fault) -> str:

@@ -146,7 +146,7 @@ class Hospital:
             base_rate=measured(np.tile(task.base_rate(training), (len(targets), 1))),
             comparison=comparison,
             scaling=prepared.scaling(request.scaling),
-            missing_means=prepared.missing_means,
+            missing_means=prepared.missing_values,
             class_counts=task.groups(targets),
         )
         differing = {

@@ -127,7 +127,8 @@ class EvaluateReply(Settings):
     comparison: Comparison | None
     scaling: Scaling | None  # what a new patient's columns must be scaled by
     missing_means: tuple[float, ...] | None = None
-    # per encoded column, what stands for a missing number where the study imputes without scaling
+    # per encoded column, what stands for a missing value where only patients can tell: the mean of
+    # a number that is not scaled, the indicators of the commonest category
     class_counts: dict[str, int]  # test patients by class, or by what else the task counts
 
 

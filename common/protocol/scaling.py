@@ -20,11 +20,13 @@ def number_columns(task: Task) -> tuple[bool, ...]:
     Images have no such columns: the study scales them by itself.
     """
     flags: list[bool] = []
-    for feature in task.features if isinstance(task, TabularTask) else ():
+    if not isinstance(task, TabularTask):
+        return ()
+    for feature in task.features:
         if isinstance(feature, NumberFeature):
             flags.append(True)
         else:
-            flags += [False] * (len(feature.categories) - 1)
+            flags += [False] * task.width(feature)
     return tuple(flags)
 
 

@@ -85,7 +85,7 @@ class Study(Settings):
     rounds: int = Field(ge=1, le=100_000)
     seed: int = Field(default=0, ge=0, lt=2**63)
     task: AnyTask
-    scaling: Literal["none", "local", "federated"] = "none"
+    scaling: Literal["none", "local", "federated"] = "federated"  # of a table; images: "none"
     model: ModelSettings
     training: Training
     arms: Annotated[
@@ -98,6 +98,16 @@ class Study(Settings):
     fold: Fold | None = None  # the program's: in a trial of a selection, what is held out
     federation: Federation = Federation()
     testbed: Testbed | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _images_are_not_scaled(cls, raw: Any) -> Any:
+        """The default scaling of a study of images is none."""
+        if not isinstance(raw, Mapping) or "scaling" in raw:
+            return raw
+        task = raw.get("task")
+        kind = task.get("kind") if isinstance(task, Mapping) else getattr(task, "kind", None)
+        return {**raw, "scaling": "none"} if kind == "image" else raw
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -8,7 +8,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 from erosion.common.settings.base import Settings
 from erosion.common.settings.codes import Code
 
-MissingPolicy = Literal["refuse", "drop", "impute"]
+MissingPolicy = Literal["refuse", "drop", "impute"]  # of a whole task
+NumberMissing = Literal["refuse", "drop", "impute"]  # "impute": the mean
+CategoryMissing = Literal["refuse", "drop", "mode", "indicator"]
 
 
 def _ascending(value: tuple[float, float]) -> tuple[float, float]:
@@ -27,17 +29,21 @@ class NumberFeature(Settings):
     type: Literal["number"] = "number"
     unit: str = ""
     range: Range | None = None  # both ends included; a value outside is refused
-    missing: MissingPolicy | None = None  # None: the task's policy
+    missing: NumberMissing | None = None  # None: the task's policy
 
 
 class CategoryFeature(Settings):
-    """A coded quantity: one 0/1 input column for every category but the first."""
+    """A coded quantity: one 0/1 input column for every category but the first.
+
+    A missing one becomes the hospital's commonest category ("mode"), or is told the model by an
+    input column of its own ("indicator"), which serves hospitals that never recorded it, too.
+    """
 
     name: str = Field(min_length=1)
     type: Literal["category"] = "category"
     unit: str = ""
     categories: tuple[Code, ...] = Field(min_length=2)
-    missing: MissingPolicy | None = None
+    missing: CategoryMissing | None = None  # None: the task's policy, "indicator" for "impute"
 
     @field_validator("categories")
     @classmethod

@@ -4,7 +4,14 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from erosion.common.tasks.features import Feature, MissingPolicy, NumberFeature
+from erosion.common.tasks.features import (
+    CategoryFeature,
+    CategoryMissing,
+    Feature,
+    MissingPolicy,
+    NumberFeature,
+    NumberMissing,
+)
 from erosion.common.tasks.task import Task
 
 
@@ -27,14 +34,24 @@ class TabularTask(Task):
             )
         return self
 
+    def policy(self, feature: NumberFeature | CategoryFeature) -> NumberMissing | CategoryMissing:
+        """What becomes of a patient who lacks the feature."""
+        if feature.missing is not None:
+            return feature.missing
+        if self.missing == "impute" and isinstance(feature, CategoryFeature):
+            return "indicator"
+        return self.missing
+
+    def width(self, feature: NumberFeature | CategoryFeature) -> int:
+        """How many input columns the feature becomes."""
+        if isinstance(feature, NumberFeature):
+            return 1
+        return len(feature.categories) - 1 + (self.policy(feature) == "indicator")
+
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one patient's input: (number of encoded columns,)."""
-        widths = (
-            1 if isinstance(feature, NumberFeature) else len(feature.categories) - 1
-            for feature in self.features
-        )
-        return (sum(widths),)
+        return (sum(self.width(feature) for feature in self.features),)
 
 
 class ImageTask(Task):

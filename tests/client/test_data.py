@@ -63,7 +63,7 @@ def test_parquet_reads_like_csv(tmp_path: Path) -> None:
     found = load_patients(make_site(tmp_path, file="a.parquet"), make_study(task=policy("impute")))
     np.testing.assert_array_equal(found.rows, [[30, 0], [61.5, 1], [np.nan, 1], [np.nan, np.nan]])
     assert found.targets.tolist() == [0, 1, 1, 0]
-    assert found.notes == ("missing values to be imputed: age 2, sex 1",)
+    assert found.notes == ("missing values to be imputed: age 2, sex 1 (as missing)",)
 
 
 @pytest.mark.parametrize("marker", ["", "NA", "nan", "NaN", "?", "null", " na "])
@@ -134,13 +134,33 @@ def test_many_faulty_values_are_counted_not_listed(tmp_path: Path) -> None:
     assert len(message) < 1000
 
 
-def test_missing_columns_are_named_with_near_matches(tmp_path: Path) -> None:
+def test_a_missing_column_is_asked_about_where_name_and_values_fit(tmp_path: Path) -> None:
     site = make_site(tmp_path, "Age,gender,ill\n1,f,0\n", data={"columns": {"sex": "Sex"}})
     message = problem_of(site, make_study())
     assert (
-        "column age is missing, but there is 'Age'; add it, or write age = \"Age\" under" in message
-    )
-    assert "column sex (the site file calls it 'Sex') is missing; add it" in message
+        "column age is missing. Is it 'Age'? The values would fit, but only you can know; if so,"
+        ' write age = "Age" under [data.columns]; if you do not record it, write absent = ["age"]'
+    ) in message
+    assert "column sex (the site file calls it 'Sex') is missing; add it, or write sex" in message
+    assert "gender" not in message
+
+
+@pytest.mark.parametrize(
+    ("header", "values"),
+    [
+        ("agee", "f,m"),  # like it, but its values are not numbers
+        ("pdstage", "40,50"),  # numbers, but called otherwise
+        ("ages", "?,?"),  # nothing in it
+    ],
+)
+def test_a_column_is_not_proposed_for_its_name_or_its_values_alone(
+    tmp_path: Path, header: str, values: str
+) -> None:
+    one, two = values.split(",")
+    site = make_site(tmp_path, f"{header},sex,ill\n{one},f,0\n{two},m,1\n")
+    message = problem_of(site, make_study())
+    assert 'column age is missing; add it, or write age = "ITS NAME IN THE FILE"' in message
+    assert "Is it" not in message
 
 
 @pytest.mark.parametrize("mark", [";", "\t", "|"])

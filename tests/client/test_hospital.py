@@ -21,7 +21,7 @@ from erosion.common.protocol.messages import EvaluateRequest, Scaling, TrainRequ
 from erosion.common.protocol.scaling import pool
 from erosion.common.study.study import Study
 from tests.support.patience import PATIENCE
-from tests.support.small_study import TASK, make_site, make_study, twenty_patients
+from tests.support.small_study import make_site, make_study, twenty_patients, with_missing
 
 DIM = 6  # two columns, two classes: 4 weights and 2 biases
 
@@ -133,7 +133,7 @@ def test_local_scaling_uses_the_training_part_alone(tmp_path: Path) -> None:
 
 
 def test_missing_numbers_are_imputed_by_the_training_mean_without_scaling(tmp_path: Path) -> None:
-    study = make_study(task={**TASK, "missing": "impute"})
+    study = make_study(task=with_missing("impute"))
     site = make_site(tmp_path, twenty_patients() + "?,f,0\n")
     reply = Hospital(site).evaluate(EvaluateRequest(study, {}, None)).header
     assert reply.scaling is None

@@ -35,14 +35,14 @@ def test_npz_images_may_have_channels_first_or_last(tmp_path: Path) -> None:
     for images in (PIXELS, np.moveaxis(PIXELS, 1, 3)):
         found = saved(tmp_path, images=images, labels=np.array(["dog", "cat"])).read(TASK)
         np.testing.assert_array_equal(found.images, PIXELS)
-        assert found.labels.tolist() == [1, 0]
+        assert found.targets.tolist() == [1, 0]
 
 
 def test_grey_npz_images_need_no_channel(tmp_path: Path) -> None:
     source = saved(tmp_path, images=PIXELS[:, 0], labels=np.array([[1.0], [0.0]]))
     found = source.read(GREY)
     np.testing.assert_array_equal(found.images, PIXELS[:, :1])
-    assert found.labels.tolist() == [1, 0]
+    assert found.targets.tolist() == [1, 0]
 
 
 def test_arrays_and_labels_can_be_mapped(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_arrays_and_labels_can_be_mapped(tmp_path: Path) -> None:
             "values": {"labels": {"7": "cat", "9": "dog"}},
         }
     )
-    assert source.read(TASK).labels.tolist() == [0, 1]
+    assert source.read(TASK).targets.tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_class_folders_are_read_in_the_order_of_their_names(tmp_path: Path) -> N
     (tmp_path / ".hidden").mkdir()
     found = ImageFiles(path=tmp_path).read(TASK)
     np.testing.assert_array_equal(found.images, PIXELS)
-    assert found.labels.tolist() == [0, 1]
+    assert found.targets.tolist() == [0, 1]
 
 
 def test_class_folder_problems_are_explained(tmp_path: Path) -> None:

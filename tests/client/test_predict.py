@@ -12,7 +12,7 @@ from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.evaluation.predict import predict
 from erosion.common.errors import CheckpointError, DataError
 from erosion.common.study.study import Study
-from tests.support.small_study import TASK, make_study
+from tests.support.small_study import make_study, with_missing
 
 # Logits of "ill" minus those of "healthy" are the scaled age.
 PARAMETERS = torch.tensor([0.0, 0.0, 1.0, 0.0, 0.0, 0.0])
@@ -67,14 +67,14 @@ def test_a_site_files_mapping_can_be_used(tmp_path: Path) -> None:
 
 def test_imputed_values_are_the_mean_and_dropped_patients_stay_empty(tmp_path: Path) -> None:
     for missing, line in (("impute", "0.500000,0.500000,healthy"), ("drop", ",,")):
-        study = make_study(task={**TASK, "missing": missing})
+        study = make_study(task=with_missing(missing))
         data = data_file(tmp_path, "age,sex\n60,f\n?,f\n")
         predict(run_folder(tmp_path, study), data, tmp_path / "out.csv")
         assert (tmp_path / "out.csv").read_text().splitlines()[2] == line
 
 
 def test_missing_means_stand_in_without_scaling(tmp_path: Path) -> None:
-    study = make_study(task={**TASK, "missing": "impute"})
+    study = make_study(task=with_missing("impute"))
     folder = run_folder(tmp_path, study, scaling=None, missing_means=[1.0, 0.0])
     predict(folder, data_file(tmp_path, "age,sex\n?,f\n"), tmp_path / "out.csv")
     assert "0.731059,ill" in (tmp_path / "out.csv").read_text()
@@ -96,7 +96,7 @@ def test_data_that_do_not_fit_are_explained(tmp_path: Path) -> None:
         ({"format": 2}, "format = 2; it must be 1"),
         ({"scaling": {"mean": [0.0], "deviation": [1.0]}}, "scales another number of columns"),
         ({"model": {"name": "mlp"}}, "model.safetensors does not fit model.json"),
-        ({"task": {**TASK, "missing": "impute"}, "scaling": None}, "does not say by what"),
+        ({"task": with_missing("impute"), "scaling": None}, "does not say by what"),
         ({"task": {"kind": "image", "classes": [0, 1], "shape": [1, 2, 2]}}, "a model of images"),
     ],
 )

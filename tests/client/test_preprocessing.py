@@ -7,9 +7,16 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from erosion.client.dataset.preprocessing import feature_sums, imputes_missing, table_inputs
+from erosion.client.dataset.preprocessing import (
+    feature_sums,
+    stand_ins,
+    stands_in,
+    table_inputs,
+)
+from erosion.common.errors import DataError
 from erosion.common.protocol.messages import FeatureSums, Scaling
 from erosion.common.protocol.scaling import number_columns, pool, problem_with_sums
+from erosion.common.tasks.inputs import TabularTask
 from tests.support.tasks import tabular
 
 NAN = float("nan")
@@ -99,7 +106,50 @@ def test_sums_that_no_data_have_are_told_apart(changes: dict[str, object], probl
     assert problem_with_sums(FeatureSums.model_validate(sums), TASK) == problem
 
 
-def test_a_task_imputes_where_one_feature_does() -> None:
-    assert not imputes_missing(TASK)
-    features = (*TASK.features[:2], TASK.features[2].model_copy(update={"missing": "impute"}))
-    assert imputes_missing(TASK.model_copy(update={"features": features}))
+def with_policies(**policies: str) -> TabularTask:
+    features = [f.model_copy(update={"missing": policies.get(f.name)}) for f in TASK.features]
+    return TASK.model_copy(update={"features": tuple(features)})
+
+
+def test_a_missing_category_is_the_commonest_one_or_is_told_the_model() -> None:
+    scaling = Scaling(mean=(0, 0, 0, 0), deviation=(1, 1, 1, 1))
+    mode = with_policies(stage="mode")
+    rows = np.array([[1, 0, 5], [3, 2, 5], [2, 2, 7], [2, NAN, 6]])
+    standing_in = stand_ins(mode, rows, (0, 0, 0, 0), scaled=True)
+    assert standing_in[1:3] == (0, 1)  # III
+    assert mode.input_shape == (4,)
+    assert table_inputs(mode, rows, scaling, standing_in)[3].tolist() == [2, 0, 1, 6]
+    indicator = with_policies(stage="indicator")
+    assert indicator.input_shape == (5,)
+    assert number_columns(indicator) == (True, False, False, False, True)
+    assert len(feature_sums(indicator, rows).count) == 5
+    wide = Scaling(mean=(0,) * 5, deviation=(1,) * 5)
+    assert table_inputs(indicator, rows, wide)[:, 1:4].tolist() == [
+        [0, 0, 0],
+        [0, 1, 0],
+        [0, 1, 0],
+        [0, 0, 1],
+    ]
+
+
+def test_a_hospital_without_any_value_has_nothing_that_could_stand_for_one() -> None:
+    rows = np.array([[1.0, NAN, NAN], [3.0, NAN, NAN]])
+    with pytest.raises(
+        DataError, match="No patient has a value of stage, so there is no commonest"
+    ):
+        stand_ins(with_policies(stage="mode"), rows, (2, 0, 0, 0), scaled=True)
+    with pytest.raises(DataError, match="No patient has a value of weight, so there is no mean"):
+        stand_ins(with_policies(weight="impute"), rows, (2, 0, 0, 0), scaled=False)
+    imputed = with_policies(weight="impute")
+    assert len(stand_ins(imputed, rows, (2, 0, 0, 0), scaled=True)) == 4
+
+
+def test_the_policies_of_a_whole_task_hold_where_a_feature_has_none() -> None:
+    imputing = TASK.model_copy(update={"missing": "impute"})
+    assert [imputing.policy(f) for f in imputing.features] == ["impute", "indicator", "impute"]
+    assert stands_in(imputing, scaled=False)
+    assert not stands_in(imputing, scaled=True)
+    assert stands_in(with_policies(stage="mode"), scaled=True)
+    assert not stands_in(TASK, scaled=False)
+    with pytest.raises(ValueError, match="mode"):
+        tabular(target="y", classes=[0, 1], features=[{"name": "x", "missing": "mode"}])

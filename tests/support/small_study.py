@@ -25,6 +25,7 @@ def make_study(**changes: Any) -> Study:
         "hospitals": ["a", "b"],
         "rounds": 3,
         "task": TASK,
+        "scaling": "none",
         "model": {"name": "logistic"},
         "training": {"steps": 5, "batch_size": 4},
         "arms": ["fedavg", "local"],
@@ -50,3 +51,9 @@ def twenty_patients(older: int = 0) -> str:
     rows = [f"{30 + older + i},{'fm'[i % 2]},0" for i in range(10)]
     rows += [f"{55 + older + i},{'fm'[i % 2]},{1 + i % 2}" for i in range(10)]
     return "age,sex,ill\n" + "\n".join(rows) + "\n"
+
+
+def with_missing(missing: str) -> dict[str, Any]:
+    """The task with a policy for missing numbers; a patient without a category is left out."""
+    age, sex = TASK["features"]
+    return {**TASK, "missing": missing, "features": [age, {**sex, "missing": "drop"}]}

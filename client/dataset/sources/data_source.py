@@ -6,21 +6,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, Field
+from pydantic import Field, model_validator
 
 from erosion.client.dataset.decimal_mark import DecimalMark
+from erosion.client.dataset.preparation import Recoding, TimeBetween, Unit, ValueMap
 from erosion.client.dataset.text_table import TextTable
 from erosion.client.finding import Finding, failed, ok, warning
 from erosion.common.settings.base import Settings
-from erosion.common.settings.codes import canonical
 from erosion.common.tasks.inputs import ImageTask
 from erosion.common.tasks.task import Targets
-
-Canonical = Annotated[str, BeforeValidator(canonical)]
 
 
 class DataSource(Settings, ABC):
@@ -30,10 +28,9 @@ class DataSource(Settings, ABC):
     """
 
     columns: dict[str, str] = Field(default_factory=dict)  # study column -> column in the data
-    values: dict[str, dict[Canonical, Canonical]] = Field(
+    values: dict[str, ValueMap] = Field(
         default_factory=dict
     )  # study column -> {value in the data -> value in the study}; "" makes a value missing
-
     patient: str | None = Field(default=None, min_length=1)  # column in the data that tells
     # patients apart: rows with the same value stay on one side of every split
     duplicates: Literal["keep", "drop"] = "keep"  # rows that repeat another one exactly
@@ -60,6 +57,39 @@ class TableSource(DataSource):
     """A source that gives one row per patient."""
 
     decimal: DecimalMark | None = None  # in text that stands for numbers; None: found out
+    recode: tuple[Recoding, ...] = ()  # maps of values that several columns share
+    units: dict[str, Unit] = Field(default_factory=dict)  # study column -> factor, or
+    # {factor, offset}, from the data's unit to the study's
+    derive: dict[str, TimeBetween] = Field(
+        default_factory=dict
+    )  # study column -> the dates that it is made of
+    absent: tuple[str, ...] = ()  # study columns that this hospital does not record
+
+    @model_validator(mode="after")
+    def _one_origin_each(self) -> Self:
+        for name in self.derive:
+            if name in self.columns:
+                raise ValueError(f"{name} is under columns and under derive; keep one of them")
+        for name in self.absent:
+            if name in self.columns or name in self.derive:
+                raise ValueError(f"{name} is absent and also under columns or derive; keep one")
+        return self
+
+    def value_map(self, column: str) -> ValueMap:
+        """What the values in the data mean for a column of the study; its own map goes first."""
+        shared: ValueMap = {}
+        for recoding in self.recode:
+            if column in recoding.columns:
+                shared |= recoding.values
+        return {**shared, **self.values.get(column, {})}
+
+    def needed(self, column: str) -> tuple[str, ...]:
+        """The columns in the data that a column of the study is read from."""
+        if column in self.absent:
+            return ()
+        if column in self.derive:
+            return self.derive[column].columns
+        return (self.local_name(column),)
 
     @abstractmethod
     def read(self, wanted: Collection[str]) -> TextTable:
@@ -71,7 +101,7 @@ class LabelledImages:
     """The images of a hospital."""
 
     images: NDArray[np.uint8]  # (n, channels, height, width)
-    labels: Targets  # (n,) as the task has its target: index of the class, or a number
+    targets: Targets  # (n, ...) as the task has them
     places: tuple[str, ...]  # (n,) how people find each image
     patients: NDArray[np.int64] | None = None  # (n,) equal for images of one patient, where known
     notes: tuple[str, ...] = ()  # what was found out in reading them

@@ -3,7 +3,7 @@
 import re
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -12,25 +12,23 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from pydantic import AfterValidator, model_validator
 
-from erosion.client.dataset.column_values import Fault, target_parser
-from erosion.client.dataset.sources.data_source import (
-    DataSource,
-    ImageSource,
-    LabelledImages,
-    check_path,
+from erosion.client.dataset.sources.data_source import ImageSource, LabelledImages, check_path
+from erosion.client.dataset.sources.image_targets import (
+    SHOWN,
+    class_folders,
+    faults,
+    target_names,
+    target_numbers,
 )
+from erosion.client.dataset.sources.pixels import Resize, fitted, wrong_size
 from erosion.client.finding import Finding
 from erosion.common.errors import DataError
-from erosion.common.settings.codes import canonical
 from erosion.common.tasks.inputs import ImageTask
-from erosion.common.tasks.task import CodedColumn, Targets
 
 MAX_DECODED_BYTES = 8 * 2**30  # a small archive can unpack to any size
-SHOWN = 5  # examples of each problem
 
 
-def checked_pattern(value: str) -> str:
-    """A regular expression with one group; raises ValueError."""
+def _checked_pattern(value: str) -> str:
     try:
         groups = re.compile(value).groups
     except re.error as problem:
@@ -40,18 +38,21 @@ def checked_pattern(value: str) -> str:
     return value
 
 
-class ImageFiles(ImageSource):
-    """Images in an .npz file with the arrays images and labels, or one folder of them per class.
+PatientPattern = Annotated[str, AfterValidator(_checked_pattern)]
 
-    The names of the two arrays can be mapped under [data.columns] as `images` and `labels`, and
-    `patient` names an array in the .npz too. In folders, `patient_pattern` finds the patient in the
-    name of a file.
+
+class ImageFiles(ImageSource):
+    """Images in an .npz file, or in one folder per class.
+
+    An .npz file has the array `images` and one array for each target of the study (`labels` for a
+    class); under [data.columns] they can be called otherwise. `patient` names an array in it, too.
     """
 
     source: Literal["images"] = "images"
     path: Path
-    patient_pattern: Annotated[str, AfterValidator(checked_pattern)] | None = None
+    patient_pattern: PatientPattern | None = None
     # regular expression; its group in a file's name is the patient, e.g. "^(.+?)_" for p12_left.png
+    resize: Resize = "refuse"  # what becomes of an image in a folder that is of another size
 
     @model_validator(mode="after")
     def _key_fits(self) -> Self:
@@ -62,6 +63,8 @@ class ImageFiles(ImageSource):
             )
         if self.patient_pattern is not None and is_npz:
             raise ValueError("patient_pattern is for folders of images; for an .npz give patient")
+        if self.resize != "refuse" and is_npz:
+            raise ValueError("resize is for folders of images; store the .npz at the right size")
         return self
 
     def describe(self) -> str:
@@ -82,45 +85,72 @@ class ImageFiles(ImageSource):
         if path.suffix.lower() != ".npz":
             raise DataError(
                 f"Data file {path} is no .npz file, but the study wants images: give an .npz with"
-                " images and labels, or a folder with one folder of images per class."
+                f" images and {target_names(task)}, or a folder with one folder of images per"
+                " class."
             )
         return _read_npz(self, task)
 
 
 def _read_npz(source: ImageFiles, task: ImageTask) -> LabelledImages:
     path = source.path
-    images_name, labels_name = source.local_name("images"), source.local_name("labels")
-    names = [images_name, labels_name] + [source.patient] * (source.patient is not None)
+    names = ["images", *(column.name for column in task.target_columns)]
+    local = [source.local_name(name) for name in names]
     try:
         with zipfile.ZipFile(path) as archive:
             unpacked = sum(member.file_size for member in archive.infolist())
-        if unpacked > MAX_DECODED_BYTES:
-            raise _too_large(path, unpacked)
+        check_decoded(path, unpacked)
         # allow_pickle: an array of objects can run code while it is read.
         with np.load(path, allow_pickle=False) as arrays:
-            absent = [name for name in names if name not in arrays]
+            needed = local if source.patient is None else [*local, source.patient]
+            absent = [name for name in needed if name not in arrays]
             if absent:
                 raise DataError(
                     f"Data file {path} has no array {' and no array '.join(map(repr, absent))}; it"
                     f" has {', '.join(arrays) or 'none'}. Name them under [data.columns] as images"
-                    " and labels, and that of the patients as patient under [data]."
+                    f" and {target_names(task)}, and that of the patients as data.patient."
                 )
-            images, labels = arrays[images_name], arrays[labels_name]
+            images, *columns = (arrays[name] for name in local)
             keys = None if source.patient is None else arrays[source.patient]
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as problem:
         raise DataError(
             f"Data file {path} cannot be read: {problem}. Write it with numpy.savez, without"
             " arrays of objects."
         ) from None
-    problems = []
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        labels = labels[:, 0]
-    if labels.ndim != 1:
-        problems.append(f"labels are of shape {labels.shape}; give one label per image")
+    columns = [c[:, 0] if c.ndim == 2 and c.shape[1] == 1 else c for c in columns]
+    problems = _wrong_shapes(images, dict(zip(names[1:], columns, strict=True)), task)
+    if keys is not None and keys.shape != (len(images),):
+        problems.append(
+            f"{source.patient} is of shape {keys.shape}; give one patient for each of the"
+            f" {len(images)} images"
+        )
+    numbers = []
+    for wanted, column in zip(task.target_columns, columns, strict=True):
+        values, unknown = target_numbers(list(map(str, column.ravel())), source, wanted)
+        numbers.append(values)
+        problems += unknown
+    arranged = _channels_first(images, task)
+    if arranged is None or problems:
+        raise faults(path, problems)
+    return LabelledImages(
+        np.ascontiguousarray(arranged),
+        task.targets(np.stack(numbers, axis=1)),
+        tuple(f"number {index}" for index in range(len(images))),
+        None if keys is None else np.unique(keys, return_inverse=True)[1],
+    )
+
+
+def _wrong_shapes(
+    images: NDArray[np.uint8], columns: dict[str, NDArray[np.generic]], task: ImageTask
+) -> list[str]:
+    """What is wrong with the shapes and types of the arrays."""
+    problems = [
+        f"{name} are of shape {column.shape}; give one value per image"
+        for name, column in columns.items()
+        if column.ndim != 1
+    ]
     if images.dtype != np.uint8:
         problems.append(f"images are {images.dtype}; store pixels from 0 to 255 as uint8")
-    arranged = _channels_first(images, task)
-    if arranged is None:
+    if _channels_first(images, task) is None:
         channels, height, width = task.shape
         problems.append(
             f"images are of shape {images.shape}; the study wants (n, {height}, {width},"
@@ -128,23 +158,13 @@ def _read_npz(source: ImageFiles, task: ImageTask) -> LabelledImages:
         )
     elif len(images) == 0:
         problems.append("there are no images; store at least one")
-    elif labels.ndim == 1 and len(labels) != len(images):
-        problems.append(f"{len(images)} images and {len(labels)} labels; give one label per image")
-    if keys is not None and keys.shape != (len(images),):
-        problems.append(
-            f"{source.patient} is of shape {keys.shape}; give one patient for each of the"
-            f" {len(images)} images"
-        )
-    codes, unknown = _class_codes(labels.reshape(-1), source, task)
-    problems += unknown
-    if arranged is None or problems:
-        raise _faults(path, problems)
-    return LabelledImages(
-        np.ascontiguousarray(arranged),
-        codes,
-        tuple(f"number {index}" for index in range(len(images))),
-        None if keys is None else np.unique(keys, return_inverse=True)[1],
-    )
+    else:
+        problems += [
+            f"{len(images)} images and {len(column)} {name}; give one value per image"
+            for name, column in columns.items()
+            if column.ndim == 1 and len(column) != len(images)
+        ]
+    return problems
 
 
 def _channels_first(images: NDArray[np.uint8], task: ImageTask) -> NDArray[np.uint8] | None:
@@ -159,133 +179,77 @@ def _channels_first(images: NDArray[np.uint8], task: ImageTask) -> NDArray[np.ui
     return None
 
 
-def _class_codes(
-    labels: NDArray[np.generic], source: DataSource, task: ImageTask
-) -> tuple[Targets, list[str]]:
-    """What every label means to the task, and what is wrong with the labels."""
-    distinct, inverse = np.unique(labels, return_inverse=True)
-    codes = _codes([str(label) for label in distinct.tolist()], source, task)
-    unknown = [text for text, code in codes.items() if code is None]
-    problems = []
-    if unknown:
-        coded = isinstance(task.target_columns[0], CodedColumn)
-        wanted = "of the study's classes" if coded else "numbers that the study takes"
-        problems.append(
-            f"labels {', '.join(map(repr, unknown[:SHOWN]))} are not {wanted}; map them under"
-            " [data.values.labels]"
-        )
-    known = np.array([np.nan if code is None else code for code in codes.values()])
-    return np.zeros(0) if problems else task.targets(known[inverse][:, None]), problems
-
-
-def _codes(texts: list[str], source: DataSource, task: ImageTask) -> Mapping[str, float | None]:
-    """The number that stands for each label; None where it means none."""
-    (column,) = task.target_columns  # the task has no other with images
-    parse = target_parser(column)
-    meant = source.values.get("labels", {})
-    parsed = {text: parse(meant.get(canonical(text), text)) for text in texts}
-    return {
-        text: None if isinstance(code, Fault) or code != code else code
-        for text, code in parsed.items()
-    }
-
-
 def _read_folders(source: ImageFiles, task: ImageTask) -> LabelledImages:
     path = source.path
-    folders = sorted(entry for entry in path.iterdir() if _is_visible_folder(entry))
-    codes = _codes([folder.name for folder in folders], source, task)
-    problems = [
-        f"folder {folder.name!r} is not of the study's classes; rename it, or map it under"
-        " [data.values.labels]"
-        for folder in folders
-        if codes[folder.name] is None
-    ]
     files = [
         (file, code)
-        for folder in folders
-        if (code := codes[folder.name]) is not None
+        for folder, code in class_folders(source, path, task)
         for file in sorted(folder.iterdir())
         if file.is_file() and not file.name.startswith(".")
     ]
-    if not files and not problems:
-        problems.append("it holds no images; make one folder of images per class")
-    channels, height, width = task.shape
-    if len(files) * channels * height * width > MAX_DECODED_BYTES:
-        raise _too_large(path, len(files) * channels * height * width)
-    if problems:
-        raise _faults(path, problems)
-    images = np.zeros((len(files), channels, height, width), dtype=np.uint8)
+    if not files:
+        raise faults(path, ["it holds no images; make one folder of images per class"])
+    check_decoded(path, len(files) * int(np.prod(task.shape)))
+    images = np.zeros((len(files), *task.shape), dtype=np.uint8)
     faulty = []
     for index, (file, _) in enumerate(files):
-        image = _read_image(file, task)
+        image = _read_image(file, task, source.resize)
         if isinstance(image, str):
             faulty.append(f"{file.parent.name}/{file.name} {image}")
         else:
             images[index] = image
     if faulty:
-        more = [f"and {len(faulty) - SHOWN} more files"] if len(faulty) > SHOWN else []
-        raise _faults(path, faulty[:SHOWN] + more)
+        raise faults(path, faulty)
     return LabelledImages(
         images,
-        np.array([code for _, code in files], dtype=np.int64),
+        task.targets(np.array([[code] for _, code in files], dtype=np.float64)),
         tuple(f"{file.parent.name}/{file.name}" for file, _ in files),
-        _patients(source, [file.name for file, _ in files]),
+        patients_in_names(path, source.patient_pattern, [file.name for file, _ in files]),
     )
 
 
-def _patients(source: ImageFiles, names: list[str]) -> NDArray[np.int64] | None:
+def patients_in_names(
+    path: Path, pattern: str | None, names: Sequence[str]
+) -> NDArray[np.int64] | None:
     """A number for the patient in each file's name; raises DataError where a name has none."""
-    if source.patient_pattern is None:
+    if pattern is None:
         return None
-    found = [re.search(source.patient_pattern, name) for name in names]
+    found = [re.search(pattern, name) for name in names]
     unnamed = [name for name, match in zip(names, found, strict=True) if match is None]
     if unnamed:
-        raise _faults(
-            source.path,
-            [
-                f"{len(unnamed)} names of files do not fit patient_pattern ="
-                f" {source.patient_pattern!r}: {', '.join(unnamed[:SHOWN])}; correct it"
-            ],
+        problem = (
+            f"{len(unnamed)} names of files do not fit patient_pattern = {pattern!r}:"
+            f" {', '.join(unnamed[:SHOWN])}; correct it"
         )
+        raise faults(path, [problem])
     keys = [match.group(1) for match in found if match is not None]
     return np.unique(keys, return_inverse=True)[1]
 
 
-def _is_visible_folder(entry: Path) -> bool:
-    return entry.is_dir() and not entry.name.startswith(".")
-
-
-def _read_image(file: Path, task: ImageTask) -> NDArray[np.uint8] | str:
+def _read_image(file: Path, task: ImageTask, resize: Resize) -> NDArray[np.uint8] | str:
     """The image as (c, h, w), or what is wrong with it and the remedy."""
-    channels, height, width = task.shape
     try:
         with warnings.catch_warnings():
-            # Pillow only warns of an image that unpacks to a giant; its size is checked below.
+            # Pillow only warns of an image that unpacks to a giant; it is never kept in full.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             image = Image.open(file)
         with image:
-            if image.size != (width, height):
-                return (
-                    f"has {image.size[0]} x {image.size[1]} pixels; the study wants"
-                    f" {width} x {height}: resize it"
-                )
+            if resize == "refuse" and (wrong := wrong_size(image.size, task)):
+                return wrong
             if image.mode not in ("1", "L", "P", "RGB", "RGBA"):
                 # Pillow would clip 16-bit pixels to white.
                 return f"is of mode {image.mode}; save it with 8 bits per channel"
-            pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"))
+            return fitted(image.convert("L" if task.shape[0] == 1 else "RGB"), task, resize)
     except (UnidentifiedImageError, Image.DecompressionBombError):
         return "is not an image that can be read; remove it or save it as PNG"
     except (OSError, SyntaxError, ValueError) as problem:
         return f"cannot be read ({problem}); save it again"
-    return pixels[None] if channels == 1 else np.moveaxis(pixels, 2, 0)
 
 
-def _too_large(path: Path, num_bytes: int) -> DataError:
-    return DataError(
-        f"{path} unpacks to {num_bytes / 2**30:.1f} GiB, more than the"
-        f" {MAX_DECODED_BYTES // 2**30} GiB that are read. Give fewer or smaller images."
-    )
-
-
-def _faults(path: Path, problems: list[str]) -> DataError:
-    return DataError(f"Data in {path}:\n" + "\n".join(f"  {problem}" for problem in problems))
+def check_decoded(path: Path, num_bytes: int) -> None:
+    """Refuse images that would fill the memory; raises DataError."""
+    if num_bytes > MAX_DECODED_BYTES:
+        raise DataError(
+            f"{path} unpacks to {num_bytes / 2**30:.1f} GiB, more than the"
+            f" {MAX_DECODED_BYTES // 2**30} GiB that are read. Give fewer or smaller images."
+        )

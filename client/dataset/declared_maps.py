@@ -1,0 +1,90 @@
+"""What a site file declares and a study or a table does not use: typing errors, mostly."""
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from erosion.client.dataset.column_values import Fault
+from erosion.client.dataset.sources.data_source import TableSource
+from erosion.client.dataset.study_columns import StudyColumn
+from erosion.client.dataset.text_table import TextTable
+from erosion.common.settings.codes import canonical
+
+
+@dataclass(frozen=True, slots=True)
+class MapFindings:
+    """What the declarations leave to say."""
+
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def check_maps(
+    table: TextTable, source: TableSource, columns: dict[str, StudyColumn]
+) -> MapFindings:
+    """Hold every declaration against the study's columns and the table's values.
+
+    A declaration for a column that neither the study nor the table has, but that is spelt much like
+    one of the study's, is a problem; for any other column it is noted, because a site file may
+    serve several studies.
+    """
+    found = MapFindings()
+    for where, name in _declared(source):
+        if name in columns:
+            continue
+        near = difflib.get_close_matches(name, columns, n=1, cutoff=0.8)
+        if near and name not in table.header:
+            found.problems.append(
+                f"{where} names {name!r}, which is no column of the study; did you mean"
+                f" {near[0]!r}? Correct it, or remove it"
+            )
+        else:
+            found.notes.append(f"{where} names {name!r}, which this study does not use")
+    for name, column in columns.items():
+        if (meant := source.value_map(name)) and column.text is not None:
+            _check_values(name, column, meant, found)
+    for name in source.absent:
+        if name in columns and source.local_name(name) in table.header:
+            found.problems.append(
+                f"absent names {name!r}, and there is such a column; remove it from absent, or"
+                " rename the column if it is another one"
+            )
+    return found
+
+
+def _declared(source: TableSource) -> Iterator[tuple[str, str]]:
+    """Every table of the site file that names a column of a study, with the name."""
+    for where, names in (
+        ("[data.columns]", source.columns),
+        ("[data.units]", source.units),
+        ("[data.derive]", source.derive),
+    ):
+        yield from ((where, name) for name in names)
+    yield from ((f"[data.values.{name}]", name) for name in source.values)
+    for number, recoding in enumerate(source.recode, start=1):
+        yield from ((f"[[data.recode]], number {number},", name) for name in recoding.columns)
+    yield from (("absent", name) for name in source.absent)
+
+
+def _check_values(
+    name: str, column: StudyColumn, meant: dict[str, str], found: MapFindings
+) -> None:
+    texts = {canonical(text) for text in column.text.texts} if column.text else set()
+    if any(key in texts for key in meant):
+        return
+    # What the study itself understands, without the map: the map's left sides, if it is reversed.
+    understood = [key for key in meant if not isinstance(column.plain(key), Fault)]
+    if len(understood) == len(meant) and any(value in texts for value in meant.values() if value):
+        found.problems.append(
+            f"the map for {name} is the wrong way round: what the data hold goes to the left, what"
+            f" the study calls it to the right, such as {_example(meant, texts)}"
+        )
+    else:
+        found.notes.append(
+            f"no value that is mapped for {name} ({', '.join(list(meant)[:5])}) is in the data"
+        )
+
+
+def _example(meant: dict[str, str], texts: set[str]) -> str:
+    key, value = next((key, value) for key, value in meant.items() if value in texts)
+    return f'"{value}" = "{key}"'

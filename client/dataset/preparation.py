@@ -1,0 +1,121 @@
+"""The site file's declared changes to a table, before it is held against the study's contract.
+
+A fixed list: columns are renamed, values recoded, numbers brought to the study's unit, ages and
+lengths of stay made of dates. Nothing of a site file is ever run as a program.
+"""
+
+from datetime import date, datetime
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from erosion.client.dataset.text_table import TextColumn, TextTable
+from erosion.common.settings.base import Settings
+from erosion.common.settings.codes import canonical
+
+DAYS_A_YEAR = 365.25
+ISO = "%Y-%m-%d"
+
+Canonical = Annotated[str, BeforeValidator(canonical)]
+ValueMap = dict[Canonical, Canonical]  # value in the data -> value in the study; "": missing
+
+
+class Recoding(Settings):
+    """One map for several columns of the study."""
+
+    columns: tuple[str, ...] = Field(min_length=1)  # the study's names
+    values: ValueMap = Field(min_length=1)
+
+
+class UnitChange(Settings):
+    """From the data's unit to the study's: value x factor + offset."""
+
+    factor: float = 1.0
+    offset: float = 0.0
+
+
+def _from_factor(value: object) -> object:
+    """`38.67` is short for `{factor = 38.67}`."""
+    return {"factor": value} if isinstance(value, int | float) else value
+
+
+def _not_zero(value: UnitChange) -> UnitChange:
+    if value.factor == 0:
+        raise ValueError("a factor of 0 would make every value the same")
+    return value
+
+
+Unit = Annotated[
+    UnitChange,
+    BeforeValidator(_from_factor, json_schema_input_type=float | UnitChange),
+    AfterValidator(_not_zero),
+]
+
+
+class TimeBetween(Settings):
+    """A number of the study that is the time between two dates."""
+
+    kind: Literal["years_between", "days_between"]
+    start: str = Field(min_length=1)  # column in the data, e.g. the date of birth
+    end: str | date  # column in the data, or one date for everybody
+    date_format: str = ISO  # as Python's strptime has it, e.g. "%d.%m.%Y"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns in the data that are needed."""
+        return (self.start,) if isinstance(self.end, date) else (self.start, self.end)
+
+
+NOT_A_DATE = "no date: "  # opens the text of a derived value that has none
+
+
+def time_between(table: TextTable, wanted: TimeBetween) -> TextColumn | None:
+    """The derived column as text, "" where a date is missing; None where a column is absent.
+
+    A text that is no date stays, behind NOT_A_DATE, so that it can be quoted.
+    """
+    if any(name not in table.columns for name in wanted.columns):
+        return None
+    start = table.columns[wanted.start]
+    if isinstance(wanted.end, date):
+        end = TextColumn((wanted.end.isoformat(),), np.zeros_like(start.codes))
+        ends: list[date | str] = [wanted.end]
+    else:
+        end = table.columns[wanted.end]
+        ends = [_as_date(text, wanted.date_format) for text in end.texts]
+    starts = [_as_date(text, wanted.date_format) for text in start.texts]
+    pairs, codes = np.unique(start.codes * len(ends) + end.codes, return_inverse=True)
+    texts = [
+        _between(starts[pair // len(ends)], ends[pair % len(ends)], wanted)
+        for pair in pairs.tolist()
+    ]
+    distinct = list(dict.fromkeys(texts))
+    position = {text: index for index, text in enumerate(distinct)}
+    merged = np.array([position[text] for text in texts], dtype=np.int64)
+    return TextColumn(tuple(distinct), merged[codes])
+
+
+def _as_date(text: str, date_format: str) -> date | str:
+    """The date, or the text as it is; "" is missing."""
+    if text.lower() in ("", "na", "nan", "?", "null"):
+        return ""
+    for known in (date_format, ISO):
+        try:
+            # A database writes 2020-05-01T00:00:00 or 2020-05-01 00:00:00.
+            stripped = text[:10] if known == ISO and text[10:11] in ("T", " ") else text
+            return datetime.strptime(stripped, known).date()
+        except ValueError:
+            continue
+    return text
+
+
+def _between(start: date | str, end: date | str, wanted: TimeBetween) -> str:
+    if start == "" or end == "":
+        return ""
+    if not isinstance(start, date):
+        return NOT_A_DATE + start
+    if not isinstance(end, date):
+        return NOT_A_DATE + end
+    days = (end - start).days
+    return f"{days / DAYS_A_YEAR:.4f}" if wanted.kind == "years_between" else str(days)

@@ -1,0 +1,61 @@
+"""From what a scanner measured, or a camera saw, to the 8-bit images that a study wants."""
+
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from pydantic import AfterValidator
+
+from erosion.common.tasks.inputs import ImageTask
+
+Resize = Literal["refuse", "stretch", "pad"]  # "pad": keep the proportions, black around
+
+
+def _checked_window(value: tuple[float, float]) -> tuple[float, float]:
+    if value[1] <= 0:
+        raise ValueError("write it as [centre, width], with a width of more than 0")
+    return value
+
+
+Window = Annotated[tuple[float, float], AfterValidator(_checked_window)]  # (centre, width)
+
+
+def windowed(values: NDArray[np.float64], window: Window) -> NDArray[np.uint8]:
+    """Measured values to grey levels: the window's lower end is black and its upper end white."""
+    centre, width = window
+    grey = (values - (centre - width / 2)) / width * 255
+    return np.clip(np.round(grey), 0, 255).astype(np.uint8)
+
+
+def wrong_size(size: tuple[int, int], task: ImageTask) -> str:
+    """What is wrong with an image of (width, height), and the remedy; "" where nothing is."""
+    _, height, width = task.shape
+    if size == (width, height):
+        return ""
+    return (
+        f"has {size[0]} x {size[1]} pixels; the study wants {width} x {height}: resize it, or write"
+        ' resize = "stretch" or "pad" under [data]'
+    )
+
+
+def fitted(image: Image.Image, task: ImageTask, resize: Resize) -> NDArray[np.uint8] | str:
+    """An image as the study wants it: (c, h, w); or what is wrong with it and the remedy."""
+    channels, height, width = task.shape
+    if resize == "refuse" and (wrong := wrong_size(image.size, task)):
+        return wrong
+    if image.size != (width, height):
+        image = _resized(image, (width, height), keep_proportions=resize == "pad")
+    found: NDArray[np.uint8] = np.asarray(image.convert("L" if channels == 1 else "RGB"))
+    return found[None] if channels == 1 else np.moveaxis(found, 2, 0)
+
+
+def _resized(image: Image.Image, size: tuple[int, int], *, keep_proportions: bool) -> Image.Image:
+    if not keep_proportions:
+        return image.resize(size, Image.Resampling.BILINEAR)
+    scale = min(size[0] / image.size[0], size[1] / image.size[1])
+    inner = (max(round(image.size[0] * scale), 1), max(round(image.size[1] * scale), 1))
+    canvas = Image.new(image.mode, size)
+    place = ((size[0] - inner[0]) // 2, (size[1] - inner[1]) // 2)
+    canvas.paste(image.resize(inner, Image.Resampling.BILINEAR), place)
+    return canvas

@@ -1,0 +1,113 @@
+"""The study's columns as a hospital's table has them, by what its site file declares."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from erosion.client.dataset.column_values import (
+    Fault,
+    Parse,
+    feature_parser,
+    target_parser,
+)
+from erosion.client.dataset.decimal_mark import DecimalMark, found_decimal
+from erosion.client.dataset.preparation import NOT_A_DATE, time_between
+from erosion.client.dataset.sources.data_source import TableSource
+from erosion.client.dataset.text_table import TextColumn, TextTable
+from erosion.common.settings.codes import canonical
+from erosion.common.tasks.features import NumberFeature
+from erosion.common.tasks.inputs import TabularTask
+from erosion.common.tasks.task import CodedColumn
+
+SPLIT = CodedColumn("split", {"train": 0.0, "test": 1.0}, "neither train nor test")
+
+
+@dataclass(frozen=True, slots=True)
+class StudyColumn:
+    """One column of the study."""
+
+    name: str
+    text: TextColumn | None  # as the data have it; None where they have none
+    plain: Parse  # of a text in the study's own words
+    parse: Parse  # of a text in the data
+
+
+def study_columns(
+    table: TextTable,
+    task: TabularTask,
+    source: TableSource,
+    *,
+    with_target: bool = True,
+    split_column: str | None = None,
+) -> dict[str, StudyColumn]:
+    """Every column of the study, by name: features first, then the target, then a split's."""
+    decimal = decimal_mark(table, task, source)
+    parsers: dict[str, Parse] = {
+        feature.name: feature_parser(
+            feature,
+            "." if feature.name in source.derive else decimal,
+            source.units.get(feature.name),
+        )
+        for feature in task.features
+    }
+    for column in task.target_columns if with_target else ():
+        mark = "." if column.name in source.derive else decimal
+        parsers[column.name] = target_parser(column, mark, source.units.get(column.name))
+    if split_column is not None:
+        parsers[split_column] = target_parser(SPLIT)
+    return {
+        name: StudyColumn(name, _text(table, source, name), parse, _mapped(parse, source, name))
+        for name, parse in parsers.items()
+    }
+
+
+def study_column_names(
+    task: TabularTask, *, with_target: bool = True, split_column: str | None = None
+) -> list[str]:
+    """The study's own names: features first, then the target, then that of a given split."""
+    features = [feature.name for feature in task.features]
+    targets = [column.name for column in task.target_columns] if with_target else []
+    return [*features, *targets, *([split_column] if split_column else [])]
+
+
+def columns_of(
+    task: TabularTask,
+    source: TableSource,
+    *,
+    with_target: bool = True,
+    split_column: str | None = None,
+) -> list[str]:
+    """The data's own names of the columns that are to be read."""
+    names = study_column_names(task, with_target=with_target, split_column=split_column)
+    needed = [local for name in names for local in source.needed(name)]
+    return needed if source.patient is None else [*needed, source.patient]
+
+
+def decimal_mark(table: TextTable, task: TabularTask, source: TableSource) -> DecimalMark:
+    """The mark that the site file gives, or else the one that the study's numbers show."""
+    if source.decimal is not None:
+        return source.decimal
+    numbers = [*task.features, *task.target_columns]
+    names = [source.local_name(n.name) for n in numbers if isinstance(n, NumberFeature)]
+    columns = (table.columns[name] for name in names if name in table.columns)
+    return found_decimal(text for column in columns for text in column.texts)
+
+
+def _text(table: TextTable, source: TableSource, name: str) -> TextColumn | None:
+    if name in source.absent:
+        return None
+    if name in source.derive:
+        return time_between(table, source.derive[name])
+    return table.columns.get(source.local_name(name))
+
+
+def _mapped(parse: Parse, source: TableSource, name: str) -> Parse:
+    """The parser of the data's own words."""
+    meant: Mapping[str, str] = source.value_map(name)
+    if name in source.derive:
+        wanted = source.derive[name]
+        not_a_date = Fault(
+            f"no date of the form {wanted.date_format}",
+            "correct it, or set date_format under [data.derive.{key}]",
+        )
+        return lambda text: not_a_date if text.startswith(NOT_A_DATE) else parse(text)
+    return lambda text: parse(meant.get(canonical(text), text))

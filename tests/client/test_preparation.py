@@ -1,0 +1,164 @@
+"""What a site file declares about a table, and what is wrong with such declarations."""
+
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from erosion.client.dataset.load import load_patients
+from erosion.client.dataset.local_dataset import LocalDataset
+from erosion.common.errors import DataError
+from tests.support.small_study import TASK, make_site, make_study
+
+LAB: dict[str, Any] = {
+    "target": "ill",
+    "classes": [{"name": "healthy", "values": [0]}, {"name": "ill", "values": [1]}],
+    "features": [
+        {"name": "age", "unit": "years", "range": [18, 110]},
+        {"name": "cholesterol", "unit": "mg/dl", "range": [50, 1000]},
+        {"name": "smoker", "categories": ["no", "yes"]},
+        {"name": "diabetes", "categories": ["no", "yes"]},
+    ],
+    "kind": "tabular",
+}
+HEADER = "age,cholesterol,smoker,diabetes,ill\n"
+
+
+def load(folder: Path, text: str, task: dict[str, Any] | None = None, **data: Any) -> Any:
+    site = make_site(folder, text, name="b", data=data)
+    return load_patients(site, make_study(task=task or LAB))
+
+
+def problem_of(folder: Path, text: str, task: dict[str, Any] | None = None, **data: Any) -> str:
+    with pytest.raises(DataError) as problem:
+        load(folder, text, task, **data)
+    return str(problem.value)
+
+
+def test_numbers_are_brought_to_the_studys_unit(tmp_path: Path) -> None:
+    text = "age,cholesterol,smoker,diabetes,ill\n140.0,5.2,no,no,0\n50,4.1,yes,no,1\n"
+    found = load(
+        tmp_path,
+        text,
+        units={"cholesterol": 38.67, "age": {"factor": 0.5, "offset": 10}},
+    )
+    np.testing.assert_allclose(found.rows[:, :2], [[80, 201.084], [35, 158.547]])
+    message = problem_of(tmp_path, text.replace("5.2", "52"), units={"cholesterol": 38.67})
+    assert "outside 50 to 1000 mg/dl after the change of unit: '52' on line 2" in message
+    with pytest.raises(ValueError, match="a factor of 0 would make every value the same"):
+        load(tmp_path, text, units={"cholesterol": 0})
+
+
+def test_one_map_serves_several_columns_and_a_columns_own_goes_first(tmp_path: Path) -> None:
+    text = HEADER + "50,200,ja,ja,0\n51,200,nein,weiss nicht,1\n"
+    found = load(
+        tmp_path,
+        text,
+        {**LAB, "missing": "impute"},
+        recode=[{"columns": ["smoker", "diabetes"], "values": {"ja": "yes", "nein": "no"}}],
+        values={"diabetes": {"weiss nicht": "", "ja": "no"}},
+    )
+    np.testing.assert_array_equal(found.rows[:, 2:], [[1, 0], [0, np.nan]])
+
+
+def test_ages_are_made_of_dates(tmp_path: Path) -> None:
+    text = "born,seen,cholesterol,smoker,diabetes,ill\n01.02.1950,2020-02-01,200,no,no,0\n"
+    text += "15.08.1960,,200,no,no,1\n"
+    derive = {"kind": "years_between", "start": "born", "date_format": "%d.%m.%Y"}
+    task = {**LAB, "missing": "impute"}
+    found = load(tmp_path, text, task, derive={"age": {**derive, "end": "seen"}})
+    np.testing.assert_allclose(found.rows[:, 0], [70.0, np.nan], atol=0.01)
+    found = load(tmp_path, text, task, derive={"age": {**derive, "end": date(2020, 8, 15)}})
+    np.testing.assert_allclose(found.rows[:, 0], [70.5, 60.0], atol=0.05)
+    late = text.replace("15.08.1960,", "August,2020-01-01")
+    message = problem_of(tmp_path, late, task, derive={"age": {**derive, "end": "seen"}})
+    assert (
+        "column age: no date of the form %d.%m.%Y: 'August' on line 3; correct it, or set"
+        " date_format under [data.derive.age]"
+    ) in message
+    message = problem_of(tmp_path, text, task, derive={"age": {**derive, "end": "left"}})
+    assert "column age is derived from 'left', which is missing; correct [data.derive" in message
+
+
+def test_a_column_that_is_not_recorded_is_missing_for_everybody(tmp_path: Path) -> None:
+    text = "age,cholesterol,diabetes,ill\n50,200,no,0\n60,210,yes,1\n"
+    found = load(tmp_path, text, {**LAB, "missing": "impute"}, absent=["smoker"])
+    assert np.isnan(found.rows[:, 2]).all()
+    assert found.notes[0] == "missing values to be imputed: smoker 2 (as missing)"
+    message = problem_of(tmp_path, text, absent=["smoker"])
+    assert "column smoker is absent here, and the study refuses missing values of it" in message
+    message = problem_of(tmp_path, HEADER + "50,200,no,no,0\n", absent=["smoker"])
+    assert "absent names 'smoker', and there is such a column; remove it from absent" in message
+
+
+def test_an_absent_category_is_never_the_first_one(tmp_path: Path) -> None:
+    """Twenty-two patients of a hospital that never recorded a variable became "no"."""
+    features = [TASK["features"][0], {**TASK["features"][1], "missing": "indicator"}]
+    study = make_study(task={**TASK, "features": features})
+    rows = "".join(f"{40 + i},{i % 2}\n" for i in range(22))
+    site = make_site(tmp_path, "age,ill\n" + rows, name="b", data={"absent": ["sex"]})
+    inputs = LocalDataset(site, study).parts(None)[0].inputs
+    assert inputs[:, 1:].tolist() == [[0.0, 1.0]] * 22  # neither f nor m: missing
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (
+            {"values": {"il": {"1": "0", "0": "1"}}},
+            "[data.values.il] names 'il', which is no column of the study; did you mean 'ill'?",
+        ),
+        ({"units": {"cholestrol": 38.67}}, "[data.units] names 'cholestrol', which is no column"),
+        ({"absent": ["smokers"]}, "absent names 'smokers', which is no column of the study; did"),
+        (
+            {"recode": [{"columns": ["diabetis"], "values": {"ja": "yes"}}]},
+            "[[data.recode]], number 1, names 'diabetis', which is no column of the study; did you",
+        ),
+        (
+            {"values": {"smoker": {"yes": "ja", "no": "nein"}}},
+            "the map for smoker is the wrong way round: what the data hold goes to the left, what"
+            ' the study calls it to the right, such as "ja" = "yes"',
+        ),
+    ],
+)
+def test_a_typing_error_or_a_reversed_map_is_refused(
+    tmp_path: Path, data: dict[str, Any], problem: str
+) -> None:
+    assert problem in problem_of(tmp_path, HEADER + "50,200,ja,no,0\n51,200,nein,no,1\n", **data)
+
+
+def test_what_is_declared_in_vain_is_told_of(tmp_path: Path) -> None:
+    found = load(
+        tmp_path,
+        HEADER + "50,200,no,no,0\n51,200,yes,no,1\n52,200,yes,no,1\n",
+        columns={"haemoglobin": "hb"},
+        values={"smoker": {"ja": "yes"}},
+    )
+    assert found.notes == (
+        "[data.columns] names 'haemoglobin', which this study does not use",
+        "no value that is mapped for smoker (ja) is in the data",
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"columns": {"age": "a"}, "absent": ["age"]}, "age is absent and also under columns"),
+        (
+            {
+                "columns": {"age": "a"},
+                "derive": {"age": {"kind": "days_between", "start": "a", "end": "b"}},
+            },
+            "age is under columns and under derive",
+        ),
+        ({"derive": {"age": {"kind": "month_between", "start": "a", "end": "b"}}}, "years_between"),
+        ({"recode": [{"columns": [], "values": {"a": "b"}}]}, "at least 1"),
+    ],
+)
+def test_declarations_that_contradict_each_other_are_refused(
+    tmp_path: Path, data: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_site(tmp_path, HEADER, data=data)
