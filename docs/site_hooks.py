@@ -13,7 +13,13 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parents[1]
 MENU = {
     "Using it": ["data-sources.md", "outputs.md", "python.md", "algorithms.md", "gems.md"],
-    "Trusting it": ["threat-model.md", "privacy.md", "sealed.md", "robustness.md", "faults.md"],
+    "Trusting it": [
+        "threat-model.md",
+        "privacy.md",
+        "sealed-rounds.md",
+        "robustness.md",
+        "faults.md",
+    ],
     "How it works": ["architecture.md", "rounds.md", "extending.md", "glossary.md"],
 }
 REFERENCE = {  # package -> title; of `erosion` only what it exports, of the others every module

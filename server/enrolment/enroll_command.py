@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from erosion.common.errors import EnrolmentError
+from erosion.common.sealed import pinned_keys
 from erosion.common.support import expiry
 from erosion.common.support.keys import fingerprint, new_private_key, private_pem, public_pem
 from erosion.common.support.private_files import write_private
@@ -26,6 +27,7 @@ from erosion.server.enrolment.federation_folder import (
 from erosion.server.enrolment.key_registry import read_key_registry
 from erosion.server.enrolment.serving_certificate import ServingCertificate
 from erosion.server.enrolment.site_kit import authority_fingerprint
+from erosion.server.sealed.peers_file import write_peers
 
 Handler = Callable[[argparse.Namespace], None]
 
@@ -60,6 +62,9 @@ def add_enroll_commands(parser: argparse.ArgumentParser) -> None:
     key.add_argument("--out", type=Path, required=True, metavar="FILE", help="and FILE.pub")
 
     command("list", _list, "show who is enrolled, and until when")
+
+    peers = command("peers", _peers, "write the hospitals' public keys, for sealed rounds")
+    peers.add_argument("--out", type=Path, default=Path(pinned_keys.NAME), metavar="FILE")
 
     revoke = command("revoke", _revoke, "keep a hospital out from now on")
     revoke.add_argument("name")
@@ -138,6 +143,15 @@ def _key(options: argparse.Namespace) -> None:
         f"  erosion enroll site NAME --public-key {public.name}\n"
         f"Fingerprint, to compare by telephone: {fingerprint(key.public_key())}"
     )
+
+
+def _peers(options: argparse.Namespace) -> None:
+    keys = write_peers(FederationFolder(options.folder), options.out)
+    print(f"Wrote {options.out}, which each site keeps beside its site.toml:")
+    width = max(len(key.hospital) for key in keys)
+    for key in keys:
+        print(f"  {key.hospital:{width}}  {key.fingerprint}")
+    print("Let the hospitals compare these with each other: `erosion check` shows what they have.")
 
 
 def _list(options: argparse.Namespace) -> None:

@@ -1,0 +1,93 @@
+"""`erosion audit`: what people are told, with and without openings."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from erosion.command_line import main
+from erosion.commands.command import CHECK_FAILED
+from erosion.common.errors import RunError
+from erosion.common.sealed.evidence import ContextOf, Evidence
+from erosion.common.sealed.legs import HelloKeys, ReceiptSaid
+from erosion.common.sealed.sum_records import RecordFiles
+from erosion.server.run.run_folder import RunFolder
+from erosion.server.sealed.audit_run import audit_run
+from tests.client.sealed.sites import CONTEXT, FACTORS, OWN, by_hand
+
+
+def audited(folder: Path, claimed: float) -> list[Path]:
+    """A run folder whose third hospital claimed that distance, and everybody's openings."""
+    script = by_hand()
+    script.measure()
+    masked = script.mask(FACTORS)
+    evidence = Evidence(
+        context=ContextOf.of(CONTEXT),
+        roster={n: HelloKeys.of(h) for n, h in script.attempt.roster.items()},
+        weights=FACTORS,
+        scale=script.view.scale,
+        distances={**script.distances, "s2": claimed},
+        delivered={n: ReceiptSaid.of(sent.receipt) for n, sent in masked.items()},
+        apart=0.5,
+        at_most=0.4,
+    )
+    RecordFiles(RunFolder(folder).sealed, "we").suspect(evidence, torch.from_numpy(OWN))
+    paths = []
+    for name, sent in masked.items():
+        path = folder / f"{name}.safetensors"
+        path.write_bytes(sent.opening.encoded())
+        paths.append(path)
+    return paths
+
+
+def test_openings_show_who_summed_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = audited(tmp_path, claimed=0.25)
+    assert not audit_run(tmp_path, paths)
+    said = capsys.readouterr().out
+    assert "Round 1 of we: the sum is 0.5 from the user's update" in said
+    assert "s0: claimed the distance 1, and that is what it summed." in said
+    assert "s2: claimed the distance 0.25, and summed an update at 2." in said
+    assert "Not opened" not in said
+
+
+def test_without_openings_it_says_whom_to_ask(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = audited(tmp_path, claimed=2.0)
+    assert main(["audit", str(tmp_path), str(paths[0])]) == 0
+    assert "Not opened yet: s1, s2." in capsys.readouterr().out
+
+
+def test_another_opening_than_what_was_sent_is_seen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = audited(tmp_path, claimed=2.0)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    other = audited(elsewhere, claimed=2.0)
+    assert main(["audit", str(tmp_path), str(paths[0]), str(other[1])]) == CHECK_FAILED
+    assert "s1: claimed the distance 1; the opening is of another round." in capsys.readouterr().out
+
+
+def test_a_run_that_nothing_is_wrong_with_has_nothing_to_audit(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="nothing to audit"):
+        audit_run(tmp_path, [])
+
+
+def test_a_file_that_is_no_opening_is_refused(tmp_path: Path) -> None:
+    audited(tmp_path, claimed=2.0)
+    junk = tmp_path / "junk"
+    junk.write_bytes(b"junk")
+    with pytest.raises(RunError, match="is not an opening"):
+        audit_run(tmp_path, [junk])
+
+
+def test_evidence_is_for_its_owner_alone(tmp_path: Path) -> None:
+    audited(tmp_path, claimed=2.0)
+    kept = list(RunFolder(tmp_path).sealed.iterdir())
+    assert len(kept) == 2
+    assert all(path.stat().st_mode & 0o077 == 0 for path in kept)
+    read = RecordFiles(RunFolder(tmp_path).sealed, "we").evidence()
+    assert read is not None
+    assert np.array_equal(read[1].numpy(), OWN)

@@ -1,0 +1,107 @@
+"""The other hospitals' keys: written at the coordinator, pinned and shown at a site."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from erosion.client.finding import Outcome
+from erosion.client.preflight.check import check_site
+from erosion.client.preflight.sealed import check_sealed
+from erosion.client.site_file import load_site
+from erosion.command_line import main
+from erosion.common.errors import EnrolmentError, SiteError
+from erosion.common.sealed.pinned_keys import as_text, read_pinned_keys
+from erosion.common.support.keys import fingerprint, new_private_key, private_pem
+from erosion.common.support.private_files import write_private
+from erosion.server.enrolment.key_registry import read_key_registry
+from erosion.server.sealed.peers_file import write_peers
+from tests.support.enrolled import make_federation
+from tests.support.sealed_study import sealed_study
+
+NAMES = ("alice", "bob", "carol", "dave", "erin")
+
+
+def test_the_enrolled_keys_are_what_a_site_pins(tmp_path: Path) -> None:
+    folder = make_federation(tmp_path / "federation", "bob", "carol")
+    written = write_peers(folder, tmp_path / "peers.pem")
+    assert [key.hospital for key in written] == ["bob", "carol"]
+    pinned = read_pinned_keys(tmp_path / "peers.pem", SiteError)
+    registry = read_key_registry(folder.roster)
+    assert {name: fingerprint(key) for name, key in pinned.items()} == {
+        key.hospital: key.fingerprint for key in registry.keys
+    }
+
+
+def test_the_command_says_what_to_compare(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_federation(tmp_path / "federation", "bob")
+    out = str(tmp_path / "peers.pem")
+    assert main(["enroll", "peers", "--folder", str(folder.path), "--out", out]) == 0
+    (key,) = read_key_registry(folder.roster).keys
+    assert key.fingerprint in capsys.readouterr().out
+
+
+def test_without_hospitals_there_is_nothing_to_pin(tmp_path: Path) -> None:
+    with pytest.raises(EnrolmentError, match="No hospital is enrolled"):
+        write_peers(make_federation(tmp_path / "federation"), tmp_path / "peers.pem")
+
+
+def keys_of(*names: str) -> str:
+    return as_text({name: new_private_key().public_key() for name in names})
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "is not a list of keys"),
+        (keys_of("bob") + keys_of("bob"), "bob is there twice"),
+        (keys_of("bob") + "and more\n", "is not a list of keys"),
+        (keys_of("bob").replace("# bob", "# Bob!"), "no hospital's name"),
+        (f"# bob\n{private_pem(new_private_key()).decode()}", "private key, which must not leave"),
+        (keys_of("bob").replace("MFk", "XXX"), "does not hold a public key"),
+    ],
+)
+def test_a_malformed_list_of_keys_has_a_remedy(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "peers.pem"
+    path.write_text(text)
+    with pytest.raises(SiteError, match=reason):
+        read_pinned_keys(path, SiteError)
+
+
+def site_with(folder: Path, **files: str) -> Any:
+    (folder / "site.toml").write_text(
+        'name = "bob"\n[data]\npath = "d.csv"\n[coordinator]\naddress = "127.0.0.1:1"\n'
+        '[sealed]\nprivate_key = "node.key"\n'
+    )
+    write_private(folder / "node.key", private_pem(new_private_key()))
+    for name, text in files.items():
+        (folder / f"{name}.pem").write_text(text)
+    return load_site(folder / "site.toml")
+
+
+def test_a_check_shows_the_fingerprints_to_compare(tmp_path: Path) -> None:
+    site = site_with(tmp_path, peers=keys_of(*NAMES))
+    (found,) = check_sealed(site, sealed_study())
+    assert found.outcome is Outcome.OK
+    for key in read_pinned_keys(tmp_path / "peers.pem", SiteError).values():
+        assert fingerprint(key) in found.text
+    shown = io.StringIO()
+    check_site(tmp_path / "site.toml", None, Console(file=shown, width=200))
+    assert "not with the coordinator" in shown.getvalue()
+
+
+def test_a_sealed_study_needs_everybodys_key(tmp_path: Path) -> None:
+    _, missing = check_sealed(site_with(tmp_path, peers=keys_of("carol", "dave")), sealed_study())
+    assert missing.outcome is Outcome.FAILED
+    assert "the keys of erin are not in" in missing.text
+
+
+def test_only_a_sealed_study_needs_keys(tmp_path: Path) -> None:
+    site = site_with(tmp_path)
+    (without,) = check_sealed(site, None)
+    (needed,) = check_sealed(site, sealed_study())
+    assert (without.outcome, needed.outcome) == (Outcome.SKIPPED, Outcome.FAILED)
