@@ -11,6 +11,7 @@ allow.
 import importlib.util
 import warnings
 from collections.abc import Callable, Sequence
+from math import log
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -144,8 +145,18 @@ class Survival(Task):
 
     @property
     def num_outputs(self) -> int:
-        """A hazard's logit for each interval."""
+        """A hazard's logit for each interval, seen from `start`."""
         return len(self.cut_points)
+
+    @property
+    def start(self) -> float:
+        """The logit of a hazard with which half are without the event at the horizon.
+
+        Outputs are added to it. From 0, every interval would begin with a hazard of a half, and
+        training would be spent on unlearning that.
+        """
+        hazard = 1 - 0.5 ** (1 / len(self.cut_points))
+        return log(hazard / (1 - hazard))
 
     def training_loss(self, targets: Tensor) -> Loss:
         """Mean over patients of minus the log likelihood of what was seen."""
@@ -153,18 +164,19 @@ class Survival(Task):
 
         def minus_log_likelihood(outputs: Tensor, batch: Tensor) -> Tensor:
             died, survived = self._seen(batch)
-            return (died * softplus(-outputs) + survived * softplus(outputs)).sum(dim=1).mean()
+            logits = outputs + self.start
+            return (died * softplus(-logits) + survived * softplus(logits)).sum(dim=1).mean()
 
         return minus_log_likelihood
 
     def base_rate_outputs(self, targets: Tensor) -> Tensor:
         """Logits of each interval's share of events among those seen: (intervals,) float32."""
         died, survived = (seen.double().sum(dim=0) for seen in self._seen(targets))
-        return torch.log((died + 0.5) / (survived + 0.5)).float()
+        return (torch.log((died + 0.5) / (survived + 0.5)) - self.start).float()
 
     def predictions(self, outputs: Tensor) -> Tensor:
         """The chance to come to the end of each interval without an event: (n, intervals)."""
-        return torch.sigmoid(-outputs).cumprod(dim=1)
+        return torch.sigmoid(-outputs - self.start).cumprod(dim=1)
 
     def held_out_loss(self, predictions: Tensor, targets: Tensor) -> float:
         """Mean of minus the log of the chance of what was seen, nothing clipped."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from erosion.common.errors import DataError, StudyError
 from erosion.common.settings.base import Settings
 from erosion.common.study.study import Study
+from erosion.experiments.download import DATA_SETS
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,11 @@ def check_hospitals(study: Study, offered: Collection[str]) -> None:
 
 def data_folder(data_dir: Path | None, name: str) -> Path:
     """The folder of the data set `name`, which people download once; raises DataError."""
-    remedy = f"`erosion data {name}` downloads it where there is internet"
+    remedy = (
+        f"`erosion data {name}` downloads it where there is internet"
+        if name in DATA_SETS
+        else f"the study file says where the files of {name}/ come from"
+    )
     if data_dir is None:
         raise DataError(
             f"The {name} data are needed, and no data folder is known. Give --data-dir FOLDER or"
@@ -56,9 +61,12 @@ def existing_file(folder: Path, file_name: str) -> Path:
     """A file of a downloaded data set; raises DataError where it is absent."""
     path = folder / file_name
     if not path.is_file():
-        raise DataError(
-            f"The file {path} is missing. `erosion data {folder.name}` downloads what is missing."
+        remedy = (
+            f"`erosion data {folder.name}` downloads what is missing"
+            if folder.name in DATA_SETS
+            else "the study file says where it comes from"
         )
+        raise DataError(f"The file {path} is missing. {remedy[0].upper()}{remedy[1:]}.")
     return path
 
 

@@ -116,7 +116,8 @@ def after_surgery(**keys: object) -> Task:
 
 
 HAZARDS = torch.tensor([[0.5, 0.25]])
-OUTPUTS = torch.log(HAZARDS / (1 - HAZARDS))
+START = -log(1 / (1 - 0.5**0.5) - 1)  # the logit of the hazard 1 - sqrt(1 / 2)
+OUTPUTS = torch.log(HAZARDS / (1 - HAZARDS)) - START
 
 
 @pytest.mark.parametrize(
@@ -142,6 +143,11 @@ def test_the_likelihood_of_what_was_seen_by_hand(time: float, event: int, chance
     assert task.held_out_loss(predicted, targets) == pytest.approx(-log(chance), abs=1e-6)
     bounded = task.patient_losses(predicted.numpy(), targets.double().numpy())
     assert bounded.tolist() == pytest.approx([-log(min(chance, 0.99))])
+
+
+def test_an_untrained_model_of_survival_expects_half_at_the_horizon() -> None:
+    predicted = after_surgery().predictions(torch.zeros(1, 2, dtype=torch.float64))
+    assert predicted.tolist()[0] == pytest.approx([sqrt(0.5), 0.5])
 
 
 def test_the_base_rate_of_survival_is_kaplan_and_meiers() -> None:
