@@ -18,11 +18,14 @@ from erosion.common.algorithms.fedfomo import FedFomo
 from erosion.common.algorithms.fedlin import FedLin
 from erosion.common.algorithms.fedprox import FedProx
 from erosion.common.algorithms.fine_tuning import FineTuning
+from erosion.common.algorithms.gems import Gems
 from erosion.common.algorithms.geometric_median import GeometricMedian
 from erosion.common.algorithms.krum import Krum
 from erosion.common.algorithms.local import Local
 from erosion.common.algorithms.model_averaging import ModelAveraging
 from erosion.common.algorithms.multi_krum import MultiKrum
+from erosion.common.algorithms.network_gems import NetworkGems
+from erosion.common.algorithms.personal_gems import PersonalGems
 from erosion.common.algorithms.personal_intercept import PersonalIntercept
 from erosion.common.algorithms.scaffold import Scaffold
 from erosion.common.algorithms.trimmed_mean import TrimmedMean
@@ -52,6 +55,9 @@ AnyArm = (
     | Scaffold
     | FedLin
     | Ensemble
+    | Gems
+    | NetworkGems
+    | PersonalGems
 )  # fmt: skip
 
 ArmSettings = Annotated[AnyArm, Field(discriminator="algorithm")]

@@ -10,11 +10,11 @@ from erosion.common.gems.directions import directions
 from erosion.common.gems.layers import Layer
 from erosion.common.gems.linear_ball import GoodEnough, good_enough_ball
 from erosion.common.gems.neuron_balls import neuron_radii
-from erosion.common.gems.options import GemsOptions
+from erosion.common.gems.options import BallOptions, GemsOptions
 
 
 def measured_ball(
-    layer: Layer, features: Tensor, labels: Tensor, options: GemsOptions, generator: torch.Generator
+    layer: Layer, features: Tensor, labels: Tensor, options: BallOptions, generator: torch.Generator
 ) -> GoodEnough:
     """The ball of output layers around `layer`, on patients that it was not trained on."""
     epsilon = options.epsilon

@@ -1,0 +1,211 @@
+"""What the kinds of GEMS share: local optima, balls around them, and each hospital's own check."""
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from erosion.common.aggregation.cohort import Cohort, HospitalName
+from erosion.common.algorithms.base import (
+    TRAIN,
+    Algorithm,
+    Answers,
+    ArmBase,
+    Ask,
+    Brings,
+    BuildContext,
+    Exchanges,
+    Layout,
+    Payload,
+    RoundStart,
+    SiteStep,
+    Step,
+    relative_weights,
+)
+from erosion.common.gems.intersection import meet
+from erosion.common.gems.layers import Layer, hidden_features
+from erosion.common.gems.measuring import measured_ball
+from erosion.common.gems.options import BallOptions
+from erosion.common.gems.report import NUMBERS, SentBall, checks_in_words, in_words, sent_ball
+from erosion.common.learning.local_sgd import probabilities_of
+from erosion.common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork
+from erosion.common.learning.training import Training
+from erosion.common.settings.base import Settings
+
+BALL = "ball"  # (4,) of an update: see `SentBall`
+CHECK = "check"
+_MODEL, _NEEDED = "model", "needed"
+
+
+@dataclass(frozen=True, slots=True)
+class GemsState:
+    """Nothing is remembered of a round but that it was."""
+
+    round: int  # rounds aggregated so far
+
+
+class OwnCheck(Settings):
+    """What a hospital says of the model that was found."""
+
+    accuracy: float = Field(ge=0, le=1)  # on its patients held out
+    needed: float = Field(ge=0, le=1)  # what it asked for
+
+
+class GemsBase(ArmBase, BallOptions):
+    """A round: what comes before training, training with a ball, the meeting, the checks."""
+
+    gems_rounds: int = Field(default=1, ge=1, le=100)
+    local_rounds: int = Field(default=30, ge=1, le=10_000)
+    validation_share: float = Field(default=0.25, gt=0, lt=1)
+
+    def build(self, context: BuildContext) -> Algorithm[GemsState]:
+        """`gems_rounds` rounds; then the run ends."""
+
+        def exchanges(state: GemsState, begun: RoundStart) -> Exchanges[GemsState]:
+            return self._exchanges(state, begun, context)
+
+        return Algorithm(lambda _dim: GemsState(0), self.update, exchanges=exchanges)
+
+    def update(self, state: GemsState, cohort: Cohort) -> Step[GemsState]:
+        """A model in all balls, or as near to that as was found."""
+        sent = sent_balls(cohort)
+        # A ball that cannot be believed does not count; the user's own model always does.
+        counted = [1.0, *(0.0 if ball.problem else 1.0 for ball in sent[1:])]
+        radii = torch.tensor([ball.usable_radius for ball in sent])
+        gram = cohort.gram()
+        meeting = meet(gram, radii, weights=torch.tensor(counted))
+        delta = cohort.weighted_sum(meeting.coefficients)
+        shares = meeting.coefficients.clamp(min=0.0).tolist()
+        note = in_words(sent, distances_between(gram), meeting)
+        return Step(delta, relative_weights(cohort, shares), GemsState(state.round + 1), note=note)
+
+    def site_steps(self) -> Mapping[str, SiteStep]:
+        """Training, and a check of what came of it."""
+        return {TRAIN: self.train, CHECK: self.check}
+
+    def attachment_sizes(self, dim: int) -> Mapping[str, int]:
+        """Every update brings the ball around its model."""
+        del dim
+        return {BALL: NUMBERS}
+
+    def problem_with_training(self, training: Training) -> str | None:
+        """A local optimum takes a bounded number of steps, too."""
+        length, most, unit = self.local_rounds * (training.epochs or 0), 1_000, "epochs"
+        if training.steps:
+            length, most, unit = self.local_rounds * training.steps, 100_000, "steps"
+        if length <= most:
+            return None
+        return (
+            f"local_rounds = {self.local_rounds} rounds of training are {length} {unit}; write a"
+            f" number that makes {most} at most"
+        )
+
+    def check(self, work: LocalWork) -> LocalAnswer:
+        """How good the model that was found is for the patients held out here."""
+        model = work.enclosed[_MODEL]
+        if work.own is not None:
+            model = torch.where(work.own, work.received, model)
+        _, held_out = self.parts(work)
+        predicted = probabilities_of(work.model, model, held_out.inputs).argmax(dim=1)
+        checked = OwnCheck(
+            accuracy=float((predicted == held_out.labels).double().mean()),
+            needed=float(work.kept[_NEEDED]),
+        )
+        return LocalAnswer(values=checked.model_dump(), keep=work.kept)
+
+    def parts(self, work: LocalWork) -> tuple[LocalWork, LocalWork]:
+        """The patients to train on, and those held out: the same where none can be spared."""
+        rest, held_out = work.hold_out(self.validation_share)
+        return (rest, held_out) if len(held_out.labels) else (rest, rest)
+
+    def longer(self, training: Training) -> Training:
+        """As many steps or passes as `local_rounds` rounds have."""
+        if training.steps is not None:
+            return training.model_copy(update={"steps": self.local_rounds * training.steps})
+        return training.model_copy(update={"epochs": self.local_rounds * (training.epochs or 1)})
+
+    def with_ball(
+        self,
+        work: LocalWork,
+        delta: Tensor,
+        samples_seen: int,
+        layers: Sequence[Layer],
+        generator: torch.Generator,
+    ) -> LocalOutcome:
+        """The update, with the ball around its output layer, the last of `layers`."""
+        *hidden, output = layers
+        _, held_out = self.parts(work)
+        features = hidden_features(hidden, held_out.inputs.flatten(1))
+        ball = measured_ball(output, features, held_out.labels, self, generator)
+        sent = SentBall(work.agent, ball.radius, ball.certified, ball.accuracy, ball.needed)
+        needed = torch.tensor(min(ball.needed, 1.0))
+        return LocalOutcome(delta, samples_seen, {BALL: sent.tensor}, {_NEEDED: needed})
+
+    def before_training(
+        self, begun: RoundStart, widths: Sequence[int]
+    ) -> Generator[Ask, Answers, Mapping[str, Tensor]]:
+        """The exchanges before training; returns what is enclosed with it."""
+        del begun, widths
+        yield from ()
+        return {}
+
+    def checked_by(self, begun: RoundStart) -> Sequence[HospitalName] | None:
+        """Who checks the model that was found; None: everyone who took part."""
+        del begun
+        return None
+
+    def _exchanges(
+        self, state: GemsState, begun: RoundStart, context: BuildContext
+    ) -> Exchanges[GemsState]:
+        if state.round >= self.gems_rounds:
+            nothing = torch.zeros_like(begun.parameters)
+            rounds = "one round" if self.gems_rounds == 1 else f"{self.gems_rounds} rounds"
+            note = f"done after {rounds}, as gems_rounds says"
+            return Step(nothing, {}, state, outcome="stopped", note=note)
+        widths = perceptron_widths(context.layout())
+        enclosed = yield from self.before_training(begun, widths)
+        trained = yield Ask(TRAIN, Payload(enclosed))
+        step = self.update(state, trained.cohort)
+        if not self.attachment_sizes(len(begun.parameters)):
+            return step  # without balls nobody holds patients out
+        checked = yield Ask(
+            CHECK,
+            Payload({_MODEL: begun.parameters + step.delta}),
+            brings=Brings(values=OwnCheck),
+            hospitals=self.checked_by(begun),
+            sends_parameters=bool(self.own_parameters),
+        )
+        found = {name: answer.values for name, answer in checked.replies.items()}
+        return replace(step, note=f"{step.note}; {checks_in_words(found, checked.missing)}")
+
+
+def sent_balls(cohort: Cohort) -> list[SentBall]:
+    """Every update's ball, own first."""
+    return [sent_ball(update.agent, update.attachments[BALL]) for update in cohort.updates]
+
+
+def distances_between(gram: Tensor) -> Tensor:
+    """|d_i - d_j| of all pairs, from the inner products (k, k)."""
+    norms = gram.diagonal()
+    squares: Tensor = norms + norms[:, None] - 2 * gram
+    return squares.clamp(min=0.0).sqrt()
+
+
+def module_widths(model: nn.Module) -> tuple[int, ...]:
+    """Inputs, hidden neurons and outputs of a perceptron."""
+    layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    return (layers[0].in_features, *(layer.out_features for layer in layers))
+
+
+def perceptron_widths(layout: Layout) -> tuple[int, ...]:
+    """The same from the places of the parameters; empty where the model is no perceptron."""
+    sizes = [place.stop - place.start for place in layout.values()]
+    weights, biases = sizes[::2], sizes[1::2]
+    if not sizes or len(weights) != len(biases):
+        return ()
+    widths = (weights[0] // biases[0], *biases)
+    fits = all(w == i * o for w, (i, o) in zip(weights, pairwise(widths), strict=True))
+    return widths if fits else ()

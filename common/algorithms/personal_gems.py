@@ -1,0 +1,116 @@
+"""Personal GEMS: local optima, averaged by how near they are to the user's. A rule of our own."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from erosion.common.aggregation.cohort import Cohort, HospitalName
+from erosion.common.algorithms.base import Layout, RoundStart, Step, relative_weights
+from erosion.common.algorithms.gems_base import (
+    GemsBase,
+    GemsState,
+    distances_between,
+    module_widths,
+    perceptron_widths,
+    sent_balls,
+)
+from erosion.common.gems.intersection import meet
+from erosion.common.gems.layers import split_layers
+from erosion.common.gems.personal_weights import personal_weights
+from erosion.common.gems.report import in_words
+from erosion.common.learning.local_sgd import train_locally
+from erosion.common.learning.local_work import LocalOutcome, LocalWork
+
+
+class PersonalGems(GemsBase):
+    """One round: hospitals train alone, and those near the user's optimum are averaged with it.
+
+    From a common start every hospital trains to its own optimum. What counts is the direction of
+    its update: d_i is the distance of the updates divided by their lengths, the nearest peer counts
+    as much as the user, and who is further by the share `reach` counts nothing. Use it where
+    hospitals can meet only once and some may contradict the user.
+    Parameters: `reach`, `local_rounds` (the optimum takes as long as so many rounds of the study's
+    training), `tuning_rounds` (of training at the user that follow), `gems_rounds` (the run ends
+    after them) and `balls` ("off", or "user": with logistic regression the model then stays in the
+    user's ball and as near to the others' as it can, which measured worse the tighter it is). Of
+    balls: `epsilon`, `epsilon_of`, `directions`, `validation_share`, `radius` and `preset`, as in
+    gems.
+    Source: this project, after Guha, Smith, Model Aggregation via Good-Enough Model Spaces, 2019.
+    """
+
+    algorithm: Literal["personal_gems"] = "personal_gems"
+    reach: float = Field(default=0.5, gt=0, le=100)
+    tuning_rounds: int = Field(default=0, ge=0, le=1000)
+    balls: Literal["off", "user"] = "off"
+
+    def problem_with_model(self, layout: Callable[[], Layout]) -> str | None:
+        """A ball of whole models is measured for logistic regression only."""
+        if self.balls == "off" or len(perceptron_widths(layout())) == 2:
+            return None
+        return "balls = 'user' is for model.name = 'logistic'; write balls = 'off'"
+
+    def attachment_sizes(self, dim: int) -> Mapping[str, int]:
+        """A ball, where balls are asked for."""
+        return {} if self.balls == "off" else super().attachment_sizes(dim)
+
+    def checked_by(self, begun: RoundStart) -> Sequence[HospitalName]:
+        """The model is the user's, so it alone checks."""
+        return (begun.user,)
+
+    def update(self, state: GemsState, cohort: Cohort) -> Step[GemsState]:
+        """The average by nearness; with balls, the nearest to all that the user's ball has."""
+        gram = cohort.gram()
+        shares = torch.tensor([1.0, *personal_weights(_apart(gram), self.reach)])
+        after = GemsState(state.round + 1)
+        if self.balls == "off":
+            delta = cohort.weighted_sum(shares.double() / shares.double().sum())
+            return Step(delta, relative_weights(cohort, shares.tolist()), after, note="")
+        sent = sent_balls(cohort)
+        shares = shares * torch.tensor([1.0, *(0.0 if b.problem else 1.0 for b in sent[1:])])
+        radii = torch.tensor([ball.usable_radius for ball in sent])
+        meeting = meet(gram, radii, weights=shares, hard=0)
+        found = meeting.coefficients.clamp(min=0.0).tolist()
+        counted = [number for number, share in enumerate(shares.tolist()) if share > 0]
+        apart = distances_between(gram)[counted][:, counted]
+        seen = replace(meeting, gaps=meeting.gaps[counted])
+        note = in_words([sent[number] for number in counted], apart, seen)
+        return Step(
+            cohort.weighted_sum(meeting.coefficients),
+            relative_weights(cohort, found),
+            after,
+            note=note,
+        )
+
+    def train(self, work: LocalWork) -> LocalOutcome:
+        """The local optimum; with balls, on the patients that are not held out."""
+        rest, generator = work, work.randomness()
+        if self.balls == "user":
+            rest, _ = self.parts(work)
+        training = self.longer(work.training)
+        result = train_locally(
+            rest.model, work.received, rest.inputs, rest.labels, training, generator
+        )
+        if self.balls == "off":
+            return LocalOutcome(result.delta, result.samples_seen)
+        layers = split_layers(work.received + result.delta, module_widths(work.model))
+        return self.with_ball(work, result.delta, result.samples_seen, layers, generator)
+
+    def personal(self, work: LocalWork) -> Tensor:
+        """The received parameters after `tuning_rounds` rounds of local training."""
+        tuned = work.received
+        for number in range(self.tuning_rounds):
+            tuned = tuned + replace(work, round=work.round + number).sgd(tuned).delta
+        return tuned
+
+
+def _apart(gram: Tensor) -> list[float]:
+    """|d_i / |d_i| - d_0 / |d_0|| of every peer; without a direction, the largest there is."""
+    norms = gram.diagonal().clamp(min=0.0).sqrt()
+    lengths = norms[0] * norms[1:]
+    cosines = torch.where(lengths > 0, gram[0, 1:] / lengths.clamp(min=1e-300), -1.0)
+    distances: Tensor = (2 - 2 * cosines).clamp(min=0.0).sqrt()
+    return distances.tolist()
