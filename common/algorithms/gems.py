@@ -4,13 +4,14 @@ from collections.abc import Callable
 from typing import Literal
 
 from erosion.common.algorithms.base import Layout
-from erosion.common.algorithms.gems_base import GemsBase, module_widths, perceptron_widths
+from erosion.common.algorithms.gems_base import module_widths, perceptron_widths
+from erosion.common.algorithms.public_tuning import PublicTuning
 from erosion.common.gems.layers import split_layers
 from erosion.common.learning.local_sgd import train_locally
 from erosion.common.learning.local_work import LocalOutcome, LocalWork
 
 
-class Gems(GemsBase):
+class Gems(PublicTuning):
     """One model that is good enough for every hospital, found in one round.
 
     Each hospital trains alone to its optimum and finds how far it may move from it before fewer
@@ -21,10 +22,11 @@ class Gems(GemsBase):
     regression; network_gems is for networks.
     Parameters: `epsilon` and `epsilon_of` ("accuracy", or "own_accuracy": `epsilon` is a share of
     what the hospital's own model reaches), `local_rounds` (the optimum takes as long as so many
-    rounds of the study's training), `validation_share` (of the patients, held out), `directions`
-    (tried from each optimum), `gems_rounds` (the run ends after them), `radius` ("lower_bound", or
-    "midpoint" of the bisection's last interval, as in the authors' code) and `preset` ("ours" or
-    "authors").
+    rounds of the study's training: as many as its other arms have), `validation_share` (of the
+    patients, held out), `directions` (tried from each optimum), `gems_rounds` (the run ends after
+    them), `public_hospital` (one whose patients are public: it takes no part, and the model is
+    trained further on them for `tuning_epochs`), `radius` ("lower_bound", or "midpoint" of the
+    bisection's last interval, as in the authors' code) and `preset` ("ours" or "authors").
     Source: Guha, Smith, Model Aggregation via Good-Enough Model Spaces, 2019.
     """
 

@@ -29,14 +29,22 @@ from erosion.common.gems.intersection import meet
 from erosion.common.gems.layers import Layer, hidden_features
 from erosion.common.gems.measuring import measured_ball
 from erosion.common.gems.options import BallOptions
-from erosion.common.gems.report import NUMBERS, SentBall, checks_in_words, in_words, sent_ball
+from erosion.common.gems.report import (
+    NUMBERS,
+    SentBall,
+    apart_in_words,
+    checks_in_words,
+    in_words,
+    refusing,
+    sent_ball,
+)
 from erosion.common.learning.local_sgd import probabilities_of
 from erosion.common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork
 from erosion.common.learning.training import Training
 from erosion.common.settings.base import Settings
 
-BALL = "ball"  # (4,) of an update: see `SentBall`
-CHECK = "check"
+BALL = "ball"  # (5,) of an update: see `SentBall`
+CHECK, REST = "check", "rest"
 _MODEL, _NEEDED = "model", "needed"
 
 
@@ -58,7 +66,7 @@ class GemsBase(ArmBase, BallOptions):
     """A round: what comes before training, training with a ball, the meeting, the checks."""
 
     gems_rounds: int = Field(default=1, ge=1, le=100)
-    local_rounds: int = Field(default=30, ge=1, le=10_000)
+    local_rounds: int = Field(default=1, ge=1, le=10_000)
     validation_share: float = Field(default=0.25, gt=0, lt=1)
 
     def build(self, context: BuildContext) -> Algorithm[GemsState]:
@@ -79,12 +87,12 @@ class GemsBase(ArmBase, BallOptions):
         meeting = meet(gram, radii, weights=torch.tensor(counted))
         delta = cohort.weighted_sum(meeting.coefficients)
         shares = meeting.coefficients.clamp(min=0.0).tolist()
-        note = in_words(sent, distances_between(gram), meeting)
-        return Step(delta, relative_weights(cohort, shares), GemsState(state.round + 1), note=note)
+        after = GemsState(state.round + 1)
+        return Step(delta, relative_weights(cohort, shares), after, note=in_words(sent, meeting))
 
     def site_steps(self) -> Mapping[str, SiteStep]:
-        """Training, and a check of what came of it."""
-        return {TRAIN: self.train, CHECK: self.check}
+        """Training, a check of what came of it, and what is left to do when all is done."""
+        return {TRAIN: self.train, CHECK: self.check, REST: self.rest}
 
     def attachment_sizes(self, dim: int) -> Mapping[str, int]:
         """Every update brings the ball around its model."""
@@ -116,6 +124,16 @@ class GemsBase(ArmBase, BallOptions):
         )
         return LocalAnswer(values=checked.model_dump(), keep=work.kept)
 
+    def rest(self, work: LocalWork) -> LocalOutcome:
+        """An update of nothing: with it the user's site measures the model once more."""
+        sizes = self.attachment_sizes(len(work.received))
+        return LocalOutcome(
+            torch.zeros_like(work.received),
+            len(work.labels),
+            {name: torch.zeros(size) for name, size in sizes.items()},
+            work.kept,
+        )
+
     def parts(self, work: LocalWork) -> tuple[LocalWork, LocalWork]:
         """The patients to train on, and those held out: the same where none can be spared."""
         rest, held_out = work.hold_out(self.validation_share)
@@ -140,7 +158,14 @@ class GemsBase(ArmBase, BallOptions):
         _, held_out = self.parts(work)
         features = hidden_features(hidden, held_out.inputs.flatten(1))
         ball = measured_ball(output, features, held_out.labels, self, generator)
-        sent = SentBall(work.agent, ball.radius, ball.certified, ball.accuracy, ball.needed)
+        sent = SentBall(
+            work.agent,
+            ball.radius,
+            ball.certified,
+            ball.accuracy,
+            ball.needed,
+            len(held_out.labels),
+        )
         needed = torch.tensor(min(ball.needed, 1.0))
         return LocalOutcome(delta, samples_seen, {BALL: sent.tensor}, {_NEEDED: needed})
 
@@ -152,25 +177,45 @@ class GemsBase(ArmBase, BallOptions):
         yield from ()
         return {}
 
-    def checked_by(self, begun: RoundStart) -> Sequence[HospitalName] | None:
-        """Who checks the model that was found; None: everyone who took part."""
+    def last_training(self) -> str:
+        """The step that brings the updates with their balls."""
+        return TRAIN
+
+    def after_meeting(
+        self, begun: RoundStart, step: Step[GemsState], widths: Sequence[int]
+    ) -> Generator[Ask, Answers, Step[GemsState]]:
+        """The exchanges between the meeting and the checks; returns what came of them."""
+        del begun, widths
+        yield from ()
+        return step
+
+    def taking_part(self, begun: RoundStart) -> Sequence[HospitalName] | None:
+        """Who sends a model; None: everyone who answers."""
         del begun
         return None
+
+    def checked_by(self, begun: RoundStart) -> Sequence[HospitalName] | None:
+        """Who checks the model that was found; None: everyone who answered."""
+        return self.taking_part(begun)
 
     def _exchanges(
         self, state: GemsState, begun: RoundStart, context: BuildContext
     ) -> Exchanges[GemsState]:
         if state.round >= self.gems_rounds:
+            yield Ask(REST, hospitals=(begun.user,))
             nothing = torch.zeros_like(begun.parameters)
             rounds = "one round" if self.gems_rounds == 1 else f"{self.gems_rounds} rounds"
             note = f"done after {rounds}, as gems_rounds says"
             return Step(nothing, {}, state, outcome="stopped", note=note)
         widths = perceptron_widths(context.layout())
         enclosed = yield from self.before_training(begun, widths)
-        trained = yield Ask(TRAIN, Payload(enclosed))
+        trained = yield Ask(
+            self.last_training(), Payload(enclosed), hospitals=self.taking_part(begun)
+        )
         step = self.update(state, trained.cohort)
         if not self.attachment_sizes(len(begun.parameters)):
             return step  # without balls nobody holds patients out
+        step = yield from self.after_meeting(begun, step, widths)
         checked = yield Ask(
             CHECK,
             Payload({_MODEL: begun.parameters + step.delta}),
@@ -179,7 +224,13 @@ class GemsBase(ArmBase, BallOptions):
             sends_parameters=bool(self.own_parameters),
         )
         found = {name: answer.values for name, answer in checked.replies.items()}
-        return replace(step, note=f"{step.note}; {checks_in_words(found, checked.missing)}")
+        apart = distances_between(trained.cohort.gram())
+        said = (
+            step.note,
+            checks_in_words(found, checked.missing),
+            apart_in_words(sent_balls(trained.cohort), apart, refusing(found)),
+        )
+        return replace(step, note="; ".join(part for part in said if part))
 
 
 def sent_balls(cohort: Cohort) -> list[SentBall]:

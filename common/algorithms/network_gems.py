@@ -4,11 +4,9 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from erosion.common.algorithms.base import (
-    TRAIN,
     Answers,
     Ask,
     Brings,
@@ -18,8 +16,9 @@ from erosion.common.algorithms.base import (
     SiteStep,
     TensorTerms,
 )
-from erosion.common.algorithms.gems_base import GemsBase, module_widths, perceptron_widths
-from erosion.common.gems.balls import balls, problem_with_radius
+from erosion.common.algorithms.gems_base import module_widths, perceptron_widths
+from erosion.common.algorithms.public_tuning import PublicTuning
+from erosion.common.gems.balls import LARGEST_RADIUS, balls, problem_with_radius
 from erosion.common.gems.layers import (
     Layer,
     hidden_features,
@@ -34,31 +33,32 @@ from erosion.common.learning.local_sgd import train_locally
 from erosion.common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork
 from erosion.common.learning.models import flat_parameters
 
-NEURONS, RADII = "neurons", "radii"
+NEURONS, OUTPUT = "neurons", "output"  # steps
+_NEURONS, _RADII = "neurons", "radii"
 _HIDDEN = "hidden_{}"  # (m, d + 1) the common hidden layers so far, from the input
 
 
-class NetworkGems(GemsBase, GemsOptions):
+class NetworkGems(PublicTuning, GemsOptions):
     """GEMS for a network: similar hidden neurons of all hospitals are merged, the others kept.
 
     Each hospital trains a smaller network of its own; their hidden neurons together become the
     study's, layer by layer, then each hospital trains the output layer above them, and the output
     layer taken is good enough for all, or as near to that as possible. It takes one exchange for
     each hidden layer, one for the output layer and one for the hospitals' checks. Use it where
-    hospitals can meet only once and the model is an 'mlp' wide enough for all: with `hidden = [100]`
+    hospitals can meet only once and the model is an 'mlp' wide enough for all: with hidden = [100]
     and five hospitals each trains 20 neurons, and what is merged leaves room unused.
     Parameters: those of gems (`epsilon`, `epsilon_of`, `local_rounds`, `validation_share`,
-    `directions`, `gems_rounds`, `radius`, `preset`), `clusters` (m, of all neurons of a layer),
-    `neuron_epsilon` (how much a neuron's output may change), `divide_by_count` (that change is
-    divided by the number of patients; the paper's equation does not), `retraining` ("zeros": the
-    output layer starts at 0, or "authors": at chance) and `skip_first_cluster` (loses a cluster, as
-    the authors' code does). The study's [training] is that of the hospitals' own networks; above
-    merged neurons 3 passes of SGD at 0.1 are made, for "authors" 10 of Adam at 0.001.
+    `directions`, `gems_rounds`, `public_hospital`, `tuning_epochs`, `radius`, `preset`), `clusters`
+    (m, of all neurons of a layer), `neuron_epsilon` (how much a neuron's output may change),
+    `divide_by_count` (that change is divided by the number of patients; the paper's equation does
+    not), `retraining` ("zeros": the output layer starts at 0, or "authors": at chance) and
+    `skip_first_cluster` (loses a cluster, as the authors' code does). The study's [training] is
+    that of the hospitals' own networks; above merged neurons 3 passes of SGD at 0.1 are made, for
+    "authors" 10 of Adam at 0.001.
     Source: Guha, Smith, Model Aggregation via Good-Enough Model Spaces, 2019.
     """
 
     algorithm: Literal["network_gems"] = "network_gems"
-    clusters: int = Field(default=100, ge=1)  # m
 
     def problem_with_model(self, layout: Callable[[], Layout]) -> str | None:
         """It needs hidden layers that are all linear."""
@@ -70,26 +70,34 @@ class NetworkGems(GemsBase, GemsOptions):
         return "network_gems is for model.name = 'mlp'"
 
     def site_steps(self) -> Mapping[str, SiteStep]:
-        """The neurons of one layer come before."""
-        return {**super().site_steps(), NEURONS: self.neurons}
+        """Neurons come first, then the output layer above them."""
+        return {**super().site_steps(), NEURONS: self.neurons, OUTPUT: self.train}
+
+    def last_training(self) -> str:
+        """A step of its own: what is enclosed is not of the model's length."""
+        return OUTPUT
 
     def before_training(
         self, begun: RoundStart, widths: Sequence[int]
     ) -> Generator[Ask, Answers, Mapping[str, Tensor]]:
         """Merges one hidden layer after another."""
-        own = own_widths(widths, len(begun.hospitals))
+        names = self.taking_part(begun)
+        num_hospitals = len(begun.hospitals if names is None else names)
+        own = own_widths(widths, num_hospitals)
         hidden: dict[str, Tensor] = {}
         width_in = widths[0]
         for depth, width in enumerate(own[1:-1]):
-            terms = {NEURONS: TensorTerms((width, width_in + 1)), RADII: TensorTerms((width,))}
-            values = {"hospitals": len(begun.hospitals)}
+            terms = {_NEURONS: TensorTerms((width, width_in + 1)), _RADII: TensorTerms((width,))}
+            values = {"hospitals": num_hospitals}
             found = yield Ask(
                 NEURONS,
                 Payload(hidden, values),
                 brings=Brings(tensors=terms),
+                hospitals=names,
                 sends_parameters=False,
             )
-            merged = self._merged([a.tensors for a in found.replies.values()])
+            sent = [answer.tensors for answer in found.replies.values()]
+            merged = self._merged(sent, widths[depth + 1])
             hidden = {**hidden, _HIDDEN.format(depth): merged}
             width_in = len(merged)
         return hidden
@@ -112,7 +120,7 @@ class NetworkGems(GemsBase, GemsOptions):
             layer = layers[0]
         inputs = hidden_features(common, held_out.inputs.flatten(1))
         radii = measured_neurons(layer, inputs, self, generator)
-        return LocalAnswer({NEURONS: layer.neurons, RADII: radii.float()}, keep=work.kept)
+        return LocalAnswer({_NEURONS: layer.neurons, _RADII: radii.float()}, keep=work.kept)
 
     def train(self, work: LocalWork) -> LocalOutcome:
         """The output layer above the common hidden ones, in the study's model, with its ball."""
@@ -125,16 +133,23 @@ class NetworkGems(GemsBase, GemsOptions):
         delta = padded(layers, widths) - work.received
         return self.with_ball(work, delta, len(rest.labels), layers, generator)
 
-    def _merged(self, sent: Sequence[Mapping[str, Tensor]]) -> Tensor:
-        """The common layer (m, d + 1); a neuron whose radius cannot be believed is appended."""
-        radii = torch.cat([tensors[RADII] for tensors in sent])
-        alone = [problem_with_radius(radius) is not None for radius in radii.tolist()]
+    def _merged(self, sent: Sequence[Mapping[str, Tensor]], most: int) -> Tensor:
+        """The common layer (m, d + 1) of `most` neurons at most.
+
+        A neuron whose radius cannot be believed is merged with none.
+        """
+        radii = torch.cat([tensors[_RADII] for tensors in sent])
+        strange = [problem_with_radius(radius) is not None for radius in radii.tolist()]
         every = balls(
-            torch.cat([tensors[NEURONS] for tensors in sent]),
-            radii.masked_fill(torch.tensor(alone), 0.0),
+            torch.cat([tensors[_NEURONS] for tensors in sent]),
+            radii.masked_fill(torch.tensor(strange), 0.0),
         )
         merged = merge_neurons(every, self.clusters, skip_first_cluster=self.skip_first_cluster)
-        return merged.neurons
+        if len(merged.neurons) <= most:
+            return merged.neurons
+        # More hospitals than the study's layer has neurons: each cluster becomes one of them.
+        boundless = torch.full((len(merged.neurons),), LARGEST_RADIUS)
+        return merge_neurons(balls(merged.neurons, boundless), most).neurons
 
 
 def own_widths(widths: Sequence[int], num_hospitals: int) -> tuple[int, ...]:

@@ -13,7 +13,6 @@ from erosion.common.algorithms.base import Layout, RoundStart, Step, relative_we
 from erosion.common.algorithms.gems_base import (
     GemsBase,
     GemsState,
-    distances_between,
     module_widths,
     perceptron_widths,
     sent_balls,
@@ -34,11 +33,11 @@ class PersonalGems(GemsBase):
     as much as the user, and who is further by the share `reach` counts nothing. Use it where
     hospitals can meet only once and some may contradict the user.
     Parameters: `reach`, `local_rounds` (the optimum takes as long as so many rounds of the study's
-    training), `tuning_rounds` (of training at the user that follow), `gems_rounds` (the run ends
-    after them) and `balls` ("off", or "user": with logistic regression the model then stays in the
-    user's ball and as near to the others' as it can, which measured worse the tighter it is). Of
-    balls: `epsilon`, `epsilon_of`, `directions`, `validation_share`, `radius` and `preset`, as in
-    gems.
+    training: as many as its other arms have), `tuning_rounds` (of training at the user that
+    follow), `gems_rounds` (the run ends after them) and `balls` ("off", or "user": with logistic
+    regression the model then stays in the user's ball and as near to the others' as it can, which
+    measured worse the tighter it is). Of balls: `epsilon`, `epsilon_of`, `directions`,
+    `validation_share`, `radius` and `preset`, as in gems.
     Source: this project, after Guha, Smith, Model Aggregation via Good-Enough Model Spaces, 2019.
     """
 
@@ -75,9 +74,8 @@ class PersonalGems(GemsBase):
         meeting = meet(gram, radii, weights=shares, hard=0)
         found = meeting.coefficients.clamp(min=0.0).tolist()
         counted = [number for number, share in enumerate(shares.tolist()) if share > 0]
-        apart = distances_between(gram)[counted][:, counted]
         seen = replace(meeting, gaps=meeting.gaps[counted])
-        note = in_words([sent[number] for number in counted], apart, seen)
+        note = in_words([sent[number] for number in counted], seen)
         return Step(
             cohort.weighted_sum(meeting.coefficients),
             relative_weights(cohort, found),

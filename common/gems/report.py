@@ -1,8 +1,7 @@
 """What is said of a round of GEMS: who has a model in common, and who would accept the result."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from typing import Protocol
 
 import torch
@@ -22,6 +21,7 @@ class SentBall:
     certified: float
     accuracy: float  # of its own model, on patients held out
     needed: float  # epsilon
+    patients: float  # that were held out
 
     @property
     def problem(self) -> str | None:
@@ -35,46 +35,64 @@ class SentBall:
 
     @property
     def tensor(self) -> Tensor:
-        """As an attachment: (4,) float32."""
-        return torch.tensor([self.radius, self.certified, self.accuracy, self.needed])
+        """As an attachment: (5,) float32."""
+        return torch.tensor(
+            [self.radius, self.certified, self.accuracy, self.needed, self.patients]
+        )
 
 
-NUMBERS = 4  # of a ball's attachment
+NUMBERS = 5  # of a ball's attachment
 
 
 def sent_ball(hospital: HospitalName, attachment: Tensor) -> SentBall:
-    """The ball of an attachment (4,)."""
+    """The ball of an attachment (5,)."""
     return SentBall(hospital, *attachment.tolist())
 
 
-def in_words(sent: Sequence[SentBall], apart: Tensor, meeting: Meeting) -> str:
-    """Which balls meet, and by how much the model misses the others.
-
-    `apart` (k, k) are the distances between the centres.
-    """
+def in_words(sent: Sequence[SentBall], meeting: Meeting) -> str:
+    """Whether the model found lies in all balls, and by how much it misses the others."""
     believed = [number for number, ball in enumerate(sent) if ball.problem is None]
     sentences = [f"{ball.hospital} is left out: {ball.problem}" for ball in sent if ball.problem]
     sentences += [
-        f"{ball.hospital} reaches {ball.accuracy:.2f} and asks for {ball.needed:.2f}, so nothing"
-        " but its own model is in its ball"
+        f"{ball.hospital} asks for an accuracy of {ball.needed:.2f}, and its own model reaches"
+        f" {ball.accuracy:.2f} of {ball.patients:.0f} patients held out: its ball holds no other"
         for ball in sent
         if ball.problem is None and ball.accuracy < ball.needed - 1e-6
     ]
     if meeting.in_all:
-        sentences.append(f"the model found lies in the balls of all {len(believed)} hospitals")
-        return "; ".join(sentences)
+        return "; ".join([*sentences, f"the model lies in the balls of all {len(believed)}"])
     missed = [
-        f"{sent[n].hospital} by {float(meeting.gaps[n]):.2g}"
+        f"{sent[n].hospital}'s by {float(meeting.gaps[n]):.2g}"
         for n in believed
         if float(meeting.gaps[n]) > 0
     ]
-    sentences.append(f"no model was found in all balls: the one taken misses {_list(missed)}")
-    for one, other in combinations(believed, 2):
-        reach = sent[one].radius + sent[other].radius
-        if float(apart[one, other]) > reach * (1 + 1e-6):
+    return "; ".join([*sentences, f"no model in all balls: the nearest misses {_list(missed)}"])
+
+
+def apart_in_words(
+    sent: Sequence[SentBall], apart: Tensor, refusing: Collection[HospitalName]
+) -> str:
+    """With whom those who refuse the model have none in common.
+
+    `apart` (k, k) are the distances between the centres. That two balls do not meet says little
+    where both hospitals accept the model: a ball is only the part of the good models that was
+    measured.
+    """
+    sentences = []
+    for one, ball in enumerate(sent):
+        if ball.hospital not in refusing or ball.problem:
+            continue
+        strangers = [
+            other.hospital
+            for number, other in enumerate(sent)
+            if number != one
+            and not other.problem
+            and float(apart[one, number]) > (ball.radius + other.radius) * (1 + 1e-6)
+        ]
+        if strangers:
             sentences.append(
-                f"{sent[one].hospital} and {sent[other].hospital} have no model in common that is"
-                " good enough for both"
+                f"{ball.hospital} and {_list(strangers)} have no model in common that is good"
+                " enough for both, as far as their balls tell"
             )
     return "; ".join(sentences)
 
@@ -86,21 +104,25 @@ class Check(Protocol):
     needed: float
 
 
+def refusing(found: Mapping[HospitalName, Check]) -> list[HospitalName]:
+    """Those for whom the model is not good enough."""
+    return [name for name, check in found.items() if check.accuracy < check.needed - 1e-6]
+
+
 def checks_in_words(
     found: Mapping[HospitalName, Check], missing: Mapping[HospitalName, str]
 ) -> str:
     """What the hospitals' own checks say of the model."""
     refused = [
-        f"{name} ({check.accuracy:.2f}, asked for {check.needed:.2f})"
-        for name, check in found.items()
-        if check.accuracy < check.needed - 1e-6
+        f"{name} ({found[name].accuracy:.2f}, asked for {found[name].needed:.2f})"
+        for name in refusing(found)
     ]
-    accepting = [name for name, check in found.items() if check.accuracy >= check.needed - 1e-6]
+    accepting = [name for name in found if name not in refusing(found)]
     sentences = [f"{name} did not check it" for name in missing]
     if refused:
-        sentences.insert(0, f"by their own checks it is not good enough for {_list(refused)}")
+        sentences.insert(0, f"by their own check it is not good enough for {_list(refused)}")
     if accepting:
-        sentences.insert(0, f"by their own checks it is good enough for {_list(accepting)}")
+        sentences.insert(0, f"by their own check it is good enough for {_list(accepting)}")
     return "; ".join(sentences)
 
 

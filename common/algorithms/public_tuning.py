@@ -1,0 +1,81 @@
+"""GEMS with fine-tuning on public data (Guha and Smith, section 3.3).
+
+Public data are those of one hospital of the study, usually a site that the coordinator's people run
+for them: its file is read and checked like any other. It takes no part but for the tuning.
+"""
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from erosion.common.aggregation.cohort import HospitalName
+from erosion.common.algorithms.base import (
+    Answers,
+    Ask,
+    Brings,
+    Payload,
+    RoundStart,
+    SiteStep,
+    Step,
+    TensorTerms,
+)
+from erosion.common.algorithms.gems_base import GemsBase, GemsState, module_widths
+from erosion.common.gems.fine_tuning import fine_tune
+from erosion.common.gems.layers import hidden_features, split_layers
+from erosion.common.learning.local_work import LocalAnswer, LocalWork
+
+TUNE = "tune"
+_MODEL, _OUTPUT = "model", "output"
+
+
+class PublicTuning(GemsBase):
+    """GEMS whose output layer may be trained further on a public hospital's patients."""
+
+    public_hospital: str = ""
+    tuning_epochs: int = Field(default=20, ge=1, le=1000)
+
+    def site_steps(self) -> Mapping[str, SiteStep]:
+        """Tuning comes after the meeting."""
+        return {**super().site_steps(), TUNE: self.tune}
+
+    def taking_part(self, begun: RoundStart) -> Sequence[HospitalName] | None:
+        """All but the public one."""
+        if not self.public_hospital:
+            return None
+        return [name for name in begun.hospitals if name != self.public_hospital]
+
+    def after_meeting(
+        self, begun: RoundStart, step: Step[GemsState], widths: Sequence[int]
+    ) -> Generator[Ask, Answers, Step[GemsState]]:
+        """The output layer after the public hospital has trained it."""
+        name = self.public_hospital
+        if not name:
+            return step
+        if name not in begun.hospitals or name == begun.user:
+            why = "is the user" if name == begun.user else "is not there"
+            return replace(step, note=f"{step.note}; not fine-tuned, for {name} {why}")
+        model = begun.parameters + step.delta
+        size = widths[-2] * widths[-1] + widths[-1]
+        tuned = yield Ask(
+            TUNE,
+            Payload({_MODEL: model}),
+            brings=Brings(tensors={_OUTPUT: TensorTerms((size,))}),
+            hospitals=[name],
+            sends_parameters=False,
+        )
+        output = tuned.replies[name].tensors[_OUTPUT]
+        delta = torch.cat([step.delta[:-size], output - begun.parameters[-size:]])
+        return replace(step, delta=delta, note=f"{step.note}; fine-tuned by {name}")
+
+    def tune(self, work: LocalWork) -> LocalAnswer:
+        """The output layer (C d + C,) after `tuning_epochs` passes over all patients here."""
+        *hidden, output = split_layers(work.enclosed[_MODEL], module_widths(work.model))
+        features = hidden_features(hidden, work.inputs.flatten(1))
+        tuned = fine_tune(
+            output, features, work.labels, work.randomness(), epochs=self.tuning_epochs
+        )
+        found: dict[str, Tensor] = {_OUTPUT: tuned.flat}
+        return LocalAnswer(found, keep=work.kept)

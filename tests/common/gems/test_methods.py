@@ -1,0 +1,264 @@
+"""GEMS as methods of a study: their parts by hand, and whole rounds in a simulation."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from erosion.client.training.hospital import Hospital
+from erosion.common.aggregation.cohort import MemoryCohort, Update
+from erosion.common.algorithms.gems import Gems
+from erosion.common.algorithms.gems_base import BALL, GemsState, perceptron_widths
+from erosion.common.algorithms.network_gems import NetworkGems, own_widths, padded
+from erosion.common.algorithms.personal_gems import PersonalGems
+from erosion.common.gems.layers import Layer, hidden_features, split_layers
+from erosion.common.gems.report import SentBall
+from erosion.common.learning.layout import parameter_layout
+from erosion.common.learning.models import Logistic, Mlp, MnistCnn
+from erosion.common.rounds.one_round import RoundRecord
+from erosion.experiments.simulator import simulate
+from tests.support.small_study import make_site, make_study, twenty_patients
+
+MLP = {"name": "mlp", "hidden": [12]}
+
+
+def update(agent: str, *delta: float, radius: float = 1.0) -> Update:
+    ball = SentBall(agent, radius, radius / 10, 0.9, 0.7, 8)
+    return Update(agent, 1, torch.tensor(delta), 10, 10, {BALL: ball.tensor})
+
+
+def cohort(own: Update, *others: Update) -> MemoryCohort:
+    return MemoryCohort(own, {other.agent: other for other in others})
+
+
+def test_a_mean_in_all_balls_is_taken() -> None:
+    step = Gems().update(GemsState(0), cohort(update("a", 0, 0), update("b", 1, 0)))
+    assert step.delta.tolist() == [0.5, 0]
+    assert step.weights == {"a": 1.0, "b": 1.0}
+    assert step.note == "the model lies in the balls of all 2"
+    assert step.state.round == 1
+
+
+def test_balls_that_do_not_meet_are_named_with_what_is_missing() -> None:
+    step = Gems().update(GemsState(0), cohort(update("a", 0, 0), update("b", 4, 0)))
+    assert step.delta.tolist() == pytest.approx([2, 0])
+    assert step.note == "no model in all balls: the nearest misses a's by 1 and b's by 1"
+
+
+@pytest.mark.parametrize("radius", [-1.0, 1e30])
+def test_a_radius_that_cannot_be_believed_leaves_its_hospital_out(radius: float) -> None:
+    far = update("c", 100, 100, radius=radius)
+    step = Gems().update(GemsState(0), cohort(update("a", 0, 0), update("b", 1, 0), far))
+    assert step.delta.tolist() == [0.5, 0]
+    assert step.weights["c"] == 0
+    assert step.note.startswith("c is left out: a radius of")
+
+
+def test_the_users_own_model_counts_whatever_it_says() -> None:
+    own = update("a", 1, 2, radius=-1.0)
+    step = Gems().update(GemsState(0), cohort(own))
+    assert step.delta.tolist() == [1, 2]
+
+
+def test_a_peer_in_another_direction_does_not_count() -> None:
+    """Directions 0, 30, 60 and 180 degrees: distances .518, 1 and 2; beyond .776 is 0."""
+    turned = [update(n, c, s) for n, c, s in [("b", 0.866, 0.5), ("c", 0.5, 0.866), ("d", -9, 0)]]
+    step = PersonalGems().update(GemsState(0), cohort(update("a", 1, 0), *turned))
+    assert step.weights == pytest.approx({"a": 1, "b": 1, "c": 0, "d": 0})
+    assert step.delta.tolist() == pytest.approx([0.933, 0.25], abs=1e-3)
+
+
+def test_a_peer_counts_by_its_direction_and_not_by_its_length() -> None:
+    near = PersonalGems().update(GemsState(0), cohort(update("a", 1, 0), update("b", 10, 0.1)))
+    assert near.weights["b"] == 1
+
+
+@pytest.mark.parametrize("own", [(0.0, 0.0), (1.0, 0.0)])
+def test_an_update_without_a_direction_gets_no_weight(own: tuple[float, float]) -> None:
+    nothing = cohort(update("a", *own), update("b", 0, 0), update("c", 1, 0.1))
+    step = PersonalGems().update(GemsState(0), nothing)
+    assert step.weights["b"] == (0 if any(own) else 1)  # all are equally far from nothing
+    assert bool(torch.isfinite(step.delta).all())
+
+
+def test_with_balls_the_model_stays_in_the_users() -> None:
+    near = cohort(update("a", 1, 0, radius=0.1), update("b", 2, 0.1, radius=0.2))
+    step = PersonalGems(balls="user").update(GemsState(0), near)
+    assert float((step.delta - torch.tensor([1.0, 0.0])).norm()) == pytest.approx(0.1, abs=1e-5)
+    assert "misses b's by" in step.note
+
+
+def test_a_padded_perceptron_predicts_what_the_narrow_one_does() -> None:
+    inputs = torch.randn(9, 4)
+    narrow = (Layer(torch.randn(3, 4), torch.randn(3)), Layer(torch.randn(2, 3), torch.randn(2)))
+    wide = split_layers(padded(narrow, (4, 7, 2)), (4, 7, 2))
+    torch.testing.assert_close(
+        wide[1](hidden_features(wide[:1], inputs)), narrow[1](hidden_features(narrow[:1], inputs))
+    )
+
+
+def test_the_hospitals_networks_fit_into_the_studys_together() -> None:
+    assert own_widths((4, 100, 50, 2), 5) == (4, 20, 10, 2)
+    assert own_widths((4, 3, 2), 5) == (4, 1, 2)
+
+
+def test_a_perceptron_is_known_by_its_parameters() -> None:
+    assert perceptron_widths(parameter_layout(Logistic(), (4,), 3)) == (4, 3)
+    assert perceptron_widths(parameter_layout(Mlp(hidden=(6, 5)), (4,), 3)) == (4, 6, 5, 3)
+    assert perceptron_widths(parameter_layout(MnistCnn(), (1, 28, 28), 10)) == ()
+
+
+@pytest.mark.parametrize(
+    ("arm", "model", "said"),
+    [
+        ("gems", MLP, "gems is for model.name = 'logistic'; use network_gems for 'mlp'"),
+        ("network_gems", {"name": "logistic"}, "needs a hidden layer, and the model has none"),
+        ({"algorithm": "personal_gems", "balls": "user"}, MLP, "write balls = 'off'"),
+        ({"algorithm": "gems", "local_rounds": 10_000}, {"name": "logistic"}, "local_rounds"),
+    ],
+)
+def test_what_a_study_cannot_have_is_said_with_the_remedy(arm: Any, model: Any, said: str) -> None:
+    training = {"steps": 50, "batch_size": 4}
+    with pytest.raises(ValueError, match=said):
+        make_study(arms={"x": {"algorithm": arm} if isinstance(arm, str) else arm}, model=model,
+                   training=training)  # fmt: skip
+
+
+NAMES = ("a", "b", "c")
+
+
+def simulated(
+    folder: Path, texts: Sequence[str] | None = None, **changes: Any
+) -> tuple[Mapping[str, list[RoundRecord]], Mapping[str, Tensor], Mapping[str, float]]:
+    """Records, final parameters and accuracies by arm of a study of three hospitals."""
+    study = make_study(**{"hospitals": NAMES, "rounds": 1, "training": TRAINING, "scaling": "local",
+                          **changes})  # fmt: skip
+    given = texts or [twenty_patients(older) for older in (0, 2, 4)]
+    sites = zip(study.hospitals, given, strict=True)
+    hospitals = {
+        name: Hospital(make_site(folder, text, name=name, file=f"{name}.csv"))
+        for name, text in sites
+    }
+    outcome = simulate(study, hospitals)
+    finals = {arm: state.params for arm, state in outcome.finals.items()}
+    return outcome.records, finals, {a: m.accuracy for a, m in outcome.evaluation.arms.items()}
+
+
+TRAINING = {"steps": 60, "batch_size": 8, "learning_rate": 0.5}
+
+
+def test_one_round_of_gems_and_what_the_hospitals_say(tmp_path: Path) -> None:
+    records, _, accuracies = simulated(tmp_path, arms={"gems": {}})
+    (record,) = records["gems"]
+    assert record.outcome == "done"
+    assert "by their own check it is good enough for a, b and c" in record.note
+    assert accuracies["gems"] > 0.7
+
+
+def test_it_ends_after_its_rounds(tmp_path: Path) -> None:
+    records, _, _ = simulated(tmp_path, arms={"gems": {}, "local": {}}, rounds=4)
+    assert [record.outcome for record in records["gems"]] == ["done", "stopped"]
+    assert records["gems"][1].note == "done after one round, as gems_rounds says"
+    assert len(records["local"]) == 4
+
+
+def test_a_hospital_that_contradicts_the_others_is_named(tmp_path: Path) -> None:
+    wrong = twenty_patients().replace(",0\n", ",x\n").replace(",1\n", ",0\n")
+    wrong = wrong.replace(",2\n", ",0\n").replace(",x\n", ",1\n")
+    texts = [twenty_patients(), twenty_patients(2), wrong]
+    records, finals, accuracies = simulated(
+        tmp_path, texts, arms={"gems": {"epsilon": 0.9}, "personal_gems": {}, "fedavg": {}}
+    )
+    note = records["gems"][0].note
+    assert "c and a" in note
+    assert "have no model in common that is good enough for both" in note
+    (personal,) = records["personal_gems"]
+    assert personal.hospitals["c"].weight_after == 0
+    assert personal.hospitals["b"].weight_after == 1
+    assert accuracies["personal_gems"] >= accuracies["fedavg"]
+    assert not torch.equal(finals["personal_gems"], finals["fedavg"])
+
+
+def test_an_accuracy_that_no_model_reaches_is_said_with_what_was_reached(tmp_path: Path) -> None:
+    header, *rows = twenty_patients().splitlines()
+    # The same patients once more, with the other diagnosis: half of them are always wrong.
+    twice = [row[:-1] + ("0" if row[-1] != "0" else "1") for row in rows]
+    torn = "\n".join([header, *rows, *twice, ""])
+    records, _, _ = simulated(tmp_path, [torn] * 3, arms={"gems": {"epsilon": 0.95}})
+    assert "a asks for an accuracy of 0.95, and its own model reaches 0." in records["gems"][0].note
+    assert "patients held out: its ball holds no other" in records["gems"][0].note
+
+
+def test_a_hospital_of_one_class_takes_part(tmp_path: Path) -> None:
+    healthy = "age,sex,ill\n" + "".join(f"{30 + i},f,0\n" for i in range(20))
+    records, finals, _ = simulated(
+        tmp_path, [twenty_patients(), twenty_patients(2), healthy], arms={"gems": {}}
+    )
+    assert records["gems"][0].hospitals["c"].outcome == "accepted"
+    assert bool(torch.isfinite(finals["gems"]).all())
+
+
+def test_a_hospital_too_small_to_hold_anybody_out_takes_part(tmp_path: Path) -> None:
+    tiny = "age,sex,ill\n40,f,0\n70,m,1\n"
+    texts = [twenty_patients(), twenty_patients(2), tiny]
+    for number, (model, arm) in enumerate([({"name": "logistic"}, "gems"), (MLP, "network_gems")]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        records, _, _ = simulated(folder, texts, model=model, arms={arm: {}})
+        assert records[arm][0].hospitals["c"].outcome == "accepted"
+
+
+@pytest.mark.parametrize("hidden", [[12], [12, 9], [2]])
+def test_a_network_is_merged_layer_by_layer(tmp_path: Path, hidden: list[int]) -> None:
+    records, finals, accuracies = simulated(
+        tmp_path, model={"name": "mlp", "hidden": hidden}, arms={"network_gems": {"clusters": 4}}
+    )
+    (record,) = records["network_gems"]
+    assert record.outcome == "done"
+    assert [step.step for step in record.steps] == ["neurons"] * len(hidden) + ["output", "check"]
+    layers = split_layers(finals["network_gems"], (2, *hidden, 2))
+    for layer in layers[:-1]:
+        used = int((layer.neurons.abs().sum(dim=1) > 0).sum())
+        assert 1 <= used <= layer.weight.shape[0]
+    assert accuracies["network_gems"] > 0.7
+
+
+def test_public_data_tune_the_output_layer_and_take_no_other_part(tmp_path: Path) -> None:
+    for number, (model, arm) in enumerate([({"name": "logistic"}, "gems"), (MLP, "network_gems")]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        records, finals, _ = simulated(
+            folder, model=model, arms={"x": {"algorithm": arm, "public_hospital": "c"},
+                                       "y": {"algorithm": arm}},
+        )  # fmt: skip
+        (record,) = records["x"]
+        assert "fine-tuned by c" in record.note
+        assert "c" not in record.note.split("good enough for")[1].split(";")[0]
+        assert record.hospitals["c"].weight_after is None
+        asked = {step.step: set(step.hospitals) for step in record.steps}
+        assert asked["tune"] == {"c"}
+        last = "train" if arm == "gems" else "output"
+        assert asked[last] == asked["check"] == {"a", "b"}
+        assert not torch.equal(finals["x"], finals["y"])
+
+
+def test_public_data_that_are_not_there_are_missed_in_words(tmp_path: Path) -> None:
+    records, _, _ = simulated(tmp_path, arms={"gems": {"public_hospital": "d"}})
+    assert "not fine-tuned, for d is not there" in records["gems"][0].note
+
+
+def test_own_parameters_stay_and_are_part_of_the_check(tmp_path: Path) -> None:
+    arms = {"gems": {"own_parameters": ["output_bias"], "epsilon": 0.9}}
+    records, finals, accuracies = simulated(tmp_path, arms=arms)
+    assert finals["gems"][-2:].tolist() == [0, 0]
+    assert "by their own check it is good enough for" in records["gems"][0].note
+    assert accuracies["gems"] > 0.7
+
+
+def test_a_network_needs_no_parameters_of_another_shape() -> None:
+    arm = NetworkGems(preset="authors")
+    assert arm.skip_first_cluster
+    assert arm.retraining == "authors"
