@@ -139,7 +139,9 @@ def simulated(
     given = texts or [twenty_patients(older) for older in (0, 2, 4)]
     sites = zip(study.hospitals, given, strict=True)
     hospitals = {
-        name: Hospital(make_site(folder, text, name=name, file=f"{name}.csv"))
+        name: Hospital(
+            make_site(folder, text, name=name, file=f"{name}.csv", limits={"min_patients": 1})
+        )
         for name, text in sites
     }
     outcome = simulate(study, hospitals)
@@ -202,7 +204,7 @@ def test_a_hospital_of_one_class_takes_part(tmp_path: Path) -> None:
 
 
 def test_a_hospital_too_small_to_hold_anybody_out_takes_part(tmp_path: Path) -> None:
-    tiny = "age,sex,ill\n40,f,0\n70,m,1\n"
+    tiny = "age,sex,ill\n40,f,0\n70,m,1\n"  # nobody of a class of one is held out
     texts = [twenty_patients(), twenty_patients(2), tiny]
     for number, (model, arm) in enumerate([({"name": "logistic"}, "gems"), (MLP, "network_gems")]):
         folder = tmp_path / str(number)
