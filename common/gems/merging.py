@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.cluster import KMeans
 from torch import Tensor
 
 from erosion.common.gems.balls import Balls
@@ -85,6 +84,8 @@ def _meeting_set(balls: Balls, members: list[int]) -> tuple[list[int], Tensor]:
 
 def _clusters(centres: Tensor, count: int, seed: int) -> list[list[int]]:
     """The places of each cluster's members, ascending; no cluster is empty."""
+    from sklearn.cluster import KMeans  # a second to import, and only the coordinator needs it
+
     rows = centres.numpy()
     count = min(count, len(np.unique(rows, axis=0)))
     labels = KMeans(count, n_init=10, random_state=seed).fit_predict(rows)
