@@ -91,7 +91,7 @@ def draw(cells: Mapping[str, Cell]) -> Page:
 
 def _table(title: str, found: Sequence[Values], rounds: int) -> list[str]:
     rows = []
-    for arm in found[0]:
+    for arm in arms(rounds):
         losses = [figures[arm]["log_loss"] for figures in found]
         errors = [(1 - figures[arm]["accuracy"]) * figures[arm]["patients"] for figures in found]
         apart = [
