@@ -225,10 +225,10 @@ class GemsBase(ArmBase, BallOptions):
         )
         found = {name: answer.values for name, answer in checked.replies.items()}
         apart = distances_between(trained.cohort.gram())
-        said = (
-            step.note,
+        said = (  # what matters most comes first
             checks_in_words(found, checked.missing),
             apart_in_words(sent_balls(trained.cohort), apart, refusing(found)),
+            step.note,
         )
         return replace(step, note="; ".join(part for part in said if part))
 

@@ -89,11 +89,12 @@ def apart_in_words(
             and not other.problem
             and float(apart[one, number]) > (ball.radius + other.radius) * (1 + 1e-6)
         ]
-        if strangers:
-            sentences.append(
-                f"{ball.hospital} and {_list(strangers)} have no model in common that is good"
-                " enough for both, as far as their balls tell"
-            )
+        both = "that is good enough for both, as far as their balls tell"
+        if len(strangers) == 1:
+            sentences.append(f"{ball.hospital} and {strangers[0]} have no model in common {both}")
+        elif strangers:
+            others = _list(strangers, "or")
+            sentences.append(f"{ball.hospital} has no model in common with {others} {both}")
     return "; ".join(sentences)
 
 
@@ -126,5 +127,5 @@ def checks_in_words(
     return "; ".join(sentences)
 
 
-def _list(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+def _list(names: Sequence[str], word: str = "and") -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {word} {names[-1]}"

@@ -33,7 +33,8 @@ def news_of(record: RoundRecord) -> Iterator[News]:
         text = f"round {record.outcome}: {printable(record.note)}"
         yield News(record.arm, record.round, record.outcome, "", text)
     elif record.note:
-        yield News(record.arm, record.round, "note", "", printable(record.note))
+        note = printable(record.note, at_most=1000)  # the method's own words: a finding
+        yield News(record.arm, record.round, "note", "", note)
     for hospital, entry in record.hospitals.items():
         name = printable(hospital, at_most=48)
         if entry.outcome in ("absent", "rejected"):
