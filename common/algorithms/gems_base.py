@@ -25,7 +25,7 @@ from erosion.common.algorithms.base import (
     Step,
     relative_weights,
 )
-from erosion.common.gems.intersection import meet
+from erosion.common.gems.intersection import meet_from_afar
 from erosion.common.gems.layers import Layer, hidden_features
 from erosion.common.gems.measuring import measured_ball
 from erosion.common.gems.options import BallOptions
@@ -84,7 +84,7 @@ class GemsBase(ArmBase, BallOptions):
         counted = [1.0, *(0.0 if ball.problem else 1.0 for ball in sent[1:])]
         radii = torch.tensor([ball.usable_radius for ball in sent])
         gram = cohort.gram()
-        meeting = meet(gram, radii, weights=torch.tensor(counted))
+        meeting = meet_from_afar(gram, radii, weights=torch.tensor(counted))
         delta = cohort.weighted_sum(meeting.coefficients)
         shares = meeting.coefficients.clamp(min=0.0).tolist()
         after = GemsState(state.round + 1)

@@ -17,7 +17,7 @@ from erosion.common.algorithms.gems_base import (
     perceptron_widths,
     sent_balls,
 )
-from erosion.common.gems.intersection import meet
+from erosion.common.gems.intersection import meet_from_afar
 from erosion.common.gems.layers import split_layers
 from erosion.common.gems.personal_weights import personal_weights
 from erosion.common.gems.report import in_words
@@ -71,7 +71,7 @@ class PersonalGems(GemsBase):
         sent = sent_balls(cohort)
         shares = shares * torch.tensor([1.0, *(0.0 if b.problem else 1.0 for b in sent[1:])])
         radii = torch.tensor([ball.usable_radius for ball in sent])
-        meeting = meet(gram, radii, weights=shares, hard=0)
+        meeting = meet_from_afar(gram, radii, weights=shares, hard=0)
         found = meeting.coefficients.clamp(min=0.0).tolist()
         counted = [number for number, share in enumerate(shares.tolist()) if share > 0]
         seen = replace(meeting, gaps=meeting.gaps[counted])

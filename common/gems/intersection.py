@@ -39,19 +39,21 @@ def meet(
     hard: int | None = None,
     learning_rate: float = 0.01,
     max_steps: int = 1000,
+    start: Tensor | None = None,
 ) -> Meeting:
     """The point of smallest weighted gap that was found.
 
     `gram` (k, k) are the centres' inner products, from any origin; nearer is more precise.
     `weights` (k,) are 1 where not given; a ball of weight 0 does not count. The ball number `hard`
     is never left. Steps of fixed length end within about `learning_rate` of the best point; the
-    best on the way is returned. Raises ValueError without a ball that counts.
+    best on the way is returned. `start` (k,) are the coefficients to begin with, those of the mean
+    where not given. Raises ValueError without a ball that counts.
     """
     shares = torch.ones(len(radii)) if weights is None else weights
     shares, gram, radii = shares.double(), gram.double(), radii.double()
     if not float(shares.sum()) > 0:
         raise ValueError("no ball to look for a model in")
-    point = _kept(shares / shares.sum(), gram, radii, hard)
+    point = _kept(shares / shares.sum() if start is None else start, gram, radii, hard)
     distances = _distances(point, gram)
     scale = float(distances.max())
     gaps = (distances - radii).clamp(min=0.0)
@@ -74,6 +76,39 @@ def meet(
         # Rounding alone is left of these gaps.
         return Meeting(best, torch.where(shares > 0, 0.0, best_gaps), 0.0, best_step)
     return Meeting(best, best_gaps, best_loss, best_step)
+
+
+def meet_from_afar(
+    gram: Tensor,
+    radii: Tensor,
+    *,
+    weights: Tensor | None = None,
+    hard: int | None = None,
+    learning_rate: float = 0.01,
+    max_steps: int = 1000,
+) -> Meeting:
+    """The same, in longer steps first where short ones could not cross the space.
+
+    So one hospital whose model is far from the others' moves the start, but hardly the result: in
+    equation 2 it pulls with the same strength from everywhere.
+    """
+    meeting = meet(gram, radii, weights=weights, hard=hard, max_steps=0)
+    width = float(_distances(meeting.coefficients, gram.double()).max())
+    length = learning_rate
+    while length * max_steps < width:
+        length *= 10
+    while not meeting.in_all and length >= learning_rate * 0.99:
+        meeting = meet(
+            gram,
+            radii,
+            weights=weights,
+            hard=hard,
+            learning_rate=length,
+            max_steps=max_steps,
+            start=meeting.coefficients,
+        )
+        length /= 10
+    return meeting
 
 
 def meet_balls(balls: Balls, *, learning_rate: float = 0.01) -> tuple[Tensor, Meeting]:

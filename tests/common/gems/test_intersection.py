@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from erosion.common.gems.balls import LARGEST_RADIUS, Balls, balls, problem_with_radius
-from erosion.common.gems.intersection import Meeting, meet, meet_balls
+from erosion.common.gems.intersection import Meeting, meet, meet_balls, meet_from_afar
 
 TRIANGLE = ((0.0, 0.0), (2.0, 0.0), (1.0, 3**0.5))
 
@@ -165,3 +165,22 @@ def test_a_ball_without_its_radius_and_a_centre_that_is_not_finite_are_refused()
         balls(torch.zeros(2, 3), torch.zeros(3))
     with pytest.raises(ValueError, match="centre is not finite"):
         in_the_plane((0, float("nan"), 1))
+
+
+@pytest.mark.parametrize("distance", [10.0, 1e3, 1e6])
+def test_a_model_far_away_hardly_moves_the_result(distance: float) -> None:
+    near = [(0.0, 0.0, 1.0), (0.5, 0.0, 1.0), (0.0, 0.5, 1.0)]
+    four = in_the_plane(*near, (distance, distance, 0.0))
+    gram = four.centres @ four.centres.T
+    meeting = meet_from_afar(gram, four.radii)
+    assert float(meeting.gaps[:3].max()) < 0.3
+    point = meeting.coefficients @ four.centres
+    assert float(point.norm()) < 1.3
+
+
+def test_steps_from_afar_lead_where_short_ones_do() -> None:
+    three = in_the_plane((0, 0, 1), (4, 0, 1.5), (1, 3, 0.5))
+    gram = three.centres @ three.centres.T
+    far, near = meet_from_afar(gram, three.radii), meet(gram, three.radii)
+    assert far.residual == pytest.approx(near.residual, abs=1e-3)
+    torch.testing.assert_close(far.coefficients, near.coefficients, atol=0.02, rtol=0)

@@ -1,0 +1,67 @@
+"""The words of a round of GEMS."""
+
+import torch
+
+from erosion.common.algorithms.gems_base import OwnCheck
+from erosion.common.gems.intersection import Meeting
+from erosion.common.gems.report import (
+    SentBall,
+    apart_in_words,
+    checks_in_words,
+    in_words,
+    refusing,
+    sent_ball,
+)
+
+
+def ball(hospital: str, radius: float = 1.0, accuracy: float = 0.9) -> SentBall:
+    return SentBall(hospital, radius, 0.1, accuracy, 0.8, 20)
+
+
+APART = torch.tensor([[0.0, 5.0, 1.0], [5.0, 0.0, 5.0], [1.0, 5.0, 0.0]])
+
+
+def test_a_ball_survives_its_attachment() -> None:
+    sent = SentBall("a", 2.0, 0.5, 0.75, 0.5, 16)
+    assert sent_ball("a", sent.tensor) == sent
+
+
+def test_two_hospitals_without_a_model_in_common_are_named() -> None:
+    two = [ball("home"), ball("miscoded")]
+    assert apart_in_words(two, APART[:2, :2], ["miscoded"]) == (
+        "miscoded and home have no model in common that is good enough for both, as far as their"
+        " balls tell"
+    )
+
+
+def test_with_several_they_are_listed_and_those_whose_balls_meet_are_not() -> None:
+    three = [ball("a"), ball("b"), ball("c")]
+    assert apart_in_words(three, APART, ["b"]).startswith("b has no model in common with a or c")
+    assert apart_in_words(three, APART, ["a"]).startswith("a and b have no model in common")
+
+
+def test_balls_that_do_not_meet_say_nothing_where_both_accept_the_model() -> None:
+    assert apart_in_words([ball("a"), ball("b")], APART[:2, :2], []) == ""
+
+
+def test_the_checks_say_who_accepts_and_who_does_not() -> None:
+    found = {
+        "a": OwnCheck(accuracy=0.9, needed=0.8),
+        "b": OwnCheck(accuracy=0.8, needed=0.8),
+        "c": OwnCheck(accuracy=0.25, needed=0.8),
+    }
+    assert refusing(found) == ["c"]
+    assert checks_in_words(found, {"d": "was not connected"}) == (
+        "by their own check it is good enough for a and b; by their own check it is not good"
+        " enough for c (0.25, asked for 0.80); d did not check it"
+    )
+
+
+def test_what_is_missed_and_who_cannot_be_believed() -> None:
+    three = [ball("a"), ball("b", accuracy=0.5), ball("c", radius=-2.0)]
+    meeting = Meeting(torch.ones(3) / 3, torch.tensor([0.0, 1.25, 9.0]), 1.25, 3)
+    assert in_words(three, meeting) == (
+        "c is left out: a radius of -2 is negative; b asks for an accuracy of 0.80, and its own"
+        " model reaches 0.50 of 20 patients held out: its ball holds no other; no model in all"
+        " balls: the nearest misses b's by 1.2"
+    )
