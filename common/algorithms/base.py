@@ -30,6 +30,7 @@ from erosion.common.aggregation.cohort import Cohort, HospitalName
 from erosion.common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork, Tensors
 from erosion.common.learning.training import Training
 from erosion.common.settings.base import Settings
+from erosion.common.tasks.task import Task
 
 State = TypeVar("State")
 
@@ -247,6 +248,11 @@ class ArmBase(Settings):
     def problem_with_model(self, layout: Callable[[], Layout]) -> str | None:
         """What makes this algorithm impossible with the study's model, or None."""
         del layout
+        return None
+
+    def problem_with_task(self, task: Task) -> str | None:
+        """What makes this algorithm impossible with what the study predicts, or None."""
+        del task
         return None
 
     def problem_with_training(self, training: Training) -> str | None:

@@ -7,7 +7,6 @@ from erosion.common.algorithms.base import Layout
 from erosion.common.algorithms.gems_base import module_widths, perceptron_widths
 from erosion.common.algorithms.public_tuning import PublicTuning
 from erosion.common.gems.layers import split_layers
-from erosion.common.learning.local_sgd import train_locally
 from erosion.common.learning.local_work import LocalOutcome, LocalWork
 
 
@@ -40,10 +39,7 @@ class Gems(PublicTuning):
 
     def train(self, work: LocalWork) -> LocalOutcome:
         """The local optimum, and the ball around it."""
-        (rest, _), generator = self.parts(work), work.randomness()
-        training = self.longer(work.training)
-        result = train_locally(
-            rest.model, work.received, rest.inputs, rest.labels, training, generator
-        )
+        rest, _ = self.parts(work)
+        result = self.longer(rest).sgd(work.received)
         layers = split_layers(work.received + result.delta, module_widths(work.model))
-        return self.with_ball(work, result.delta, result.samples_seen, layers, generator)
+        return self.with_ball(work, result.delta, result.samples_seen, layers, work.randomness())

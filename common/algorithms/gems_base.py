@@ -38,10 +38,11 @@ from erosion.common.gems.report import (
     refusing,
     sent_ball,
 )
-from erosion.common.learning.local_sgd import probabilities_of
+from erosion.common.learning.local_sgd import predictions_of
 from erosion.common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork
 from erosion.common.learning.training import Training
 from erosion.common.settings.base import Settings
+from erosion.common.tasks.task import Task
 
 BALL = "ball"  # (5,) of an update: see `SentBall`
 CHECK, REST = "check", "rest"
@@ -99,6 +100,12 @@ class GemsBase(ArmBase, BallOptions):
         del dim
         return {BALL: NUMBERS}
 
+    def problem_with_task(self, task: Task) -> str | None:
+        """Good enough is a share of patients predicted rightly, so there must be classes."""
+        if task.outcome == "classification":
+            return None
+        return f"good enough is an accuracy, and the study's task is {task.outcome}"
+
     def problem_with_training(self, training: Training) -> str | None:
         """A local optimum takes a bounded number of steps, too."""
         length, most, unit = self.local_rounds * (training.epochs or 0), 1_000, "epochs"
@@ -117,9 +124,9 @@ class GemsBase(ArmBase, BallOptions):
         if work.own is not None:
             model = torch.where(work.own, work.received, model)
         _, held_out = self.parts(work)
-        predicted = probabilities_of(work.model, model, held_out.inputs).argmax(dim=1)
+        predicted = predictions_of(work.task, work.model, model, held_out.inputs).argmax(dim=1)
         checked = OwnCheck(
-            accuracy=float((predicted == held_out.labels).double().mean()),
+            accuracy=float((predicted == held_out.targets).double().mean()),
             needed=float(work.kept[_NEEDED]),
         )
         return LocalAnswer(values=checked.model_dump(), keep=work.kept)
@@ -129,7 +136,7 @@ class GemsBase(ArmBase, BallOptions):
         sizes = self.attachment_sizes(len(work.received))
         return LocalOutcome(
             torch.zeros_like(work.received),
-            len(work.labels),
+            len(work.targets),
             {name: torch.zeros(size) for name, size in sizes.items()},
             work.kept,
         )
@@ -137,13 +144,16 @@ class GemsBase(ArmBase, BallOptions):
     def parts(self, work: LocalWork) -> tuple[LocalWork, LocalWork]:
         """The patients to train on, and those held out: the same where none can be spared."""
         rest, held_out = work.hold_out(self.validation_share)
-        return (rest, held_out) if len(held_out.labels) else (rest, rest)
+        return (rest, held_out) if len(held_out.targets) else (rest, rest)
 
-    def longer(self, training: Training) -> Training:
-        """As many steps or passes as `local_rounds` rounds have."""
-        if training.steps is not None:
-            return training.model_copy(update={"steps": self.local_rounds * training.steps})
-        return training.model_copy(update={"epochs": self.local_rounds * (training.epochs or 1)})
+    def longer(self, work: LocalWork) -> LocalWork:
+        """The work with as many steps or passes as `local_rounds` rounds have."""
+        steps, epochs = work.training.steps, work.training.epochs
+        length = {
+            "steps": steps and self.local_rounds * steps,
+            "epochs": epochs and self.local_rounds * epochs,
+        }
+        return replace(work, training=work.training.model_copy(update=length))
 
     def with_ball(
         self,
@@ -157,14 +167,14 @@ class GemsBase(ArmBase, BallOptions):
         *hidden, output = layers
         _, held_out = self.parts(work)
         features = hidden_features(hidden, held_out.inputs.flatten(1))
-        ball = measured_ball(output, features, held_out.labels, self, generator)
+        ball = measured_ball(output, features, held_out.targets, self, generator)
         sent = SentBall(
             work.agent,
             ball.radius,
             ball.certified,
             ball.accuracy,
             ball.needed,
-            len(held_out.labels),
+            len(held_out.targets),
         )
         needed = torch.tensor(min(ball.needed, 1.0))
         return LocalOutcome(delta, samples_seen, {BALL: sent.tensor}, {_NEEDED: needed})
@@ -220,6 +230,7 @@ class GemsBase(ArmBase, BallOptions):
             CHECK,
             Payload({_MODEL: begun.parameters + step.delta}),
             brings=Brings(values=OwnCheck),
+            any_number=True,
             hospitals=self.checked_by(begun),
             sends_parameters=bool(self.own_parameters),
         )

@@ -1,6 +1,7 @@
 """GEMS for multilayer perceptrons (Guha and Smith, section 3.2): one exchange per hidden layer."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -29,7 +30,6 @@ from erosion.common.gems.measuring import measured_neurons
 from erosion.common.gems.merging import merge_neurons
 from erosion.common.gems.options import GemsOptions
 from erosion.common.gems.retraining import perceptron, retrain
-from erosion.common.learning.local_sgd import train_locally
 from erosion.common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork
 from erosion.common.learning.models import flat_parameters
 
@@ -111,12 +111,11 @@ class NetworkGems(PublicTuning, GemsOptions):
         if not common:
             network = perceptron(widths, generator)
             start = flat_parameters(network)
-            training = self.longer(work.training)
-            result = train_locally(network, start, features, rest.labels, training, generator)
-            layer = split_layers(start + result.delta, widths)[0]
+            alone = replace(self.longer(rest), model=network, inputs=features)
+            layer = split_layers(start + alone.sgd(start).delta, widths)[0]
         else:
             above = widths[len(common) + 1 : -1]
-            layers = retrain(features, rest.labels, above, widths[-1], self.retraining, generator)
+            layers = retrain(features, rest.targets, above, widths[-1], self.retraining, generator)
             layer = layers[0]
         inputs = hidden_features(common, held_out.inputs.flatten(1))
         radii = measured_neurons(layer, inputs, self, generator)
@@ -128,10 +127,10 @@ class NetworkGems(PublicTuning, GemsOptions):
         rest, _ = self.parts(work)
         features = hidden_features(common, rest.inputs.flatten(1))
         widths = module_widths(work.model)
-        (output,) = retrain(features, rest.labels, (), widths[-1], self.retraining, generator)
+        (output,) = retrain(features, rest.targets, (), widths[-1], self.retraining, generator)
         layers = (*common, output)
         delta = padded(layers, widths) - work.received
-        return self.with_ball(work, delta, len(rest.labels), layers, generator)
+        return self.with_ball(work, delta, len(rest.targets), layers, generator)
 
     def _merged(self, sent: Sequence[Mapping[str, Tensor]], most: int) -> Tensor:
         """The common layer (m, d + 1) of `most` neurons at most.

@@ -21,8 +21,8 @@ from erosion.common.gems.intersection import meet_from_afar
 from erosion.common.gems.layers import split_layers
 from erosion.common.gems.personal_weights import personal_weights
 from erosion.common.gems.report import in_words
-from erosion.common.learning.local_sgd import train_locally
 from erosion.common.learning.local_work import LocalOutcome, LocalWork
+from erosion.common.tasks.task import Task
 
 
 class PersonalGems(GemsBase):
@@ -51,6 +51,10 @@ class PersonalGems(GemsBase):
         if self.balls == "off" or len(perceptron_widths(layout())) == 2:
             return None
         return "balls = 'user' is for model.name = 'logistic'; write balls = 'off'"
+
+    def problem_with_task(self, task: Task) -> str | None:
+        """Without balls, whatever can be learned."""
+        return None if self.balls == "off" else super().problem_with_task(task)
 
     def attachment_sizes(self, dim: int) -> Mapping[str, int]:
         """A ball, where balls are asked for."""
@@ -85,17 +89,13 @@ class PersonalGems(GemsBase):
 
     def train(self, work: LocalWork) -> LocalOutcome:
         """The local optimum; with balls, on the patients that are not held out."""
-        rest, generator = work, work.randomness()
-        if self.balls == "user":
-            rest, _ = self.parts(work)
-        training = self.longer(work.training)
-        result = train_locally(
-            rest.model, work.received, rest.inputs, rest.labels, training, generator
-        )
         if self.balls == "off":
+            result = self.longer(work).sgd(work.received)
             return LocalOutcome(result.delta, result.samples_seen)
+        rest, _ = self.parts(work)
+        result = self.longer(rest).sgd(work.received)
         layers = split_layers(work.received + result.delta, module_widths(work.model))
-        return self.with_ball(work, result.delta, result.samples_seen, layers, generator)
+        return self.with_ball(work, result.delta, result.samples_seen, layers, work.randomness())
 
     def personal(self, work: LocalWork) -> Tensor:
         """The received parameters after `tuning_rounds` rounds of local training."""

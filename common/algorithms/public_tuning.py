@@ -26,6 +26,7 @@ from erosion.common.algorithms.gems_base import GemsBase, GemsState, module_widt
 from erosion.common.gems.fine_tuning import fine_tune
 from erosion.common.gems.layers import hidden_features, split_layers
 from erosion.common.learning.local_work import LocalAnswer, LocalWork
+from erosion.common.support.plain_text import printable
 
 TUNE = "tune"
 _MODEL, _OUTPUT = "model", "output"
@@ -65,7 +66,11 @@ class PublicTuning(GemsBase):
             brings=Brings(tensors={_OUTPUT: TensorTerms((size,))}),
             hospitals=[name],
             sends_parameters=False,
+            any_number=True,
         )
+        if name in tuned.missing:
+            why = printable(tuned.missing[name])
+            return replace(step, note=f"{step.note}; not fine-tuned, for {name} {why}")
         output = tuned.replies[name].tensors[_OUTPUT]
         delta = torch.cat([step.delta[:-size], output - begun.parameters[-size:]])
         return replace(step, delta=delta, note=f"{step.note}; fine-tuned by {name}")
@@ -75,7 +80,7 @@ class PublicTuning(GemsBase):
         *hidden, output = split_layers(work.enclosed[_MODEL], module_widths(work.model))
         features = hidden_features(hidden, work.inputs.flatten(1))
         tuned = fine_tune(
-            output, features, work.labels, work.randomness(), epochs=self.tuning_epochs
+            output, features, work.targets, work.randomness(), epochs=self.tuning_epochs
         )
         found: dict[str, Tensor] = {_OUTPUT: tuned.flat}
         return LocalAnswer(found, keep=work.kept)

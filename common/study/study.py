@@ -174,6 +174,7 @@ class Study(Settings):
             problem = (
                 arm_settings.problem_with(len(self.hospitals))
                 or arm_settings.problem_with_training(self.training)
+                or arm_settings.problem_with_task(self.task)
                 or arm_settings.problem_with_model(layout)
                 or problem_with_own(arm_settings.own_parameters, layout)
             )

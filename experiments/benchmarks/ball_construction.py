@@ -20,6 +20,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from erosion.common.gems.balls import LARGEST_RADIUS
 from erosion.common.gems.bisection import LAYER_WIDTH, NEURON_WIDTH
@@ -57,7 +58,7 @@ def made(width: int) -> Node:
     model = torch.nn.Linear(width, CLASSES)
     start = torch.zeros_like(flat_parameters(model))
     training = Training(epochs=20, batch_size=32, learning_rate=0.1)
-    learnt = train_locally(model, start, inputs, labels, training, random)
+    learnt = train_locally(model, start, inputs, labels, cross_entropy, training, random)
     weight = torch.randn(HIDDEN, width, generator=random) * 0.05
     output = layer_of_flat(start + learnt.delta, width, CLASSES)
     return Node(inputs, labels, output, Layer(weight, torch.zeros(HIDDEN)))

@@ -65,7 +65,7 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     reply = one_split(Study.model_validate(raw), data_dir)
     tick()
     return {
-        arm: {"log_loss": m.log_loss, "accuracy": m.accuracy, "patients": m.num_samples}
+        arm: {"log_loss": m["log_loss"], "accuracy": m["accuracy"], "patients": m.num_samples}
         for arm, m in reply.arms.items()
     }
 

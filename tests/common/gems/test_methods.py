@@ -146,7 +146,7 @@ def simulated(
     }
     outcome = simulate(study, hospitals)
     finals = {arm: state.params for arm, state in outcome.finals.items()}
-    return outcome.records, finals, {a: m.accuracy for a, m in outcome.evaluation.arms.items()}
+    return outcome.records, finals, {a: m["accuracy"] for a, m in outcome.evaluation.arms.items()}
 
 
 TRAINING = {"steps": 60, "batch_size": 8, "learning_rate": 0.5}
