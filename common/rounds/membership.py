@@ -65,7 +65,7 @@ class Membership:
         self._study, self._transport, self._listener = study, transport, listener
         self._members: dict[HospitalName, Member] = {}
         self.declined: dict[HospitalName, str] = {}  # and why
-        self.open = True  # whether hospitals may still join
+        self.cohort: frozenset[HospitalName] | None = None  # who may join; None: every hospital
 
     @property
     def members(self) -> Mapping[HospitalName, Member]:
@@ -128,7 +128,7 @@ class Membership:
             return f"the study has no hospital {name!r}; check `name` in the site file"
         if name in self._members:
             return f"another site is already connected as {name!r}; two sites cannot share a name"
-        if not self.open:
+        if self.cohort is not None and name not in self.cohort:
             return "the study has begun and is closed to newcomers (federation.join)"
         if described.num_samples < 1:
             return f"it reports {described.num_samples} patients"

@@ -131,8 +131,8 @@ class StudyRun:
     def run(self) -> Outcome:
         """Run every arm and evaluate. Raises RunError."""
         keeper = self.surroundings.keeper
-        self._wait_for_hospitals()
         decisions = keeper.decided()
+        self._wait_for_hospitals(resumed=decisions is not None)
         if decisions is None:
             scaling = self._pooled_scaling()
             decisions = Decisions(scaling, self._choices(scaling))
@@ -142,8 +142,12 @@ class StudyRun:
         evaluated = self._evaluate(study, finals, decisions.scaling)
         return Outcome(study, finals, records, evaluated, decisions.choices)
 
-    def _wait_for_hospitals(self) -> None:
-        """Until all are here, or the join deadline passes and enough are."""
+    def _wait_for_hospitals(self, *, resumed: bool) -> None:
+        """Until all are here, or the join deadline passes and those that must be are.
+
+        Every arm is then run with the same hospitals, unless the study lets others join at any
+        time. A study that is resumed goes on with those that are there.
+        """
         study, members, transport = self.study, self.membership, self.surroundings.transport
         seconds = study.federation.join_deadline_seconds
         end = transport.now() + seconds
@@ -171,7 +175,16 @@ class StudyRun:
                 f" Missing: {', '.join(members.missing) or 'none'};"
                 f" declined: {', '.join(members.declined) or 'none'}."
             )
-        members.open = study.federation.join == "any_time"
+        if members.missing and study.federation.start == "all" and not resumed:
+            raise RunError(
+                f"{', '.join(members.missing)} did not connect within {seconds:g} s, and the study"
+                " waits for all of its hospitals, so that every arm is compared on the same ones."
+                " Start their sites, raise federation.join_deadline_seconds, or begin without them:"
+                ' federation.start = "quorum" in the study file, or `erosion server'
+                " --start-with-quorum`."
+            )
+        if study.federation.join == "at_start" and not resumed:
+            members.cohort = frozenset(members.members)
 
     def _pooled_scaling(self) -> Scaling | None:
         if self.study.scaling != "federated":

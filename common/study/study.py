@@ -51,7 +51,9 @@ class Federation(Settings):
     round_deadline_seconds: float = Field(default=120.0, gt=0, le=86_400)
     join_deadline_seconds: float = Field(default=60.0, gt=0, le=86_400)
     quorum: int = Field(default=2, ge=1)  # usable updates of a round, the user's own included
-    join: Literal["any_time", "at_start"] = "any_time"
+    start: Literal["all", "quorum"] = "all"  # whom the study waits for before its first round
+    join: Literal["at_start", "any_time"] = "at_start"  # "any_time": who comes later takes part
+    # from then on, so arms are compared on different hospitals; who was there may always come back
     max_update_norm: float | None = Field(default=None, gt=0)  # a larger update is rejected
     max_skipped_rounds: int = Field(default=3, ge=1)  # in a row; then the run stops
     sealed: bool = False  # nobody sees a single update; see `sealing`
@@ -205,6 +207,11 @@ class Study(Settings):
     def for_user(self, user: str) -> "Study":
         """The same study with one hospital as its user."""
         return Study.model_validate({**self.model_dump(), "user": user})
+
+    def begun_with_quorum(self) -> "Study":
+        """The same study, which begins without hospitals that are absent at the join deadline."""
+        federation = self.federation.model_copy(update={"start": "quorum"})
+        return self.model_copy(update={"federation": federation})
 
     @property
     def user_first(self) -> tuple[str, ...]:

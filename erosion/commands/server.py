@@ -21,6 +21,12 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="go on with a run that was cut off, from its last finished round",
     )
     parser.add_argument(
+        "--start-with-quorum",
+        action="store_true",
+        help="when the join deadline passes, begin with the hospitals that are there, if they are"
+        " as many as the study's quorum (default: as the study file says, or wait for all)",
+    )
+    parser.add_argument(
         "--federation",
         type=Path,
         default=Path("federation"),
@@ -71,6 +77,8 @@ def _run(options: argparse.Namespace) -> int:
         raise StudyError("Give a study file to start a run, or --resume RUN to go on with one.")
     outputs = open_outputs(options.output)
     study = load_study(options.study or resumed_run_folder(options.resume).study)
+    if options.start_with_quorum:
+        study = study.begun_with_quorum()
     federation = federation_or_none(FederationFolder(options.federation), insecure=options.insecure)
     if options.resume:
         folder = resumed_run_folder(options.resume)

@@ -23,6 +23,8 @@ SHORT_WAIT: Mapping[str, Any] = {  # for hospitals, before the study begins with
     "federation": {
         "round_deadline_seconds": DEADLINE_SECONDS,
         "join_deadline_seconds": 15.0,
+        "start": "quorum",
+        "join": "any_time",
     }
 }
 

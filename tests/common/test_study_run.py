@@ -14,7 +14,13 @@ from erosion.common.study.study import Study
 from tests.support.scripted import Kept, Scripted, metrics, study_run, trained
 from tests.support.small_study import make_study
 
-FEDERATION = {"round_deadline_seconds": 10.0, "join_deadline_seconds": 30.0, "quorum": 2}
+FEDERATION = {
+    "round_deadline_seconds": 10.0,
+    "join_deadline_seconds": 30.0,
+    "quorum": 2,
+    "start": "quorum",
+    "join": "any_time",
+}
 
 
 def study(**changes: Any) -> Study:
@@ -61,6 +67,31 @@ def test_with_a_quorum_it_begins_when_the_join_deadline_passes() -> None:
     assert transport.clock >= 30.0
     assert outcomes(kept, "c") == ["absent"] * 4
     assert kept.records[0].hospitals["c"].reason == "was not connected"
+
+
+def test_by_default_it_does_not_begin_without_a_hospital_that_it_names() -> None:
+    transport = Scripted(study(federation={"start": "all"}))
+    transport.join("a", "b")
+    with pytest.raises(RunError, match=r"c did not connect within 30 s, .* --start-with-quorum"):
+        study_run(transport, Kept()).run()
+    assert transport.clock >= 30.0
+
+
+def test_a_hospital_that_was_there_may_come_back_where_newcomers_may_not() -> None:
+    transport, kept = Scripted(study(federation={"join": "at_start"})), Kept()
+    transport.join("a", "b")
+
+    def respond(name: str, request: TrainRequest) -> TrainResult:
+        if (name, request.round) == ("b", 1):
+            transport.leave("b")
+        if (name, request.round) == ("a", 2):
+            transport.join("b", "c")
+        return trained(name, request)
+
+    transport.respond = respond
+    study_run(transport, kept).run()
+    assert outcomes(kept, "b")[2:] == ["accepted"] * 2
+    assert outcomes(kept, "c") == ["absent"] * 4
 
 
 def test_below_the_quorum_it_does_not_begin() -> None:

@@ -73,7 +73,11 @@ def test_a_hospital_that_is_away_gets_its_model_when_the_run_is_resumed(tmp_path
         user=EVERY_USER,
         arms=["fedavg"],
         rounds=2,
-        federation={"join_deadline_seconds": 20.0, "round_deadline_seconds": 120.0},
+        federation={
+            "join_deadline_seconds": 20.0,
+            "round_deadline_seconds": 120.0,
+            "start": "quorum",
+        },
     )
     with Federation(study, tmp_path) as federation:
         for name in ("alice", "bob"):
