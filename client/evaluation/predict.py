@@ -14,9 +14,11 @@ from pydantic import ConfigDict
 from torch import Tensor, nn
 
 from erosion.client.dataset.preprocessing import stands_in, table_inputs
+from erosion.client.dataset.sources.data_source import TableSource
 from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.dataset.study_columns import columns_of
 from erosion.client.dataset.table_contract import check_table
+from erosion.client.dataset.text_table import TextColumn
 from erosion.common.errors import CheckpointError, DataError
 from erosion.common.learning.local_sgd import predictions_of
 from erosion.common.learning.models import ModelSettings, build_model, load_flat_parameters
@@ -53,26 +55,57 @@ class SavedModel:
 
 
 def predict(
-    run_folder: Path, data_path: Path, output: Path | None, *, source: TableFile | None = None
+    run_folder: Path,
+    data_path: Path | None,
+    output: Path | None,
+    *,
+    source: TableSource | None = None,
+    arm: str | None = None,
 ) -> None:
-    """Write one line per patient in `data_path`: the probability of each class, and the likeliest.
+    """Write one line per patient: who it is, where a patient key is known, and the prediction.
 
-    `output` is a CSV file, or None for the standard output. The data need no target column; their
-    columns are named as in the study, or as `source` (of a site file) maps them. A patient who
-    lacks a value that the study drops patients for gets empty cells. Raises CheckpointError for
-    the run folder and DataError for the data.
+    The patients are in the table file `data_path`, or without one where `source` (of a site file)
+    has them; their columns are named as in the study, or as `source` maps them. They need no target
+    column. `output` is a CSV file, or None for the standard output. `arm`: another than the one
+    that the run ended with. A patient who lacks a value that the study drops patients for gets
+    empty cells. Raises CheckpointError for the run folder and DataError for the data.
     """
-    saved = load_saved_model(run_folder)
-    found = (source or TableFile(path=data_path)).model_copy(update={"path": data_path})
+    saved = load_saved_model(run_folder if arm is None else _of_arm(run_folder, arm))
+    found = _source(data_path, source)
     table = found.read(columns_of(saved.task, found, with_target=False))
     checked = check_table(table, saved.task, found, with_target=False)
     inputs = table_inputs(saved.task, checked.rows, saved.card.scaling, saved.card.missing_means)
     predictions = _predictions(saved, inputs)
-    text = _as_csv(saved.task, predictions, checked.places, table.num_rows)
+    key = None if found.patient is None else table.columns[found.patient]
+    text = _as_csv(saved.task, predictions, checked.places, table.num_rows, found.patient, key)
     if output is None:
         sys.stdout.write(text)
     else:
         _write(output, text)
+
+
+def _source(data_path: Path | None, source: TableSource | None) -> TableSource:
+    """The site's source; where a file is given, that file by the site's names and maps."""
+    if data_path is None:
+        if source is None:
+            raise DataError("No patients are named. Give a table file, or a site file with --site.")
+        return source
+    if source is None:
+        return TableFile(path=data_path)
+    if isinstance(source, TableFile):
+        return source.model_copy(update={"path": data_path})
+    shared = {key: getattr(source, key) for key in TableSource.model_fields}
+    return TableFile(path=data_path, **shared)
+
+
+def _of_arm(run_folder: Path, arm: str) -> Path:
+    folder = run_folder / "models" / arm
+    if not folder.is_dir():
+        there = sorted(path.name for path in run_folder.glob("models/*"))
+        raise CheckpointError(
+            f"{run_folder} has no model of an arm {arm!r}; it has {', '.join(there) or 'none'}."
+        )
+    return folder
 
 
 def load_saved_model(run_folder: Path) -> SavedModel:
@@ -139,17 +172,23 @@ def _predictions(saved: SavedModel, inputs: Tensor) -> NDArray[np.float64]:
 
 
 def _as_csv(
-    task: TabularTask, predictions: NDArray[np.float64], rows: NDArray[np.int64], num_rows: int
+    task: TabularTask,
+    predictions: NDArray[np.float64],
+    rows: NDArray[np.int64],
+    num_rows: int,
+    key_name: str | None,
+    key: TextColumn | None,
 ) -> str:
     """One line per row of the file, so that the columns can be pasted beside the patients."""
     columns = task.prediction_columns()
     by_row = dict(zip(rows.tolist(), predictions.tolist(), strict=True))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
+    writer.writerow(columns if key_name is None else [key_name, *columns])
     for row in range(num_rows):
         values = by_row.get(row)
-        writer.writerow([""] * len(columns) if values is None else task.prediction_cells(values))
+        cells = [""] * len(columns) if values is None else task.prediction_cells(values)
+        writer.writerow(cells if key is None else [key.texts[key.codes[row]], *cells])
     return text.getvalue()
 
 

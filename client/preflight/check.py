@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from erosion.client.finding import Finding, Outcome, ok
+from erosion.client.preflight.compute import check_compute
 from erosion.client.preflight.data import check_study_here
 from erosion.client.preflight.files import check_files
 from erosion.client.preflight.network import check_network
@@ -59,6 +60,7 @@ def _as_asked(study: Study, site: Site) -> Study:
 def _findings(site: Site, site_file: Path, study: Study | None) -> Iterator[Finding]:
     yield ok("site file", f"{site_file} is {site.name}'s")
     yield from check_files(site)
+    yield check_compute(site)
     if study is not None:
         yield from check_study_here(site, study)
     yield from check_sealed(site, study)

@@ -8,14 +8,33 @@ from erosion.commands.command import Command
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, help="a run folder, e.g. runs/20260101T120000-mine")
-    parser.add_argument("data", type=Path, help="CSV or Parquet with the study's columns")
+    parser.add_argument(
+        "data",
+        type=Path,
+        nargs="?",
+        help="CSV or Parquet with the study's columns (default: where the site file says)",
+    )
+    parser.add_argument(
+        "--site",
+        type=Path,
+        metavar="SITE.toml",
+        help="a site file: its names, maps and units hold for the table, and its patient key is"
+        " written beside each prediction",
+    )
+    parser.add_argument("--arm", help="another arm's model than the one the run ended with")
     parser.add_argument("-o", "--output", type=Path, help="a CSV file (default: standard output)")
 
 
 def _run(options: argparse.Namespace) -> int:
     from erosion.client.evaluation.predict import predict
 
-    predict(options.run, options.data, options.output)
+    source = None
+    if options.site is not None:
+        from erosion.client.dataset.load import table_source
+        from erosion.client.site_file import load_site
+
+        source = table_source(load_site(options.site).data)
+    predict(options.run, options.data, options.output, source=source, arm=options.arm)
     return 0
 
 
@@ -25,6 +44,7 @@ COMMAND = Command(
     details="The table needs the study's feature columns, not the target.",
     examples="""\
   erosion predict runs/20260101T120000-mine new-patients.csv -o predictions.csv
+  erosion predict runs/20260101T120000-mine new-patients.csv --site SITE.toml --arm local
 """,
     add_arguments=_add_arguments,
     run=_run,

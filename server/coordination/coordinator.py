@@ -143,6 +143,11 @@ def write(folder: RunFolder, result: Result, outcome: Outcome) -> None:
     arm = result.verdict.best_arm or next(iter(finals))
     params = evaluated.personal.get(arm, finals[arm].params)
     write_model(folder, study, arm, params, evaluated.header)
+    for name, state in finals.items():
+        of_arm = folder.of_arm(name)
+        of_arm.path.mkdir(parents=True, exist_ok=True)
+        own = evaluated.personal.get(name, state.params)
+        write_model(of_arm, study, name, own, evaluated.header)
     write_atomically(folder.result, result.model_dump_json(indent=2) + "\n")
     ledgers = {a: contributions(study.hospitals, r) for a, r in outcome.records.items()}
     write_atomically(folder.contributions, as_csv(ledgers))

@@ -10,6 +10,7 @@ from erosion.common.errors import RunError
 from erosion.common.study.study import Study
 from erosion.common.support.files import write_atomically
 
+MODELS = "models"  # folder of every arm's model
 USERS = "users"  # the folder of the hospitals' parts
 
 
@@ -33,6 +34,10 @@ class RunFolder:
     def of_user(self, user: str) -> "RunFolder":
         """One hospital's part of a run with every hospital as its user."""
         return RunFolder(self.path / USERS / user, within=self.path)
+
+    def of_arm(self, arm: str) -> "RunFolder":
+        """Where an arm's own `model.safetensors` and `model.json` are."""
+        return RunFolder(self.path / MODELS / arm, within=self.within)
 
     @property
     def study(self) -> Path:

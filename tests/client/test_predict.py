@@ -119,3 +119,32 @@ def test_a_folder_without_a_model_is_explained(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"damaged")
     with pytest.raises(CheckpointError, match="cannot be read"):
         predict(tmp_path, tmp_path / "new.csv", None)
+
+
+def test_patients_keep_their_ids_by_the_sites_key(tmp_path: Path) -> None:
+    data = data_file(tmp_path, "pid,Alter,sex\np7,50,f\np8,?,m\n")
+    source = TableFile(path=Path("unused"), columns={"age": "Alter"}, patient="pid")
+    folder = run_folder(tmp_path, make_study(task=with_missing("drop")))
+    predict(folder, data, tmp_path / "out.csv", source=source)
+    lines = (tmp_path / "out.csv").read_text().splitlines()
+    assert lines[0] == "pid,probability_healthy,probability_ill,predicted"
+    assert lines[1:] == ["p7,0.500000,0.500000,healthy", "p8,,,"]
+
+
+def test_without_a_file_the_sites_own_source_is_read(tmp_path: Path) -> None:
+    data = data_file(tmp_path, "age,sex\n50,f\n")
+    predict(run_folder(tmp_path), None, tmp_path / "out.csv", source=TableFile(path=data))
+    assert "0.500000,0.500000,healthy" in (tmp_path / "out.csv").read_text()
+    with pytest.raises(DataError, match=r"No patients are named\. Give a table file"):
+        predict(tmp_path, None, None)
+
+
+def test_another_arms_model_can_be_named(tmp_path: Path) -> None:
+    data = data_file(tmp_path, "age,sex\n50,f\n")
+    (tmp_path / "models/local").mkdir(parents=True)
+    run_folder(tmp_path / "models/local", scaling={"mean": [40.0, 0.0], "deviation": [10.0, 1.0]})
+    run_folder(tmp_path)
+    predict(tmp_path, data, tmp_path / "out.csv", arm="local")
+    assert "0.731059,ill" in (tmp_path / "out.csv").read_text()
+    with pytest.raises(CheckpointError, match="no model of an arm 'x'; it has local"):
+        predict(tmp_path, data, None, arm="x")

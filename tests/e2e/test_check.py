@@ -96,8 +96,9 @@ def test_a_site_that_can_take_part_passes_every_check(field: Field) -> None:
             "coordinator's CA",
             "records",
             "data",
+            "compute",
             "contract",
-            "classes",
+            "target",
             "limits",
             "DNS",
             "port",
@@ -107,7 +108,7 @@ def test_a_site_that_can_take_part_passes_every_check(field: Field) -> None:
         ],
         "ok",
     )
-    assert "healthy 10, ill 10" in said["classes"]
+    assert "healthy 10, ill 10" in said["target"]
     assert "enrolled for a, valid until" in said["key"]
     assert field.link.grid.get_node_ids() == []
     assert field.link.turned_away() == []

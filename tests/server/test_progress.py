@@ -234,8 +234,9 @@ def test_each_finished_arm_stays_as_one_line() -> None:
         play(observer, make_run())
     text = without_codes(written(console))
     for arm in ARMS:
-        line = rf"✓ {arm}: 30 rounds in 1\.\d+ s; accuracy 0\.9\d+, log loss 0\.\d+ after 29"
-        assert len(re.findall(line, text)) == 1
+        # Without figures: the last ones are a round behind those of the summary.
+        line = rf"✓ {arm}: 30 rounds in 1\.\d+ s\s*$"
+        assert len(re.findall(line, text, re.MULTILINE)) == 1
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])

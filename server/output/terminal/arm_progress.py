@@ -88,12 +88,12 @@ class ArmProgress:
 
     @property
     def closing(self) -> str:
-        """One line about the finished arm."""
-        parts = [f"{_rounds(self.round)} in {seconds_text(self.seconds)}"]
-        if self.metrics is not None:
-            figures = self.figures.replace("  ", ", ")
-            parts.append(f"{figures} after {_rounds(self.metrics_after)}")
-        return "; ".join(parts)
+        """One line about the finished arm.
+
+        It has no figures: the last ones were measured before the last round, and beside the final
+        table's they would seem to contradict it.
+        """
+        return f"{_rounds(self.round)} in {seconds_text(self.seconds)}"
 
     @property
     def trouble(self) -> str:
