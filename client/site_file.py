@@ -22,6 +22,15 @@ def _checked_address(value: str) -> str:
     return value
 
 
+def _checked_proxy(value: str) -> str:
+    address = value.removeprefix("http://").rstrip("/")
+    if value.startswith("https://"):
+        raise ValueError(
+            "a proxy that is itself reached by TLS is not supported; name its http port"
+        )
+    return _checked_address(address.rpartition("@")[2]) and address if address else ""
+
+
 def _checked_device(value: str) -> str:
     if not re.fullmatch(r"cpu|cuda(:\d+)?", value):
         raise ValueError('it must be "cpu", "cuda" or "cuda:N"')
@@ -29,17 +38,22 @@ def _checked_device(value: str) -> str:
 
 
 class CoordinatorAddress(Settings):
-    """The coordinator that this site connects to."""
+    """The other end of the line."""
 
     address: Annotated[str, AfterValidator(_checked_address)]  # host:port
     root_certificate: Path | None = None  # whom to trust; None: plain gRPC, for loopback only
-    private_key: Path | None = None  # by which the coordinator knows this hospital
+    certificate: Path | None = None  # by which the coordinator knows this hospital
+    private_key: Path | None = None  # the certificate's
+    proxy: Annotated[str, AfterValidator(_checked_proxy)] | None = None  # host:port of an HTTP
+    # proxy that offers CONNECT; None: what https_proxy says; "": none
 
     @model_validator(mode="after")
-    def _both_or_none(self) -> Self:
-        if (self.root_certificate is None) != (self.private_key is None):
+    def _all_or_none(self) -> Self:
+        files = (self.root_certificate, self.certificate, self.private_key)
+        if any(files) and not all(files):
             raise ValueError(
-                "root_certificate and private_key go together; both come in the site kit"
+                "root_certificate, certificate and private_key go together; all come in the site"
+                " kit (one without node.crt is of an earlier version: ask for a new one)"
             )
         return self
 
@@ -106,6 +120,7 @@ def load_site(path: Path) -> Site:
             "coordinator": coordinator.model_copy(
                 update={
                     "root_certificate": beside(coordinator.root_certificate),
+                    "certificate": beside(coordinator.certificate),
                     "private_key": beside(coordinator.private_key),
                 }
             ),

@@ -25,6 +25,7 @@ from erosion.common.support.private_files import make_private_folder
 
 FILE_NAME = "sent.jsonl"
 _TAIL_BYTES = 64 * 2**10  # a line is far shorter
+PART_BYTES = 2**22  # of an update, looked at at a time
 
 
 class NotLogged(SiteError):  # noqa: N818 - a state that passes, not a mistake
@@ -142,14 +143,14 @@ def _line(number: int, previous: str, request: Message, reply: Message) -> Audit
     digest, num_bytes = hashlib.sha256(header), len(header)
     shapes: dict[str, tuple[int, ...]] = {}
     squares = 0.0 if wire.UPDATE in reply.content.get("arrays", {}) else None
-    for name, shape, _kind, parts in wire.arrays_of(reply.content):
+    for name, shape, _kind, buffer in wire.arrays_of(reply.content):
         shapes[name] = shape
-        for part in parts:  # as they are sent: what was just encoded is not decoded again
-            digest.update(part.data)
-            num_bytes += len(part)
-            if name == wire.UPDATE and squares is not None:
-                values = np.frombuffer(part.data, dtype="<f4").astype(np.float64)
-                squares += float(values @ values)
+        digest.update(buffer)  # as it is sent: what was just encoded is not decoded again
+        num_bytes += buffer.nbytes
+        if name == wire.UPDATE and squares is not None:
+            for at in range(0, buffer.nbytes, PART_BYTES):
+                part = np.frombuffer(buffer[at : at + PART_BYTES], dtype="<f4").astype(np.float64)
+                squares += float(part @ part)
     length = None if squares is None else math.sqrt(squares)
     return line.model_copy(
         update={

@@ -1,7 +1,6 @@
 """The site agent: stays connected, trains when asked, and comes back after any outage."""
 
 import logging
-import queue
 import random
 import threading
 import time
@@ -15,14 +14,15 @@ from flwr.clientapp import ClientApp
 
 from erosion.client.audit.audit_log import NotLogged
 from erosion.client.connection.connection_errors import connection_error
-from erosion.client.connection.fleet import HEARTBEAT_SECONDS, FleetConnection
-from erosion.common.errors import LinkError
+from erosion.client.connection.line import OURS, SiteLine
+from erosion.common.errors import LinkError, SiteError
 from erosion.common.protocol import wire
 from erosion.common.support import expiry
 
 logger = logging.getLogger("erosion.agent")
 
-FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.2, 30.0
+FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.2, 10.0
+LOOK_SECONDS = 0.2  # how soon a stop is noticed
 
 
 class SiteObserver(Protocol):
@@ -43,7 +43,7 @@ class Agent:
 
     def __init__(
         self,
-        connect: Callable[[], FleetConnection],
+        connect: Callable[[], SiteLine],
         app: ClientApp,
         *,
         address: str,
@@ -66,8 +66,11 @@ class Agent:
         while not self.stop.is_set():
             try:
                 with self._connect() as connection:
-                    logger.info("connected to the coordinator at %s", self._address)
-                    _warn_of_expiry(connection.key_expires)
+                    welcome = connection.welcome
+                    theirs = welcome.versions or OURS
+                    where, words = self._address, theirs.words
+                    logger.info("connected to the coordinator at %s, %s", where, words)
+                    _warn_of_expiry(welcome.expires)
                     tries, said = 0, ""
                     for watcher in self._watchers:
                         watcher.connected()
@@ -99,25 +102,23 @@ class Agent:
                     watcher.disconnected(str(problem))
                 self.stop.wait(LAST_RETRY_SECONDS)
                 continue
+            except SiteError as problem:  # the keys are being replaced, or have expired
+                if str(problem) != said:
+                    said = str(problem)
+                    logger.warning("%s", problem)
+                    for watcher in self._watchers:
+                        watcher.disconnected(said)
             # Full jitter: after an outage a hundred sites must not all come back at once.
             longest = min(LAST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2**tries)
             self.stop.wait(random.uniform(FIRST_RETRY_SECONDS / 2, longest))
             tries += 1
 
-    def _serve(self, connection: FleetConnection) -> None:
-        inbox: queue.SimpleQueue[Message | grpc.RpcError] = queue.SimpleQueue()
-        ended = threading.Event()
-        for work in (self._receive, self._beat):
-            threading.Thread(target=work, args=(connection, inbox, ended), daemon=True).start()
-        try:
-            while not self.stop.is_set():
-                if (message := _newest(inbox)) is None:
-                    continue
+    def _serve(self, connection: SiteLine) -> None:
+        while not self.stop.is_set():
+            if (message := connection.receive(LOOK_SECONDS)) is not None:
                 self._answer(connection, message)
-        finally:
-            ended.set()
 
-    def _answer(self, connection: FleetConnection, message: Message) -> None:
+    def _answer(self, connection: SiteLine, message: Message) -> None:
         metadata = message.metadata
         if metadata.message_type == wire.NOTICE:
             notice = wire.decode_notice(message.content)
@@ -139,72 +140,20 @@ class Agent:
             metadata.group_id,
             time.monotonic() - started,
         )
+        if connection.is_dropped(message):
+            logger.info("round %s went on without this site's answer", metadata.group_id)
+            return
         self._send(connection, message, reply)
 
-    def _send(self, connection: FleetConnection, request: Message, reply: Message) -> None:
+    def _send(self, connection: SiteLine, request: Message, reply: Message) -> None:
         for watcher in self._watchers:
             watcher.sending(request, reply)
-        connection.reply(reply)
-
-    def _receive(
-        self,
-        connection: FleetConnection,
-        inbox: "queue.SimpleQueue[Message | grpc.RpcError]",
-        ended: threading.Event,
-    ) -> None:
-        # Receiving goes on while this site trains: a standing call shows the coordinator that the
-        # site lives, and where a round was missed the newest request is at hand at once.
-        try:
-            while not ended.is_set():
-                if (message := connection.receive()) is not None:
-                    inbox.put(message)
-        except (grpc.RpcError, ValueError) as problem:  # ValueError: the channel was closed
-            inbox.put(
-                problem if isinstance(problem, grpc.RpcError) else grpc.RpcError(str(problem))
-            )
-
-    def _beat(
-        self,
-        connection: FleetConnection,
-        inbox: "queue.SimpleQueue[Message | grpc.RpcError]",
-        ended: threading.Event,
-    ) -> None:
-        try:
-            while not ended.wait(HEARTBEAT_SECONDS * 0.8):
-                if not connection.heartbeat():
-                    inbox.put(grpc.RpcError("the coordinator does not know this site any more"))
-                    return
-        except (grpc.RpcError, ValueError):
-            return  # the receiving thread sees the same outage and reports it
+        connection.reply(request, reply)
 
 
 def _warn_of_expiry(expires: datetime | None) -> None:
     if expires is not None and expiry.ends_soon(expires):
         logger.warning(
-            "this site's key is %s; ask the coordinator to renew it", expiry.in_words(expires)
+            "this site's certificate is %s; ask the coordinator to renew it",
+            expiry.in_words(expires),
         )
-
-
-def _newest(inbox: "queue.SimpleQueue[Message | grpc.RpcError]") -> Message | None:
-    """The next request; of several train requests only the newest, the others' rounds are over."""
-    try:
-        items = [inbox.get(timeout=0.2)]
-    except queue.Empty:
-        return None
-    while not inbox.empty():
-        items.append(inbox.get())
-    for item in items:
-        if isinstance(item, grpc.RpcError):
-            raise item
-    messages = [item for item in items if isinstance(item, Message)]
-    last_train = max(
-        (i for i, m in enumerate(messages) if wire.is_train(m.metadata.message_type)), default=None
-    )
-    kept = [
-        m
-        for i, m in enumerate(messages)
-        if not wire.is_train(m.metadata.message_type) or i == last_train
-    ]
-    for later in kept[1:]:
-        inbox.put(later)
-    return kept[0]

@@ -5,13 +5,13 @@ from collections.abc import Callable
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode
 
 from erosion.client.training.hospital import Hospital
 from erosion.common.algorithms import REGISTRY, steps_of
 from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import ErosionError
 from erosion.common.protocol import wire
+from erosion.common.protocol.error_codes import CLIENT_APP_RAISED_EXCEPTION
 from erosion.common.protocol.messages import TrainResult
 from erosion.common.sealed import legs
 
@@ -59,7 +59,7 @@ def _handler(name: str, answer: Respond) -> Callable[[Message, Context], Message
             # Whatever goes wrong here must neither end the site nor carry a patient's value out.
             logger.exception("%s failed", message.metadata.message_type)
             reason = f"an unexpected {type(problem).__name__} at the site; its own log says more"
-        error = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{name}: {reason}")
+        error = Error(CLIENT_APP_RAISED_EXCEPTION, f"{name}: {reason}")
         return Message(error, reply_to=message)
 
     return handle

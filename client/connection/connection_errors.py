@@ -44,6 +44,12 @@ _HANDSHAKE = (
         " compare its fingerprint by telephone",
     ),
     (
+        "Socket closed",
+        "{address} ended the connection before anything was said: the coordinator does not accept"
+        " this site's certificate (it is of another federation, or has expired there), or something"
+        " on the way does not let TLS pass; `erosion check` says which",
+    ),
+    (
         "security handshaker",
         "coordinator.root_certificate does not hold a certificate in PEM: take ca.crt from the"
         " site kit again",
@@ -58,45 +64,22 @@ _HANDSHAKE = (
 def connection_error(problem: grpc.RpcError, address: str, *, encrypted: bool) -> ConnectionProblem:
     """Explain a failed call to `address`."""
     if not isinstance(problem, grpc.Call):
-        return ConnectionProblem(f"the coordinator at {address} does not answer: {problem}")
+        return ConnectionProblem(f"the coordinator at {address} is lost: {problem}")
     details, code = problem.details() or "", problem.code()
-    if (refused := _refusal(problem, details, address)) is not None:
-        return refused
-    if code == grpc.StatusCode.UNAVAILABLE:
-        for sign, meaning in _HANDSHAKE:
-            if sign in details:
-                return ConnectionProblem(meaning.format(address=address))
-        return ConnectionProblem(
-            f"the coordinator at {address} cannot be reached"
-            + ("" if encrypted else ", or expects TLS (coordinator.root_certificate is not set)")
-        )
-    if code == grpc.StatusCode.DEADLINE_EXCEEDED:
-        return ConnectionProblem(f"the coordinator at {address} does not answer in time")
-    return ConnectionProblem(f"the coordinator at {address} answered {code.name}: {details}")
-
-
-def _refusal(problem: grpc.Call, details: str, address: str) -> ConnectionProblem | None:
-    """What the coordinator itself says, or a stock SuperLink in Flower's words."""
     said = dict(problem.trailing_metadata() or ()).get(admission_terms.REASON)
     if said is not None:
         final = said in set(Reason) and Reason(said).is_final
         return ConnectionProblem(
             f"the coordinator at {address} did not let this site in: {details}", final
         )
-    if details == "Invalid node ID":
+    if code == grpc.StatusCode.UNAVAILABLE:
+        for sign, meaning in _HANDSHAKE:
+            if sign in details and (encrypted or "certificate" not in meaning):
+                return ConnectionProblem(meaning.format(address=address))
         return ConnectionProblem(
-            f"the coordinator at {address} was restarted or has ended this session"
+            f"the coordinator at {address} cannot be reached"
+            + ("" if encrypted else ", or expects TLS (coordinator.root_certificate is not set)")
         )
-    if "Invalid timestamp" in details:
-        return ConnectionProblem(
-            "this machine's clock differs from the coordinator's; set it by NTP"
-        )
-    if "No SuperNode found" in details:
-        return ConnectionProblem(
-            "the coordinator does not know this site's key; ask it to enrol the site"
-        )
-    if "could not be activated" in details:
-        return ConnectionProblem(
-            "the coordinator still holds this site's earlier connection; it lapses soon"
-        )
-    return None
+    if code in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED):
+        return ConnectionProblem(f"the coordinator at {address} does not answer in time")
+    return ConnectionProblem(f"the coordinator at {address} answered {code.name}: {details}")

@@ -1,51 +1,72 @@
-"""A site's way to its coordinator: the address, the trusted authority and the signing key."""
+"""How a site reaches its coordinator: the address, the way there, and its certificate."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 
 from cryptography import x509
 
-from erosion.client.connection.fleet import FleetConnection
+from erosion.client.connection.line import SiteLine, Tls
+from erosion.client.connection.proxy import proxy_for
 from erosion.client.site_file import CoordinatorAddress
 from erosion.common.errors import SiteError
-from erosion.common.support.keys import PrivateKey, load_private_key
+from erosion.common.support import expiry
+from erosion.common.support.keys import certified_key, load_private_key, private_pem, public_pem
 from erosion.common.support.network import is_loopback
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """How to reach the coordinator: read once, so that a damaged file shows at the start."""
+    """How to reach the coordinator, checked, so that a damaged file shows at the start."""
 
     address: str
-    root_certificate: bytes | None = None  # PEM
-    private_key: PrivateKey | None = field(default=None, repr=False)
+    tls: Tls | None = None  # None: the line is not encrypted
+    proxy: str | None = None
 
-    def connect(self) -> FleetConnection:
-        """A connection that is not signed in yet."""
-        return FleetConnection(
-            self.address, root_certificate=self.root_certificate, private_key=self.private_key
-        )
+    def connect(self) -> SiteLine:
+        """A connection that is not open yet."""
+        return SiteLine(self.address, tls=self.tls, proxy=self.proxy)
 
 
 def credentials_for(coordinator: CoordinatorAddress) -> Credentials:
     """The keys that the site file names; raises SiteError."""
-    if coordinator.root_certificate is None or coordinator.private_key is None:
-        if not is_loopback(coordinator.address):
+    address = coordinator.address
+    proxy = proxy_for(address, coordinator.proxy)
+    files = coordinator.root_certificate, coordinator.certificate, coordinator.private_key
+    root_file, certificate_file, key_file = files
+    if root_file is None or certificate_file is None or key_file is None:
+        if not is_loopback(address):
             raise SiteError(
-                f"coordinator.address = {coordinator.address!r}; without"
-                " coordinator.root_certificate and coordinator.private_key the line is neither"
-                " encrypted nor signed, which is allowed on this machine only (127.0.0.1). Both"
-                " come in the site kit."
+                f"coordinator.address = {address!r}; without coordinator.root_certificate,"
+                " coordinator.certificate and coordinator.private_key the line is neither encrypted"
+                " nor authenticated, which is allowed on this machine only (127.0.0.1). All come in"
+                " the site kit."
             )
-        return Credentials(coordinator.address)
-    path = coordinator.root_certificate
+        return Credentials(address, proxy=proxy)
+    root, _ = _read("coordinator.root_certificate", root_file)
+    pem, certificate = _read("coordinator.certificate", certificate_file)
+    key = load_private_key(key_file, SiteError)
+    public = certified_key(certificate)
+    if public is None or public_pem(public) != public_pem(key.public_key()):
+        raise SiteError(
+            f"coordinator.certificate: {certificate_file} is not for the key {key_file}. Take both"
+            " from the same site kit: erosion enroll install KIT SITE.toml"
+        )
+    ends = certificate.not_valid_after_utc
+    if expiry.has_ended(ends):
+        raise SiteError(
+            f"This site's certificate {certificate_file} {expiry.in_words(ends)}. Ask the"
+            " coordinator for a new kit (erosion enroll renew NAME), then: erosion enroll install"
+            " KIT SITE.toml"
+        )
+    return Credentials(address, Tls(root, pem, private_pem(key)), proxy)
+
+
+def _read(what: str, path: Path) -> tuple[bytes, x509.Certificate]:
     try:
-        root = path.read_bytes()
-        x509.load_pem_x509_certificate(root)
+        pem = path.read_bytes()
+        return pem, x509.load_pem_x509_certificate(pem)
     except (OSError, ValueError) as problem:
         reason = problem.strerror if isinstance(problem, OSError) else "no certificate in PEM"
         raise SiteError(
-            f"coordinator.root_certificate: {path}: {reason}. Take ca.crt from the site kit again."
+            f"{what}: {path}: {reason}. Take {path.name} from the site kit again."
         ) from None
-    return Credentials(
-        coordinator.address, root, load_private_key(coordinator.private_key, SiteError)
-    )

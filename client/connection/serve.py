@@ -23,10 +23,10 @@ def serve(
     with AuditLog(site.records) as audit_log:
         watch = SiteObservers(site.records, audit_log, name=site.name, coordinator=line.address)
         agent = Agent(
-            line.connect,
+            lambda: credentials_for(site.coordinator).connect(),  # as the files are by then
             make_app(hospital),
             address=line.address,
-            encrypted=line.root_certificate is not None,
+            encrypted=line.tls is not None,
             give_up_seconds=give_up_seconds,
             until_study_ends=until_study_ends,
             watchers=[watch],

@@ -20,6 +20,10 @@ def check_files(site: Site) -> Iterator[Finding]:
     coordinator = site.coordinator
     if coordinator.private_key is not None:
         yield _private_key(coordinator.private_key)
+    if coordinator.certificate is not None:
+        yield _certificate(
+            "site certificate", coordinator.certificate, "install a new kit from the coordinator"
+        )
     if coordinator.root_certificate is not None:
         yield _authority(coordinator.root_certificate)
     elif is_loopback(coordinator.address):
@@ -28,7 +32,7 @@ def check_files(site: Site) -> Iterator[Finding]:
         yield failed(
             "keys",
             "none are named, so the connection would be neither encrypted nor signed",
-            "name coordinator.root_certificate and coordinator.private_key; they are in the kit",
+            "name coordinator.root_certificate, .certificate and .private_key; they are in the kit",
         )
     yield _records(site.records)
     yield from site.data.check()
@@ -43,7 +47,10 @@ def _private_key(path: Path) -> Finding:
 
 
 def _authority(path: Path) -> Finding:
-    what, remedy = "coordinator's CA", "take ca.crt from the site kit again"
+    return _certificate("coordinator's CA", path, "take ca.crt from the site kit again")
+
+
+def _certificate(what: str, path: Path, remedy: str) -> Finding:
     try:
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
     except OSError as problem:
@@ -55,7 +62,7 @@ def _authority(path: Path) -> Finding:
     expires = certificate.not_valid_after_utc
     text = f"{expiry.in_words(expires)}; fingerprint {groups}"
     if expiry.has_ended(expires):
-        return failed(what, text, "ask the coordinator for the current site kit")
+        return failed(what, text, "ask the coordinator for a new site kit")
     if expiry.ends_soon(expires):
         return warning(what, text, "ask the coordinator for a new site kit")
     return ok(what, text)

@@ -1,5 +1,6 @@
 """Checks the way to the coordinator: name, port, TLS, clock, and that the key is admitted."""
 
+import contextlib
 import socket
 import ssl
 from collections.abc import Iterator
@@ -8,18 +9,17 @@ import grpc
 
 from erosion.client.connection.connection_errors import connection_error
 from erosion.client.connection.credentials import credentials_for
-from erosion.client.connection.fleet import FleetReply
+from erosion.client.connection.line import OURS, Welcome
+from erosion.client.connection.proxy import dial, proxy_for, without_password
 from erosion.client.finding import Finding, Outcome, failed, ok, skipped, warning
 from erosion.client.site_file import Site
 from erosion.common.errors import SiteError
 from erosion.common.protocol import admission_terms
-from erosion.common.protocol.admission_terms import Reason
 from erosion.common.support import expiry
 
 SECONDS = 10.0  # for each step
-UNEASY_SECONDS = 2.0  # a clock that is further off than this will not stay within the limits
-STEPS = ("DNS", "port", "TLS", "clock", "key")
-_NO_LINE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+UNEASY_SECONDS = 60.0  # a clock that is further off makes certificates and logs doubtful
+STEPS = ("DNS", "port", "TLS", "clock", "version", "certificate")
 
 
 def check_network(site: Site) -> Iterator[Finding]:
@@ -35,36 +35,68 @@ def check_network(site: Site) -> Iterator[Finding]:
 
 def _steps(site: Site) -> Iterator[Finding]:
     """DNS, then the whole way at once; only where that fails, port and TLS by themselves."""
-    host, _, port = site.coordinator.address.rpartition(":")
+    address = site.coordinator.address
+    proxy = proxy_for(address, site.coordinator.proxy)
+    found = _look_up(address, proxy)
+    yield found
+    if found.outcome is Outcome.FAILED:
+        return
+    try:
+        line = credentials_for(site.coordinator)
+    except SiteError as problem:
+        yield from _port_and_tls(site, address, proxy)
+        yield skipped("clock", "not before the keys are mended")
+        yield skipped("version", "not before the keys are mended")
+        yield failed("certificate", "it cannot be used", str(problem))
+        return
+    answer = line.connect().knock(seconds=SECONDS)
+    encrypted = line.tls is not None
+    host = address.rpartition(":")[0].strip("[]")
+    refusal = _refusal(answer)
+    if answer.versions is None and refusal is None:  # nobody who knows our line answered
+        port_and_tls = list(_port_and_tls(site, address, proxy))
+        yield from port_and_tls
+        if any(finding.outcome is Outcome.FAILED for finding in port_and_tls):
+            return
+        yield skipped("clock", "the coordinator did not say its time")
+        yield skipped("version", "the coordinator did not say its version")
+        yield _certificate(site, answer, encrypted=encrypted)
+        return
+    yield ok("port", f"{_way(address, proxy)} answers")
+    yield _agreed(answer, host) if encrypted else skipped("TLS", "not used")
+    yield _clock(answer)
+    yield _version(answer)
+    yield _certificate(site, answer, encrypted=encrypted)
+
+
+def _look_up(address: str, proxy: str | None) -> Finding:
+    """Names are looked up here, but for the coordinator's where a proxy does that."""
+    host, _, port = (without_password(proxy) if proxy else address).rpartition(":")
     host = host.strip("[]")
     try:
         found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
     except OSError as problem:
-        yield failed("DNS", f"{host}: {problem.strerror}", "check the name, and this machine's DNS")
-        return
-    addresses = sorted({str(entry[4][0]) for entry in found})
-    yield ok("DNS", f"{host} is {', '.join(addresses)}")
-    try:
-        line = credentials_for(site.coordinator)
-    except SiteError as problem:
-        yield from _port_and_tls(site, host, int(port))
-        yield skipped("clock", "not until the keys are fixed")
-        yield failed("key", "it cannot be used", str(problem))
-        return
-    answer = line.connect().knock(seconds=SECONDS)
-    encrypted = line.root_certificate is not None
-    if answer.ahead is None:  # whatever answered is no coordinator of ours
-        yield from _port_and_tls(site, host, int(port))
-        if isinstance(answer.problem, grpc.Call) and answer.problem.code() in _NO_LINE:
-            return
-    else:
-        yield ok("port", f"{host} port {port} answers")
-        yield _agreed(answer, host) if encrypted else skipped("TLS", "not used")
-    yield _clock(answer)
-    yield _key(site, answer, encrypted=encrypted)
+        return failed(
+            "DNS", f"{host}: {problem.strerror}", "check the name, and this machine's DNS"
+        )
+    addresses = ", ".join(sorted({str(entry[4][0]) for entry in found}))
+    return ok("DNS", f"the proxy {host} is {addresses}" if proxy else f"{host} is {addresses}")
 
 
-def _agreed(answer: FleetReply, host: str) -> Finding:
+def _way(address: str, proxy: str | None) -> str:
+    host, _, port = address.rpartition(":")
+    by = f" by the proxy {without_password(proxy)}" if proxy else ""
+    return f"{host.strip('[]')} port {port}{by}"
+
+
+def _refusal(answer: Welcome) -> str | None:
+    """The Reason by which the coordinator itself keeps this site out."""
+    if not isinstance(answer.problem, grpc.Call):
+        return None
+    return dict(answer.problem.trailing_metadata() or ()).get(admission_terms.REASON)
+
+
+def _agreed(answer: Welcome, host: str) -> Finding:
     text = f"the certificate fits the CA and {host}"
     if (expires := answer.certificate_expires) is None:
         return ok("TLS", text)
@@ -74,18 +106,20 @@ def _agreed(answer: FleetReply, host: str) -> Finding:
     return ok("TLS", text)
 
 
-def _port_and_tls(site: Site, host: str, port: int) -> Iterator[Finding]:
+def _port_and_tls(site: Site, address: str, proxy: str | None) -> Iterator[Finding]:
+    host = address.rpartition(":")[0].strip("[]")
+    way = _way(address, proxy)
     try:
-        connection = socket.create_connection((host, port), timeout=SECONDS)
+        connection = dial(address, proxy, SECONDS)
     except OSError as problem:
-        remedy = f"ask your network people to allow TCP from here to {host} port {port}"
+        remedy = f"ask your network people to allow TCP from here to {way}"
         if isinstance(problem, ConnectionRefusedError):
             remedy = "ask whether the coordinator runs, and on which port"
-        yield failed("port", f"{host} port {port}: {problem.strerror or problem}", remedy)
-        yield skipped("TLS", "not until port is fixed")
+        yield failed("port", f"{way}: {problem.strerror or problem}", remedy)
+        yield skipped("TLS", "not before port is mended")
         return
     with connection:
-        yield ok("port", f"{host} port {port} answers")
+        yield ok("port", f"{way} answers")
         if site.coordinator.root_certificate is None:
             yield skipped("TLS", "the site file names no root_certificate")
         else:
@@ -95,20 +129,44 @@ def _port_and_tls(site: Site, host: str, port: int) -> Iterator[Finding]:
 def _tls(site: Site, connection: socket.socket, host: str) -> Finding:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["h2"])
+    coordinator = site.coordinator
     try:
-        context.load_verify_locations(site.coordinator.root_certificate)
+        context.load_verify_locations(coordinator.root_certificate)
+        if coordinator.certificate is not None:
+            with contextlib.suppress(OSError):  # of the keys there is a line of its own
+                context.load_cert_chain(coordinator.certificate, coordinator.private_key)
         with context.wrap_socket(connection, server_hostname=host) as line:
-            return ok("TLS", f"{line.version()}, the certificate fits the CA and {host}")
+            version = line.version()
+            line.settimeout(SECONDS)
+            if not line.recv(1):  # gRPC begins; or it ends at once: TLS 1.3 has no other way
+                raise ssl.SSLError(0, "CERTIFICATE_REFUSED")
+            return ok("TLS", f"{version}, the certificate fits the CA and {host}")
     except ssl.SSLCertVerificationError as problem:
         return failed("TLS", _verification(problem, host), _remedy(problem))
+    except TimeoutError as problem:
+        return failed(
+            "TLS",
+            f"no agreement within {SECONDS:.0f} s: {problem}",
+            "a firewall that looks into TLS may hold it back; ask your network people",
+        )
     except (ssl.SSLError, OSError) as problem:
         reason = getattr(problem, "reason", None) or str(problem)
+        if any(sign in reason for sign in _OURS_REFUSED):
+            return failed(
+                "TLS",
+                f"the coordinator did not accept this site's certificate: {reason}",
+                "ask the coordinator for a new kit: erosion enroll install KIT SITE.toml",
+            )
         return failed(
             "TLS",
             f"no agreement: {reason}",
             "check coordinator.address: what listens there may not use TLS; a proxy that looks"
             " into TLS breaks it too",
         )
+
+
+# What the coordinator's TLS says of a certificate that it does not accept, or does not get.
+_OURS_REFUSED = ("UNKNOWN_CA", "CERTIFICATE", "Connection reset")
 
 
 def _verification(problem: ssl.SSLCertVerificationError, host: str) -> str:
@@ -126,47 +184,48 @@ def _remedy(problem: ssl.SSLCertVerificationError) -> str:
     return "ask the coordinator for the current ca.crt, and compare its fingerprint by telephone"
 
 
-def _clock(answer: FleetReply) -> Finding:
+def _clock(answer: Welcome) -> Finding:
     if answer.ahead is None:
         return skipped("clock", "the coordinator did not say its time")
     ahead, uncertain = answer.ahead.total_seconds(), answer.uncertain.total_seconds()
     side = "ahead of" if ahead > 0 else "behind"
     text = f"{abs(ahead):.1f} s {side} the coordinator's (to within {uncertain:.1f} s)"
-    remedy = "set this machine's clock by NTP, and ask the coordinator to do the same"
-    if (
-        not -admission_terms.SECONDS_BEHIND
-        < ahead - uncertain
-        <= ahead + uncertain
-        < admission_terms.SECONDS_AHEAD
-    ):
-        return failed("clock", text, remedy)
     if abs(ahead) > UNEASY_SECONDS + uncertain:
+        remedy = "set this machine's clock by NTP, and ask the coordinator to do the same"
         return warning("clock", text, remedy)
     return ok("clock", text)
 
 
-def _key(site: Site, answer: FleetReply, *, encrypted: bool) -> Finding:
+def _version(answer: Welcome) -> Finding:
+    theirs = answer.versions
+    if theirs is None:
+        return skipped("version", "the coordinator did not say its version")
+    if theirs.software != OURS.software:
+        return warning(
+            "version",
+            f"here {OURS.words}, at the coordinator {theirs.words}",
+            "they understand each other; install the same version when you can",
+        )
+    return ok("version", f"{OURS.words} on both sides")
+
+
+def _certificate(site: Site, answer: Welcome, *, encrypted: bool) -> Finding:
+    what = "certificate"
     if answer.problem is not None:
         trouble = connection_error(answer.problem, site.coordinator.address, encrypted=encrypted)
-        clock = isinstance(answer.problem, grpc.Call) and (
-            dict(answer.problem.trailing_metadata() or ()).get(admission_terms.REASON)
-            == Reason.CLOCK
-        )
-        if clock:
-            return skipped("key", "not before the clock is right")
-        return failed("key", trouble.text, "ask the coordinator, and name your key's fingerprint")
+        return failed(what, trouble.text, "ask the coordinator, and name your key's fingerprint")
     if answer.hospital is None:
-        return ok("key", "the coordinator asks for none")
+        return ok(what, "the coordinator asks for none")
     if answer.hospital != site.name:
         return failed(
-            "key",
-            f"it was enrolled for {answer.hospital}, and this site calls itself {site.name}",
+            what,
+            f"it was issued to {answer.hospital}, and this site calls itself {site.name}",
             f'write name = "{answer.hospital}" in the site file, or use this site\'s own key',
         )
     text = f"enrolled for {answer.hospital}"
     if answer.expires is None:
-        return ok("key", text)
+        return ok(what, text)
     text += f", {expiry.in_words(answer.expires)}"
     if expiry.ends_soon(answer.expires):
-        return warning("key", text, "ask the coordinator to renew it")
-    return ok("key", text)
+        return warning(what, text, "ask the coordinator to renew it")
+    return ok(what, text)

@@ -14,7 +14,8 @@ from pydantic import Field, JsonValue, ValidationError
 from torch import Tensor
 
 from erosion.common.errors import ErosionError
-from erosion.common.protocol.flower_arrays import Part, parts_of, to_array, to_record, to_tensor
+from erosion.common.protocol.flower_arrays import buffer_of, to_array, to_record, to_tensor
+from erosion.common.protocol.flower_identity import identify
 from erosion.common.protocol.messages import (
     PROTOCOL,
     DescribeReply,
@@ -30,6 +31,8 @@ from erosion.common.protocol.messages import (
 )
 from erosion.common.settings.base import Settings
 from erosion.common.study.study import Study, study_from_values
+
+identify()  # whoever makes or reads our messages imports this module
 
 # Flower's message types
 DESCRIBE, TRAIN, EVALUATE, NOTICE = "query.describe", "train", "evaluate", "query.notice"
@@ -323,17 +326,17 @@ def header_text(record: RecordDict) -> str:
     return text if isinstance(text, str) else ""
 
 
-def arrays_of(record: RecordDict) -> Iterator[tuple[str, tuple[int, ...], str, list[Part]]]:
+def arrays_of(record: RecordDict) -> Iterator[tuple[str, tuple[int, ...], str, memoryview]]:
     """The arrays as they travel, by name: shape, type and bytes."""
     arrays = record.get(_ARRAYS)
     if isinstance(arrays, ArrayRecord):
         for name, array in sorted(arrays.items()):
-            yield name, tuple(array.shape), array.dtype, list(parts_of(array))
+            yield name, tuple(array.shape), array.dtype, buffer_of(array)
 
 
 def num_bytes(record: RecordDict) -> int:
     """Of the header and the arrays."""
-    arrays = sum(len(part) for *_, parts in arrays_of(record) for part in parts)
+    arrays = sum(buffer.nbytes for *_, buffer in arrays_of(record))
     return len(header_text(record).encode()) + arrays
 
 

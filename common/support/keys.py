@@ -3,6 +3,7 @@
 import hashlib
 from pathlib import Path
 
+from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -49,17 +50,22 @@ def load_private_key(path: Path, error: type[ErosionError]) -> PrivateKey:
         raise error(f"The private key {path} cannot be read: {problem.strerror}.") from None
     if exposed:
         raise error(f"The private key {path} is not private: {exposed}")
+    return parse_private_key(pem, str(path), error)
+
+
+def parse_private_key(pem: bytes, where: str, error: type[ErosionError]) -> PrivateKey:
+    """Read a key from text; raises `error` with the remedy."""
     try:
         key = serialization.load_pem_private_key(pem, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it wants a password
         raise error(
-            f"{path} does not hold a private key in PEM without a password. Take it from the site"
-            " kit again, or make one with `erosion enroll key`."
+            f"{where} does not hold a private key in PEM without a password. Take it from the site"
+            " kit again, or make one with `erosion enroll request`."
         ) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, CURVES):
         raise error(
-            f"The private key {path} is not an elliptic-curve key on P-256 or P-384. Make one with"
-            " `erosion enroll key`."
+            f"The private key {where} is not an elliptic-curve key on P-256 or P-384. Make one with"
+            " `erosion enroll request`."
         )
     return key
 
@@ -76,13 +82,24 @@ def read_public_key(pem: bytes, where: str, error: type[ErosionError]) -> Public
     except (ValueError, UnsupportedAlgorithm):
         raise error(
             f"{where} does not hold a public key in PEM. The site makes one with"
-            " `erosion enroll key --out FILE` and sends FILE.pub."
+            " `erosion enroll request`."
         ) from None
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, CURVES):
         raise error(
             f"The public key in {where} is not on P-256 or P-384. The site makes one with"
-            " `erosion enroll key --out FILE`."
+            " `erosion enroll request`."
         )
+    return key
+
+
+def certified_key(certificate: x509.Certificate) -> PublicKey | None:
+    """The key that a certificate is for; None where it is of a kind that is not enrolled."""
+    try:
+        key = certificate.public_key()
+    except (ValueError, UnsupportedAlgorithm):
+        return None
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, CURVES):
+        return None
     return key
 
 

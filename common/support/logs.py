@@ -6,9 +6,10 @@ from typing import Literal
 
 from erosion.common.support.log_lines import JsonLines
 
-# Read by Flower when it is imported, so they are set here, which is imported first.
+# Read by Flower and gRPC when they are imported, so they are set here, which is imported first.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # it writes past every format that we have
 
 
 LogFormat = Literal["text", "json"]
@@ -17,7 +18,7 @@ LOG_FORMATS: tuple[LogFormat, ...] = ("text", "json")
 
 def configure_logging(verbosity: int, log_format: LogFormat = "text") -> None:
     """0: warnings; 1: what happens; 2: Flower's own log too."""
-    import flwr.common.logger  # noqa: F401 - sets up its handlers, which are then quietened
+    import flwr.app  # noqa: F401 - sets up its handlers, which are then quietened
 
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbosity, 2)]
     logging.basicConfig(
@@ -27,4 +28,6 @@ def configure_logging(verbosity: int, log_format: LogFormat = "text") -> None:
         for handler in logging.getLogger().handlers:
             handler.setFormatter(JsonLines())
     logging.getLogger("erosion").setLevel(level)
+    # gRPC tells with a traceback of every call whose other side has gone.
+    logging.getLogger("grpc").setLevel(logging.DEBUG if verbosity >= 2 else logging.CRITICAL)
     logging.getLogger("flwr").setLevel(logging.DEBUG if verbosity >= 2 else logging.CRITICAL)

@@ -19,7 +19,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 from erosion.client.connection.agent import Agent
-from erosion.client.connection.fleet import FleetConnection
+from erosion.client.connection.line import SiteLine
 from erosion.common.protocol import wire
 from erosion.common.protocol.messages import DescribeReply, TrainReply, TrainResult
 from erosion.common.rounds import one_round
@@ -211,7 +211,7 @@ def main() -> None:
         return
     agents = [
         Agent(
-            lambda: FleetConnection(options.address),
+            lambda: SiteLine(options.address),
             AddingSite(site, options.dim).app(),
             address=options.address,
             give_up_seconds=60,

@@ -25,10 +25,10 @@ does. All figures and all quotations are the programs' own:
 from the fault to the next round that was done. *Recovers*: from the end of the cause (the program
 is started again, the network is restored) to the site's next accepted update, or, where the
 coordinator had the fault, to its next round. Starting a program takes most of it, and after a long
-outage the wait of up to 30 s between two tries, which is random so that not all come back at once.
+outage the wait of up to 10 s between two tries, which is random so that not all come back at once.
 
 Beside these, `tests/e2e` kills the coordinator at every phase of a round (`test_resume.py`), sends
-it 200 malformed replies (`test_fuzz.py`), sets clocks off by an hour, and lets certificates expire
+it 200 malformed replies (`test_fuzz.py`), and lets certificates expire
 (`test_admission.py`).
 
 | fault | rounds lost | rounds done without the site | goes on after | recovers within |

@@ -1,5 +1,7 @@
 """Keys that must not come in, while a study runs."""
 
+from erosion.client.enrolment.install import install
+from erosion.client.site_file import load_site
 from erosion.experiments.faults.at_a_site import SITE
 from erosion.experiments.faults.row import Observation, Row
 from erosion.experiments.faults.stage import Stage
@@ -22,7 +24,7 @@ def expired_key(stage: Stage) -> Row:
     renew_site(stage.federation, SITE, days=-1)
     bob.wait_for("expired")
     bob.wait_until(lambda: bob.exit_code is not None, "end")
-    renew_site(stage.federation, SITE)
+    install(renew_site(stage.federation, SITE).kit, load_site(stage.site_file(SITE)))
     seen.repaired()
     stage.site(SITE)
     seen.wait_until_back()

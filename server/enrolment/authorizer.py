@@ -1,22 +1,28 @@
-"""Admits keys by the key registry's file, which is read again whenever it changes."""
+"""Admits sites by their certificates, read again whenever the federation's files change."""
 
 import logging
 import threading
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
+
+from cryptography import x509
 
 from erosion.common.errors import EnrolmentError
 from erosion.common.protocol.admission_terms import Reason
+from erosion.common.support import expiry
 from erosion.common.support.files import version_of
+from erosion.common.support.keys import certified_key, public_pem
+from erosion.server.enrolment.certificates import names_in
+from erosion.server.enrolment.federation_folder import FederationFolder
 from erosion.server.enrolment.key_registry import EnrolledKey, KeyRegistry, read_key_registry
+from erosion.server.enrolment.own_authority import read_own_authorities
 
 logger = logging.getLogger("erosion.door")
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The key's holder may come in, as this hospital."""
+    """The certificate's holder may come in, as this hospital."""
 
     hospital: str
     expires: datetime
@@ -24,42 +30,55 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class KeptOut:
-    """The key's holder may not come in."""
+    """The certificate's holder may not come in."""
 
-    hospital: str | None  # None: the key was never enrolled
+    hospital: str | None  # None: it is nobody's that is enrolled
     reason: Reason
     text: str
 
 
 class Authorizer:
-    """Asked at every call of every site, by many threads, so that a revocation takes effect."""
+    """Asked at every connection and every second of it, so that a revocation takes effect.
 
-    def __init__(self, roster_file: Path) -> None:
-        """Raises EnrolmentError where the roster cannot be read at the start."""
-        self._path = roster_file
+    The TLS handshake has shown that the site holds the certificate's key, and that one of the
+    federation's authorities signed it. Which hospital it is, the registry says by the key; for a
+    hospital with an authority of its own, that authority and the name in the certificate do.
+    """
+
+    def __init__(self, folder: FederationFolder) -> None:
+        """Raises EnrolmentError where the federation cannot be read at the start."""
+        self._folder = folder
         self._lock = threading.Lock()
-        self._seen = version_of(roster_file)
-        self._roster = read_key_registry(roster_file)
+        self._seen = self._versions()
+        self._roster = read_key_registry(folder.roster)
         self._by_key = _by_key(self._roster)
+        self._own = read_own_authorities(folder)
 
-    def verdict(self, public_key: bytes) -> Admitted | KeptOut:
-        """Whether the holder of `public_key` (PEM) may come in now."""
+    def verdict(self, certificate: x509.Certificate) -> Admitted | KeptOut:
+        """May the holder of `certificate` come in now?"""
         self._refresh()
-        key = self._by_key.get(public_key)
+        public = certified_key(certificate)
+        key = None if public is None else self._by_key.get(public_pem(public))
         if key is None:
-            text = "its key is not enrolled in this federation; ask the coordinator to enrol it"
-            return KeptOut(None, Reason.NOT_ENROLLED, text)
+            return self._by_own_authority(certificate)
         if (trouble := key.trouble) is not None:
             reason = Reason.EXPIRED if key.revoked is None else Reason.REVOKED
             return KeptOut(key.hospital, reason, f"its key {trouble}; ask the coordinator")
-        return Admitted(key.hospital, key.expires)
+        if key.hospital not in names_in(certificate):
+            text = f"its certificate is not for the name {key.hospital!r}, as which it is enrolled"
+            return KeptOut(key.hospital, Reason.NAME, text)
+        return _unless_expired(key.hospital, certificate, key.expires)
 
     def why_not(self, hospital: str) -> str | None:
         """Why no site could come in as `hospital` now; None where one could."""
         self._refresh()
+        if hospital in self._own.hospitals:
+            return None
         key = self._roster.latest(hospital)
         if key is None:
             return "it is not enrolled"
+        if key.trouble is None and key.certificate is None:
+            return "its key has no certificate yet"
         return None if key.trouble is None else f"its key {key.trouble}"
 
     def expiries(self) -> dict[str, datetime]:
@@ -67,20 +86,41 @@ class Authorizer:
         self._refresh()
         return {key.hospital: key.expires for key in self._roster.keys if key.revoked is None}
 
+    def _by_own_authority(self, certificate: x509.Certificate) -> Admitted | KeptOut:
+        hospital = self._own.hospital_of(certificate)
+        if hospital is None:
+            text = "its key is not enrolled in this federation; ask the coordinator to enrol it"
+            return KeptOut(None, Reason.NOT_ENROLLED, text)
+        return _unless_expired(hospital, certificate, certificate.not_valid_after_utc)
+
+    def _versions(self) -> tuple[object, ...]:
+        return (version_of(self._folder.roster), version_of(self._folder.place))
+
     def _refresh(self) -> None:
-        seen = version_of(self._path)
+        seen = self._versions()
         if seen == self._seen:
             return
         with self._lock:
             self._seen = seen
             try:
-                self._roster = read_key_registry(self._path)
+                roster = read_key_registry(self._folder.roster)
+                own = read_own_authorities(self._folder)
             except EnrolmentError as problem:
                 # A damaged file must neither let anyone in nor throw everyone out.
                 logger.error("the roster stays as it was: %s", problem)
                 return
-            self._by_key = _by_key(self._roster)
+            self._roster, self._own, self._by_key = roster, own, _by_key(roster)
             logger.info("read the roster again: %d keys", len(self._by_key))
+
+
+def _unless_expired(
+    hospital: str, certificate: x509.Certificate, expires: datetime
+) -> Admitted | KeptOut:
+    ends = min(expires, certificate.not_valid_after_utc)
+    if expiry.has_ended(ends):  # within a connection; at its start TLS saw to it
+        text = f"its certificate expired on {ends:%Y-%m-%d}; ask the coordinator"
+        return KeptOut(hospital, Reason.EXPIRED, text)
+    return Admitted(hospital, ends)
 
 
 def _by_key(roster: KeyRegistry) -> dict[bytes, EnrolledKey]:

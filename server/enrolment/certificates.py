@@ -1,6 +1,6 @@
-"""The federation's own certificate authority, and the coordinator's certificate."""
+"""The federation's own certificate authority, and the certificates of coordinator and sites."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from ipaddress import ip_address
@@ -23,8 +23,9 @@ from erosion.common.support.keys import (
 AUTHORITY_DAYS = 3650  # every site has to be visited to replace it
 COORDINATOR_DAYS = 90
 
-# A site whose clock is behind must be refused with that reason, not fail in the handshake.
-BACKDATED = timedelta(days=1)
+BACKDATED = timedelta(days=1)  # for machines whose clock is behind
+MOST_COMMON_NAME = 64  # characters, by X.520; the alternative name is never cut
+SITE_URI = "urn:erosion:site:"  # a site's name in its certificate, where any name fits
 
 _NO_USAGE = dict.fromkeys(
     (
@@ -44,7 +45,7 @@ _NO_USAGE = dict.fromkeys(
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """Anyone with the key can make a certificate that the sites take for the coordinator's."""
+    """Anyone with the key can pose as the coordinator and as any site."""
 
     key: PrivateKey = field(repr=False)
     certificate: x509.Certificate
@@ -59,13 +60,19 @@ class Identity:
 
 
 def new_authority() -> Authority:
-    """An authority for one federation, that can sign nothing but coordinators' certificates."""
+    """An authority for one federation, which can make no further authorities."""
     key = new_private_key()
     # A name of its own: two authorities with one name make for misleading TLS errors.
     serial = x509.random_serial_number()
     name = _name(f"Erosion federation {serial & 0xFFFFFFFF:08x}")
     builder = (
-        _certificate(name, name, key.public_key(), serial, AUTHORITY_DAYS)
+        _certificate(
+            name,
+            name,
+            key.public_key(),
+            serial,
+            expiry.now() + timedelta(days=AUTHORITY_DAYS),
+        )
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(
             x509.KeyUsage(**{**_NO_USAGE, "key_cert_sign": True, "crl_sign": True}), critical=True
@@ -78,20 +85,64 @@ def new_authority() -> Authority:
 def issue(authority: Authority, hosts: Sequence[str], days: float) -> Identity:
     """A new key and certificate for a coordinator that sites reach by any of `hosts`."""
     key = new_private_key()
+    certificate = _issued(
+        authority,
+        "Erosion coordinator",
+        key.public_key(),
+        [_host(h) for h in hosts],
+        ExtendedKeyUsageOID.SERVER_AUTH,
+        expiry.now() + timedelta(days=days),
+    )
+    return Identity(private_pem(key), pem(certificate))
+
+
+def issue_site(
+    authority: Authority, hospital: str, key: PublicKey, expires: datetime
+) -> x509.Certificate:
+    """The certificate by which the holder of `key` connects as `hospital`."""
+    name = x509.UniformResourceIdentifier(SITE_URI + hospital)
+    return _issued(authority, hospital, key, [name], ExtendedKeyUsageOID.CLIENT_AUTH, expires)
+
+
+def names_in(certificate: x509.Certificate) -> Iterator[str]:
+    """Every name that a certificate is for: its common names and its alternative names."""
+    for attribute in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME):
+        yield str(attribute.value)
+    for name in _alternative_names(certificate):
+        if isinstance(name.value, str):
+            yield name.value.removeprefix(SITE_URI)
+
+
+def _alternative_names(certificate: x509.Certificate) -> Sequence[x509.GeneralName]:
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except (x509.ExtensionNotFound, ValueError):
+        return ()
+    return tuple(found.value)
+
+
+def _issued(
+    authority: Authority,
+    subject: str,
+    key: PublicKey,
+    names: Sequence[x509.GeneralName],
+    usage: x509.ObjectIdentifier,
+    expires: datetime,
+) -> x509.Certificate:
     issuer = authority.certificate
     builder = (
         _certificate(
-            _name("Erosion coordinator"),
+            _name(subject[:MOST_COMMON_NAME]),
             issuer.subject,
-            key.public_key(),
+            key,
             x509.random_serial_number(),
-            days,
+            expires,
         )
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.KeyUsage(**{**_NO_USAGE, "digital_signature": True}), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_host(h) for h in hosts]), critical=False)
-        .add_extension(_key_identifier(key.public_key()), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(_key_identifier(key), critical=False)
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(
                 issuer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
@@ -99,8 +150,7 @@ def issue(authority: Authority, hosts: Sequence[str], days: float) -> Identity:
             critical=False,
         )
     )
-    certificate = builder.sign(authority.key, hashes.SHA256())
-    return Identity(private_pem(key), pem(certificate))
+    return builder.sign(authority.key, hashes.SHA256())
 
 
 def pem(certificate: x509.Certificate) -> bytes:
@@ -140,23 +190,23 @@ def load_identity(path: Path) -> Identity:
 
 def validity_in_words(certificate: x509.Certificate) -> str:
     """For whom a certificate is, and until when."""
-    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    hosts = [str(name.value) for name in names]
+    hosts = [str(name.value) for name in _alternative_names(certificate)]
     return f"for {', '.join(hosts)}, {expiry.in_words(certificate.not_valid_after_utc)}"
 
 
 def _certificate(
-    subject: x509.Name, issuer: x509.Name, key: PublicKey, serial: int, days: float
+    subject: x509.Name, issuer: x509.Name, key: PublicKey, serial: int, expires: datetime
 ) -> x509.CertificateBuilder:
-    start: datetime = expiry.now()
+    # One that expires in the past is made by those who test what then happens.
+    start = min(expiry.now(), expires) - BACKDATED
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(serial)
-        .not_valid_before(start - BACKDATED)
-        .not_valid_after(start + timedelta(days=days))
+        .not_valid_before(start)
+        .not_valid_after(expires)
     )
 
 

@@ -4,6 +4,7 @@ import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -12,9 +13,7 @@ from rich.text import Text
 from erosion.common.errors import EnrolmentError
 from erosion.common.sealed import pinned_keys
 from erosion.common.support import expiry
-from erosion.common.support.keys import fingerprint, new_private_key, private_pem, public_pem
-from erosion.common.support.private_files import write_private
-from erosion.server.enrolment import certificates, enrolment
+from erosion.server.enrolment import certificates, enrolment, signing_request
 from erosion.server.enrolment.certificates import COORDINATOR_DAYS
 from erosion.server.enrolment.enrolment import COORDINATOR, SITE_DAYS, Enrolment
 from erosion.server.enrolment.federation_folder import (
@@ -32,20 +31,19 @@ from erosion.server.sealed.peers_file import write_peers
 Handler = Callable[[argparse.Namespace], None]
 
 
-def add_enroll_commands(parser: argparse.ArgumentParser) -> None:
-    """Add the sub-commands; `options.enroll` is what to call."""
+def add_enroll_commands(parser: argparse.ArgumentParser) -> Any:
+    """Add the sub-commands; `options.enroll` is what to call. Returns where more can be added."""
     commands = parser.add_subparsers(title="sub-commands", metavar="WHAT", required=True)
 
     def command(name: str, handler: Handler, summary: str) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
         sub.set_defaults(enroll=handler)
-        if name != "key":
-            sub.add_argument(
-                "--folder",
-                type=Path,
-                default=DEFAULT_FOLDER,
-                help="where the federation is kept (default: %(default)s/)",
-            )
+        sub.add_argument(
+            "--folder",
+            type=Path,
+            default=DEFAULT_FOLDER,
+            help="where the federation is kept (default: %(default)s/)",
+        )
         return sub
 
     init = command("init", _init, "make a federation: its authority and its certificate")
@@ -55,11 +53,17 @@ def add_enroll_commands(parser: argparse.ArgumentParser) -> None:
 
     site = command("site", _site, "enrol a hospital, and make the kit to hand to it")
     site.add_argument("name", help="what the study files call it")
-    _add_key_source(site)
+    _add_out(site)
     _add_days(site, SITE_DAYS)
 
-    key = command("key", _key, "at a site: make its own key, of which only the public half leaves")
-    key.add_argument("--out", type=Path, required=True, metavar="FILE", help="and FILE.pub")
+    sign = command("sign", _sign, "enrol a hospital by the request that it made itself")
+    sign.add_argument("request", type=Path, help="what `erosion enroll request` made at the site")
+    sign.add_argument("--name", help="enrol it by this name (default: the one in the request)")
+    sign.add_argument(
+        "--replace", action="store_true", help="take the place of the key that it has, at once"
+    )
+    _add_out(sign)
+    _add_days(sign, SITE_DAYS)
 
     command("list", _list, "show who is enrolled, and until when")
 
@@ -69,14 +73,13 @@ def add_enroll_commands(parser: argparse.ArgumentParser) -> None:
     revoke = command("revoke", _revoke, "keep a hospital out from now on")
     revoke.add_argument("name")
 
-    renew = command("renew", _renew, "prolong a site's key, or renew the coordinator's certificate")
+    renew = command("renew", _renew, "renew a site's certificate, or the coordinator's")
     renew.add_argument("name", nargs="?", default=COORDINATOR, help="default: %(default)s")
-    renew.add_argument(
-        "--new-key", action="store_true", help="replace a site's key, by a new kit, at once"
-    )
-    _add_key_source(renew)
+    renew.add_argument("--new-key", action="store_true", help="replace a site's key, too, at once")
+    _add_out(renew)
     _add_hosts(renew, "for the coordinator: other names than before")
     renew.add_argument("--days", type=float, help="default: as for a new one")
+    return commands
 
 
 def _add_hosts(parser: argparse.ArgumentParser, summary: str) -> None:
@@ -91,10 +94,7 @@ def _add_days(parser: argparse.ArgumentParser, days: int) -> None:
     )
 
 
-def _add_key_source(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--public-key", type=Path, metavar="FILE", help="of a key that the site made itself"
-    )
+def _add_out(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="FILE", help="where to put the kit (.tar.gz)")
 
 
@@ -106,7 +106,7 @@ def _init(options: argparse.Namespace) -> None:
     print(
         f"Made a federation in {folder.path}/. Sites dial {place.address}.\n"
         f"  authority     {_authority_words(folder)}\n"
-        f"  coordinator   {ServingCertificate(folder.coordinator).words}\n"
+        f"  coordinator   {ServingCertificate(folder).words}\n"
         f"Keep {folder.authority_key} safe, best on another medium: with it anyone can pose as the"
         " coordinator.\n"
         "Next: erosion enroll site NAME, for every hospital, this one included."
@@ -115,34 +115,16 @@ def _init(options: argparse.Namespace) -> None:
 
 def _site(options: argparse.Namespace) -> None:
     folder = FederationFolder(options.folder)
-    made = enrolment.enrol_site(
-        folder,
-        options.name,
-        public_key=options.public_key,
-        out=options.out,
-        days=options.days,
-    )
-    _tell_of_kit(folder, made, has_key=options.public_key is None)
+    made = enrolment.enrol_site(folder, options.name, out=options.out, days=options.days)
+    _tell_of_kit(folder, made, has_key=True)
 
 
-def _key(options: argparse.Namespace) -> None:
-    path: Path = options.out
-    public = path.with_name(path.name + ".pub")
-    for existing in (path, public):
-        if existing.exists():
-            raise EnrolmentError(f"{existing} exists already. Give --out another name.")
-    key = new_private_key()
-    try:
-        write_private(path, private_pem(key))
-        write_private(public, public_pem(key.public_key()))
-        public.chmod(0o644)
-    except OSError as problem:
-        raise EnrolmentError(f"The key cannot be written: {problem}. Give another --out.") from None
-    print(
-        f"Made {path}, which stays here, and {public}, which the coordinator needs:\n"
-        f"  erosion enroll site NAME --public-key {public.name}\n"
-        f"Fingerprint, to compare by telephone: {fingerprint(key.public_key())}"
-    )
+def _sign(options: argparse.Namespace) -> None:
+    folder = FederationFolder(options.folder)
+    name = options.name or signing_request.read_request(options.request).hospital
+    act = enrolment.renew_site if options.replace else enrolment.enrol_site
+    made = act(folder, name, request=options.request, out=options.out, days=options.days)
+    _tell_of_kit(folder, made, has_key=False)
 
 
 def _peers(options: argparse.Namespace) -> None:
@@ -175,23 +157,23 @@ def _list(options: argparse.Namespace) -> None:
 def _revoke(options: argparse.Namespace) -> None:
     key = enrolment.revoke_site(FederationFolder(options.folder), options.name)
     print(
-        f"Revoked the key of {key.hospital} ({key.fingerprint}). A running coordinator keeps it out"
-        " from its next call on."
+        f"Revoked the key of {key.hospital} ({key.fingerprint}). A running coordinator ends its"
+        " connection within seconds."
     )
 
 
 def _renew(options: argparse.Namespace) -> None:
     folder = FederationFolder(options.folder)
     if options.name == COORDINATOR:
-        if options.new_key or options.public_key or options.out:
+        if options.new_key or options.out:
             raise EnrolmentError(
-                "--new-key, --public-key and --out are for sites. The coordinator's key is new with"
-                " every certificate."
+                "--new-key and --out are for sites. The coordinator's key is new with every"
+                " certificate."
             )
         days = options.days or COORDINATOR_DAYS
         enrolment.renew_coordinator(folder, _checked_hosts(options.host), days=days)
         print(
-            f"Renewed the certificate: {ServingCertificate(folder.coordinator).words}.\n"
+            f"Renewed the certificate: {ServingCertificate(folder).words}.\n"
             "A running coordinator shows it from the next connection on."
         )
         return
@@ -201,21 +183,18 @@ def _renew(options: argparse.Namespace) -> None:
         folder,
         options.name,
         new_key=options.new_key,
-        public_key=options.public_key,
         out=options.out,
         days=options.days or SITE_DAYS,
     )
-    if made.kit is None:
-        words = expiry.in_words(made.key.expires)
-        print(f"The key of {made.key.hospital} is {words}. There is nothing to do at the site.")
-    else:
-        _tell_of_kit(folder, made, has_key=options.public_key is None)
+    _tell_of_kit(folder, made, has_key=options.new_key)
+    print(f"At the site: erosion enroll install {made.kit.name} site.toml")
 
 
 def _tell_of_kit(folder: FederationFolder, made: Enrolment, *, has_key: bool) -> None:
     caution = (
         "It holds the site's private key: hand it over by a way that nobody else can read, then"
-        " delete it here.\nA site that makes its own key (erosion enroll key) spares you that.\n"
+        " delete it here.\n"
+        "A site that makes its own key (erosion enroll request) spares you that.\n"
         if has_key
         else "It holds no secret.\n"
     )

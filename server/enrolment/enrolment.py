@@ -10,10 +10,10 @@ from erosion.common.settings.names import checked_name
 from erosion.common.support import expiry
 from erosion.common.support.keys import (
     PrivateKey,
+    PublicKey,
     new_private_key,
     private_pem,
     public_pem,
-    read_public_key,
 )
 from erosion.common.support.private_files import make_private_folder, write_private
 from erosion.server.enrolment import certificates
@@ -25,7 +25,8 @@ from erosion.server.enrolment.key_registry import (
     read_key_registry,
     write_key_registry,
 )
-from erosion.server.enrolment.site_kit import write_kit
+from erosion.server.enrolment.signing_request import read_request
+from erosion.server.enrolment.site_kit import write_kit, write_renewal
 
 SITE_DAYS = 365
 COORDINATOR = "coordinator"  # what `erosion enroll renew` calls it, so no site may
@@ -33,10 +34,10 @@ COORDINATOR = "coordinator"  # what `erosion enroll renew` calls it, so no site 
 
 @dataclass(frozen=True, slots=True)
 class Enrolment:
-    """A site's line in the roster, and the archive to hand over (None where nothing changed)."""
+    """A site's line in the roster, and the archive to hand over."""
 
     key: EnrolledKey
-    kit: Path | None
+    kit: Path
 
 
 def init_federation(
@@ -79,11 +80,11 @@ def enrol_site(
     folder: FederationFolder,
     hospital: str,
     *,
-    public_key: Path | None = None,
+    request: Path | None = None,
     out: Path | None = None,
     days: float = SITE_DAYS,
 ) -> Enrolment:
-    """Bind a key to a hospital's name: the site's own public key, or a new one in its kit."""
+    """Certify a hospital's key: the one of the site's own request, or a new one in its kit."""
     _check_name(hospital)
     place = folder.read_place()
     with folder.locked():
@@ -93,7 +94,12 @@ def enrol_site(
                 f"{hospital} has a key already, {expiry.in_words(current.expires)}."
                 f" `erosion enroll renew {hospital}` prolongs it, with --new-key it is replaced."
             )
-        return _enrol(folder, place, roster, hospital, public_key, out, days)
+        private, public = _key(request)
+        key = _certified(folder, roster, hospital, public, _end(days))
+        kit = out or folder.kit(hospital)
+        write_kit(kit, key, place, folder.authority.read_bytes(), private)
+        write_key_registry(folder.roster, roster.added(key))
+        return Enrolment(key, kit)
 
 
 def renew_site(
@@ -101,21 +107,37 @@ def renew_site(
     hospital: str,
     *,
     new_key: bool = False,
-    public_key: Path | None = None,
+    request: Path | None = None,
     out: Path | None = None,
     days: float = SITE_DAYS,
 ) -> Enrolment:
-    """Prolong a key, or replace it, which keeps the site out until it uses the new one."""
-    place = folder.read_place()
+    """A new certificate for a hospital's key, or for another, which replaces it at once.
+
+    The site installs the kit; until then it comes in by the certificate that it has, if its key
+    stays the same and that certificate has not expired.
+    """
+    folder.read_place()
     with folder.locked():
         roster = read_key_registry(folder.roster)
         current = _current(roster, hospital)
-        if new_key or public_key:
-            roster = roster.changed(current, revoked=expiry.now())
-            return _enrol(folder, place, roster, hospital, public_key, out, days)
-        expires = _end(days)
-        write_key_registry(folder.roster, roster.changed(current, expires=expires))
-        return Enrolment(current.model_copy(update={"expires": expires}), None)
+        private: PrivateKey | None = None
+        if new_key or request is not None:
+            private, public = _key(request)
+        else:
+            public = current.key
+        if public_pem(public).decode() == current.public_key:
+            expires = _end(days)
+            certificate = _certificate(folder, hospital, public, expires)
+            changes = {"expires": expires, "certificate": certificate}
+            key = current.model_copy(update=changes)
+            roster = roster.changed(current, **changes)
+        else:
+            key = _certified(folder, roster, hospital, public, _end(days))
+            roster = roster.changed(current, revoked=expiry.now()).added(key)
+        kit = out or folder.kit(hospital)
+        write_renewal(kit, key, folder.authority.read_bytes(), private)
+        write_key_registry(folder.roster, roster)
+        return Enrolment(key, kit)
 
 
 def revoke_site(folder: FederationFolder, hospital: str) -> EnrolledKey:
@@ -129,39 +151,44 @@ def revoke_site(folder: FederationFolder, hospital: str) -> EnrolledKey:
         return current
 
 
-def _enrol(
+def _key(request: Path | None) -> tuple[PrivateKey | None, PublicKey]:
+    """The key of a site's request, or a new one with its private half."""
+    if request is not None:
+        return None, read_request(request).key
+    private = new_private_key()
+    return private, private.public_key()
+
+
+def _certified(
     folder: FederationFolder,
-    place: Address,
     roster: KeyRegistry,
     hospital: str,
-    public_key: Path | None,
-    out: Path | None,
-    days: float,
-) -> Enrolment:
-    private: PrivateKey | None = None
-    if public_key is None:
-        private = new_private_key()
-        public = private.public_key()
-    else:
-        try:
-            pem = public_key.read_bytes()
-        except OSError as problem:
-            raise EnrolmentError(
-                f"The public key {public_key} cannot be read: {problem.strerror}. Check the path."
-            ) from None
-        public = read_public_key(pem, str(public_key), EnrolmentError)
+    public: PublicKey,
+    expires: datetime,
+) -> EnrolledKey:
     text = public_pem(public).decode()
     if (known := next((k for k in roster.keys if k.public_key == text), None)) is not None:
         was = "" if known.trouble is None else f" and {known.trouble}"
         raise EnrolmentError(
-            f"This public key is {known.hospital}'s already{was}. Every enrolment needs a key of"
-            " its own: the site makes one with `erosion enroll key`."
+            f"This key is {known.hospital}'s already{was}. Every enrolment needs a key of its own:"
+            " the site makes one with `erosion enroll request`."
         )
-    key = EnrolledKey(hospital=hospital, public_key=text, enrolled=expiry.now(), expires=_end(days))
-    kit = out or folder.kit(hospital)
-    write_kit(kit, key, place, folder.authority.read_bytes(), private)
-    write_key_registry(folder.roster, roster.added(key))
-    return Enrolment(key, kit)
+    certificate = _certificate(folder, hospital, public, expires)
+    return EnrolledKey(
+        hospital=hospital,
+        public_key=text,
+        certificate=certificate,
+        enrolled=expiry.now(),
+        expires=expires,
+    )
+
+
+def _certificate(
+    folder: FederationFolder, hospital: str, public: PublicKey, expires: datetime
+) -> str:
+    authority = certificates.load_authority(folder.authority_key, folder.authority)
+    issued = certificates.issue_site(authority, hospital, public, expires)
+    return certificates.pem(issued).decode()
 
 
 def _write_identity(folder: FederationFolder, identity: certificates.Identity) -> None:

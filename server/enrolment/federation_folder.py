@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Field
 
 from erosion.common.errors import EnrolmentError
 from erosion.common.settings.base import Settings, read_toml, validate
+from erosion.common.settings.names import Name
 from erosion.common.support.private_files import write_private
 
 DEFAULT_FOLDER = Path("federation")
@@ -37,11 +38,19 @@ def checked_host(value: str) -> str:
 Host = Annotated[str, AfterValidator(checked_host)]
 
 
+class OwnAuthority(Settings):
+    """`[authorities.HOSPITAL]`: a hospital whose site shows a certificate of its own authority."""
+
+    certificate: Path  # of the authority that signs it, PEM; relative to the federation's folder
+    name: str = Field(min_length=1)  # in the site's certificate: its common or alternative name
+
+
 class Address(Settings):
     """`federation.toml`: where sites find the coordinator."""
 
     hosts: tuple[Host, ...] = Field(min_length=1)  # in the certificate; sites dial the first
     port: int = Field(ge=1, le=65535)
+    authorities: dict[Name, OwnAuthority] = Field(default_factory=dict)
 
     @property
     def address(self) -> str:

@@ -11,7 +11,7 @@ from erosion.common.errors import EnrolmentError
 from erosion.common.settings.base import Settings, read_toml, validate
 from erosion.common.settings.names import Name
 from erosion.common.support import expiry
-from erosion.common.support.keys import fingerprint, public_pem, read_public_key
+from erosion.common.support.keys import PublicKey, fingerprint, public_pem, read_public_key
 from erosion.common.support.private_files import write_private
 
 
@@ -20,6 +20,7 @@ class EnrolledKey(Settings):
 
     hospital: Name
     public_key: str  # PEM
+    certificate: str | None = None  # PEM, the latest of this key; None: enrolled without one
     enrolled: AwareDatetime
     expires: AwareDatetime
     revoked: AwareDatetime | None = None
@@ -34,10 +35,15 @@ class EnrolledKey(Settings):
         return public_pem(key).decode()
 
     @property
+    def key(self) -> PublicKey:
+        """The key itself."""
+        key = load_pem_public_key(self.public_key.encode())
+        return key  # type: ignore[return-value]  # checked when the roster was read
+
+    @property
     def fingerprint(self) -> str:
         """For comparing by telephone."""
-        key = load_pem_public_key(self.public_key.encode())
-        return fingerprint(key)  # type: ignore[arg-type]  # checked when the roster was read
+        return fingerprint(self.key)
 
     @property
     def trouble(self) -> str | None:

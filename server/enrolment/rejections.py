@@ -6,12 +6,11 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass
-from datetime import datetime
 from urllib.parse import unquote
 
-from erosion.common.protocol import admission_terms
+from cryptography import x509
+
 from erosion.common.protocol.admission_terms import Reason
-from erosion.common.support import expiry
 from erosion.server.enrolment.authorizer import Admitted, Authorizer, KeptOut
 
 logger = logging.getLogger("erosion.door")
@@ -46,9 +45,9 @@ class RejectionLog:
         self._handshakes: deque[float] = deque(maxlen=MOST_TOLD)  # that no call followed yet
         self._callers: dict[str, None] = {}  # connections that got as far as a call
 
-    def verdict(self, public_key: bytes) -> Admitted | KeptOut | None:
-        """Whether the holder of this key may come in; None where everybody may."""
-        return None if self.admission is None else self.admission.verdict(public_key)
+    def verdict(self, certificate: x509.Certificate) -> Admitted | KeptOut | None:
+        """May the holder of this certificate come in? None where everybody may."""
+        return None if self.admission is None else self.admission.verdict(certificate)
 
     def keep_out(self, hospital: str | None, peer: str, reason: Reason, text: str) -> None:
         """Tell that somebody was not let in: once in a while, however often it tries."""
@@ -62,7 +61,8 @@ class RejectionLog:
                 del self._told[next(iter(self._told))]
             self._told[key] = now
         event = TurnedAway(hospital, origin, text)
-        logger.warning("%s (%s) was not let in: %s", event.who, peer or "address unknown", text)
+        where = f" ({peer})" if peer else ""
+        logger.warning("%s%s was not let in: %s", event.who, where, text)
         self._news.put(event)
 
     def handshake(self) -> None:
@@ -101,26 +101,11 @@ class RejectionLog:
             self.keep_out(
                 None,
                 "",
-                Reason.SIGNATURE,
-                "its connection ended before TLS was agreed: it trusts another certificate, dials"
-                " another name, has a wrong clock, or does not use TLS; `erosion check` there"
-                " says which",
+                Reason.HANDSHAKE,
+                "it ended before TLS was agreed: it has no certificate of this federation, or one"
+                " that has expired, trusts another authority, dials another name, or does not use"
+                " TLS; `erosion check` at the site says which",
             )
-
-
-def clock_trouble(site_time: str) -> str:
-    """What is wrong with the clock of a site that signed with `site_time` (ISO 8601)."""
-    try:
-        seconds = (datetime.fromisoformat(site_time) - expiry.now()).total_seconds()
-    except (ValueError, TypeError):
-        return "the time that it signed with cannot be read"
-    side = "ahead of" if seconds > 0 else "behind"
-    behind = admission_terms.SECONDS_BEHIND - admission_terms.SECONDS_AHEAD
-    return (
-        f"its clock is about {abs(seconds):.0f} s {side} the coordinator's; at most"
-        f" {admission_terms.SECONDS_AHEAD} s ahead and {behind} s behind are"
-        " accepted, so set both clocks by NTP"
-    )
 
 
 def _without_port(peer: str) -> str:

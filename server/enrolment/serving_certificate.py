@@ -1,9 +1,8 @@
-"""The certificate that the coordinator shows to sites, replaced while it runs."""
+"""The certificate that the coordinator shows to sites, and whose certificates it accepts."""
 
 import logging
 from collections.abc import Callable
 from datetime import datetime
-from pathlib import Path
 
 import grpc
 from cryptography import x509
@@ -12,23 +11,25 @@ from erosion.common.errors import EnrolmentError
 from erosion.common.support import expiry
 from erosion.common.support.files import version_of
 from erosion.server.enrolment.certificates import Identity, load_identity, validity_in_words
+from erosion.server.enrolment.federation_folder import FederationFolder
+from erosion.server.enrolment.own_authority import read_own_authorities
 
 logger = logging.getLogger("erosion.door")
 
 
 class ServingCertificate:
-    """Read again at the next connection after `erosion enroll renew coordinator`."""
+    """Read again at the next connection after the federation's files have changed."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, folder: FederationFolder) -> None:
         """Raises EnrolmentError where it cannot be read or has expired."""
-        self._path = path
-        self._seen = version_of(path)
-        self._identity = load_identity(path)
-        self._certificate = x509.load_pem_x509_certificate(self._identity.certificate)
+        self._folder = folder
+        self._seen = self._versions()
+        self._load()
         if expiry.has_ended(self.expires):
             raise EnrolmentError(
-                f"The coordinator's certificate {path} {expiry.in_words(self.expires)}, and no site"
-                " would accept it. Run: erosion enroll renew coordinator"
+                f"The coordinator's certificate {folder.coordinator}"
+                f" {expiry.in_words(self.expires)}, and no site would accept it."
+                " Run: erosion enroll renew coordinator"
             )
 
     @property
@@ -42,29 +43,45 @@ class ServingCertificate:
         return validity_in_words(self._certificate)
 
     def credentials(self, *, on_handshake: Callable[[], None]) -> grpc.ServerCredentials:
-        """For a gRPC server; `on_handshake` is called when a connection begins."""
+        """For a gRPC server; `on_handshake` is called when a connection begins.
+
+        A site without a certificate of one of the federation's authorities does not get beyond
+        the handshake.
+        """
 
         def latest() -> grpc.ServerCertificateConfiguration | None:
             on_handshake()
-            return _configuration(self._identity) if self._reload() else None
+            return self._configuration() if self._reload() else None
 
-        return grpc.dynamic_ssl_server_credentials(_configuration(self._identity), latest)
+        return grpc.dynamic_ssl_server_credentials(
+            self._configuration(), latest, require_client_authentication=True
+        )
+
+    def _versions(self) -> tuple[object, ...]:
+        folder = self._folder
+        return tuple(map(version_of, (folder.coordinator, folder.authority, folder.place)))
+
+    def _load(self) -> None:
+        identity = load_identity(self._folder.coordinator)
+        roots = self._folder.authority.read_bytes() + read_own_authorities(self._folder).pem
+        self._identity: Identity = identity
+        self._roots = roots
+        self._certificate = x509.load_pem_x509_certificate(identity.certificate)
 
     def _reload(self) -> bool:
-        """Whether the file has another certificate now."""
-        seen = version_of(self._path)
+        """Read the files if they have changed; False where they have not."""
+        seen = self._versions()
         if seen == self._seen:
             return False
         self._seen = seen
         try:
-            self._identity = load_identity(self._path)
-            self._certificate = x509.load_pem_x509_certificate(self._identity.certificate)
-        except EnrolmentError as problem:
+            self._load()
+        except (EnrolmentError, OSError) as problem:
             logger.error("the certificate stays as it was: %s", problem)
             return False
-        logger.info("the certificate was renewed: %s", self.words)
+        logger.info("the certificate was read again: %s", self.words)
         return True
 
-
-def _configuration(identity: Identity) -> grpc.ServerCertificateConfiguration:
-    return grpc.ssl_server_certificate_configuration([(identity.key, identity.certificate)])
+    def _configuration(self) -> grpc.ServerCertificateConfiguration:
+        pair = (self._identity.key, self._identity.certificate)
+        return grpc.ssl_server_certificate_configuration([pair], root_certificates=self._roots)

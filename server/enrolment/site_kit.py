@@ -38,16 +38,34 @@ def write_kit(
         "warning_days": str(expiry.WARNING.days),
         "key_origin": _KIT_KEY if private else _OWN_KEY,
     }
-    members = {
+    texts = {
         "GUIDE.md": (_text("site_guide.md", words), 0o644),
         "site.toml": (_text("site_file.toml", words), 0o644),
-        "ca.crt": (authority, 0o644),
     }
-    if private is not None:
-        members["node.key"] = (private_pem(private), 0o600)
+    _write(path, key.hospital, {**texts, **_secrets(key, authority, private)})
+
+
+def write_renewal(
+    path: Path, key: EnrolledKey, authority: bytes, private: PrivateKey | None
+) -> None:
+    """The same for a site that is set up already: nothing in it is the site's to change."""
+    _write(path, key.hospital, _secrets(key, authority, private))
+
+
+def _secrets(
+    key: EnrolledKey, authority: bytes, private: PrivateKey | None
+) -> dict[str, tuple[bytes, int]]:
+    members = {
+        "ca.crt": (authority, 0o644),
+        "node.crt": ((key.certificate or "").encode(), 0o644),
+    }
+    return members | ({"node.key": (private_pem(private), 0o600)} if private else {})
+
+
+def _write(path: Path, folder: str, members: dict[str, tuple[bytes, int]]) -> None:
     if not path.parent.exists():
         make_private_folder(path.parent)
-    write_private(path, _archive(key.hospital, members))
+    write_private(path, _archive(folder, members))
 
 
 def authority_fingerprint(authority: bytes) -> str:

@@ -37,8 +37,8 @@ def make_link(
             )
         return Link(address, spool=spool)
     place = federation.read_place()
-    certificate = ServingCertificate(federation.coordinator)
-    admission = Authorizer(federation.roster)
+    certificate = ServingCertificate(federation)
+    admission = Authorizer(federation)
     for warning in expiry_warnings(study, federation, certificate, admission):
         logger.warning("%s", warning)
     return Link(
@@ -75,7 +75,7 @@ def expiry_warnings(
             warnings.append(
                 f"{hospital} cannot connect: {reason}; run: erosion enroll {remedy} {hospital}"
             )
-        elif expiry.ends_soon(expiries[hospital]):
+        elif hospital in expiries and expiry.ends_soon(expiries[hospital]):
             warnings.append(
                 f"the key of {hospital} is {expiry.in_words(expiries[hospital])}; run: erosion"
                 f" enroll renew {hospital}"

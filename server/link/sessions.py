@@ -1,120 +1,122 @@
-"""Shared notes of the gRPC threads and the strategy's thread."""
+"""Which sites are connected, and how often each has come."""
 
-import contextlib
+import asyncio
+import hashlib
+import secrets
 import threading
-import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
-from flwr.app import Message
-from flwr.proto.message_pb2 import ObjectTree
-from flwr.server.superlink.linkstate import LinkState
+from erosion.common.line.frames import Versions
+from erosion.server.enrolment.authorizer import KeptOut
+from erosion.server.enrolment.rejections import RejectionLog
+from erosion.server.link.exchange import Exchange
+from erosion.server.link.site_session import Ending, Peer, SiteSession
 
-from erosion.server.link.reply_tree import Allowance
-
-# Without a call, after which a site that signs in anew is let in; a heartbeat comes every 8 s.
-SILENT_SECONDS = 10.0
+MOST_KNOWN = 100_000  # nodes that have come at some time
 
 
-@dataclass(frozen=True, slots=True)
-class _Announced:
-    """A reply that comes object by object."""
-
-    tree: ObjectTree
-    missing: set[str]  # objects that have not come yet
-
-
-@dataclass
 class Sessions:
-    """Where the gRPC threads and the strategy's thread leave each other notes."""
+    """The line's event loop changes it, the strategy's thread looks at it."""
 
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    news: threading.Event = field(default_factory=threading.Event)  # for the strategy's thread
-    allowance: Allowance = field(default_factory=Allowance)
-    _bells: dict[int, threading.Event] = field(default_factory=dict)
-    _announced: dict[str, _Announced] = field(default_factory=dict)  # by request
-    _inline: dict[str, Message] = field(default_factory=dict)  # request -> its reply, if small
-    _sessions: dict[int, int] = field(default_factory=dict)
-    _standing: dict[int, int] = field(default_factory=dict)  # calls under way, by node
-    _last_call: dict[int, float] = field(default_factory=dict)  # when one ended
+    def __init__(self, exchange: Exchange, keeper: RejectionLog) -> None:
+        self.exchange, self.keeper = exchange, keeper
+        self._lock = threading.Lock()
+        self._live: dict[int, SiteSession] = {}  # by node
+        self._known: dict[int, Peer] = {}  # every node that has come, as it came last
+        self._numbers: dict[int, int] = {}  # how often it has come
+        self._endings: dict[int, Ending] = {}  # of its last session, where we ended it
+        self._loop: asyncio.AbstractEventLoop | None = None
 
-    def session(self, node_id: int) -> int:
-        """How often this node has signed in: a site that came back has forgotten its requests."""
-        with self.lock:
-            return self._sessions.get(node_id, 0)
+    def run_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The line's loop has started."""
+        self._loop = loop
+
+    @staticmethod
+    def node_id(hospital: str | None) -> int:
+        """The same for the same hospital; a new one for a site without a certificate."""
+        if hospital is None:
+            return secrets.randbits(62) + 2
+        return int.from_bytes(hashlib.sha256(hospital.encode()).digest()[:8]) // 4 + 2
+
+    def live(self, node_id: int) -> SiteSession | None:
+        """The node's session, if it is connected."""
+        with self._lock:
+            return self._live.get(node_id)
+
+    def all_live(self) -> list[SiteSession]:
+        """Every session."""
+        with self._lock:
+            return list(self._live.values())
+
+    def begin(self, peer: Peer, make: Callable[[Peer, int], SiteSession]) -> SiteSession:
+        """A site has come. `make` is given how often that is by now."""
+        with self._lock:
+            number = self._numbers.get(peer.node_id, 0) + 1
+            self._numbers[peer.node_id] = number
+            self._known[peer.node_id] = peer
+            self._endings.pop(peer.node_id, None)
+            while len(self._known) > MOST_KNOWN:
+                oldest = next(i for i in self._known if i not in self._live)
+                del self._known[oldest], self._numbers[oldest]
+            session = self._live[peer.node_id] = make(peer, number)
+        self.exchange.news.set()
+        return session
+
+    def close(self, session: SiteSession) -> None:
+        """A site's stream has ended."""
+        node_id = session.peer.node_id
+        with self._lock:
+            if self._live.get(node_id) is session:
+                del self._live[node_id]
+            if session.ending is not None:
+                self._endings[node_id] = session.ending
+        self.exchange.news.set()
+
+    def numbers(self) -> dict[int, int]:
+        """The sites that are connected: node id -> how often it has come."""
+        with self._lock:
+            return {node_id: session.number for node_id, session in self._live.items()}
 
     def num_sites(self) -> int:
-        """How many nodes have signed in at some time."""
-        with self.lock:
-            return len(self._sessions)
+        """How many nodes have come at some time."""
+        with self._lock:
+            return len(self._numbers)
 
-    def begin_session(self, node_id: int) -> None:
-        """The node signed in, or its session was ended."""
-        with self.lock:
-            self._sessions[node_id] = self._sessions.get(node_id, 0) + 1
-            self._last_call[node_id] = time.monotonic()
+    def ending(self, node_id: int) -> Ending | None:
+        """Why the node's last session was ended from this side."""
+        with self._lock:
+            return self._endings.get(node_id)
 
-    def end_session(self, node_id: int, state: LinkState) -> None:
-        """Part with a node, whose waiting call is answered so that it asks again and is told."""
-        if state.deactivate_node(node_id):
-            self.begin_session(node_id)
-            self.bell(node_id).set()
-            self.news.set()
+    def versions(self, node_id: int) -> Versions | None:
+        """What the node said that it runs."""
+        with self._lock:
+            peer = self._known.get(node_id)
+        return None if peer is None else peer.versions
 
-    @contextlib.contextmanager
-    def calling(self, node_id: int) -> Iterator[None]:
-        """For as long as a call of this node is under way."""
-        with self.lock:
-            self._standing[node_id] = self._standing.get(node_id, 0) + 1
-        try:
-            yield
-        finally:
-            with self.lock:
-                self._standing[node_id] -= 1
-                self._last_call[node_id] = time.monotonic()
+    def hospital_of(self, node_id: int) -> str | None:
+        """Whose certificate a node has shown; None where it is not, or no longer, let in."""
+        with self._lock:
+            peer = self._known.get(node_id)
+        if peer is None or peer.certificate is None:
+            return None
+        verdict = self.keeper.verdict(peer.certificate)
+        return None if verdict is None or isinstance(verdict, KeptOut) else verdict.hospital
 
-    def is_silent(self, node_id: int) -> bool:
-        """Whether nothing is heard of a node; one that lives has a call standing, or calls soon."""
-        with self.lock:
-            silent = time.monotonic() - self._last_call.get(node_id, 0.0)
-            return not self._standing.get(node_id) and silent > SILENT_SECONDS
+    def end_those_kept_out(self) -> None:
+        """End the sessions whose certificate was revoked or has expired meanwhile."""
+        for session in self.all_live():
+            if (certificate := session.peer.certificate) is None:
+                continue
+            if isinstance(verdict := self.keeper.verdict(certificate), KeptOut):
+                session.end(verdict.reason, verdict.text)
 
-    def bell(self, node_id: int) -> threading.Event:
-        """Rings when there is a message for this node."""
-        with self.lock:
-            return self._bells.setdefault(node_id, threading.Event())
+    def call(self, node_id: int, number: int, act: Callable[[SiteSession], None]) -> None:
+        """From another thread: let the line's loop do something to a session, if it stands."""
 
-    def announce(self, request_id: str, reply: ObjectTree, missing: Iterable[str]) -> None:
-        """A reply has begun to arrive; these of its objects are to come."""
-        with self.lock:
-            self._announced[request_id] = _Announced(reply, set(missing))
+        def do() -> None:
+            session = self.live(node_id)
+            if session is not None and session.number == number:
+                act(session)
 
-    def object_came(self, object_id: str) -> bool:
-        """Whether it made a reply whole. Replies may share an object."""
-        with self.lock:
-            waited = [r.missing for r in self._announced.values() if object_id in r.missing]
-            for missing in waited:
-                missing.discard(object_id)
-        return not all(waited)
-
-    def deliver(self, request_id: str, reply: Message) -> None:
-        """A reply has come, whole."""
-        with self.lock:
-            self._inline[request_id] = reply
-
-    def delivered(self, request_id: str) -> Message | None:
-        """A whole reply, once."""
-        with self.lock:
-            return self._inline.pop(request_id, None)
-
-    def whole(self, request_id: str) -> ObjectTree | None:
-        """The objects of a reply that has come object by object, once the last is there."""
-        with self.lock:
-            reply = self._announced.get(request_id)
-            return reply.tree if reply is not None and not reply.missing else None
-
-    def take(self, request_id: str) -> ObjectTree | None:
-        """Strike a reply off the list."""
-        with self.lock:
-            reply = self._announced.pop(request_id, None)
-            return None if reply is None else reply.tree
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(do)

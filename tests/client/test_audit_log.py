@@ -14,6 +14,7 @@ from flwr.clientapp import ClientApp
 from erosion.client.audit.audit_check import verify
 from erosion.client.audit.audit_log import AuditLog, NotLogged
 from erosion.client.connection import agent
+from erosion.client.connection.line import Welcome
 from erosion.common.errors import SiteError
 from erosion.common.protocol import wire
 from erosion.common.protocol.messages import TrainReply, TrainRequest, TrainResult
@@ -135,10 +136,9 @@ def test_where_the_log_cannot_be_written_nothing_may_be_sent(
 class Line:
     """A connection on which one notice comes."""
 
-    key_expires = None
-
     def __init__(self) -> None:
         self.sent: list[Message] = []
+        self.welcome = Welcome()
 
     def __enter__(self) -> "Line":
         return self
@@ -146,15 +146,14 @@ class Line:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def receive(self) -> Message:
+    def receive(self, seconds: float) -> Message:
+        del seconds
         notice = wire.Notice(text="the study has ended", final=False, study_ended=True)
         return Message(wire.encode_notice(notice), 1, wire.NOTICE)
 
-    def heartbeat(self) -> bool:
-        return True
-
-    def reply(self, message: Message) -> None:
-        self.sent.append(message)
+    def reply(self, request: Message, reply: Message) -> None:
+        del request
+        self.sent.append(reply)
 
 
 def test_a_site_that_cannot_log_signs_out_and_comes_back_when_it_can(

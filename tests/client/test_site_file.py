@@ -29,6 +29,7 @@ W = 0
 [coordinator]
 address = "coordinator.example.org:9092"
 root_certificate = "keys/ca.crt"
+certificate = "keys/node.crt"
 private_key = "keys/node.key"
 
 [limits]

@@ -1,100 +1,78 @@
-"""Arrays without spare copies are Flower's own objects, byte for byte."""
+"""Arrays that share memory are ordinary Flower Arrays to everybody else."""
 
+import copy
+
+import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.app import Array
 
 from erosion.common.protocol.flower_arrays import (
-    INLINE_BYTES,
     RAW_FLOAT32,
-    inflate,
+    BufferArray,
+    buffer_of,
     to_array,
     to_record,
     to_tensor,
-    travels_inline,
 )
 
-SIZES = [1, INLINE_BYTES // 4, INLINE_BYTES // 4 + 1, FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE // 4 + 3]
+SHAPES = [(), (0,), (1,), (7, 3), (3_000_000,)]
 
 
-def contents_of(record: RecordDict) -> dict[str, bytes]:
-    return {name: part.deflate() for name, part in get_all_nested_objects(record).items()}
+def values_of(shape: tuple[int, ...]) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_ours_and_flowers_own_array_have_the_same_objects(size: int) -> None:
-    values = torch.randn(size, generator=torch.Generator().manual_seed(0))
-    ours = to_array(values)
-    flowers = Array("float32", (size,), RAW_FLOAT32, values.numpy().tobytes())
-    assert {k: v.deflate() for k, v in get_all_nested_objects(ours).items()} == {
-        k: v.deflate() for k, v in get_all_nested_objects(flowers).items()
-    }
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_what_was_sent_is_what_is_read(size: int) -> None:
-    values = torch.randn(size, generator=torch.Generator().manual_seed(1))
-    record = RecordDict({"arrays": to_record({"update": to_array(values)})})
-    received = inflate(record.object_id, contents_of(record))
-    assert isinstance(received, RecordDict)
-    arrays = received["arrays"]
-    assert isinstance(arrays, ArrayRecord)
-    assert torch.equal(to_tensor(arrays["update"]), values)
-
-
-@pytest.mark.parametrize("size", [10, 100_000, 3_000_000])
-def test_what_is_about_to_be_sent_can_be_read_too(size: int) -> None:
-    """A site's log looks at the arrays of a reply before the reply leaves."""
-    values = torch.randn(size, generator=torch.Generator().manual_seed(1))
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_is_put_in_is_what_is_read(shape: tuple[int, ...]) -> None:
+    values = values_of(shape)
     assert torch.equal(to_tensor(to_array(values)), values)
 
 
-def test_flower_reads_what_we_send() -> None:
-    values = torch.randn(SIZES[-1], generator=torch.Generator().manual_seed(2))
-    record = RecordDict({"arrays": to_record({"update": to_array(values)})})
-    received = inflate_object_from_contents(record.object_id, contents_of(record))
-    assert isinstance(received, RecordDict)
-    arrays = received["arrays"]
-    assert isinstance(arrays, ArrayRecord)
-    assert arrays["update"].data == values.numpy().tobytes()
+def test_nothing_is_copied() -> None:
+    values = values_of((100,))
+    array = to_array(values)
+    assert buffer_of(array).obj is not None
+    assert to_tensor(array).data_ptr() == values.data_ptr()
 
 
-def test_small_messages_travel_with_their_call_and_large_ones_as_objects() -> None:
-    def message(size: int) -> Message:
-        record = RecordDict({"header": ConfigRecord({"json": "{}"})})
-        record["arrays"] = to_record({"update": to_array(torch.zeros(size))})
-        return Message(record, dst_node_id=1, message_type="train")
+@pytest.mark.parametrize("shape", SHAPES)
+def test_flower_sees_the_bytes(shape: tuple[int, ...]) -> None:
+    values = values_of(shape)
+    ours = to_array(values)
+    flowers = Array("float32", shape, RAW_FLOAT32, values.numpy().tobytes())
+    assert ours.data == flowers.data
+    assert ours.object_id == flowers.object_id
+    assert torch.equal(to_tensor(flowers), values)
+    assert to_record({"a": ours})["a"] is ours
 
-    assert travels_inline(message(10))
-    assert not travels_inline(message(INLINE_BYTES // 4 + 1))
+
+def test_an_array_of_any_other_program_can_be_read_by_flowers_own_means() -> None:
+    made = Array(np.arange(12, dtype=np.int64).reshape(3, 4))
+    carried = BufferArray(made.dtype, made.shape, made.stype, memoryview(made.data))
+    assert np.array_equal(carried.numpy(), made.numpy())
+
+
+def test_a_copy_stands_by_itself() -> None:
+    values = values_of((5,))
+    array = copy.deepcopy(
+        BufferArray("float32", (5,), RAW_FLOAT32, memoryview(to_array(values).data))
+    )
+    array.data = b"\0" * 20
+    assert torch.equal(to_tensor(array), torch.zeros(5))
 
 
 @pytest.mark.parametrize(
-    ("array", "problem"),
-    [
-        (Array("float64", (2,), RAW_FLOAT32, bytes(8)), "float64"),
-        (Array("float32", (2,), "numpy.ndarray", bytes(8)), "numpy.ndarray"),
-        (Array("float32", (3,), RAW_FLOAT32, bytes(8)), "8 bytes for shape"),
-        (Array("float32", (-2,), RAW_FLOAT32, bytes(8)), "8 bytes for shape"),
-        (Array("float32", (2**62, 2**62), RAW_FLOAT32, bytes(8)), "8 bytes for shape"),
-        (Array("float32", (2,), RAW_FLOAT32, b""), "0 bytes for shape"),
-    ],
-)
-def test_an_array_that_lies_about_itself_is_refused(array: Array, problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
-        to_tensor(array)
+    ("dtype", "stype", "shape"),
+    [("float64", RAW_FLOAT32, (4,)), ("float32", "pickle", (4,)), ("float32", RAW_FLOAT32, (5,)),
+     ("float32", RAW_FLOAT32, (-4,)), ("float32", RAW_FLOAT32, (2**40,) * 30)],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused(dtype: str, stype: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"float|bytes for shape"):
+        to_tensor(BufferArray(dtype, shape, stype, memoryview(bytes(16))))
 
 
-def test_an_array_may_repeat_a_chunk_but_not_without_end() -> None:
-    values = torch.zeros(3 * FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE // 4)  # one chunk, three times
-    record = RecordDict({"arrays": to_record({"update": to_array(values)})})
-    contents = contents_of(record)
-    assert sum(map(len, contents.values())) < 2 * FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
-    num_bytes = 4 * len(values)
-    received = inflate(record.object_id, contents, most_bytes=num_bytes)
-    assert isinstance(received, RecordDict)
-    with pytest.raises(ValueError, match=f"arrays of {num_bytes} bytes"):
-        inflate(record.object_id, contents, most_bytes=num_bytes - 1)
+def test_arrays_of_bytes_are_not_written_through() -> None:
+    tensor = to_tensor(Array("float32", (2,), RAW_FLOAT32, bytes(8)))
+    tensor += 1
+    assert tensor.tolist() == [1.0, 1.0]

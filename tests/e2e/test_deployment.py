@@ -1,12 +1,9 @@
 """A deployment over real gRPC between real processes."""
 
-import hashlib
 import json
 from pathlib import Path
 
 import pytest
-from flwr.server.superlink.fleet.grpc_rere.fleet_servicer import FleetServicer
-from flwr.supercore.fab import Fab
 
 from erosion.server.run.journal import read_journal
 from tests.support import programs
@@ -39,27 +36,6 @@ def test_every_round_is_in_the_journal_with_distances_weights_and_bytes(tmp_path
         assert bob["weight_after"] < (bob["weight_before"] or 1.0)
         assert bob["bytes_received"] > 0
         assert 0 <= line["user_metrics"]["accuracy"] <= 1
-
-
-def test_a_site_runs_only_code_that_it_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A coordinator that ships a bundle, as Flower's own would, finds nobody who fetches it."""
-    fetched: list[str] = []
-    monkeypatch.setattr(FleetServicer, "GetFab", lambda *_: fetched.append("bundle"))
-    marker = tmp_path / "ran"
-    bundle = f"open({str(marker)!r}, 'w')".encode()
-    with Federation(small_study(arms={"fedavg": {}}, rounds=1), tmp_path) as federation:
-        state = federation.link._state
-        state.store_fab(Fab(hashlib.sha256(bundle).hexdigest(), bundle, {}))
-        run = state.run_ids[federation.link.grid.run.run_id]  # type: ignore[attr-defined]
-        run.run.fab_hash = hashlib.sha256(bundle).hexdigest()
-        for name in federation.study.hospitals:
-            federation.start_site(name)
-        federation.start()
-        federation.finish()
-    assert not fetched
-    assert not marker.exists()
 
 
 def test_the_run_folder_holds_all_that_predicting_needs(tmp_path: Path) -> None:

@@ -33,12 +33,12 @@ def die(*_: Any, **__: Any) -> None:
 def coordinate(study: str, folder: str, address: str, phase: str | None) -> None:
     """What `erosion server` does, with a bullet waiting in round 3 of the first arm."""
     from erosion.common.support.logs import configure_logging
-    from erosion.server import link
     from erosion.server.coordination import coordinator, run_keeper, run_study, strategy
+    from erosion.server.link import site_session
 
     configure_logging(0)
     if phase is not None:
-        lay_bullet(phase, coordinator, run_keeper, link, strategy)
+        lay_bullet(phase, coordinator, run_keeper, site_session, strategy)
     parsed = study_from_json(study)
     run = (
         RunFolder(Path(folder)) if Path(folder).exists() else open_run_folder(Path(folder), parsed)
@@ -46,7 +46,9 @@ def coordinate(study: str, folder: str, address: str, phase: str | None) -> None
     run_study.run_study(parsed, run, address, Observers({}))
 
 
-def lay_bullet(phase: str, coordinator: Any, run_keeper: Any, link: Any, strategy: Any) -> None:
+def lay_bullet(
+    phase: str, coordinator: Any, run_keeper: Any, site_session: Any, strategy: Any
+) -> None:
     def in_round_3(original: Callable[..., Any]) -> Callable[..., Any]:
         def at(self: Any, *arguments: Any, **options: Any) -> Any:
             if self._run.state.round == 2:
@@ -70,15 +72,15 @@ def lay_bullet(phase: str, coordinator: Any, run_keeper: Any, link: Any, strateg
     elif phase == "before aggregating":
         arm.aggregate_train = in_round_3(arm.aggregate_train)
     elif phase == "during upload":
-        push, pushes = link.Fleet.PushMessages, []
+        begin, begun = site_session.SiteSession._begin, []
 
-        def push_messages(self: Any, request: Any, context: Any) -> Any:
-            pushes.append(request)
-            if len(pushes) == 3 + 2 * 3 + 2:  # introductions, two rounds, the second of the third
+        async def begin_reply(self: Any, body: memoryview) -> None:
+            begun.append(body)
+            if len(begun) == 3 + 2 * 3 + 2:  # introductions, two rounds, the second of the third
                 die()
-            return push(self, request, context)
+            await begin(self, body)
 
-        link.Fleet.PushMessages = push_messages
+        site_session.SiteSession._begin = begin_reply
     elif phase == "between aggregation and journal":
         append = run_keeper.Journal.append
         run_keeper.Journal.append = lambda self, r: die() if r.round == 3 else append(self, r)

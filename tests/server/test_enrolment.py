@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
 
 from erosion.client.connection.credentials import credentials_for
 from erosion.client.site_file import load_site
@@ -17,10 +20,11 @@ from erosion.common.errors import EnrolmentError
 from erosion.common.protocol.admission_terms import Reason
 from erosion.common.study.study import Study
 from erosion.common.support import expiry
-from erosion.common.support.keys import new_private_key, private_pem, public_pem
+from erosion.common.support.keys import new_private_key, private_pem
 from erosion.server.enrolment import certificates
 from erosion.server.enrolment.authorizer import Admitted, Authorizer, KeptOut
 from erosion.server.enrolment.enrolment import (
+    Enrolment,
     enrol_site,
     init_federation,
     renew_coordinator,
@@ -29,6 +33,7 @@ from erosion.server.enrolment.enrolment import (
 )
 from erosion.server.enrolment.federation_folder import Address, FederationFolder, checked_host
 from erosion.server.enrolment.key_registry import read_key_registry
+from erosion.server.enrolment.own_authority import read_own_authorities
 from erosion.server.enrolment.serving_certificate import ServingCertificate
 from erosion.server.link.open_link import make_link
 from tests.support.small_study import make_study
@@ -105,11 +110,11 @@ def test_sites_dial_the_first_host(host: str, address: str) -> None:
 
 def test_a_kit_holds_all_that_a_site_needs(folder: FederationFolder, tmp_path: Path) -> None:
     made = enrol_site(folder, "bob")
-    assert made.kit is not None
     kit = unpacked(made.kit, tmp_path)
     assert sorted(path.name for path in kit.iterdir()) == [
         "GUIDE.md",
         "ca.crt",
+        "node.crt",
         "node.key",
         "site.toml",
     ]
@@ -117,10 +122,13 @@ def test_a_kit_holds_all_that_a_site_needs(folder: FederationFolder, tmp_path: P
     assert mode(kit / "node.key") == 0o600
     site = load_site(kit / "site.toml")
     assert (site.name, site.coordinator.address) == ("bob", "erosion.example.org:9092")
-    line = credentials_for(site.coordinator)
-    assert line.root_certificate == folder.authority.read_bytes()
-    assert line.private_key is not None
-    assert public_pem(line.private_key.public_key()).decode() == made.key.public_key
+    tls = credentials_for(site.coordinator).tls
+    assert tls is not None
+    assert tls.root == folder.authority.read_bytes()
+    assert tls.certificate.decode() == made.key.certificate
+    certificate = certificates.load_certificate(kit / "node.crt")
+    certificate.verify_directly_issued_by(certificates.load_certificate(folder.authority))
+    assert set(certificates.names_in(certificate)) == {"bob"}
     guide = (kit / "GUIDE.md").read_text()
     assert made.key.fingerprint in guide
     assert "erosion.example.org, port 9092" in guide
@@ -128,20 +136,42 @@ def test_a_kit_holds_all_that_a_site_needs(folder: FederationFolder, tmp_path: P
     assert max(map(len, guide.splitlines())) <= 120
 
 
-def test_a_site_may_send_only_the_public_half(folder: FederationFolder, tmp_path: Path) -> None:
+def test_a_site_may_make_its_own_key(folder: FederationFolder, tmp_path: Path) -> None:
     key = tmp_path / "own.key"
-    assert main(["enroll", "key", "--out", str(key)]) == 0
+    assert main(["enroll", "request", "bob", "--out", str(key)]) == 0
     assert mode(key) == 0o600
-    made = enrol_site(folder, "bob", public_key=tmp_path / "own.key.pub")
-    assert made.kit is not None
-    kit = unpacked(made.kit, tmp_path)
+    place = ["--folder", str(folder.path)]
+    assert main(["enroll", "sign", str(tmp_path / "own.csr"), *place]) == 0
+    kit = unpacked(folder.kit("bob"), tmp_path)
     assert not (kit / "node.key").exists()
     key.rename(kit / "node.key")
-    line = credentials_for(load_site(kit / "site.toml").coordinator)
-    assert line.private_key is not None
-    verdict = Authorizer(folder.roster).verdict(public_pem(line.private_key.public_key()))
+    assert credentials_for(load_site(kit / "site.toml").coordinator).tls is not None
+    verdict = Authorizer(folder).verdict(certificates.load_certificate(kit / "node.crt"))
     assert isinstance(verdict, Admitted)
     assert verdict.hospital == "bob"
+
+
+def test_a_site_may_replace_its_key_by_one_of_its_own(
+    folder: FederationFolder, tmp_path: Path
+) -> None:
+    old = certificate_of(enrol_site(folder, "bob"))
+    assert main(["enroll", "request", "bob", "--out", str(tmp_path / "own.key")]) == 0
+    sign = ["enroll", "sign", str(tmp_path / "own.csr"), "--folder", str(folder.path)]
+    assert main(sign) == 9  # it has a key already
+    assert main([*sign, "--replace"]) == 0
+    assert isinstance(Authorizer(folder).verdict(old), KeptOut)
+
+
+def request_of(path: Path, key: ec.EllipticCurvePrivateKey, name: str = "bob") -> Path:
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
+    path.write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
+    return path
+
+
+def certificate_of(made: Enrolment) -> x509.Certificate:
+    assert made.key.certificate is not None
+    return x509.load_pem_x509_certificate(made.key.certificate.encode())
 
 
 def test_a_private_key_that_was_sent_by_mistake_is_refused(
@@ -150,27 +180,32 @@ def test_a_private_key_that_was_sent_by_mistake_is_refused(
     path = tmp_path / "oops"
     path.write_bytes(private_pem(new_private_key()))
     with pytest.raises(EnrolmentError, match=r"must not leave its site.*make a new key"):
-        enrol_site(folder, "bob", public_key=path)
+        enrol_site(folder, "bob", request=path)
 
 
-def test_a_public_key_on_a_strange_curve_is_refused(
-    folder: FederationFolder, tmp_path: Path
-) -> None:
-    path = tmp_path / "key.pub"
-    path.write_bytes(public_pem(ec.generate_private_key(ec.SECP256K1()).public_key()))
+def test_a_key_on_a_strange_curve_is_refused(folder: FederationFolder, tmp_path: Path) -> None:
+    path = request_of(tmp_path / "node.csr", ec.generate_private_key(ec.SECP256K1()))
     with pytest.raises(EnrolmentError, match="P-256"):
-        enrol_site(folder, "bob", public_key=path)
+        enrol_site(folder, "bob", request=path)
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"-----BEGIN CERTIFICATE REQUEST-----\n"])
+def test_what_is_no_request_is_refused(
+    folder: FederationFolder, tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / "node.csr").write_bytes(content)
+    with pytest.raises(EnrolmentError, match="erosion enroll request"):
+        enrol_site(folder, "bob", request=tmp_path / "node.csr")
 
 
 def test_one_key_is_one_hospitals(folder: FederationFolder, tmp_path: Path) -> None:
-    path = tmp_path / "key.pub"
-    path.write_bytes(public_pem(new_private_key().public_key()))
-    enrol_site(folder, "bob", public_key=path)
+    path = request_of(tmp_path / "node.csr", new_private_key())
+    enrol_site(folder, "bob", request=path)
     with pytest.raises(EnrolmentError, match="bob's already"):
-        enrol_site(folder, "carol", public_key=path)
+        enrol_site(folder, "carol", request=path)
     revoke_site(folder, "bob")
     with pytest.raises(EnrolmentError, match="was revoked"):
-        enrol_site(folder, "bob", public_key=path)
+        enrol_site(folder, "bob", request=path)
 
 
 def test_a_hospital_has_one_key_at_a_time(folder: FederationFolder) -> None:
@@ -186,8 +221,8 @@ def test_a_name_that_cannot_be_a_sites_is_refused(folder: FederationFolder, name
 
 
 def test_revoking_keeps_the_key_out_and_removes_the_kit(folder: FederationFolder) -> None:
-    key = enrol_site(folder, "bob").key.public_key.encode()
-    admission = Authorizer(folder.roster)
+    key = certificate_of(enrol_site(folder, "bob"))
+    admission = Authorizer(folder)
     assert isinstance(admission.verdict(key), Admitted)
     revoke_site(folder, "bob")
     verdict = admission.verdict(key)
@@ -199,25 +234,113 @@ def test_revoking_keeps_the_key_out_and_removes_the_kit(folder: FederationFolder
         revoke_site(folder, "bob")
 
 
-def test_renewing_prolongs_the_same_key(folder: FederationFolder) -> None:
-    key = enrol_site(folder, "bob", days=-1).key
-    admission = Authorizer(folder.roster)
-    verdict = admission.verdict(key.public_key.encode())
+def test_renewing_prolongs_the_same_key(folder: FederationFolder, tmp_path: Path) -> None:
+    expired = enrol_site(folder, "bob", days=-1)
+    admission = Authorizer(folder)
+    verdict = admission.verdict(certificate_of(expired))
     assert isinstance(verdict, KeptOut)
     assert verdict.reason is Reason.EXPIRED
     renewed = renew_site(folder, "bob")
-    assert renewed.kit is None
-    assert renewed.key.public_key == key.public_key
-    assert isinstance(admission.verdict(key.public_key.encode()), Admitted)
+    kit = unpacked(renewed.kit, tmp_path)
+    assert sorted(path.name for path in kit.iterdir()) == ["ca.crt", "node.crt"]
+    assert renewed.key.public_key == expired.key.public_key
+    assert isinstance(admission.verdict(certificate_of(renewed)), Admitted)
+    assert isinstance(admission.verdict(certificate_of(expired)), KeptOut)
 
 
 def test_a_new_key_replaces_the_old_one(folder: FederationFolder) -> None:
-    old = enrol_site(folder, "bob").key.public_key.encode()
-    new = renew_site(folder, "bob", new_key=True).key.public_key.encode()
-    admission = Authorizer(folder.roster)
+    old = certificate_of(enrol_site(folder, "bob"))
+    new = certificate_of(renew_site(folder, "bob", new_key=True))
+    admission = Authorizer(folder)
     assert isinstance(admission.verdict(old), KeptOut)
     assert isinstance(admission.verdict(new), Admitted)
     assert admission.why_not("bob") is None
+
+
+def test_a_certificate_for_another_name_than_the_keys_is_kept_out(
+    folder: FederationFolder,
+) -> None:
+    made = enrol_site(folder, "bob")
+    authority = certificates.load_authority(folder.authority_key, folder.authority)
+    forged = certificates.issue_site(authority, "carol", made.key.key, made.key.expires)
+    verdict = Authorizer(folder).verdict(forged)
+    assert isinstance(verdict, KeptOut)
+    assert verdict.reason is Reason.NAME
+
+
+def test_a_renewal_is_installed_without_touching_the_site_file(
+    folder: FederationFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kit = unpacked(enrol_site(folder, "bob").kit, tmp_path)
+    site_file = kit / "site.toml"
+    site_file.write_text(site_file.read_text() + "# ours\n")
+    before = {path.name: path.read_bytes() for path in kit.iterdir()}
+    renewed = renew_site(folder, "bob", days=500, new_key=True)
+    assert main(["enroll", "install", str(renewed.kit), str(site_file)]) == 0
+    after = {path.name: path.read_bytes() for path in kit.iterdir()}
+    changed = {name for name in after if after[name] != before[name]}
+    assert changed == {"node.crt", "node.key"}
+    assert mode(kit / "node.key") == 0o600
+    assert credentials_for(load_site(site_file).coordinator).tls is not None
+    assert "(500 days)" in capsys.readouterr().out
+
+
+def test_what_does_not_fit_the_site_is_not_installed(
+    folder: FederationFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kit = unpacked(enrol_site(folder, "bob").kit, tmp_path)
+    before = {path.name: path.read_bytes() for path in kit.iterdir()}
+    other = FederationFolder(tmp_path / "other")
+    init_federation(other, Address(hosts=HOSTS, port=9092))
+    strange = enrol_site(other, "bob").kit
+    enrol_site(folder, "carol")
+    carols = renew_site(folder, "carol").kit  # without a key: it is not for bob's
+    (tmp_path / "no.tar.gz").write_bytes(b"no archive")
+    for wrong, why in (
+        (strange, "another authority"),
+        (carols, "not for this site's key"),
+        (tmp_path / "no.tar.gz", "cannot be read"),
+        (tmp_path / "missing", "cannot be read"),
+    ):
+        assert main(["enroll", "install", str(wrong), str(kit / "site.toml")]) == 9
+        assert why in capsys.readouterr().err
+        assert {path.name: path.read_bytes() for path in kit.iterdir()} == before
+    install = ["enroll", "install", str(strange), str(kit / "site.toml"), "--new-authority"]
+    assert main(install) == 0
+
+
+def test_a_hospital_may_have_an_authority_of_its_own(folder: FederationFolder) -> None:
+    """And with it vouch for itself alone, by the name that was agreed."""
+    for hospital in ("north", "south"):
+        authority = certificates.new_authority()
+        pem = certificates.pem(authority.certificate)
+        (folder.path / f"{hospital}-ca.crt").write_bytes(pem)
+        key = new_private_key().public_key()
+        ends = expiry.now() + timedelta(days=5)
+        names = ("site.north.example", "site.south.example", "else.example")
+        issued = {name: certificates.issue_site(authority, name, key, ends) for name in names}
+        if hospital == "north":
+            norths = issued
+        else:
+            souths = issued
+    own = {
+        h: {"certificate": f"{h}-ca.crt", "name": f"site.{h}.example"} for h in ("north", "south")
+    }
+    admission = Authorizer(folder)
+    assert isinstance(admission.verdict(norths["site.north.example"]), KeptOut)
+    place = {**folder.read_place().model_dump(), "authorities": own}
+    folder.write_place(Address.model_validate(place))
+    admitted = admission.verdict(norths["site.north.example"])  # noticed without a restart
+    assert isinstance(admitted, Admitted)
+    assert admitted.hospital == "north"
+    assert admission.why_not("north") is None
+    for stranger in (
+        norths["site.south.example"],  # one hospital's authority cannot vouch for another
+        souths["site.north.example"],
+        norths["else.example"],
+    ):
+        assert isinstance(admission.verdict(stranger), KeptOut)
+    assert b"BEGIN CERTIFICATE" in read_own_authorities(folder).pem
 
 
 def test_the_coordinator_renews_without_a_change_at_the_sites(folder: FederationFolder) -> None:
@@ -228,13 +351,14 @@ def test_the_coordinator_renews_without_a_change_at_the_sites(folder: Federation
     assert folder.coordinator.read_bytes() != before
     renew_coordinator(folder, ["other.example.org"])
     assert folder.read_place().hosts == ("other.example.org",)
-    assert "other.example.org" in ServingCertificate(folder.coordinator).words
+    assert "other.example.org" in ServingCertificate(folder).words
 
 
 def test_an_authority_that_is_kept_elsewhere_is_asked_for(folder: FederationFolder) -> None:
     folder.authority_key.unlink()
-    enrol_site(folder, "bob")  # needs no signature
-    ServingCertificate(folder.coordinator)  # nor does serving
+    ServingCertificate(folder)  # needs no signature
+    with pytest.raises(EnrolmentError, match="bring it back"):
+        enrol_site(folder, "bob")
     with pytest.raises(EnrolmentError, match="bring it back"):
         renew_coordinator(folder)
 
@@ -270,7 +394,6 @@ def test_what_will_soon_keep_a_hospital_out_is_said_at_the_start(
 
 def test_secrets_are_in_no_repr(folder: FederationFolder, tmp_path: Path) -> None:
     made = enrol_site(folder, "bob")
-    assert made.kit is not None
     kit = unpacked(made.kit, tmp_path)
     things = [
         certificates.load_authority(folder.authority_key, folder.authority),
@@ -294,7 +417,7 @@ def test_a_roster_edited_by_hand_is_checked(folder: FederationFolder) -> None:
     text = folder.roster.read_text()
     folder.roster.write_text(text + text.partition("\n\n")[2])
     with pytest.raises(EnrolmentError, match="bob"):
-        Authorizer(folder.roster)
+        Authorizer(folder)
 
 
 def test_the_hosts_are_asked_for_on_a_terminal(

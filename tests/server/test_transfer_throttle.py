@@ -1,6 +1,6 @@
 """Large transfers one after the other."""
 
-import threading
+import asyncio
 
 import pytest
 
@@ -8,50 +8,51 @@ from erosion.server.link import transfer_throttle
 from erosion.server.link.transfer_throttle import TransferThrottle
 
 
-def entering(stile: TransferThrottle, node_id: int) -> threading.Thread:
-    thread = threading.Thread(target=stile.enter, args=(node_id,), daemon=True)
-    thread.start()
-    return thread
-
-
 def test_the_next_transfer_begins_when_the_latest_has_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(transfer_throttle, "LONGEST_PACE_SECONDS", 600.0)
     monkeypatch.setattr(transfer_throttle, "LONGEST_WAIT_SECONDS", 1200.0)
-    stile = TransferThrottle(lambda: 2)
-    stile.enter(1)
-    second = entering(stile, 2)
-    stile.leave(3)  # which is not under way
-    second.join(0.2)
-    assert second.is_alive()
-    stile.leave(1)
-    second.join(10)
-    assert not second.is_alive()
-    stile.leave(1)  # once more: the second is under way now
-    third = entering(stile, 3)
-    third.join(0.2)
-    assert third.is_alive()
-    stile.leave(2)
-    third.join(10)
-    assert not third.is_alive()
+
+    async def play() -> None:
+        throttle = TransferThrottle(lambda: 2)
+        first, second, third = object(), object(), object()
+        await throttle.enter(first)
+        entering = asyncio.ensure_future(throttle.enter(second))
+        await throttle.leave(third)  # which is not under way
+        await asyncio.sleep(0.05)
+        assert not entering.done()
+        await throttle.leave(first)
+        await asyncio.wait_for(entering, 10)
+        await throttle.leave(first)  # once more: the second is under way now
+        entering = asyncio.ensure_future(throttle.enter(third))
+        await asyncio.sleep(0.05)
+        assert not entering.done()
+        await throttle.leave(second)
+        await asyncio.wait_for(entering, 10)
+
+    asyncio.run(play())
 
 
 def test_a_site_that_falls_silent_keeps_nobody_waiting_for_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(transfer_throttle, "LONGEST_PACE_SECONDS", 0.05)
-    stile = TransferThrottle(lambda: 10)
-    for node_id in range(10):
-        thread = entering(stile, node_id)
-        thread.join(10)  # none of them leaves
-        assert not thread.is_alive()
+
+    async def play() -> None:
+        throttle = TransferThrottle(lambda: 10)
+        for _ in range(10):
+            await asyncio.wait_for(throttle.enter(object()), 10)  # none of them leaves
+
+    asyncio.run(play())
 
 
 def test_many_sites_are_let_in_at_a_faster_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer_throttle, "LONGEST_PACE_SECONDS", 600.0)
-    stile = TransferThrottle(lambda: 1000)  # 25 ms each
-    threads = [entering(stile, node_id) for node_id in range(20)]
-    for thread in threads:
-        thread.join(10)
-        assert not thread.is_alive()
+
+    async def play() -> None:
+        throttle = TransferThrottle(lambda: 1000)  # 25 ms each
+        entering = [throttle.enter(object()) for _ in range(20)]
+        await asyncio.wait_for(asyncio.gather(*entering), 10)
+
+    asyncio.run(play())

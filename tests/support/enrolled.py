@@ -42,7 +42,7 @@ class EnrolledFederation(Federation):
         folder = self.folder / (name if index is None else f"{name}-{index}")
         kit = unpack_kit(self.keys, key_of or name, self.folder / "kits")
         folder.mkdir(exist_ok=True)
-        for file in ("node.key", "ca.crt"):
+        for file in ("node.key", "node.crt", "ca.crt"):
             (kit / file).replace(folder / file)
         plain = super().site_file(name, index)
         coordinator = read_toml(kit / "site.toml", "site file", SiteError)["coordinator"]

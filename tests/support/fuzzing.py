@@ -1,30 +1,29 @@
 """A site that introduces itself honestly and answers every train request with nonsense.
 
-Half of it goes through the program's own connection, the rest abuses the Fleet API beneath it.
+Half of it goes through the program's own connection, the rest is frames that no program sends.
 """
 
-import hashlib
+import json
 import os
 import random
 import signal
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import grpc
 from flwr.app import Context, Message, RecordDict
-from flwr.app.message.message import remove_content_from_message
 from flwr.clientapp import ClientApp
-from flwr.common.serde import message_to_proto
-from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
-from flwr.proto.message_pb2 import ObjectTree, PullObjectRequest, PushObjectRequest
-from flwr.proto.node_pb2 import Node
 
 from erosion.client.connection.app import make_app
 from erosion.client.connection.credentials import credentials_for
-from erosion.client.connection.fleet import FleetConnection
+from erosion.client.connection.line import SiteLine
 from erosion.client.site_file import load_site
 from erosion.client.training.hospital import Hospital
+from erosion.common.line.envelope import describe
+from erosion.common.line.frames import LARGEST_HEAD_BYTES, Kind, frame, json_frame
 from erosion.common.protocol import wire
 from erosion.common.protocol.messages import TrainResult
 from erosion.common.support.logs import configure_logging
@@ -34,239 +33,188 @@ SEED = 7
 SILENT_EVERY = 40  # rounds; a reply that never becomes whole costs the round its deadline
 
 
-def object_id(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
 class Abuse:
-    """One train request, and the Fleet API to answer it wrongly by."""
+    """One train request, and the frames to answer it wrongly by."""
 
     def __init__(
-        self, connection: FleetConnection, request: Message, result: TrainResult, seed: int
+        self, connection: SiteLine, request: Message, result: TrainResult, seed: int
     ) -> None:
         self.connection, self.request, self.result = connection, request, result
         self.draws = random.Random(seed)
-        self.stub, self.node = connection._stub, connection._node
-        self.run_id = request.metadata.run_id
+        self.request_id = request.metadata.message_id
 
-    def nonsense(self) -> Message:
-        kind = self.draws.choice(malformed.KINDS)
-        return Message(kind(self.result, self.draws), reply_to=self.request)
+    def reply(self, content: RecordDict) -> None:
+        self.connection.reply(self.request, Message(content, reply_to=self.request))
 
-    def honest(self) -> Message:
-        return Message(wire.encode_train_result(self.result), reply_to=self.request)
+    def head(self, **changes: Any) -> dict[str, Any]:
+        """An honest reply's head, with changes."""
+        records, _ = describe(wire.encode_train_result(self.result))
+        return {"re": self.request_id, "records": records, **changes}
 
-    def push(
-        self, message: Message, *trees: ObjectTree, node: Node | None = None
-    ) -> PushMessagesRequest:
-        """The envelope of `message` with these trees of objects; sent, and handed back."""
-        message.metadata.__dict__["_message_id"] = message.object_id
-        request = PushMessagesRequest(
-            node=node or self.node,
-            messages_list=[message_to_proto(remove_content_from_message(message))],
-            message_object_trees=list(trees),
-            clientapp_runtime_list=[0.0],
-        )
-        with suppress(grpc.RpcError):
-            self.stub.PushMessages(request, timeout=20)
-        return request
+    def arrays(self, *arrays: Any) -> dict[str, Any]:
+        """An honest reply's head, with these in place of its arrays' descriptions."""
+        head = self.head()
+        head["records"]["arrays"] = {"arrays": list(arrays)}
+        return head
 
-    def push_object(self, name: str, content: bytes) -> None:
-        with suppress(grpc.RpcError):
-            self.stub.PushObject(
-                PushObjectRequest(
-                    node=self.node, run_id=self.run_id, object_id=name, object_content=content
-                ),
-                timeout=20,
-            )
+    def send(self, *frames: bytes) -> None:
+        for each in frames:
+            self.connection._outbox.say(each)
+
+    def send_head(self, head: object) -> None:
+        self.send(frame(Kind.MESSAGE, json.dumps(head).encode()))
+
+
+def large(size: int) -> list[Any]:
+    return ["update", "float32", [size // 4], "erosion.float32.le", size]
 
 
 def replies_twice(site: Abuse) -> None:
     """The first counts, whatever the second says."""
-    site.connection.reply(Message(RecordDict(), reply_to=site.request))
-    site.connection.reply(site.honest())
+    site.reply(RecordDict())
+    site.reply(wire.encode_train_result(site.result))
 
 
 def replies_to_nothing(site: Abuse) -> None:
-    stray = site.honest()
-    unknown = object_id(str(site.draws.random()).encode())
-    stray.metadata.__dict__["_reply_to_message_id"] = site.draws.choice([unknown, "", "x"])
-    site.connection.reply(stray)
-    site.connection.reply(site.nonsense())
+    for unknown in ("", "x", "0" * 32, str(site.draws.random()), "y" * 900):
+        site.send(json_frame(Kind.MESSAGE, site.head(re=unknown)))
 
 
-def replies_with_another_type(site: Abuse) -> None:
-    """The type is the sender's to fill in, so it must not matter: the content is wrong, too."""
-    reply = site.nonsense()
-    types = [wire.DESCRIBE, wire.EVALUATE, wire.NOTICE, "query", "", "x" * 10_000]
-    reply.metadata.__dict__["_message_type"] = site.draws.choice(types)
-    with suppress(grpc.RpcError):
-        site.connection.reply(reply)
-    site.connection.reply(Message(RecordDict(), reply_to=site.request))
+def heads_of_other_kinds(site: Abuse) -> None:
+    heads: list[object] = [[], "x", 3, None, {}, {"re": 3}, {"re": "x" * 5000}, {"re": None}]
+    site.send_head(site.draws.choice(heads))
 
 
-def replies_in_another_name(site: Abuse) -> None:
-    """With another's id in the message, in the call, and in both."""
-    mine = site.node.node_id if site.node else 0
-    for other in (1, mine + 1, mine - 1, 2**63 - 1):
-        for node in (site.node, Node(node_id=other)):
-            reply = site.honest()
-            reply.metadata.__dict__["_src_node_id"] = other
-            site.push(reply, ObjectTree(object_id=reply.object_id), node=node)
-    with suppress(grpc.RpcError):
-        site.stub.PullMessages(PullMessagesRequest(node=Node(node_id=mine + 1)), timeout=2)
-    site.connection.reply(Message(RecordDict(), reply_to=site.request))
+def heads_that_are_no_json(site: Abuse) -> None:
+    texts = [b"", b"{", b"\xff\xfe", b"[" * 200_000, b'{"a":' * 100_000, b"9" * 10_000]
+    site.send(frame(Kind.MESSAGE, site.draws.choice(texts)))
 
 
-def pushes_no_message(site: Abuse) -> None:
-    for request in (
-        PushMessagesRequest(node=site.node),
-        PushMessagesRequest(node=site.node, message_object_trees=[ObjectTree(object_id="x")]),
-        PushMessagesRequest(),
-    ):
-        with suppress(grpc.RpcError):
-            site.stub.PushMessages(request, timeout=20)
-    site.connection.reply(site.nonsense())
+def a_head_that_is_too_long(site: Abuse) -> None:
+    site.send(json_frame(Kind.MESSAGE, site.head(extra="x" * (LARGEST_HEAD_BYTES + 10))))
 
 
-def pushes_without_a_tree(site: Abuse) -> None:
-    site.push(site.honest())
-    site.connection.reply(site.nonsense())
+def records_of_other_kinds(site: Abuse) -> None:
+    kinds: list[object] = [
+        None, [], 3, {"a": None}, {"a": {}}, {"a": {"arrays": 3}}, {"a": {"what": []}},
+        {"a": {"arrays": [], "metrics": {}}}, {"a": {"metrics": {"x": "text"}}},
+        {"a": {"metrics": {"x": [1, "a", None]}}}, {"a": {"config": {"x": {"base64": "!"}}}},
+        {"a": {"config": {"x": {}}}}, {"a": {"config": {"x": [[1]]}}}, {"a": {"arrays": [None]}},
+    ]  # fmt: skip
+    site.send_head(site.head(records=site.draws.choice(kinds)))
 
 
-def pushes_objects_that_nobody_announced(site: Abuse) -> None:
-    for size in (0, 10, 10**6):
-        content = b"ArrayChunk  %d\0" % size + bytes(size)
-        site.push_object(object_id(content), content)
-        site.push_object("0" * 64, content)
-        site.push_object("not a hash", content)
-        site.push_object(object_id(content + b"!"), content + b"!")
-    with suppress(grpc.RpcError):
-        site.stub.PullObject(
-            PullObjectRequest(node=site.node, run_id=site.run_id, object_id="f" * 64), timeout=20
-        )
-    site.connection.reply(site.nonsense())
+def arrays_of_impossible_sizes(site: Abuse) -> None:
+    size = 4 * len(site.result.delta)
+    array = ["update", "float32", [len(site.result.delta)], "erosion.float32.le", size]
+    at, value = site.draws.choice(
+        [(0, 3), (1, None), (2, "x"), (2, [-1]), (2, [1.5]), (2, [True]), (2, [1] * 100),
+         (3, 7), (4, -1), (4, 2**61), (4, 2**70), (4, "9"), (4, 1e300), (4, True)]
+    )  # fmt: skip
+    array[at] = value
+    site.send_head(site.arrays(array))
 
 
-def garbage_in_a_whole_tree(site: Abuse) -> None:
-    """Every object arrives and has the right hash; none is what it should be."""
-    contents = [
-        b"Message  2\0{}",
-        b"Message  0\0",
-        b"RecordDict  2\0{}",
-        b"ArrayChunk  3\0abc",
-        b"Array  4\0nope",
-        b"Message " + b"a" * 64 + b" 2\0{}",
-    ]
-    content = site.draws.choice(contents)
-    site.push(site.honest(), ObjectTree(object_id=object_id(content)))
-    site.push_object(object_id(content), content)
+def the_same_array_twice(site: Abuse) -> None:
+    site.send_head(site.arrays(large(32), large(32)))
 
 
-def trees_with_bad_names(site: Abuse) -> None:
-    """Flower refuses it midway, after it took note of the first names."""
-    good = [ObjectTree(object_id=object_id(b"%d" % i)) for i in range(50)]
-    site.push(site.honest(), ObjectTree(object_id="x", children=good))
-    site.connection.reply(site.nonsense())
+def too_many_arrays_for_a_head(site: Abuse) -> None:
+    site.send_head(site.arrays(*([str(i), "f", [], "", 0] for i in range(30_000))))
 
 
-def two_trees(site: Abuse) -> None:
-    first, second = site.honest(), ObjectTree(object_id=object_id(b"second"))
-    site.push(first, ObjectTree(object_id=first.object_id), second)
-    site.push_object(object_id(b"second"), b"second")
-    site.connection.reply(site.nonsense())
+def more_than_any_reply_needs(site: Abuse) -> None:
+    site.send_head(site.arrays(large(2**30)))
 
 
-def the_tree_never_becomes_whole(site: Abuse) -> None:
-    names = [object_id(b"%f" % site.draws.random()) for _ in range(2000)]
-    leaves = [ObjectTree(object_id=name) for name in names]
-    reply = site.honest()
-    site.push(reply, ObjectTree(object_id=reply.object_id, children=leaves))
+def data_of_no_message(site: Abuse) -> None:
+    site.send(frame(Kind.DATA, bytes(site.draws.choice([0, 1, 10**6]))))
 
 
-def sends_more_than_any_reply_needs(site: Abuse) -> None:
-    """A whole list of objects that fit their names, and would fill the memory."""
-    contents = [b"ArrayChunk  %d\0" % 5_000_000 + bytes([i]) * 5_000_000 for i in range(100)]
-    leaves = [ObjectTree(object_id=object_id(content)) for content in contents]
-    reply = site.honest()
-    site.push(reply, ObjectTree(object_id=reply.object_id, children=leaves))
-    for leaf, content in zip(leaves, contents, strict=True):
-        site.push_object(leaf.object_id, content)
+def more_data_than_announced(site: Abuse) -> None:
+    site.send_head(site.arrays(large(2**20)))
+    site.send(*(frame(Kind.DATA, bytes(2**19)) for _ in range(3)))
 
 
-def the_tree_bites_its_tail(site: Abuse) -> None:
-    a, b = object_id(b"a"), object_id(b"b")
-    tail = ObjectTree(object_id=a)
-    head = ObjectTree(object_id=a, children=[ObjectTree(object_id=b, children=[tail])])
-    site.push(site.honest(), head)
+def data_in_tiny_pieces(site: Abuse) -> None:
+    site.send_head(site.arrays(large(2**20)))
+    site.send(*(frame(Kind.DATA, b"x") for _ in range(10_000)))
 
 
-def the_tree_is_the_request_itself(site: Abuse) -> None:
-    """Objects that are the coordinator's own must not be deleted with the reply."""
-    names = [site.request.metadata.message_id, site.request.content.object_id]
-    head = ObjectTree(object_id=names[0], children=[ObjectTree(object_id=names[1])])
-    site.push(site.honest(), head)
+def a_message_within_a_message(site: Abuse) -> None:
+    site.send_head(site.arrays(large(2**20)))
+    site.send_head(site.head())
 
 
-def a_deep_tree(site: Abuse) -> None:
-    tree = ObjectTree(object_id=object_id(b"0"))
-    for depth in range(1, 60):
-        tree = ObjectTree(object_id=object_id(b"%d" % depth), children=[tree])
-    site.push(site.honest(), tree)
+def frames_that_sites_do_not_send(site: Abuse) -> None:
+    kinds = [b"", b"\x00", bytes([200]), frame(Kind.HELLO, b"{}"), frame(Kind.DROP, b"x")]
+    site.send(site.draws.choice(kinds))
 
 
-def signs_out_in_another_name_and_beats_wrongly(site: Abuse) -> None:
-    from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
-    from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+def a_flood_of_small_frames(site: Abuse) -> None:
+    site.send(*(frame(site.draws.choice([Kind.PING, Kind.PONG, Kind.CUT])) for _ in range(5000)))
 
-    mine = site.node.node_id if site.node else 0
-    with suppress(grpc.RpcError):
-        site.stub.DeactivateNode(DeactivateNodeRequest(node_id=mine + 1), timeout=20)
-    for interval in (-1.0, 0.0, float("nan"), 1e300):
-        with suppress(grpc.RpcError):
-            site.stub.SendNodeHeartbeat(
-                SendNodeHeartbeatRequest(node=Node(node_id=mine + 1), heartbeat_interval=interval),
-                timeout=20,
-            )
-        with suppress(grpc.RpcError):
-            site.stub.ActivateNode(
-                ActivateNodeRequest(public_key=b"x", heartbeat_interval=interval), timeout=20
-            )
-    site.connection.reply(site.nonsense())
+
+def a_frame_that_is_too_large(site: Abuse) -> None:
+    site.send(frame(Kind.DATA, bytes(8 * 2**20)))
+
+
+def cut_and_begun_again(site: Abuse) -> None:
+    """A reply that is taken back may be sent once more, and is then nonsense."""
+    site.send_head(site.arrays(large(2**20)))
+    site.send(frame(Kind.DATA, bytes(2**19)), frame(Kind.CUT))
+    site.send_head(site.head(records={}))
+
+
+def a_wrong_error(site: Abuse) -> None:
+    errors: list[object] = [None, {}, [], {"code": "x", "reason": ""}, {"code": 1}, "text"]
+    site.send_head({"re": site.request_id, "error": site.draws.choice(errors)})
+
+
+def says_nothing(site: Abuse) -> None:
+    """An answer that never comes."""
+    del site
+
+
+def never_becomes_whole(site: Abuse) -> None:
+    site.send_head(site.arrays(large(2**24)))
+    site.send(frame(Kind.DATA, bytes(2**20)))
 
 
 CALLS: tuple[Callable[[Abuse], None], ...] = (
     replies_twice,
     replies_to_nothing,
-    replies_with_another_type,
-    replies_in_another_name,
-    pushes_no_message,
-    pushes_without_a_tree,
-    pushes_objects_that_nobody_announced,
-    garbage_in_a_whole_tree,
-    trees_with_bad_names,
-    two_trees,
-    signs_out_in_another_name_and_beats_wrongly,
+    heads_of_other_kinds,
+    heads_that_are_no_json,
+    a_head_that_is_too_long,
+    records_of_other_kinds,
+    arrays_of_impossible_sizes,
+    the_same_array_twice,
+    too_many_arrays_for_a_head,
+    more_than_any_reply_needs,
+    data_of_no_message,
+    more_data_than_announced,
+    data_in_tiny_pieces,
+    a_message_within_a_message,
+    frames_that_sites_do_not_send,
+    a_flood_of_small_frames,
+    a_frame_that_is_too_large,
+    cut_and_begun_again,
+    a_wrong_error,
 )
-SILENT: tuple[Callable[[Abuse], None], ...] = (
-    sends_more_than_any_reply_needs,
-    the_tree_never_becomes_whole,
-    the_tree_bites_its_tail,
-    the_tree_is_the_request_itself,
-    a_deep_tree,
-)
+SILENT: tuple[Callable[[Abuse], None], ...] = (says_nothing, never_becomes_whole)
 
 
 def answer(site: Abuse, number: int) -> None:
     """Every kind of nonsense comes several times within 200 rounds."""
     if number % SILENT_EVERY == SILENT_EVERY - 1:
         SILENT[number // SILENT_EVERY % len(SILENT)](site)
-    elif number % 3 == 0:
-        CALLS[number // 3 % len(CALLS)](site)
+    elif number % 2 == 0:
+        CALLS[number // 2 % len(CALLS)](site)
     else:
-        kind = malformed.KINDS[number % len(malformed.KINDS)]
+        kind = malformed.KINDS[number // 2 % len(malformed.KINDS)]
         reply = Message(kind(site.result, site.draws), reply_to=site.request)
-        site.connection.reply(reply)
+        site.connection.reply(site.request, reply)
 
 
 def fuzzes(site_file: str) -> None:
@@ -278,18 +226,19 @@ def fuzzes(site_file: str) -> None:
     while True:
         with suppress(grpc.RpcError), credentials_for(site.coordinator).connect() as connection:
             while True:
-                if (request := connection.receive()) is not None:
+                if (request := connection.receive(60)) is not None:
                     _respond(connection, request, app)
+        time.sleep(0.02)
 
 
-def _respond(connection: FleetConnection, request: Message, app: ClientApp) -> None:
+def _respond(connection: SiteLine, request: Message, app: ClientApp) -> None:
     metadata = request.metadata
     if metadata.message_type == wire.NOTICE:
         return
     context = Context(metadata.run_id, metadata.dst_node_id, {}, RecordDict(), {})
     reply = app(request, context)
     if metadata.message_type != wire.TRAIN:
-        connection.reply(reply)
+        connection.reply(request, reply)
         return
     result = wire.decode_train_result(reply.content)
     number = result.header.round

@@ -124,15 +124,6 @@ def huge_array(result: TrainResult, draws: random.Random) -> RecordDict:
     return _with_array(result, to_array(values))
 
 
-def much_from_little(result: TrainResult, draws: random.Random) -> RecordDict:
-    """One chunk of 5 MiB that stands for all of 100 GB; an honest update of zeros is alike."""
-    chunk = to_array(result.delta.new_full((2 * 10**6,), draws.random())).__dict__["_chunks"][0]
-    num_values = (len(chunk[1].data) * 20_000) // 4
-    array = Array("float32", (num_values,), RAW_FLOAT32, b"")
-    array.__dict__["_chunks"] = [chunk] * 20_000
-    return _with_array(result, array)
-
-
 def too_many_arrays(result: TrainResult, draws: random.Random) -> RecordDict:
     record = encode_train_result(result)
     names = [f"{i}-{draws.random()}" for i in range(draws.choice([65, 1000, 8000]))]
@@ -183,7 +174,6 @@ KINDS: tuple[Malformed, ...] = (
     wrong_length,
     wrong_kind_of_array,
     huge_array,
-    much_from_little,
     too_many_arrays,
     no_update,
     wrong_records,

@@ -10,14 +10,14 @@ import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from erosion.client.connection import fleet
 from erosion.client.connection.agent import Agent
 from erosion.client.connection.app import make_app
 from erosion.client.connection.credentials import credentials_for
-from erosion.client.connection.fleet import FleetConnection
+from erosion.client.connection.outbox import Outbox
 from erosion.client.site_file import load_site
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import ErosionError
+from erosion.common.line.frames import Kind
 from erosion.common.protocol import wire
 from erosion.common.protocol.messages import TrainResult
 from erosion.common.support.logs import configure_logging
@@ -107,6 +107,14 @@ def raises(site_file: str) -> None:
     run(site_file, answer_train)
 
 
+def takes_its_time(site_file: str) -> None:
+    def answer_train(message: Message, answer: Callable[[Message], Message]) -> Message:
+        time.sleep(0.1)
+        return answer(message)
+
+    run(site_file, answer_train)
+
+
 def takes_its_time_until_told(site_file: str) -> None:
     """Slow while there is no file `hurry` beside the site file, so that a test sets the pace."""
 
@@ -140,13 +148,13 @@ def dies_in_round_2(site_file: str) -> None:
 
 def dies_while_uploading(site_file: str) -> None:
     """Announces its reply, sends part of it, and is gone."""
+    put = Outbox.put
 
-    def half(self: FleetConnection, message: Message) -> None:
-        if message.metadata.message_type == wire.TRAIN:
-            vars(self)["_in_flight"] = lambda *_: os._exit(9)
-        reply(self, message)
+    def half(self: Outbox, frame: bytes) -> None:
+        if frame[0] == Kind.DATA:
+            time.sleep(0.2)  # for the announcement to leave
+            os._exit(9)
+        put(self, frame)
 
-    vars(fleet)["travels_inline"] = lambda _message: False  # as a large model would
-    reply = FleetConnection.reply
-    FleetConnection.reply = half  # type: ignore[method-assign]
+    Outbox.put = half  # type: ignore[method-assign]
     honest(site_file)

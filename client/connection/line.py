@@ -1,0 +1,297 @@
+"""A site's end of the line: one gRPC stream, by which requests come and replies go."""
+
+import contextlib
+import queue
+import threading
+import time
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+from flwr.app import Message, Metadata
+
+from erosion.client.connection.outbox import LineClosed, Outbox
+from erosion.common.line.assembly import Assembly, MemorySpace
+from erosion.common.line.envelope import FrameSize, data_frames, describe, read_description
+from erosion.common.line.frames import (
+    LARGEST_HEAD_BYTES,
+    PATH,
+    WIRE,
+    Kind,
+    LineFault,
+    Versions,
+    frame,
+    json_body,
+    json_frame,
+    opened,
+    text_in,
+)
+from erosion.common.protocol.flower_identity import COORDINATOR_NODE_ID, RUN_ID
+from erosion.common.protocol.messages import PROTOCOL
+from erosion.common.support.expiry import precise_now
+from erosion.common.support.software import software_version
+
+GREETING_SECONDS = 30.0  # for the connection, TLS and the coordinator's greeting
+GOODBYE_SECONDS = 2.0
+TICK_SECONDS = 1.0
+SILENT_TICKS = 30  # of silence, after which the line counts as dead; the coordinator asks each 5 s
+LARGEST_REQUEST_BYTES = 2**40  # more would be a fault of the coordinator
+MOST_DROPPED = 1000
+NODE_ID = 2  # of this site to itself; the coordinator has its own number for it
+OURS = Versions(WIRE, PROTOCOL, software_version())
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Whom to trust, and what to show; all PEM."""
+
+    root: bytes
+    certificate: bytes
+    key: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """What the coordinator said at the door."""
+
+    problem: grpc.RpcError | None = None  # why this site is not let in; None: it is
+    versions: Versions | None = None
+    hospital: str | None = None  # whose certificate it is; None where nobody is enrolled
+    expires: datetime | None = None  # when that ends
+    certificate_expires: datetime | None = None  # the coordinator's
+    ahead: timedelta | None = None  # by how much this machine's clock is; None: it did not say
+    uncertain: timedelta = timedelta(0)  # the time that the question took, halved
+
+
+class LostLine(grpc.RpcError):  # type: ignore[misc]  # gRPC has no types
+    """The line has ended without the other side saying why."""
+
+
+class SiteLine:
+    """One site's connection. Raises grpc.RpcError; the agent decides what to do."""
+
+    def __init__(self, address: str, *, tls: Tls | None = None, proxy: str | None = None) -> None:
+        """`tls` None: the line is not encrypted. `proxy`: "host:port" of an HTTP proxy."""
+        options: list[tuple[str, Any]] = [
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_receive_message_length", 16 * LARGEST_HEAD_BYTES),
+            ("grpc.enable_retries", 0),
+            # A connection of its own: what is wrong with an earlier one does not linger.
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.enable_http_proxy", 0),  # the site file and we decide
+        ]
+        if proxy is not None:
+            options[-1] = ("grpc.http_proxy", f"http://{proxy}")
+        if tls is None:
+            self._channel = grpc.insecure_channel(address, options=options)
+        else:
+            credentials = grpc.ssl_channel_credentials(tls.root, tls.key, tls.certificate)
+            self._channel = grpc.secure_channel(address, credentials, options=options)
+        self._call: Any = None
+        self._outbox = Outbox()
+        self._inbox: queue.SimpleQueue[Message | grpc.RpcError] = queue.SimpleQueue()
+        self._received = threading.Event()  # whatever was to come
+        self._silent_ticks = 0
+        self._dropped: dict[str, None] = {}  # requests that are not wanted any more
+        self._sending: str | None = None
+        self._frame_size = FrameSize()
+        self._arriving: Assembly | None = None
+        self.welcome = Welcome()
+
+    def __enter__(self) -> Self:
+        """Connect, and wait to be let in."""
+        try:
+            self.welcome = self._greet(GREETING_SECONDS)
+            if self.welcome.problem is not None:
+                raise self.welcome.problem
+        except BaseException:  # with a failed `__enter__`, `__exit__` is not called
+            self._close()
+            raise
+        for work in (self._receive, self._watch):
+            threading.Thread(target=work, name="line", daemon=True).start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Say goodbye by ending the stream, once what was to be sent has gone."""
+        self._outbox.close()
+        self._received.wait(GOODBYE_SECONDS)
+        self._close()
+
+    def knock(self, *, seconds: float) -> Welcome:
+        """Ask whether this site is let in, without coming in; the connection is closed then."""
+        try:
+            return self._greet(seconds, check=True)
+        finally:
+            self._close()
+
+    def receive(self, seconds: float) -> Message | None:
+        """The next request, if one comes within `seconds`; raises what ended the line."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            try:
+                item = self._inbox.get(timeout=left)
+            except queue.Empty:
+                return None
+            if isinstance(item, grpc.RpcError):
+                raise item
+            if not self.is_dropped(item):
+                return item
+        return None
+
+    def is_dropped(self, request: Message) -> bool:
+        """Is the answer to a request not wanted any more?"""
+        return request.metadata.message_id in self._dropped
+
+    def reply(self, request: Message, reply: Message) -> None:
+        """Send a reply; one that is not wanted any more goes no further."""
+        request_id = request.metadata.message_id
+        head: dict[str, Any] = {"re": request_id}
+        buffers: list[memoryview] = []
+        if reply.has_error():
+            head["error"] = {"code": reply.error.code, "reason": reply.error.reason or ""}
+        else:
+            head["records"], buffers = describe(reply.content)
+        self._sending = request_id
+        try:
+            self._outbox.put(json_frame(Kind.MESSAGE, head))
+            for data in data_frames(buffers, self._frame_size):
+                if self._sending is None:
+                    self._outbox.put(frame(Kind.CUT))
+                    return
+                begun = time.monotonic()
+                self._outbox.put(data)
+                self._frame_size.took(time.monotonic() - begun)
+        except LineClosed:
+            return  # whoever receives next learns why
+        finally:
+            self._sending = None
+
+    def _greet(self, seconds: float, *, check: bool = False) -> Welcome:
+        asked = precise_now()
+        self._outbox.say(json_frame(Kind.HELLO, {**OURS.as_json(), "check": check}))
+        self._call = self._channel.stream_stream(PATH)(self._outbox)
+        overdue = threading.Timer(seconds, self._call.cancel)
+        overdue.daemon = True
+        overdue.start()
+        try:
+            kind, body = opened(next(self._call))
+            if kind is not Kind.HELLO:
+                raise LineFault("no greeting")
+            said = json_body(body)
+            took = precise_now() - asked
+            theirs = _time_in(said, "time")
+            return Welcome(
+                versions=Versions.read(said),
+                hospital=text_in(said, "hospital") if said.get("hospital") else None,
+                expires=_time_in(said, "expires"),
+                certificate_expires=_time_in(said, "certificate_expires"),
+                ahead=None if theirs is None else asked + took / 2 - theirs,
+                uncertain=took / 2,
+            )
+        except grpc.RpcError as problem:
+            return Welcome(problem=problem)
+        except (LineFault, StopIteration):
+            return Welcome(problem=LostLine("it does not speak this program's language"))
+        finally:
+            overdue.cancel()
+
+    def _receive(self) -> None:
+        """Receiving goes on while this site trains: so the coordinator sees that it lives."""
+        try:
+            for received in self._call:
+                self._silent_ticks = 0
+                self._take(received)
+            problem: grpc.RpcError = LostLine("it has ended the connection")
+        except LineFault as fault:
+            self._call.cancel()
+            problem = LostLine(f"it sent {fault}")
+        except grpc.RpcError as lost:
+            silent = self._silent_ticks >= SILENT_TICKS
+            problem = LostLine("nothing was heard of it") if silent else lost
+        except ValueError as closed:  # the channel was closed
+            problem = LostLine(str(closed))
+        self._outbox.close()
+        self._received.set()
+        self._inbox.put(problem)
+
+    def _take(self, received: bytes) -> None:
+        kind, body = opened(received)
+        match kind:
+            case Kind.MESSAGE:
+                head = json_body(body)
+                description = read_description(head.pop("records", None))
+                if description.num_bytes > LARGEST_REQUEST_BYTES:
+                    raise LineFault(f"a request of {description.num_bytes} bytes")
+                space = MemorySpace(description.num_bytes)
+                self._arriving = Assembly(head, description, space)
+                self._deliver_if_whole()
+            case Kind.DATA:
+                if self._arriving is None:
+                    raise LineFault("data of no message")
+                self._arriving.take(body)
+                self._deliver_if_whole()
+            case Kind.CUT:
+                self._arriving = None
+            case Kind.DROP:
+                self._drop(bytes(body[:100]).decode(errors="replace"))
+            case Kind.PING:
+                self._outbox.say(frame(Kind.PONG))
+            case _:
+                pass
+
+    def _deliver_if_whole(self) -> None:
+        if self._arriving is None or not self._arriving.is_whole:
+            return
+        head, content = self._arriving.head, self._arriving.content()
+        self._arriving = None
+        ttl = head.get("ttl")
+        metadata = Metadata(
+            run_id=RUN_ID,
+            message_id=text_in(head, "id"),
+            src_node_id=COORDINATOR_NODE_ID,
+            dst_node_id=NODE_ID,
+            reply_to_message_id="",
+            group_id=text_in(head, "group"),
+            created_at=time.time(),  # by this machine's clock, by which Flower measures it
+            ttl=float(ttl) if isinstance(ttl, int | float) else 3600.0,
+            message_type=text_in(head, "type"),
+        )
+        request = Message(metadata=metadata, content=content)  # type: ignore[call-overload]
+        self._inbox.put(request)
+
+    def _drop(self, request_id: str) -> None:
+        self._dropped[request_id] = None
+        while len(self._dropped) > MOST_DROPPED:
+            del self._dropped[next(iter(self._dropped))]
+        if self._sending == request_id:
+            self._sending = None
+
+    def _watch(self) -> None:
+        """Give a dead line up. Only seconds in which this program runs count."""
+        while not self._received.wait(TICK_SECONDS):
+            self._silent_ticks += 1
+            if self._silent_ticks >= SILENT_TICKS:
+                self._call.cancel()
+                return
+
+    def _close(self) -> None:
+        self._outbox.close()
+        if self._call is not None:
+            with contextlib.suppress(grpc.RpcError, ValueError):
+                self._call.cancel()
+        self._channel.close()
+
+
+def _time_in(said: dict[str, Any], name: str) -> datetime | None:
+    """A time that the coordinator said; None where it did not, or not clearly."""
+    try:
+        return datetime.fromisoformat(said[name])
+    except (KeyError, ValueError, TypeError):
+        return None

@@ -1,0 +1,73 @@
+"""The HTTP proxy on the way to the coordinator, by the site file or by the environment."""
+
+import base64
+import os
+import re
+import socket
+from urllib.parse import unquote
+
+from erosion.common.support.network import is_loopback
+
+_VARIABLES = ("grpc_proxy", "https_proxy", "HTTPS_PROXY", "http_proxy")
+_EXCEPTIONS = ("no_grpc_proxy", "no_proxy", "NO_PROXY")
+_HEAD_BYTES = 2**14  # of the proxy's answer
+
+
+def proxy_for(address: str, configured: str | None) -> str | None:
+    """The proxy by which to dial `address` ("host:port"); None: straight.
+
+    `configured`: what the site file says; None where it says nothing, "" where it says none.
+    """
+    if configured is not None:
+        return _plain(configured) or None
+    if is_loopback(address):
+        return None
+    said = next((os.environ[name] for name in _VARIABLES if os.environ.get(name)), "")
+    if not said or _is_excepted(address.rpartition(":")[0].strip("[]")):
+        return None
+    return _plain(said)
+
+
+def without_password(proxy: str) -> str:
+    """A proxy's address, for people."""
+    return proxy.rpartition("@")[2]
+
+
+def dial(address: str, proxy: str | None, seconds: float) -> socket.socket:
+    """A TCP connection to `address`, through the proxy if there is one. Raises OSError."""
+    host, _, port = address.rpartition(":")
+    if proxy is None:
+        return socket.create_connection((host.strip("[]"), int(port)), timeout=seconds)
+    credentials, _, gate = proxy.rpartition("@")
+    gate_host, _, gate_port = gate.rpartition(":")
+    line = socket.create_connection((gate_host.strip("[]"), int(gate_port)), timeout=seconds)
+    try:
+        request = f"CONNECT {address} HTTP/1.1\r\nHost: {address}\r\n"
+        if credentials:
+            token = base64.b64encode(unquote(credentials).encode()).decode()
+            request += f"Proxy-Authorization: Basic {token}\r\n"
+        line.sendall(f"{request}\r\n".encode())
+        answer = b""
+        while not answer.endswith(b"\r\n\r\n") and len(answer) < _HEAD_BYTES:
+            if not (more := line.recv(1)):  # one at a time: what follows is the coordinator's
+                break
+            answer += more
+        status = answer.partition(b"\r\n")[0].decode(errors="replace")
+        if not re.match(r"HTTP/1\.[01] 2\d\d\b", status):
+            raise OSError(0, f"the proxy {gate} answered {status[:200]!r}")
+    except BaseException:
+        line.close()
+        raise
+    return line
+
+
+def _plain(proxy: str) -> str:
+    return re.sub(r"^\w+://", "", proxy).rstrip("/")
+
+
+def _is_excepted(host: str) -> bool:
+    said = next((os.environ[name] for name in _EXCEPTIONS if os.environ.get(name)), "")
+    parts = [part.strip().lstrip("*").lstrip(".") for part in said.split(",") if part.strip()]
+    return "*" in said.split(",") or any(
+        host == part or host.endswith(f".{part}") for part in parts if part
+    )

@@ -1,0 +1,73 @@
+"""The sub-commands of `erosion enroll` that are for sites."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from erosion.common.support.keys import fingerprint
+
+Handler = Callable[[argparse.Namespace], None]
+
+
+def add_site_commands(commands: Any) -> None:
+    """Add them; `options.enroll` is what to call."""
+    request = _command(
+        commands,
+        "request",
+        _request,
+        "at a site: make its own key, and the request that the coordinator signs",
+    )
+    request.add_argument("name", help="what the study files call this hospital")
+    request.add_argument(
+        "--out",
+        type=Path,
+        default=Path("node.key"),
+        metavar="FILE",
+        help="the key; the request goes beside it (default: %(default)s)",
+    )
+
+    install = _command(
+        commands,
+        "install",
+        _install,
+        "at a site: put the keys and certificates of a kit in place; the site file stays as it is",
+    )
+    install.add_argument("kit", type=Path, help="the archive that the coordinator sent")
+    install.add_argument("site", type=Path, help="the site file")
+    install.add_argument(
+        "--new-authority",
+        action="store_true",
+        help="trust the kit's authority from now on, though it is another one",
+    )
+
+
+def _command(commands: Any, name: str, handler: Handler, summary: str) -> argparse.ArgumentParser:
+    sub: argparse.ArgumentParser = commands.add_parser(
+        name, help=summary, description=f"{summary.capitalize()}."
+    )
+    sub.set_defaults(enroll=handler)
+    return sub
+
+
+def _request(options: argparse.Namespace) -> None:
+    from erosion.client.enrolment.own_key import make_request
+
+    request_file, key = make_request(options.name, options.out)
+    print(
+        f"Made {options.out}, which stays here, and {request_file}, which the coordinator needs:\n"
+        f"  erosion enroll sign {request_file.name}\n"
+        f"Fingerprint, to compare by telephone: {fingerprint(key)}"
+    )
+
+
+def _install(options: argparse.Namespace) -> None:
+    from erosion.client.enrolment.install import install
+    from erosion.client.site_file import load_site
+
+    site = load_site(options.site)
+    made = install(options.kit, site, new_authority=options.new_authority)
+    print(
+        f"Installed {', '.join(map(str, made.files))}; the certificate is {made.words}.\n"
+        "A running `erosion client` shows it when it connects the next time."
+    )

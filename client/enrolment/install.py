@@ -1,0 +1,122 @@
+"""Puts a kit's keys and certificates where the site file says, and touches nothing else."""
+
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+
+from erosion.client.site_file import Site
+from erosion.common.errors import EnrolmentError
+from erosion.common.support import expiry
+from erosion.common.support.files import write_atomically
+from erosion.common.support.keys import (
+    PrivateKey,
+    certified_key,
+    load_private_key,
+    parse_private_key,
+    public_pem,
+)
+from erosion.common.support.private_files import write_private
+
+LARGEST_MEMBER_BYTES = 2**16
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """What was put where."""
+
+    files: tuple[Path, ...]
+    certificate: x509.Certificate
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        return expiry.in_words(self.certificate.not_valid_after_utc)
+
+
+def install(kit: Path, site: Site, *, new_authority: bool = False) -> Installed:
+    """Install `kit`. Raises EnrolmentError, before anything is written, where it does not fit."""
+    coordinator = site.coordinator
+    places = coordinator.root_certificate, coordinator.certificate, coordinator.private_key
+    root_file, certificate_file, key_file = places
+    if root_file is None or certificate_file is None or key_file is None:
+        raise EnrolmentError(
+            "The site file does not say where the keys are. Under [coordinator] write:\n"
+            '  root_certificate = "ca.crt"\n  certificate = "node.crt"\n  private_key = "node.key"'
+        )
+    members = _members(kit)
+    try:
+        root = x509.load_pem_x509_certificate(members["ca.crt"])
+        certificate = x509.load_pem_x509_certificate(members["node.crt"])
+    except (KeyError, ValueError):
+        raise EnrolmentError(f"{kit} is not a site kit: it lacks ca.crt or node.crt.") from None
+    key = _key(members, key_file)
+    _check(kit, site, root, certificate, key)
+    _check_authority(root_file, root, new_authority=new_authority)
+    files = [certificate_file, root_file]
+    if "node.key" in members:
+        write_private(key_file, members["node.key"])
+        files.append(key_file)
+    write_atomically(root_file, members["ca.crt"])
+    write_atomically(certificate_file, members["node.crt"])
+    return Installed(tuple(files), certificate)
+
+
+def _members(kit: Path) -> dict[str, bytes]:
+    """The kit's files by their names alone: nothing is unpacked by a path of the archive's."""
+    found: dict[str, bytes] = {}
+    try:
+        with tarfile.open(kit) as archive:
+            for member in archive:
+                if member.isfile() and member.size <= LARGEST_MEMBER_BYTES:
+                    file = archive.extractfile(member)
+                    found[Path(member.name).name] = file.read() if file else b""
+    except (OSError, tarfile.TarError, EOFError) as problem:
+        raise EnrolmentError(f"The kit {kit} cannot be read: {problem}. Check the path.") from None
+    return found
+
+
+def _key(members: dict[str, bytes], key_file: Path) -> PrivateKey:
+    if "node.key" in members:
+        return parse_private_key(members["node.key"], "the kit's node.key", EnrolmentError)
+    return load_private_key(key_file, EnrolmentError)
+
+
+def _check(
+    kit: Path, site: Site, root: x509.Certificate, certificate: x509.Certificate, key: PrivateKey
+) -> None:
+    public = certified_key(certificate)
+    if public is None or public_pem(public) != public_pem(key.public_key()):
+        raise EnrolmentError(
+            f"The certificate in {kit} is not for this site's key"
+            f" ({site.coordinator.private_key}). Ask the coordinator for one for that key, or for a"
+            " kit with a new key."
+        )
+    try:
+        certificate.verify_directly_issued_by(root)
+    except (ValueError, TypeError, InvalidSignature):
+        raise EnrolmentError(f"The certificate in {kit} is not of the kit's authority.") from None
+    if expiry.has_ended(certificate.not_valid_after_utc):
+        words = expiry.in_words(certificate.not_valid_after_utc)
+        raise EnrolmentError(f"The certificate in {kit} {words}. Ask for a later one.")
+
+
+def _check_authority(root_file: Path, root: x509.Certificate, *, new_authority: bool) -> None:
+    """Whom this site trusts changes only if somebody says so."""
+    if new_authority or not root_file.exists():
+        return
+    try:
+        known = x509.load_pem_x509_certificate(root_file.read_bytes())
+    except (OSError, ValueError):
+        return
+    if known != root:
+        digits = root.fingerprint(hashes.SHA256()).hex()[:32]
+        groups = " ".join(digits[i : i + 4] for i in range(0, 32, 4))
+        raise EnrolmentError(
+            f"The kit is of another authority than {root_file}: its fingerprint is {groups}."
+            " Compare it with the coordinator by telephone; if it is right, install with"
+            " --new-authority."
+        )

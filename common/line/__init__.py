@@ -1,0 +1,1 @@
+"""What both ends of the line share: frames, and how a message becomes frames."""

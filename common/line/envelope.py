@@ -1,0 +1,194 @@
+"""A Flower RecordDict as the head of a message and the bytes of its arrays, and back.
+
+The head, JSON, says for every array its type, shape and number of bytes. The bytes follow in that
+order, each array from a multiple of ALIGNMENT on, so that the receiver can put all into one piece
+of memory, known in size before the first byte comes, and use it where it lies.
+"""
+
+import base64
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from erosion.common.line.frames import LARGEST_DATA_BYTES, Kind, LineFault
+from erosion.common.protocol.flower_arrays import BufferArray, buffer_of
+
+ALIGNMENT = 8  # bytes
+MOST_ARRAYS = 20_000  # of one message
+MOST_DIMENSIONS = 64
+_ZEROS = memoryview(bytes(ALIGNMENT))
+
+
+def padded(num_bytes: int) -> int:
+    """The room that an array takes."""
+    return -(-num_bytes // ALIGNMENT) * ALIGNMENT
+
+
+def describe(content: RecordDict) -> tuple[dict[str, Any], list[memoryview]]:
+    """The description of `content` for a head, and its arrays' bytes, not copied."""
+    records: dict[str, Any] = {}
+    buffers: list[memoryview] = []
+    for name, record in content.items():
+        if isinstance(record, ArrayRecord):
+            arrays = []
+            for key, array in record.items():
+                buffer = buffer_of(array)
+                buffers.append(buffer)
+                shape = list(array.shape)
+                arrays.append([key, array.dtype, shape, array.stype, buffer.nbytes])
+            records[name] = {"arrays": arrays}
+        elif isinstance(record, MetricRecord):
+            records[name] = {"metrics": dict(record)}
+        elif isinstance(record, ConfigRecord):
+            records[name] = {"config": {key: _encoded(value) for key, value in record.items()}}
+    return records, buffers
+
+
+def data_frames(buffers: Sequence[memoryview], size: "FrameSize") -> Iterator[bytes]:
+    """The arrays' bytes as frames, made one at a time: each byte is copied once, into its frame."""
+    parts: list[bytes | memoryview] = [_DATA]
+    room = size.num_bytes
+    for piece in _with_padding(buffers):
+        at = 0
+        while at < len(piece):
+            part = piece[at : at + room]
+            parts.append(part)
+            at += len(part)
+            room -= len(part)
+            if not room:
+                yield b"".join(parts)
+                parts, room = [_DATA], size.num_bytes
+    if len(parts) > 1:
+        yield b"".join(parts)
+
+
+_DATA = bytes((Kind.DATA,))
+
+
+def _with_padding(buffers: Sequence[memoryview]) -> Iterator[memoryview]:
+    for buffer in buffers:
+        yield buffer
+        if rest := padded(buffer.nbytes) - buffer.nbytes:
+            yield _ZEROS[:rest]
+
+
+@dataclass
+class FrameSize:
+    """How much goes into a frame: so much that the line takes it within a moment.
+
+    Large frames cost less; on a slow line small ones let a sign of life through in time.
+    """
+
+    num_bytes: int = 2**18
+
+    def took(self, seconds: float) -> None:
+        """Handing over the last frame took so long."""
+        if seconds < 0.25:
+            self.num_bytes = min(LARGEST_DATA_BYTES, 2 * self.num_bytes)
+        elif seconds > 1:
+            self.num_bytes = max(2**15, self.num_bytes // 2)
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    key: str
+    dtype: str
+    shape: tuple[int, ...]
+    stype: str
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a head says about a message's content, checked; `content` makes it once all is there."""
+
+    arrays: dict[str, tuple[_Described, ...]]  # by record
+    others: dict[str, MetricRecord | ConfigRecord]
+    order: tuple[str, ...]  # of the records
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all arrays, with the gaps between them."""
+        return sum(padded(a.num_bytes) for arrays in self.arrays.values() for a in arrays)
+
+    def content(self, memory: memoryview) -> RecordDict:
+        """The content, whose arrays are views of `memory`."""
+        at = 0
+        records: dict[str, ArrayRecord | MetricRecord | ConfigRecord] = {**self.others}
+        for name, arrays in self.arrays.items():
+            record = records[name] = ArrayRecord()
+            for each in arrays:
+                part = memory[at : at + each.num_bytes]
+                record[each.key] = BufferArray(each.dtype, each.shape, each.stype, part)
+                at += padded(each.num_bytes)
+        return RecordDict({name: records[name] for name in self.order})
+
+
+def read_description(records: object) -> Description:
+    """Check what a head says about the content. Raises LineFault."""
+    if not isinstance(records, dict):
+        raise LineFault("a message without records")
+    arrays: dict[str, tuple[_Described, ...]] = {}
+    others: dict[str, MetricRecord | ConfigRecord] = {}
+    for name, described in records.items():
+        match described:
+            case {"arrays": list(listed)} if len(described) == 1:
+                arrays[name] = tuple(_array(each) for each in listed)
+                if len({each.key for each in arrays[name]}) < len(listed):
+                    raise LineFault("two arrays of one name in a record")
+            case {"metrics": dict(values)} if len(described) == 1:
+                others[name] = _made(MetricRecord, values)
+            case {"config": dict(values)} if len(described) == 1:
+                others[name] = _made(
+                    ConfigRecord, {key: _decoded(value) for key, value in values.items()}
+                )
+            case _:
+                raise LineFault("a record of no known kind")
+    if sum(map(len, arrays.values())) > MOST_ARRAYS:
+        raise LineFault(f"more than {MOST_ARRAYS} arrays in one message")
+    return Description(arrays, others, tuple(records))
+
+
+def _array(described: object) -> _Described:
+    match described:
+        case [str(key), str(dtype), list(shape), str(stype), int(num_bytes)]:
+            if len(shape) > MOST_DIMENSIONS or not all(_is_count(size) for size in shape):
+                raise LineFault("an array of an impossible shape")
+            if not _is_count(num_bytes):
+                raise LineFault("an array of an impossible size")
+            return _Described(key, dtype, tuple(shape), stype, num_bytes)
+        case _:
+            raise LineFault("an array without its type, shape and size")
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**62
+
+
+def _made(kind: type[Any], values: dict[str, Any]) -> Any:
+    try:
+        return kind(values)
+    except (TypeError, ValueError, IndexError, KeyError):
+        raise LineFault(f"a {kind.__name__} that cannot be made") from None
+
+
+def _encoded(value: Any) -> Any:
+    """JSON has no bytes."""
+    if isinstance(value, bytes):
+        return {"base64": base64.b64encode(value).decode()}
+    if isinstance(value, list):
+        return [_encoded(each) for each in value]
+    return value
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, dict):
+        try:
+            return base64.b64decode(value["base64"], validate=True)
+        except (KeyError, ValueError, TypeError):
+            raise LineFault("bytes that are not in base64") from None
+    if isinstance(value, list):
+        return [_decoded(each) for each in value]
+    return value

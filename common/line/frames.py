@@ -1,0 +1,119 @@
+"""The frames of `erosion.v1`, the one gRPC method by which a site and its coordinator talk.
+
+A site opens one bidirectional stream and keeps it: `Connect(stream Frame) returns (stream Frame)`.
+A frame is one gRPC message, a byte that says its kind and then its body:
+
+    HELLO    the first frame of either side: versions, as JSON
+    MESSAGE  the head of a request (to the site) or of a reply (to the coordinator), as JSON
+    DATA     the next bytes of that message's arrays; they belong to the MESSAGE before them
+    CUT      the message under way ends here and is void
+    DROP     to the site: an answer to this request is no longer wanted
+    PING     is anybody there?  PONG: yes
+
+See docs/line.md.
+"""
+
+import json
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Self, TypeGuard
+
+from erosion.common.errors import ErosionError
+
+WIRE = 1  # raised when a frame changes its meaning
+SERVICE, METHOD = "erosion.v1.Line", "Connect"
+PATH = f"/{SERVICE}/{METHOD}"
+
+LARGEST_DATA_BYTES = 2 * 2**20  # of one frame
+LARGEST_HEAD_BYTES = 4 * 2**20  # of a reply's or a greeting's JSON
+LARGEST_FRAME_BYTES = LARGEST_HEAD_BYTES + 64  # what gRPC takes in at a time
+LONGEST_TEXT = 1000  # characters of a version, a name, a reason
+
+
+class LineFault(ErosionError):  # noqa: N818 - the other side's, not ours
+    """The other side sent what the protocol does not have; the connection ends."""
+
+
+class Kind(IntEnum):
+    """What a frame is."""
+
+    HELLO = 1
+    MESSAGE = 2
+    DATA = 3
+    CUT = 4
+    DROP = 5
+    PING = 6
+    PONG = 7
+
+
+def frame(kind: Kind, body: bytes | memoryview = b"") -> bytes:
+    """A frame, ready to be sent."""
+    return b"".join((bytes((kind,)), body))
+
+
+def json_frame(kind: Kind, values: dict[str, Any]) -> bytes:
+    """A frame whose body is JSON."""
+    return frame(kind, json.dumps(values, separators=(",", ":")).encode())
+
+
+def opened(received: bytes) -> tuple[Kind, memoryview]:
+    """Kind and body of a frame. Raises LineFault."""
+    try:
+        return Kind(received[0]), memoryview(received)[1:]
+    except (IndexError, ValueError):
+        raise LineFault("a frame of a kind that the protocol does not have") from None
+
+
+def json_body(body: memoryview) -> dict[str, Any]:
+    """The JSON of a frame. Raises LineFault."""
+    if len(body) > LARGEST_HEAD_BYTES:
+        raise LineFault(f"a head of {len(body)} bytes; at most {LARGEST_HEAD_BYTES} are accepted")
+    try:
+        values = json.loads(bytes(body))
+    except (ValueError, RecursionError):
+        raise LineFault("a head that is not JSON") from None
+    if not isinstance(values, dict):
+        raise LineFault("a head that is not a JSON object")
+    return values
+
+
+def text_in(values: dict[str, Any], key: str) -> str:
+    """A text of a head, "" where it is not there. Raises LineFault."""
+    value = values.get(key, "")
+    if not isinstance(value, str) or len(value) > LONGEST_TEXT:
+        raise LineFault(f"a head whose {key!r} is not a text of at most {LONGEST_TEXT} characters")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """What one side runs."""
+
+    wire: int  # of the frames
+    protocol: int  # of the messages in them
+    software: str  # of the program
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        return f"erosion {self.software} (protocol {self.wire}.{self.protocol})"
+
+    def fit(self, other: "Versions") -> bool:
+        """Do both sides mean the same by what they send?"""
+        return (self.wire, self.protocol) == (other.wire, other.protocol)
+
+    def as_json(self) -> dict[str, Any]:
+        """For a HELLO."""
+        return {"wire": self.wire, "protocol": self.protocol, "software": self.software}
+
+    @classmethod
+    def read(cls, values: dict[str, Any]) -> Self:
+        """From a HELLO, whatever else it says: a later version may say more. Raises LineFault."""
+        wire, protocol = values.get("wire"), values.get("protocol")
+        if not (_is_version(wire) and _is_version(protocol)):
+            raise LineFault("a greeting without its versions")
+        return cls(wire, protocol, text_in(values, "software"))
+
+
+def _is_version(value: object) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value < 2**31

@@ -1,0 +1,5 @@
+"""The numbers by which Flower tells why a message has no content."""
+
+CLIENT_APP_RAISED_EXCEPTION = 2  # the site's program says why
+MESSAGE_UNAVAILABLE = 3  # what came cannot be used
+NODE_UNAVAILABLE = 5  # the site left or lost its connection

@@ -1,0 +1,75 @@
+"""Hospitals whose sites show certificates of the hospital's own authority."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+
+from erosion.common.errors import EnrolmentError
+from erosion.server.enrolment.certificates import names_in
+from erosion.server.enrolment.federation_folder import FederationFolder
+
+
+@dataclass(frozen=True, slots=True)
+class _Authority:
+    """What vouches for one hospital."""
+
+    hospital: str
+    name: str  # in the site's certificate
+    issuers: tuple[x509.Certificate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnAuthorities:
+    """One for each hospital that has its own: none of them can vouch for another hospital."""
+
+    authorities: tuple[_Authority, ...] = ()
+    pem: bytes = b""  # all of them, for the TLS handshake
+
+    @property
+    def hospitals(self) -> Collection[str]:
+        """Who has one."""
+        return [each.hospital for each in self.authorities]
+
+    def hospital_of(self, certificate: x509.Certificate) -> str | None:
+        """The hospital that `certificate` is for; None where it is for none."""
+        names = set(names_in(certificate))
+        for each in self.authorities:
+            if each.name in names and any(_issued(certificate, i) for i in each.issuers):
+                return each.hospital
+        return None
+
+
+def read_own_authorities(folder: FederationFolder) -> OwnAuthorities:
+    """The authorities that `federation.toml` names. Raises EnrolmentError."""
+    authorities, pems = [], []
+    for hospital, own in folder.read_place().authorities.items():
+        path = folder.path / own.certificate
+        issuers, pem = _read(path, hospital)
+        authorities.append(_Authority(hospital, own.name, issuers))
+        pems.append(pem)
+    return OwnAuthorities(tuple(authorities), b"\n".join(pems))
+
+
+def _read(path: Path, hospital: str) -> tuple[tuple[x509.Certificate, ...], bytes]:
+    try:
+        pem = path.read_bytes()
+        issuers = tuple(x509.load_pem_x509_certificates(pem))
+    except (OSError, ValueError) as problem:
+        reason = problem.strerror if isinstance(problem, OSError) else "no certificate in PEM"
+        raise EnrolmentError(
+            f"The authority of {hospital}, {path}: {reason}. Put the certificate of the authority"
+            f" that signs its site's certificate there, or take authorities.{hospital} out of"
+            " federation.toml."
+        ) from None
+    return issuers, pem
+
+
+def _issued(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(issuer)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True

@@ -1,0 +1,207 @@
+"""The coordinator's end of the line: its port, and the grid that the study talks through."""
+
+import asyncio
+import logging
+import shutil
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import TimeoutError as Overdue
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from erosion.common.errors import LinkError
+from erosion.common.line.frames import LARGEST_FRAME_BYTES, WIRE, Versions
+from erosion.common.protocol.admission_terms import Reason
+from erosion.common.protocol.flower_identity import identify
+from erosion.common.protocol.messages import PROTOCOL
+from erosion.common.support.open_files import raise_limit
+from erosion.common.support.software import software_version
+from erosion.server.enrolment.authorizer import Authorizer
+from erosion.server.enrolment.rejections import RejectionLog, TurnedAway
+from erosion.server.enrolment.serving_certificate import ServingCertificate
+from erosion.server.link.exchange import Exchange
+from erosion.server.link.grid import LinkGrid
+from erosion.server.link.service import Service
+from erosion.server.link.sessions import Sessions
+from erosion.server.link.site_session import TICK_SECONDS
+
+logger = logging.getLogger("erosion.line")
+
+START_SECONDS, STOP_SECONDS = 30.0, 5.0
+HANDSHAKE_SECONDS = 10.0  # for TLS; who takes longer is disconnected
+IDLE_SECONDS = 20.0  # of a connection without a call
+STREAMS = 4  # of one connection; a site needs one
+METADATA_BYTES = 2**13  # of a call
+
+
+class Link:
+    """`start` it, talk through `grid`, and `stop` it. One thread serves every site."""
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        certificate: ServingCertificate | None = None,
+        admission: Authorizer | None = None,
+        spool: Path | None = None,
+    ) -> None:
+        """Listen on `address` ("host:port").
+
+        `certificate`: what sites are shown, None for plain gRPC. `admission`: whom to let in, None
+        for everybody. `spool`: a folder for large replies and updates of the round under way, made
+        anew and removed in the end; None keeps them in memory.
+        """
+        self._keeper = RejectionLog(admission)
+        self._exchange = Exchange()
+        self._sessions = Sessions(self._exchange, self._keeper)
+        self._spool, self._certificate = spool, certificate
+        self.updates = spool and spool / "updates"  # where a round's are to be kept; None: memory
+        self.versions = Versions(WIRE, PROTOCOL, software_version())
+        self.grid = LinkGrid(self._sessions)
+        self._asked_address = self.address = address
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._server: Any = None
+        self._ticker: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Open the port; raises LinkError where that cannot be done."""
+        identify()
+        raise_limit()
+        self._make_spool()
+        loop = self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=loop.run_forever, name="line", daemon=True)
+        self._thread.start()
+        self._sessions.run_on(loop)
+        try:
+            port = _do(self._open(), loop, START_SECONDS)
+        except RuntimeError:
+            self._end_loop(loop)
+            raise LinkError(
+                f"The coordinator cannot listen on {self._asked_address}: the port is in use, or"
+                " the address is not this machine's. Stop the other program (`ss -ltnp` names it)"
+                " or give another address with --address HOST:PORT."
+            ) from None
+        self.address = f"{self._asked_address.rpartition(':')[0]}:{port}"
+
+    @property
+    def enrolled_only(self) -> bool:
+        """Only sites with an enrolled key are let in."""
+        return self._keeper.admission is not None
+
+    def hospital_of(self, node_id: int) -> str | None:
+        """Whose certificate a node has shown; None where it is not, or no longer, let in."""
+        return self._sessions.hospital_of(node_id)
+
+    def versions_of(self, node_id: int) -> Versions | None:
+        """What a node said that it runs."""
+        return self._sessions.versions(node_id)
+
+    def why_not(self, hospital: str) -> str | None:
+        """Why no site could come in as `hospital` now; None where one could."""
+        admission = self._keeper.admission
+        return None if admission is None else admission.why_not(hospital)
+
+    def part_with(self, node_id: int) -> None:
+        """End the connection of a node whose key is no longer let in, and tell it why."""
+        session = self._sessions.live(node_id)
+        if session is not None:
+            hospital = session.peer.hospital
+            why = hospital and self.why_not(hospital)
+            text = f"{why or 'its key was replaced'}; ask the coordinator"
+            self._sessions.call(node_id, session.number, lambda s: s.end(Reason.REVOKED, text))
+
+    def turned_away(self) -> list[TurnedAway]:
+        """Who was not let in since this was last asked."""
+        return self._keeper.news()
+
+    def stop(self, *, completed: bool = True) -> None:
+        """Close the port; returns within a few seconds."""
+        del completed  # sites are told by a notice
+        if self._loop is not None:
+            try:
+                _do(self._close(), self._loop, STOP_SECONDS)
+            except Overdue:
+                logger.warning("the connections did not end in time; they are cut")
+            self._end_loop(self._loop)
+        if self._spool is not None:
+            shutil.rmtree(self._spool, ignore_errors=True)
+
+    async def _open(self) -> int:
+        """On the line's loop."""
+        service = Service(
+            self._sessions,
+            self.versions,
+            spool=self._spool and self._spool / "messages",
+            certificate_expires=lambda: self._certificate.expires if self._certificate else None,
+        )
+        self._server = grpc.aio.server(options=_options(is_short_of_memory=bool(self._spool)))
+        self._server.add_generic_rpc_handlers((service.handler,))
+        if self._certificate is None:
+            port: int = self._server.add_insecure_port(self._asked_address)
+        else:
+            credentials = self._certificate.credentials(on_handshake=self._keeper.handshake)
+            port = self._server.add_secure_port(self._asked_address, credentials)
+        await self._server.start()
+        self._ticker = asyncio.ensure_future(self._tick())
+        return port
+
+    async def _tick(self) -> None:
+        """Seconds in which this program runs; those in which it was stopped do not count."""
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            self._sessions.end_those_kept_out()
+            for session in self._sessions.all_live():
+                session.tick()
+
+    async def _close(self) -> None:
+        if self._ticker is not None:
+            self._ticker.cancel()
+        if self._server is not None:
+            await self._server.stop(grace=0.5)
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    def _end_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = None
+        loop.call_soon_threadsafe(loop.stop)
+        if self._thread is not None:
+            self._thread.join(STOP_SECONDS)
+        if not loop.is_running():
+            loop.close()
+
+    def _make_spool(self) -> None:
+        if self._spool is None:
+            return
+        try:
+            shutil.rmtree(self._spool, ignore_errors=True)  # of a coordinator that was killed
+            for folder in (self._spool, self._spool / "updates", self._spool / "messages"):
+                folder.mkdir(mode=0o700)
+        except OSError as problem:
+            raise LinkError(
+                f"The folder {self._spool} cannot be made: {problem.strerror}. Mend that, or keep"
+                " updates in memory: --updates memory."
+            ) from None
+
+
+def _do(work: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop, seconds: float) -> Any:
+    return asyncio.run_coroutine_threadsafe(work, loop).result(seconds)
+
+
+def _options(*, is_short_of_memory: bool) -> list[tuple[str, int]]:
+    window = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 2**20)]
+    return [
+        ("grpc.so_reuseport", 0),  # else a second coordinator would share the port
+        ("grpc.max_receive_message_length", LARGEST_FRAME_BYTES),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_concurrent_streams", STREAMS),
+        ("grpc.max_metadata_size", METADATA_BYTES),
+        ("grpc.absolute_max_metadata_size", METADATA_BYTES),
+        ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_SECONDS * 1000)),
+        ("grpc.max_connection_idle_ms", int(IDLE_SECONDS * 1000)),
+        *(window if is_short_of_memory else []),
+    ]

@@ -1,0 +1,209 @@
+"""`erosion.v1`: lets a site in by its certificate, greets it, and serves its stream."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+import grpc
+from cryptography import x509
+
+from erosion.common.line.assembly import MemorySpace, Space
+from erosion.common.line.frames import (
+    METHOD,
+    SERVICE,
+    Kind,
+    LineFault,
+    Versions,
+    json_body,
+    json_frame,
+    opened,
+)
+from erosion.common.protocol import admission_terms
+from erosion.common.protocol.admission_terms import Reason
+from erosion.common.support import expiry
+from erosion.server.enrolment.authorizer import Admitted, KeptOut
+from erosion.server.link.file_space import FileSpace
+from erosion.server.link.sessions import Sessions
+from erosion.server.link.site_session import Peer, SiteSession
+from erosion.server.link.transfer_throttle import TransferThrottle
+
+logger = logging.getLogger("erosion.line")
+
+GREETING_SECONDS = 10.0
+MOST_GREETINGS = 4  # of one hospital at a time
+IN_USE = (
+    "its key is in use by another connection: the site runs twice, or a copy of its key is used"
+    " elsewhere"
+)
+_CODES = {
+    Reason.IN_USE: grpc.StatusCode.ALREADY_EXISTS,
+    Reason.VERSION: grpc.StatusCode.FAILED_PRECONDITION,
+    Reason.ABUSE: grpc.StatusCode.INVALID_ARGUMENT,
+    Reason.SILENT: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+
+
+class Service:
+    """The one method of the service, for every site."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        ours: Versions,
+        *,
+        spool: Path | None,
+        certificate_expires: Callable[[], datetime | None],
+    ) -> None:
+        """`spool`: a folder for large replies, None to keep them in memory."""
+        self._sessions, self._ours, self._spool = sessions, ours, spool
+        self._certificate_expires = certificate_expires
+        self._throttle = TransferThrottle(sessions.num_sites) if spool else None
+        self._greetings: Counter[str] = Counter()  # under way, by hospital
+        self._probed: set[int] = set()  # nodes of which it is being found out if they live
+
+    @property
+    def handler(self) -> grpc.GenericRpcHandler:
+        """For a gRPC server."""
+        method = grpc.stream_stream_rpc_method_handler(self._connect)
+        return grpc.method_handlers_generic_handler(SERVICE, {METHOD: method})
+
+    async def _connect(self, _requests: Any, context: Any) -> None:
+        """One site, from its greeting to its end."""
+        certificate = certificate_of(context)
+        verdict = await self._verdict(certificate, context)
+        name = "" if verdict is None else verdict.hospital
+        if self._greetings[name] >= MOST_GREETINGS and verdict is not None:
+            await self._refuse(context, Reason.IN_USE, IN_USE, name)
+        self._greetings[name] += 1
+        try:
+            hello = await self._hello(context, name)
+            theirs = Versions.read(hello)
+            if not theirs.fit(self._ours):
+                text = (
+                    f"it runs {theirs.words}, the coordinator {self._ours.words}: install the same"
+                    " version on both sides"
+                )
+                await self._refuse(context, Reason.VERSION, text, name)
+            await context.write(json_frame(Kind.HELLO, self._welcome(verdict)))
+            if hello.get("check") is True:
+                return
+            hospital = None if verdict is None else verdict.hospital
+            node_id = self._sessions.node_id(hospital)
+            peer = Peer(node_id, hospital, certificate, context.peer(), theirs)
+            await self._make_room(peer, context)
+        except LineFault as problem:
+            await self._refuse(context, Reason.ABUSE, f"it sent {problem}", name)
+        finally:
+            self._greetings[name] -= 1
+            if not self._greetings[name]:
+                del self._greetings[name]
+        await self._serve(peer, context)
+
+    async def _verdict(self, certificate: x509.Certificate | None, context: Any) -> Admitted | None:
+        keeper = self._sessions.keeper
+        keeper.call(context.peer())
+        if keeper.admission is None:
+            return None
+        if certificate is None:  # TLS lets nobody in without one
+            await self._refuse(context, Reason.NOT_ENROLLED, "it showed no certificate", "")
+        verdict = keeper.verdict(certificate)
+        if isinstance(verdict, KeptOut):
+            await self._refuse(context, verdict.reason, verdict.text, verdict.hospital or "")
+        return verdict
+
+    async def _hello(self, context: Any, name: str) -> dict[str, Any]:
+        try:
+            received = await asyncio.wait_for(context.read(), GREETING_SECONDS)
+        except TimeoutError:
+            await self._refuse(context, Reason.ABUSE, "it said nothing", name)
+        if received is grpc.aio.EOF:
+            raise LineFault("no greeting")
+        kind, body = opened(received)
+        if kind is not Kind.HELLO:
+            raise LineFault(f"a {kind.name} frame before its greeting")
+        return json_body(body)
+
+    def _welcome(self, verdict: Admitted | None) -> dict[str, Any]:
+        ends = self._certificate_expires()
+        return {
+            **self._ours.as_json(),
+            "time": expiry.precise_now().isoformat(),
+            "hospital": None if verdict is None else verdict.hospital,
+            "expires": None if verdict is None else verdict.expires.isoformat(),
+            "certificate_expires": None if ends is None else ends.isoformat(),
+        }
+
+    async def _make_room(self, peer: Peer, context: Any) -> None:
+        """Of two connections with one key the first stays, unless it is dead."""
+        earlier = self._sessions.live(peer.node_id)
+        if earlier is None:
+            return
+        if peer.node_id in self._probed:
+            await self._refuse(context, Reason.IN_USE, IN_USE, peer.hospital or "")
+        self._probed.add(peer.node_id)
+        try:
+            lives = await earlier.answers()
+        finally:
+            self._probed.discard(peer.node_id)
+        if lives:
+            await self._refuse(context, Reason.IN_USE, IN_USE, peer.hospital or "")
+        earlier.end(Reason.SILENT, "the site has come back by another connection")
+        self._sessions.close(earlier)
+
+    async def _serve(self, peer: Peer, context: Any) -> None:
+        session = self._sessions.begin(peer, self._session)
+        logger.debug("%s connected from %s", peer.hospital or peer.node_id, peer.origin)
+
+        async def read() -> bytes | None:
+            received = await context.read()
+            return None if received is grpc.aio.EOF else received
+
+        reader = asyncio.ensure_future(session.read_all(read))
+        writer = asyncio.ensure_future(session.write_all(context.write))
+        over = asyncio.ensure_future(session.over.wait())
+        tasks = (reader, writer, over)
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if reader.done() and isinstance(problem := _failure(reader), LineFault):
+                session.end(Reason.ABUSE, f"it sent {problem}")
+        finally:
+            for task in tasks:
+                task.cancel()
+            self._sessions.close(session)
+        if (ending := session.ending) is not None:
+            told = ending.reason is not Reason.SILENT  # a site that vanished is not turned away
+            await self._refuse(
+                context, ending.reason, ending.text, peer.hospital or "", is_told=told
+            )
+
+    def _session(self, peer: Peer, number: int) -> SiteSession:
+        return SiteSession(
+            peer, number, self._sessions.exchange, space=self._space, throttle=self._throttle
+        )
+
+    def _space(self, num_bytes: int) -> Space:
+        return MemorySpace(num_bytes) if self._spool is None else FileSpace(self._spool)
+
+    async def _refuse(
+        self, context: Any, reason: Reason, text: str, hospital: str, *, is_told: bool = True
+    ) -> NoReturn:
+        """End the call, and tell of it."""
+        if is_told:
+            self._sessions.keeper.keep_out(hospital or None, context.peer(), reason, text)
+        code = _CODES.get(reason, grpc.StatusCode.UNAUTHENTICATED)
+        await context.abort(code, text, ((admission_terms.REASON, reason.value),))
+        raise AssertionError("abort raises")
+
+
+def certificate_of(context: Any) -> x509.Certificate | None:
+    """The certificate that the other side has shown; None on a line without TLS."""
+    shown = (context.auth_context() or {}).get("x509_pem_cert") or ()
+    return x509.load_pem_x509_certificate(shown[0]) if shown else None
+
+
+def _failure(task: "asyncio.Future[Any]") -> BaseException | None:
+    return None if task.cancelled() else task.exception()

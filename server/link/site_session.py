@@ -1,0 +1,361 @@
+"""One site's stream: requests go out by it, and replies are put together from it.
+
+All methods are for the line's event loop. What a site sends is held against what it was asked;
+what no honest site sends ends the stream (LineFault), and touches no other site's.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from cryptography import x509
+from flwr.app import Error, Message, Metadata, RecordDict
+
+from erosion.common.line.assembly import Assembly, MemorySpace, Space
+from erosion.common.line.envelope import (
+    Description,
+    FrameSize,
+    data_frames,
+    describe,
+    read_description,
+)
+from erosion.common.line.frames import (
+    Kind,
+    LineFault,
+    Versions,
+    frame,
+    json_body,
+    json_frame,
+    opened,
+    text_in,
+)
+from erosion.common.protocol.admission_terms import Reason
+from erosion.common.protocol.flower_arrays import RECEIVED_BYTES
+from erosion.common.protocol.flower_identity import COORDINATOR_NODE_ID, RUN_ID
+from erosion.server.link.exchange import Asked, Exchange
+from erosion.server.link.transfer_throttle import TransferThrottle
+
+TICK_SECONDS = 1.0
+PING_TICKS, SILENT_TICKS = 5, 25  # of silence, until a site is asked whether it lives, and given up
+PROBE_SECONDS = 5.0  # for an answer, where a second connection with a site's key comes
+SMALLEST_DATA_BYTES = 2**15  # of a frame that does not end its message
+FRAMES_PER_TICK, MOST_FRAMES = 50, 500  # other than data; an honest site sends one now and then
+LARGE_BYTES = 2**20  # a transfer from here on takes its turn where memory is short
+LONGEST_REASON = 10_000  # characters of an error
+
+Write = Callable[[bytes], Awaitable[None]]
+Read = Callable[[], Awaitable[bytes | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is at the other end."""
+
+    node_id: int
+    hospital: str | None  # by its certificate; None on a line without TLS
+    certificate: x509.Certificate | None
+    origin: str  # gRPC's name of its address
+    versions: Versions
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Why a stream was ended from this side."""
+
+    reason: Reason
+    text: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """A message to a site, ready to be sent."""
+
+    request_id: str
+    head: bytes  # a frame
+    buffers: list[memoryview]
+
+    @property
+    def num_bytes(self) -> int:
+        """Of its arrays."""
+        return sum(buffer.nbytes for buffer in self.buffers)
+
+    @staticmethod
+    def of(request_id: str, message: Message) -> "Request":
+        """From a Flower message."""
+        metadata = message.metadata
+        records, buffers = describe(message.content)
+        head = {
+            "id": request_id,
+            "type": metadata.message_type,
+            "group": metadata.group_id,
+            "ttl": metadata.ttl,
+            "records": records,
+        }
+        return Request(request_id, json_frame(Kind.MESSAGE, head), buffers)
+
+
+class SiteSession:
+    """From a site's greeting to the end of its stream."""
+
+    def __init__(
+        self,
+        peer: Peer,
+        number: int,
+        exchange: Exchange,
+        *,
+        space: Callable[[int], Space] = MemorySpace,
+        throttle: TransferThrottle | None = None,
+    ) -> None:
+        """`number`: how often this node has come. `space`: for so many bytes of a reply.
+
+        `throttle`: for large transfers, None where memory is not short.
+        """
+        self.peer, self.number = peer, number
+        self.over = asyncio.Event()
+        self.ending: Ending | None = None
+        self._exchange, self._space, self._throttle = exchange, space, throttle
+        self._on_disk = throttle is not None
+        self._waiting: deque[Request] = deque()
+        self._control: deque[bytes] = deque()
+        self._wake = asyncio.Event()
+        self._sending: str | None = None  # the request under way
+        self._frame_size = FrameSize()
+        self._arriving: Assembly | None = None
+        self._answers: Asked | None = None  # what the reply under way answers; None: nobody waits
+        self._heard = asyncio.Event()
+        self._silent_ticks, self._is_reading = 0, True
+        self._frames_left = MOST_FRAMES
+
+    def ask(self, request: Request) -> None:
+        """Send a request when the line is free."""
+        self._waiting.append(request)
+        self._wake.set()
+
+    def drop(self, request_id: str) -> None:
+        """A request's answer is not wanted any more."""
+        for request in list(self._waiting):
+            if request.request_id == request_id:
+                self._waiting.remove(request)
+                return  # the site never heard of it
+        if self._sending == request_id:
+            self._sending = None
+        else:
+            self._say(frame(Kind.DROP, request_id.encode()))
+
+    def end(self, reason: Reason, text: str) -> None:
+        """End the stream from this side."""
+        if self.ending is None:
+            self.ending = Ending(reason, text)
+        self.over.set()
+
+    def tick(self) -> None:
+        """A second has passed in which this program ran: time that it slept does not count."""
+        self._frames_left = min(MOST_FRAMES, self._frames_left + FRAMES_PER_TICK)
+        if not self._is_reading:
+            return
+        self._silent_ticks += 1
+        if self._silent_ticks >= SILENT_TICKS:
+            self.end(Reason.SILENT, "nothing was heard of the site")
+        elif self._silent_ticks % PING_TICKS == 0:
+            self._say(frame(Kind.PING))
+
+    async def answers(self) -> bool:
+        """Ask the site whether it lives, and wait a moment for its answer."""
+        self._heard.clear()
+        self._say(frame(Kind.PING))
+        try:
+            await asyncio.wait_for(self._heard.wait(), PROBE_SECONDS)
+        except TimeoutError:
+            return False
+        return not self.over.is_set()
+
+    async def write_all(self, write: Write) -> None:
+        """Send whatever there is to send, for as long as the stream stands."""
+        while True:
+            while self._control:
+                await write(self._control.popleft())
+            if self._waiting:
+                await self._send(self._waiting.popleft(), write)
+                continue
+            self._wake.clear()
+            if not self._control:
+                await self._wake.wait()
+
+    async def read_all(self, read: Read) -> None:
+        """Take in what comes, to the stream's end. Raises LineFault."""
+        try:
+            while (received := await read()) is not None:
+                self._silent_ticks = 0
+                self._heard.set()
+                await self._take(received)
+        finally:
+            await self._leave()
+
+    def _say(self, control: bytes) -> None:
+        self._control.append(control)
+        self._wake.set()
+
+    async def _send(self, request: Request, write: Write) -> None:
+        self._sending = request.request_id
+        taking_turns = self._throttle is not None and request.num_bytes >= LARGE_BYTES
+        if taking_turns and self._throttle is not None:
+            await self._throttle.enter(request)
+        try:
+            await write(request.head)
+            for data in data_frames(request.buffers, self._frame_size):
+                if self._sending is None:
+                    await write(frame(Kind.CUT))
+                    return
+                while self._control:
+                    await write(self._control.popleft())
+                begun = time.monotonic()
+                await write(data)
+                self._frame_size.took(time.monotonic() - begun)
+        finally:
+            self._sending = None
+            if taking_turns and self._throttle is not None:
+                await self._throttle.leave(request)
+
+    async def _take(self, received: bytes) -> None:
+        kind, body = opened(received)
+        if kind is Kind.DATA:
+            await self._take_data(body)
+            return
+        self._frames_left -= 1
+        if self._frames_left < 0:
+            raise LineFault("more frames in a second than any site has use for")
+        match kind:
+            case Kind.MESSAGE:
+                await self._begin(body)
+            case Kind.CUT:
+                await self._leave()
+                self._arriving = None
+            case Kind.PING:
+                if len(self._control) < MOST_FRAMES:
+                    self._say(frame(Kind.PONG))
+            case Kind.PONG:
+                pass
+            case _:
+                raise LineFault(f"a {kind.name} frame, which a site does not send")
+
+    async def _begin(self, body: memoryview) -> None:
+        """A reply's head: nothing is taken in that was not asked for."""
+        if self._arriving is not None:
+            raise LineFault("a reply within a reply")
+        head = json_body(body)
+        request_id = text_in(head, "re")
+        asked, is_wanted = self._exchange.expects(request_id, self.peer.node_id, self.number)
+        if asked is None:
+            raise LineFault("a reply to what it was not asked")
+        description = (
+            Description({}, {}, ()) if "error" in head else read_description(head.get("records"))
+        )
+        head.pop("records", None)
+        if description.num_bytes > asked.most_bytes:
+            raise LineFault(
+                f"a reply of {description.num_bytes} bytes, where {asked.most_bytes} are the most"
+                " that any can need"
+            )
+        self._answers = asked if is_wanted else None
+        space: Space = _Nowhere()
+        if is_wanted and description.num_bytes:
+            if self._on_disk and description.num_bytes >= LARGE_BYTES:
+                await self._enter()
+                space = self._opened(description.num_bytes)
+            else:
+                space = MemorySpace(description.num_bytes)
+        head["bytes"] = len(body) + description.num_bytes
+        self._arriving = Assembly(head, description, space)
+        if self._arriving.is_whole:
+            await self._finish(self._arriving)
+
+    def _opened(self, num_bytes: int) -> Space:
+        try:
+            return self._space(num_bytes)
+        except OSError as problem:
+            self._exchange.fail(problem)
+            raise LineFault("the coordinator's disk does not take the reply in") from None
+
+    async def _take_data(self, body: memoryview) -> None:
+        arriving = self._arriving
+        if arriving is None:
+            raise LineFault("data of no message")
+        try:
+            if self._on_disk:
+                await asyncio.get_running_loop().run_in_executor(None, arriving.take, body)
+            else:
+                arriving.take(body)
+        except OSError as problem:
+            self._exchange.fail(problem)
+            raise LineFault("the coordinator's disk does not take the reply in") from None
+        if arriving.is_whole:
+            await self._finish(arriving)
+        elif len(body) < SMALLEST_DATA_BYTES:
+            raise LineFault("a message in tiny pieces")
+
+    async def _finish(self, arrived: Assembly) -> None:
+        await self._leave()
+        asked, self._answers, self._arriving = self._answers, None, None
+        if asked is None:
+            return
+        head = arrived.head
+        content = _error(head["error"]) if "error" in head else arrived.content()
+        reply = reply_to(asked, content)
+        reply.__dict__[RECEIVED_BYTES] = head["bytes"]
+        self._exchange.deliver(text_in(head, "re"), reply)
+
+    async def _enter(self) -> None:
+        if self._throttle is not None:
+            self._is_reading = False  # it is kept waiting: its silence says nothing
+            try:
+                await self._throttle.enter(self)
+            finally:
+                self._is_reading = True
+
+    async def _leave(self) -> None:
+        if self._throttle is not None:
+            await self._throttle.leave(self)
+
+
+class _Nowhere:
+    """For a reply that comes too late."""
+
+    def write(self, data: memoryview) -> None:
+        """Let it go."""
+
+    def memory(self) -> memoryview:
+        """Nothing."""
+        return memoryview(b"")
+
+
+def reply_to(asked: Asked, content: RecordDict | Error) -> Message:
+    """A reply as the answer to `asked`, whatever its sender claims.
+
+    The sender was authenticated for this request, so the request says who it is.
+    """
+    request = asked.request.metadata
+    metadata = Metadata(
+        run_id=RUN_ID,
+        message_id="",
+        src_node_id=request.dst_node_id,
+        dst_node_id=COORDINATOR_NODE_ID,
+        reply_to_message_id=request.message_id,
+        group_id=request.group_id,
+        created_at=time.time(),
+        ttl=request.ttl,
+        message_type=request.message_type,
+    )
+    if isinstance(content, Error):
+        return Message(metadata=metadata, error=content)  # type: ignore[call-overload, no-any-return]
+    return Message(metadata=metadata, content=content)  # type: ignore[call-overload, no-any-return]
+
+
+def _error(described: Any) -> Error:
+    match described:
+        case {"code": int(code), "reason": str(reason)}:
+            return Error(code if abs(code) < 2**31 else 0, reason[:LONGEST_REASON])
+        case _:
+            raise LineFault("an error without its code and its reason")
