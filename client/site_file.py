@@ -82,6 +82,23 @@ class Sealed(Settings):
     private_key: Path | None = None  # that signs; None: the one by which the coordinator knows it
 
 
+class Approval(Settings):
+    """Who decides whether this hospital takes part in a study."""
+
+    # "never": a person, for every study (`erosion review`). "within_limits": every study that the
+    # limits allow is approved by itself; for a testbed, or where a contract says so.
+    automatic: Literal["never", "within_limits"] = "never"
+
+
+class Budget(Settings):
+    """How much of this hospital's data may be used up; kept on its disk, for good."""
+
+    studies: int = Field(default=50, ge=1)  # approved
+    runs_per_study: int = Field(default=5, ge=1)
+    rounds: int = Field(default=20_000, ge=1)  # answered for one coordinator, over all studies
+    evaluations: int = Field(default=100, ge=1)  # final figures given to one coordinator
+
+
 class Compute(Settings):
     """What training may use of this machine."""
 
@@ -98,9 +115,16 @@ class Site(Settings):
     data: AnySource
     coordinator: CoordinatorAddress
     limits: Limits = Limits()
+    approval: Approval = Approval()
+    budget: Budget = Budget()
     records: Path = Path("records")  # folder for the log of what was sent, and the status
     compute: Compute = Compute()
     sealed: Sealed = Sealed()
+
+    @property
+    def consent_folder(self) -> Path:
+        """Where approvals and budgets are kept; beside what methods keep here."""
+        return (self.compute.state or Path("state")) / self.name
 
 
 def load_site(path: Path) -> Site:

@@ -1,0 +1,1 @@
+"""A hospital's own will: which studies a person approved, and what they have used up."""

@@ -1,0 +1,215 @@
+"""Holds every request against what a person at this site approved, and against its budgets."""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from erosion.client.consent.derivation import leads_to
+from erosion.client.consent.store import (
+    MOST_PENDING,
+    Answer,
+    ConsentStore,
+    StudyEntry,
+    now,
+)
+from erosion.client.site_file import Site
+from erosion.common.errors import ErosionError, Refusal
+from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
+from erosion.common.study.study import Study, study_from_json
+
+WITHIN_LIMITS = "limits"  # who decided, where the site file's rule did
+FINAL_FIGURES = "evaluate"  # the step of an answer with the final figures
+_KNOWN = 64  # studies whose approved study is remembered
+
+
+class Consent:
+    """What one site takes part in for one coordinator; raises Refusal and SiteError."""
+
+    def __init__(self, site: Site, store: ConsentStore, coordinator: str) -> None:
+        """`coordinator`: what it is known by here, for example its certificate's fingerprint."""
+        self._site, self._store, self._coordinator = site, store, coordinator
+        self._dataset = dataset_of(site)
+        self._approved: OrderedDict[str, str] = OrderedDict()  # study's digest -> approved digest
+
+    def check(self, study: Study) -> str:
+        """The digest of the approved study that leads to `study`; Refusal where there is none.
+
+        A study that nobody has decided about is kept for `erosion review`. What a person declines
+        later is declined from then on.
+        """
+        known = self._approved.get(study.digest)
+        if known is not None and self._is_approved(known):
+            return known
+        for entry in self._store.studies("approved"):
+            if leads_to(_read(entry), study):
+                self._remember(study.digest, entry.digest)
+                return entry.digest
+        return self._ask(study)
+
+    def note_step(self, request: TrainRequest) -> None:
+        """Note that a step of a round is about to be answered; Refusal where it must not be."""
+        approved = self.check(request.study)
+        answer = Answer(
+            approved,
+            request.run,
+            request.study.digest,
+            request.arm,
+            request.round,
+            request.step,
+        )
+        self._note(answer, _hash_of_step(request))
+
+    def note_evaluation(self, request: EvaluateRequest) -> None:
+        """The same for the final figures of a run."""
+        approved = self.check(request.study)
+        answer = Answer(approved, request.run, request.study.digest, "", 0, FINAL_FIGURES)
+        self._note(answer, _hash_of_evaluation(request))
+
+    def _note(self, answer: Answer, content: str) -> None:
+        if not self._store.is_noted(self._coordinator, self._dataset, answer):
+            self._check_budgets(answer)
+        earlier = self._store.note(self._coordinator, self._dataset, answer, content)
+        if earlier is not None:
+            what = f"{answer.step} of round {answer.round}" if answer.round else "the final figures"
+            raise Refusal(
+                f"{self._site.name} answered {what} of this run once, to other parameters. It does"
+                " not answer it twice: start a new run."
+            )
+
+    def _check_budgets(self, answer: Answer) -> None:
+        budget = self._site.budget
+        used = self._store.used(self._coordinator, self._dataset)
+        runs = self._store.runs(self._coordinator, self._dataset, answer.study)
+        name = self._site.name
+        if answer.run not in runs and len(runs) >= budget.runs_per_study:
+            raise Refusal(
+                f"{name} has taken part in {len(runs)} runs of this study; budget.runs_per_study ="
+                f" {budget.runs_per_study}."
+            )
+        if answer.round > 0 and used.rounds >= budget.rounds:
+            raise Refusal(
+                f"{name} has answered {used.rounds} rounds about these data; budget.rounds ="
+                f" {budget.rounds}."
+            )
+        if answer.round == 0 and used.evaluations >= budget.evaluations:
+            raise Refusal(
+                f"{name} has given final figures {used.evaluations} times about these data;"
+                f" budget.evaluations = {budget.evaluations}."
+            )
+
+    def _is_approved(self, digest: str) -> bool:
+        entry = self._store.study(digest)
+        return entry is not None and entry.state == "approved"
+
+    def _remember(self, digest: str, approved: str) -> None:
+        self._approved[digest] = approved
+        while len(self._approved) > _KNOWN:
+            self._approved.popitem(last=False)
+
+    def _ask(self, study: Study) -> str:
+        """Approve by the site file's rule, or leave the study for a person."""
+        entry = self._store.study(study.digest)
+        if entry is None:
+            entry = StudyEntry(
+                digest=study.digest,
+                name=study.name,
+                content=study.canonical_json(),
+                coordinator=self._coordinator,
+                asked=now(),
+                state="pending",
+                decided_by="",
+                decided="",
+            )
+        if entry.state == "declined":
+            raise Refusal(f"{self._site.name} declined study {study.name!r} ({_short(study)}).")
+        if self._site.approval.automatic == "within_limits" and study.fold is None:
+            self._check_number_of_studies()
+            self._store.put(
+                replace(entry, state="approved", decided_by=WITHIN_LIMITS, decided=now())
+            )
+            self._remember(study.digest, study.digest)
+            return study.digest
+        if self._store.study(study.digest) is None and study.fold is None:
+            if len(self._store.studies("pending")) >= MOST_PENDING:
+                raise Refusal(
+                    f"{self._site.name} has {MOST_PENDING} studies waiting for a person already;"
+                    " `erosion review` there decides about them."
+                )
+            self._store.put(entry)
+        raise Refusal(
+            f"nobody at {self._site.name} has approved study {study.name!r} ({_short(study)}) yet;"
+            " somebody there decides with `erosion review SITE.toml`"
+        )
+
+    def _check_number_of_studies(self) -> None:
+        approved = len(self._store.studies("approved"))
+        if approved >= self._site.budget.studies:
+            raise Refusal(
+                f"{self._site.name} has approved {approved} studies; budget.studies ="
+                f" {self._site.budget.studies}."
+            )
+
+
+def decide(store: ConsentStore, entry: StudyEntry, *, approve: bool, by: str) -> StudyEntry:
+    """Write a person's decision about a study."""
+    state = "approved" if approve else "declined"
+    decided = replace(entry, state=state, decided_by=by, decided=now())
+    store.put(decided)
+    return decided
+
+
+def dataset_of(site: Site) -> str:
+    """What a site's data are known by in its own book: SHA-256 of where they are."""
+    return hashlib.sha256(str(Path(site.data.path).resolve()).encode()).hexdigest()[:16]
+
+
+def _short(study: Study) -> str:
+    return study.digest[:12]
+
+
+def _read(entry: StudyEntry) -> Study:
+    try:
+        return study_from_json(entry.content)
+    except ErosionError as problem:
+        raise Refusal(
+            f"the approved study {entry.digest[:12]} is of another version of this program"
+            f" ({problem}); review it again"
+        ) from None
+
+
+def _hash_of_step(request: TrainRequest) -> str:
+    tensors = {"parameters": request.parameters, **request.enclosed}
+    return _hash(tensors, str(request.scaling), str(sorted(request.values.items())))
+
+
+def _hash_of_evaluation(request: EvaluateRequest) -> str:
+    tensors: dict[str, Tensor | None] = dict(request.parameters)
+    for arm, enclosed in request.enclosed.items():
+        tensors |= {f"{arm}/{name}": tensor for name, tensor in enclosed.items()}
+    return _hash(tensors, str(request.scaling))
+
+
+def _hash(tensors: "dict[str, Tensor | None] | dict[str, Tensor]", *words: str) -> str:
+    """SHA-256 over all that an answer is computed from, every part with its length before it."""
+    digest = hashlib.sha256()
+    for part in _parts(tensors, words):
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _parts(
+    tensors: "dict[str, Tensor | None] | dict[str, Tensor]", words: tuple[str, ...]
+) -> Iterator[bytes | memoryview]:
+    for name, tensor in sorted(tensors.items()):
+        if tensor is not None:
+            yield f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode()
+            flat = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
+            yield memoryview(flat.numpy())
+    for word in words:
+        yield word.encode()

@@ -1,0 +1,121 @@
+"""A study in plain words for the person who decides: what it asks, what leaves, what changed."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from erosion.client.consent.store import ConsentStore, StudyEntry
+from erosion.client.site_file import Site
+from erosion.common.study.study import Study
+
+_MOST_CHANGES = 40  # lines
+
+
+def review(site: Site, study: Study, store: ConsentStore) -> list[str]:
+    """The whole text, line by line."""
+    return [
+        f"Study {study.name}",
+        f"  digest      {study.digest}",
+        f"  for         {_whom(site, study)}",
+        f"  hospitals   {', '.join(study.hospitals)}",
+        "",
+        "What it asks of this hospital",
+        *(f"  - {line}" for line in asked(site, study)),
+        "",
+        "What leaves this hospital",
+        *(f"  - {line}" for line in leaving(site, study)),
+        "",
+        *_changed(study, store),
+    ]
+
+
+def asked(site: Site, study: Study) -> Iterator[str]:
+    """The patients, the columns and the work."""
+    yield f"patients with {_inputs(study)}"
+    arms = ", ".join(study.arms)
+    yield f"local training in {study.rounds} rounds for each of {len(study.arms)} arms ({arms})"
+    if study.selection is not None:
+        trials = study.selection.folds * sum(
+            len(study.selection.candidates.get(arm, ((),))) for arm in study.arms
+        )
+        yield f"before that {trials} trials of {study.rounds + 1} rounds, to choose settings"
+    training = study.training
+    amount = f"{training.epochs} passes" if training.epochs else f"{training.steps} steps"
+    yield f"a round is {amount} of mini-batches of {training.batch_size} patients"
+    if site.name == study.user:
+        share = study.evaluation.test_share
+        yield f"{share:.0%} of the patients are set aside, and the models are measured on them"
+
+
+def leaving(site: Site, study: Study) -> Iterator[str]:
+    """Every kind of figure that is sent, and how often."""
+    layout = study.build_context.layout()
+    dim = max(int(place.stop) for place in layout.values())
+    yield "once: the number of training patients, and this program's version"
+    if study.scaling == "federated":
+        columns = study.task.input_shape[0]
+        yield f"once: sums, from which {columns} columns' pooled means and deviations are made"
+    for name, arm in study.arms.items():
+        more = sum(arm.attachment_sizes(dim).values())
+        beside = f" and {more:,} further numbers" if more else ""
+        yield f"{name}: in every round that asks it, a model update of {dim:,} numbers{beside}"
+    if site.name == study.user:
+        yield "as the user: the models' figures on the test patients, every round and at the end"
+        yield "as the user: its personal model, to its coordinator"
+    yield "never: a patient's row, an image, a date, a name or an identifier"
+
+
+def _whom(site: Site, study: Study) -> str:
+    if study.has_every_user:
+        return "every hospital in turn, this one included"
+    return f"{study.user}{' (this hospital)' if study.user == site.name else ''}"
+
+
+def _inputs(study: Study) -> str:
+    features = getattr(study.task, "features", None)
+    if features is None:
+        return f"images of shape {tuple(study.task.input_shape)} and their class"
+    names = [feature.name for feature in features]
+    shown = ", ".join(names[:12]) + (f", ... ({len(names)} in all)" if len(names) > 12 else "")
+    return f"{len(names)} columns ({shown}) and the outcome"
+
+
+def _changed(study: Study, store: ConsentStore) -> list[str]:
+    earlier = _last_approved(study, store)
+    if earlier is None:
+        return ["Nobody here has approved a study of this name before."]
+    before = dict(_flat(json.loads(earlier.content)))
+    after = dict(_flat(json.loads(study.canonical_json())))
+    lines = [
+        f"  {place}: {_word(before, place)} -> {_word(after, place)}"
+        for place in sorted({*before, *after})
+        if before.get(place) != after.get(place)
+    ]
+    more = [f"  ... and {len(lines) - _MOST_CHANGES} more"] if len(lines) > _MOST_CHANGES else []
+    heading = f"Changed since {earlier.digest[:12]}, approved {earlier.decided}"
+    return [heading, *(lines[:_MOST_CHANGES] or ["  nothing"]), *more]
+
+
+def _last_approved(study: Study, store: ConsentStore) -> StudyEntry | None:
+    entries = [
+        entry
+        for entry in store.studies("approved")
+        if entry.name == study.name and entry.digest != study.digest
+    ]
+    return max(entries, key=lambda entry: entry.decided, default=None)
+
+
+def _word(values: Mapping[str, Any], place: str) -> str:
+    return json.dumps(values[place]) if place in values else "(not there)"
+
+
+def _flat(value: object, place: str = "") -> Iterator[tuple[str, Any]]:
+    """A study's values by their place: `arms.fedavg.weighting`."""
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from _flat(inner, f"{place}.{key}" if place else str(key))
+    elif isinstance(value, list) and value and isinstance(value[0], dict):
+        for number, inner in enumerate(value):
+            yield from _flat(inner, f"{place}.{inner.get('name', number)}")
+    else:
+        yield place, value

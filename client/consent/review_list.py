@@ -1,0 +1,74 @@
+"""The list that `erosion review` shows, and how one of its studies is named."""
+
+from collections.abc import Iterator
+
+from erosion.client.consent.consent import dataset_of
+from erosion.client.consent.store import ConsentStore, StudyEntry, now
+from erosion.client.site_file import Site
+from erosion.common.errors import StudyError
+from erosion.common.study.study import Study
+
+
+def listing(site: Site, store: ConsentStore) -> list[str]:
+    """Every study with its state, and what every coordinator has used up."""
+    return [*_studies(site, store), "", *used_up(site, store)]
+
+
+def _studies(site: Site, store: ConsentStore) -> Iterator[str]:
+    entries = store.studies()
+    if not entries:
+        yield f"No study was put to {site.name} yet."
+    for entry in entries:
+        decided = (
+            f"{entry.state} by {entry.decided_by}, {entry.decided}"
+            if entry.decided
+            else (f"waits for a decision since {entry.asked}")
+        )
+        yield f"{entry.digest[:12]}  {entry.name}  {decided}"
+    if any(entry.state == "pending" for entry in entries):
+        yield "Look at one with `erosion review SITE.toml DIGEST`."
+    if site.approval.automatic == "within_limits":
+        yield (
+            'approval.automatic = "within_limits": this site approves by itself every study that'
+            " its limits allow."
+        )
+
+
+def used_up(site: Site, store: ConsentStore) -> list[str]:
+    """The budgets of this site's data, coordinator by coordinator."""
+    budget, dataset = site.budget, dataset_of(site)
+    approved = len(store.studies("approved"))
+    lines = [f"Approved studies: {approved} of {budget.studies} (budget.studies)"]
+    for coordinator, data in store.pairs():
+        if data == dataset:
+            used = store.used(coordinator, data)
+            lines.append(
+                f"Coordinator {coordinator}: {used.studies} studies in {used.runs} runs;"
+                f" {used.rounds} of {budget.rounds} rounds answered, final figures given"
+                f" {used.evaluations} of {budget.evaluations} times"
+            )
+    return lines
+
+
+def named(digest: str, store: ConsentStore) -> StudyEntry:
+    """The study whose digest begins so; raises StudyError for none and for several."""
+    found = [entry for entry in store.studies() if entry.digest.startswith(digest.lower())]
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(entry.digest[:12] for entry in (found or store.studies())[:10]) or "none"
+    what = "Several studies begin" if found else "No study that was put to this site begins"
+    raise StudyError(f"{what} with {digest!r}; there are: {known}.")
+
+
+def entry_of(study: Study, store: ConsentStore) -> StudyEntry:
+    """The entry of a study file, new where no coordinator asked about it yet."""
+    return store.study(study.digest) or StudyEntry(
+        digest=study.digest,
+        name=study.name,
+        content=study.canonical_json(),
+        coordinator="",
+        asked=now(),
+        state="pending",
+        decided_by="",
+        decided="",
+    )

@@ -1,0 +1,36 @@
+"""The site's secret, from which its local randomness is drawn: nobody else can repeat the draws.
+
+If the order of the mini-batches were public, updates from chosen parameters would be a system of
+linear equations in the patients' records.
+"""
+
+import secrets
+from pathlib import Path
+
+from erosion.common.errors import SiteError
+from erosion.common.support.private_files import make_private_folder, write_private
+
+FILE_NAME = "secret.key"
+NUM_BYTES = 32
+
+
+def site_secret(folder: Path) -> bytes:
+    """Read `folder`/secret.key, or draw it the first time. Raises SiteError."""
+    path = folder / FILE_NAME
+    try:
+        if not path.exists():
+            if not folder.exists():
+                make_private_folder(folder)
+            write_private(path, secrets.token_bytes(NUM_BYTES))
+        secret = path.read_bytes()
+    except OSError as problem:
+        raise SiteError(
+            f"The site's secret {path} cannot be used ({problem.strerror}). Name a folder that can"
+            " be written to: compute.state in the site file."
+        ) from None
+    if len(secret) != NUM_BYTES:
+        raise SiteError(
+            f"The site's secret {path} has {len(secret)} bytes instead of {NUM_BYTES}. Delete it: a"
+            " new one is drawn, and rounds that are asked for again will be refused."
+        )
+    return secret

@@ -1,0 +1,73 @@
+"""`erosion review`."""
+
+import argparse
+import getpass
+import sys
+from pathlib import Path
+
+from erosion.commands.command import Command
+
+EXAMPLES = """\
+  erosion review site.toml                          the studies that wait, and those decided
+  erosion review site.toml 3f2a                     one of them, in plain words
+  erosion review site.toml 3f2a --approve           take part in exactly this study
+  erosion review site.toml --study STUDY.toml       a study file that was handed over
+"""
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("site", type=Path, help="the hospital's site file")
+    parser.add_argument("digest", nargs="?", help="a study's digest, or how it begins")
+    parser.add_argument("--study", type=Path, help="a study file, before any coordinator asks")
+    decision = parser.add_mutually_exclusive_group()
+    decision.add_argument("--approve", action="store_true", help="take part in exactly this study")
+    decision.add_argument("--decline", action="store_true", help="take no part, or no longer")
+    parser.add_argument("--by", metavar="NAME", help="who decides (default: the login name)")
+
+
+def _run(options: argparse.Namespace) -> int:
+    from erosion.client.consent.consent import decide
+    from erosion.client.consent.review import review
+    from erosion.client.consent.review_list import entry_of, listing, named
+    from erosion.client.consent.store import ConsentStore
+    from erosion.client.site_file import load_site
+    from erosion.common.study.study import load_study, study_from_json
+
+    site = load_site(options.site)
+    store = ConsentStore(site.consent_folder)
+    try:
+        if options.study is None and options.digest is None:
+            print("\n".join(listing(site, store)))
+            return 0
+        if options.study is not None:
+            entry = entry_of(load_study(options.study), store)
+        else:
+            entry = named(options.digest, store)
+        study = study_from_json(entry.content)
+        print("\n".join(review(site, study, store)))
+        approve = options.approve
+        if not (options.approve or options.decline):
+            if not sys.stdin.isatty():
+                print("\nDecide with --approve or --decline.")
+                return 0
+            answer = input("\nTake part in exactly this study? [yes/no/later] ").strip().lower()
+            if answer not in ("yes", "y", "no", "n"):
+                print("Nothing was decided.")
+                return 0
+            approve = answer.startswith("y")
+        done = decide(store, entry, approve=approve, by=options.by or getpass.getuser())
+    finally:
+        store.close()
+    print(f"\n{done.state.capitalize()} by {done.decided_by} at {done.decided}.")
+    return 0
+
+
+COMMAND = Command(
+    name="review",
+    summary="look at a study and approve it for this hospital, or decline it",
+    details="A site takes part in a study only after somebody there approved exactly this study,"
+    " unless approval.automatic in the site file says otherwise.",
+    add_arguments=_add_arguments,
+    run=_run,
+    examples=EXAMPLES,
+)

@@ -1,0 +1,241 @@
+"""A site's approvals, budgets and its one answer to each question."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from erosion.client.consent.consent import Consent, decide
+from erosion.client.consent.derivation import leads_to
+from erosion.client.consent.review import review
+from erosion.client.consent.review_list import entry_of, listing, named
+from erosion.client.consent.site_secret import site_secret
+from erosion.client.consent.store import Answer, ConsentStore
+from erosion.client.site_file import Approval, Budget, Site
+from erosion.common.errors import Refusal, SiteError, StudyError
+from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
+from erosion.common.rounds.model_selection import SelectedSettings, chosen, trials
+from erosion.common.study.study import Study
+
+STUDY = {
+    "name": "small",
+    "user": "a",
+    "hospitals": ["a", "b"],
+    "rounds": 3,
+    "task": {"kind": "tabular", "target": "y", "classes": ["no", "yes"], "features": ["x1", "x2"]},
+    "model": {"name": "logistic"},
+    "training": {"steps": 2, "batch_size": 4, "learning_rate": 0.1},
+    "arms": {"weight_erosion": {}, "local": {}},
+}
+
+
+def study(**changes: object) -> Study:
+    return Study.model_validate({**STUDY, **changes})
+
+
+def site(tmp_path: Path, **changes: object) -> Site:
+    values = {
+        "name": "b",
+        "data": {"path": str(tmp_path / "data.csv")},
+        "coordinator": {"address": "127.0.0.1:1"},
+        "compute": {"state": str(tmp_path / "state")},
+        **changes,
+    }
+    return Site.model_validate(values)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ConsentStore:
+    return ConsentStore(tmp_path / "state")
+
+
+def request(of: Study, number: int = 1, value: float = 0.0, run: str = "r1") -> TrainRequest:
+    return TrainRequest(
+        study=of,
+        arm="local",
+        round=number,
+        parameters=torch.full((3,), value),
+        scaling=None,
+        run=run,
+    )
+
+
+def approve(store: ConsentStore, of: Study) -> None:
+    decide(store, entry_of(of, store), approve=True, by="somebody")
+
+
+def test_a_study_waits_until_a_person_approves_it(tmp_path: Path, store: ConsentStore) -> None:
+    consent = Consent(site(tmp_path), store, "c")
+    with pytest.raises(Refusal, match="erosion review"):
+        consent.check(study())
+    assert [entry.state for entry in store.studies()] == ["pending"]
+    decide(store, store.studies()[0], approve=True, by="somebody")
+    assert consent.check(study()) == study().digest
+
+
+def test_what_is_declined_later_is_declined_from_then_on(
+    tmp_path: Path, store: ConsentStore
+) -> None:
+    consent = Consent(site(tmp_path), store, "c")
+    approve(store, study())
+    consent.note_step(request(study()))
+    decide(store, store.studies()[0], approve=False, by="somebody")
+    with pytest.raises(Refusal, match="declined study"):
+        consent.note_step(request(study(), 2))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rounds": 4},
+        {"seed": 1},
+        {"arms": {"weight_erosion": {}, "local": {}, "fedavg": {}}},
+        {"fold": {"number": 0, "of": 2}},
+        {"user": "b"},
+        {"training": {"steps": 2, "batch_size": 4, "learning_rate": 0.2}},
+    ],
+)
+def test_whatever_differs_from_what_was_approved_is_refused(
+    tmp_path: Path, store: ConsentStore, changes: dict[str, object]
+) -> None:
+    consent = Consent(site(tmp_path), store, "c")
+    approve(store, study())
+    try:
+        other = study(**changes)
+    except ValueError:
+        other = study().model_copy(update=changes)
+    with pytest.raises(Refusal):
+        consent.check(other)
+
+
+def test_an_approved_study_leads_to_its_own_trials_and_choices_alone() -> None:
+    base = study(
+        selection={
+            "folds": 2,
+            "candidates": {"local": [{}], "weight_erosion": [{"size_penalty": 0.5}]},
+        }
+    )
+    for arm in base.arms:
+        for folds in trials(base, arm):
+            assert all(leads_to(base, trial) for trial in folds)
+    picked = {
+        "weight_erosion": SelectedSettings({"size_penalty": 0.5}, 3, 0.1),
+        "local": SelectedSettings({}, 2, 0.1),
+    }
+    assert leads_to(base, chosen(base, picked))
+    picked["weight_erosion"] = SelectedSettings({"size_penalty": 0.7}, 3, 0.1)
+    assert not leads_to(base, chosen(base, picked))
+    assert not leads_to(study(), next(iter(trials(base, "local")))[0])
+
+
+def test_a_study_for_every_user_leads_to_one_for_each() -> None:
+    base = study(user="all")
+    assert leads_to(base, base.for_user("a"))
+    assert leads_to(base, base.for_user("b"))
+    assert not leads_to(base, study(user="a", rounds=4))
+
+
+def test_the_same_question_is_answered_again_and_another_one_is_not(
+    tmp_path: Path, store: ConsentStore
+) -> None:
+    consent = Consent(site(tmp_path), store, "c")
+    approve(store, study())
+    consent.note_step(request(study()))
+    consent.note_step(request(study()))
+    with pytest.raises(Refusal, match="once, to other parameters"):
+        consent.note_step(request(study(), value=1.0))
+    again = Consent(site(tmp_path), ConsentStore(tmp_path / "state"), "c")
+    with pytest.raises(Refusal, match="once, to other parameters"):
+        again.note_step(request(study(), value=1.0))
+    again.note_step(request(study(), value=1.0, run="r2"))
+
+
+def test_final_figures_are_given_to_one_question_of_a_run(
+    tmp_path: Path, store: ConsentStore
+) -> None:
+    consent = Consent(site(tmp_path), store, "c")
+    approve(store, study())
+    asked = EvaluateRequest(study(), {"local": torch.zeros(3)}, None, "r1")
+    consent.note_evaluation(asked)
+    consent.note_evaluation(asked)
+    with pytest.raises(Refusal, match="final figures of this run once"):
+        consent.note_evaluation(replace(asked, parameters={"local": torch.ones(3)}))
+
+
+def test_budgets_last_and_say_what_they_are(tmp_path: Path, store: ConsentStore) -> None:
+    limited = site(tmp_path, budget=Budget(runs_per_study=2, rounds=3).model_dump())
+    consent = Consent(limited, store, "c")
+    approve(store, study())
+    consent.note_step(request(study(), 1))
+    consent.note_step(request(study(), 1, run="r2"))
+    with pytest.raises(Refusal, match="runs_per_study = 2"):
+        consent.note_step(request(study(), 1, run="r3"))
+    consent.note_step(request(study(), 2))
+    consent = Consent(limited, ConsentStore(tmp_path / "state"), "c")
+    with pytest.raises(Refusal, match=r"budget\.rounds = 3"):
+        consent.note_step(request(study(), 3))
+    consent.note_step(request(study(), 2))  # asked again: it is used up already
+    text = "\n".join(listing(limited, store))
+    assert "3 of 3 rounds answered" in text
+
+
+def test_a_rule_of_the_site_file_approves_and_says_so(tmp_path: Path, store: ConsentStore) -> None:
+    automatic = site(tmp_path, approval=Approval(automatic="within_limits").model_dump())
+    Consent(automatic, store, "c").check(study())
+    text = "\n".join(listing(automatic, store))
+    assert "approved by limits" in text
+    assert "approves by itself" in text
+
+
+def test_studies_that_wait_are_bounded(tmp_path: Path, store: ConsentStore) -> None:
+    consent = Consent(site(tmp_path), store, "c")
+    for seed in range(105):
+        with pytest.raises(Refusal):
+            consent.check(study(seed=seed))
+    assert len(store.studies("pending")) == 100
+
+
+def test_the_review_says_what_leaves_and_what_changed(tmp_path: Path, store: ConsentStore) -> None:
+    approve(store, study())
+    text = "\n".join(review(site(tmp_path), study(rounds=9), store))
+    assert "a model update of 6 numbers" in text
+    assert "rounds: 3 -> 9" in text
+    assert "never: a patient's row" in text
+
+
+def test_a_study_is_named_by_how_its_digest_begins(store: ConsentStore) -> None:
+    approve(store, study())
+    assert named(study().digest[:6], store).digest == study().digest
+    with pytest.raises(StudyError, match="No study"):
+        named("zz", store)
+
+
+def test_a_damaged_file_says_what_it_holds_and_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "consent.sqlite").write_bytes(b"not a database, but long enough to be read" * 50)
+    with pytest.raises(SiteError, match="restore it from a backup"):
+        ConsentStore(tmp_path)
+
+
+def test_a_file_of_another_version_is_named(tmp_path: Path) -> None:
+    store = ConsentStore(tmp_path)
+    store._db.execute("pragma user_version = 99")
+    store.close()
+    with pytest.raises(SiteError, match="version 99"):
+        ConsentStore(tmp_path)
+
+
+def test_the_secret_is_drawn_once_and_private(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    secret = site_secret(folder)
+    assert site_secret(folder) == secret
+    assert (folder / "secret.key").stat().st_mode & 0o777 == 0o600
+    (folder / "secret.key").write_bytes(b"short")
+    with pytest.raises(SiteError, match="5 bytes"):
+        site_secret(folder)
+
+
+def test_the_book_is_private(tmp_path: Path) -> None:
+    store = ConsentStore(tmp_path / "state")
+    store.note("c", "d", Answer("s", "r", "s", "local", 1, "train"), "h")
+    assert store.path.stat().st_mode & 0o777 == 0o600
