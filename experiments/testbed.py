@@ -199,6 +199,8 @@ def _write_site(folder: Path, name: str, hospital: HospitalFiles, address: str) 
         "name": name,
         "data": {"path": str(hospital.data.resolve()), "columns": dict(hospital.columns)},
         "coordinator": {"address": address},
+        "approval": {"automatic": "within_limits"},
+        "compute": {"public_order": True},  # so that the run is the same again
     }
     if (key := path.with_name(KEY)).exists():
         site["sealed"] = {"private_key": key.name}

@@ -32,6 +32,7 @@ INIT = f".venv/bin/erosion enroll init --host {NAME}"
 ENROL = ".venv/bin/erosion enroll site north"
 SERVER = ".venv/bin/erosion server STUDY.toml"
 CHECK = ".venv/bin/erosion check north/site.toml --study STUDY.toml"
+REVIEW = ".venv/bin/erosion review north/site.toml --study STUDY.toml"
 CLIENT = ".venv/bin/erosion client north/site.toml"
 
 
@@ -45,11 +46,11 @@ class Machine:
         (self.folder / ".venv").symlink_to(Path(sys.prefix))
         self._started: list[subprocess.Popen[str]] = []
 
-    def run(self, command: str, hospital: str = "north") -> str:
+    def run(self, command: str, hospital: str = "north", *more: str) -> str:
         """What a command of the README says; raises AssertionError where it fails."""
         print(f"{self.name}$ {_for(command, hospital)}", flush=True)
         done = subprocess.run(
-            self._words(command, hospital),
+            [*self._words(command, hospital), *more],
             cwd=self.folder,
             env=_environment(),
             capture_output=True,
@@ -120,6 +121,7 @@ def deploy(folder: Path) -> Path:
                 archive.extractall(machines[hospital].folder, filter="tar")
             write_patients(machines[hospital].folder / hospital / "patients.csv", hospital)
             machines[hospital].run(CHECK, hospital)
+            machines[hospital].run(REVIEW, hospital, "--approve")  # nobody types an answer
             machines[hospital].start(CLIENT, hospital)
         wait_until(lambda: server.poll() is not None, 300, coordinator.said)
         print(coordinator.said(), flush=True)

@@ -51,8 +51,13 @@ class Agent:
         give_up_seconds: float | None = None,
         until_study_ends: bool = False,
         watchers: Sequence[SiteObserver] = (),
+        anew: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`give_up_seconds`: end when the coordinator is out of reach for so long; None: never."""
+        """`give_up_seconds`: end when the coordinator is out of reach for so long; None: never.
+
+        `anew` is asked a few times a second; where it is true, the connection is made anew.
+        """
+        self._anew = anew
         self._connect, self._app, self._address = connect, app, address
         self._encrypted, self._give_up_seconds = encrypted, give_up_seconds
         self._until_study_ends = until_study_ends
@@ -75,7 +80,9 @@ class Agent:
                     for watcher in self._watchers:
                         watcher.connected()
                     self._serve(connection)
+                if self.stop.is_set():
                     return
+                continue
             except grpc.RpcError as problem:
                 trouble = connection_error(problem, self._address, encrypted=self._encrypted)
                 sentence = trouble.text[:1].upper() + trouble.text[1:]
@@ -114,7 +121,7 @@ class Agent:
             tries += 1
 
     def _serve(self, connection: SiteLine) -> None:
-        while not self.stop.is_set():
+        while not self.stop.is_set() and not self._anew():
             if (message := connection.receive(LOOK_SECONDS)) is not None:
                 self._answer(connection, message)
 

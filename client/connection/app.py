@@ -6,6 +6,7 @@ from collections.abc import Callable
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from erosion.client.consent.consent import Consent
 from erosion.client.training.hospital import Hospital
 from erosion.common.algorithms import REGISTRY, steps_of
 from erosion.common.algorithms.base import TRAIN
@@ -20,21 +21,30 @@ logger = logging.getLogger("erosion.site")
 Respond = Callable[[RecordDict], RecordDict]
 
 
-def make_app(hospital: Hospital) -> ClientApp:
-    """Serve `describe`, `train`, every method's other steps, and `evaluate` for one hospital."""
+def make_app(hospital: Hospital, consent: Consent) -> ClientApp:
+    """Serve `describe`, `train`, every method's other steps, and `evaluate` for one hospital.
+
+    `consent` is asked first, and has noted an answer before it is computed.
+    """
     app, studies = ClientApp(), wire.KnownStudies()
 
     def describe(record: RecordDict) -> RecordDict:
-        return wire.encode_describe_reply(hospital.describe(wire.decode_describe(record, studies)))
+        study = wire.decode_describe(record, studies)
+        consent.check(study)
+        return wire.encode_describe_reply(hospital.describe(study))
 
     def train(record: RecordDict) -> RecordDict:
-        result = hospital.answer(wire.decode_train(record, studies))
+        request = wire.decode_train(record, studies)
+        consent.note_step(request)
+        result = hospital.answer(request)
         if isinstance(result, TrainResult):
             return wire.encode_train_result(result)
         return wire.encode_step_result(result)
 
     def evaluate(record: RecordDict) -> RecordDict:
-        return wire.encode_evaluate_result(hospital.evaluate(wire.decode_evaluate(record, studies)))
+        request = wire.decode_evaluate(record, studies)
+        consent.note_evaluation(request)
+        return wire.encode_evaluate_result(hospital.evaluate(request))
 
     app.query("describe")(_handler(hospital.name, describe))
     app.train()(_handler(hospital.name, train))

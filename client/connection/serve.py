@@ -1,12 +1,17 @@
 """`erosion client`: load the site once, then serve it until told to stop."""
 
+import hashlib
 import logging
+from contextlib import closing
 
 from erosion.client.audit.audit_log import AuditLog
 from erosion.client.audit.site_observers import SiteObservers
 from erosion.client.connection.agent import Agent
 from erosion.client.connection.app import make_app
-from erosion.client.connection.credentials import credentials_for
+from erosion.client.connection.credentials import Credentials, credentials_for
+from erosion.client.consent.consent import Consent
+from erosion.client.consent.site_secret import site_secret
+from erosion.client.consent.store import ConsentStore
 from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import ErosionError
@@ -19,17 +24,21 @@ def serve(
 ) -> None:
     """Serve until interrupted. Raises SiteError, DataError, LinkError."""
     line = credentials_for(site.coordinator)
-    hospital = Hospital(site)
-    with AuditLog(site.records) as audit_log:
+    folder = site.consent_folder
+    hospital = Hospital(site, b"" if site.compute.public_order else site_secret(folder))
+    store = ConsentStore(folder)
+    consent = Consent(site, store, _known_as(line))
+    with closing(store), AuditLog(site.records) as audit_log:
         watch = SiteObservers(site.records, audit_log, name=site.name, coordinator=line.address)
         agent = Agent(
             lambda: credentials_for(site.coordinator).connect(),  # as the files are by then
-            make_app(hospital),
+            make_app(hospital, consent),
             address=line.address,
             encrypted=line.tls is not None,
             give_up_seconds=give_up_seconds,
             until_study_ends=until_study_ends,
             watchers=[watch],
+            anew=consent.has_news,  # so that the coordinator asks again
         )
         try:
             agent.run()
@@ -41,3 +50,10 @@ def serve(
         except ErosionError as problem:
             watch.end(str(problem))
             raise
+
+
+def _known_as(credentials: Credentials) -> str:
+    """What the coordinator is known by in this site's book: whom it trusts, or the address."""
+    if credentials.tls is None:
+        return credentials.address
+    return hashlib.sha256(credentials.tls.root).hexdigest()[:16]

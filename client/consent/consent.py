@@ -14,6 +14,7 @@ from erosion.client.consent.store import (
     MOST_PENDING,
     Answer,
     ConsentStore,
+    State,
     StudyEntry,
     now,
 )
@@ -21,6 +22,7 @@ from erosion.client.site_file import Site
 from erosion.common.errors import ErosionError, Refusal
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
 from erosion.common.study.study import Study, study_from_json
+from erosion.common.support.files import version_of
 
 WITHIN_LIMITS = "limits"  # who decided, where the site file's rule did
 FINAL_FIGURES = "evaluate"  # the step of an answer with the final figures
@@ -34,6 +36,8 @@ class Consent:
         """`coordinator`: what it is known by here, for example its certificate's fingerprint."""
         self._site, self._store, self._coordinator = site, store, coordinator
         self._dataset = dataset_of(site)
+        self._waiting: set[str] = set()  # digests that were asked about and wait for a person
+        self._seen = (0, 0, 0)
         self._approved: OrderedDict[str, str] = OrderedDict()  # study's digest -> approved digest
 
     def check(self, study: Study) -> str:
@@ -50,6 +54,15 @@ class Consent:
                 self._remember(study.digest, entry.digest)
                 return entry.digest
         return self._ask(study)
+
+    def has_news(self) -> bool:
+        """A study that was asked about in vain was approved since; said once for each."""
+        if not self._waiting or (now_seen := version_of(self._store.path)) == self._seen:
+            return False
+        self._seen = now_seen
+        approved = {digest for digest in self._waiting if self._is_approved(digest)}
+        self._waiting -= approved
+        return bool(approved)
 
     def note_step(self, request: TrainRequest) -> None:
         """Note that a step of a round is about to be answered; Refusal where it must not be."""
@@ -141,6 +154,7 @@ class Consent:
                     " `erosion review` there decides about them."
                 )
             self._store.put(entry)
+        self._waiting.add(study.digest)
         raise Refusal(
             f"nobody at {self._site.name} has approved study {study.name!r} ({_short(study)}) yet;"
             " somebody there decides with `erosion review SITE.toml`"
@@ -157,7 +171,7 @@ class Consent:
 
 def decide(store: ConsentStore, entry: StudyEntry, *, approve: bool, by: str) -> StudyEntry:
     """Write a person's decision about a study."""
-    state = "approved" if approve else "declined"
+    state: State = "approved" if approve else "declined"
     decided = replace(entry, state=state, decided_by=by, decided=now())
     store.put(decided)
     return decided
@@ -165,7 +179,9 @@ def decide(store: ConsentStore, entry: StudyEntry, *, approve: bool, by: str) ->
 
 def dataset_of(site: Site) -> str:
     """What a site's data are known by in its own book: SHA-256 of where they are."""
-    return hashlib.sha256(str(Path(site.data.path).resolve()).encode()).hexdigest()[:16]
+    path = getattr(site.data, "path", None)  # a database has an address instead
+    place = str(Path(path).resolve()) if path is not None else str(getattr(site.data, "url", ""))
+    return hashlib.sha256(place.encode()).hexdigest()[:16]
 
 
 def _short(study: Study) -> str:
@@ -205,11 +221,11 @@ def _hash(tensors: "dict[str, Tensor | None] | dict[str, Tensor]", *words: str) 
 
 def _parts(
     tensors: "dict[str, Tensor | None] | dict[str, Tensor]", words: tuple[str, ...]
-) -> Iterator[bytes | memoryview]:
+) -> Iterator[bytes]:
     for name, tensor in sorted(tensors.items()):
         if tensor is not None:
             yield f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode()
             flat = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
-            yield memoryview(flat.numpy())
+            yield flat.numpy().tobytes()
     for word in words:
         yield word.encode()

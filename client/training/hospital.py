@@ -53,9 +53,12 @@ class Hospital:
     request at a time.
     """
 
-    def __init__(self, site: Site) -> None:
-        """Take the machine's resources that the site file grants; raises SiteError."""
-        self.site = site
+    def __init__(self, site: Site, secret: bytes = b"") -> None:
+        """Take the machine's resources that the site file grants; raises SiteError.
+
+        `secret`: what the hospital's randomness is drawn from; empty in a simulation.
+        """
+        self.site, self._secret = site, secret
         self._sealed = SealedSteps(site)
         folder = site.compute.state
         self._kept = KeptState(None if folder is None else folder / site.name)
@@ -260,6 +263,7 @@ class Hospital:
             targets=training.targets,
             task=study.task,
             training=study.training,
+            secret=self._secret,
             kept={name: tensor.to(device) for name, tensor in kept.items()},
             enclosed={
                 name: _checked_payload(name, tensor, length).to(device)

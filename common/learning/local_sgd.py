@@ -1,6 +1,7 @@
 """Local training: some steps of SGD or Adam from the received parameters."""
 
 import hashlib
+import hmac
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -24,9 +25,15 @@ class LocalResult:
 Pull = Callable[[Tensor], Tensor]  # current parameters (dim,) -> what is added to their gradient
 
 
-def round_generator(seed: int, agent: str, round_number: int) -> torch.Generator:
-    """The randomness of one hospital's round: it depends on these three and nothing else."""
-    digest = hashlib.sha256(f"{seed}/{agent}/{round_number}".encode()).digest()
+def round_generator(
+    seed: int, agent: str, round_number: int, secret: bytes = b""
+) -> torch.Generator:
+    """The randomness of one hospital's round: it depends on these and nothing else.
+
+    `secret` is the site's own; without one, whoever knows the study can repeat the draws.
+    """
+    text = f"{seed}/{agent}/{round_number}".encode()
+    digest = hmac.digest(secret, text, hashlib.sha256) if secret else hashlib.sha256(text).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 

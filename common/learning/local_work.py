@@ -42,12 +42,13 @@ class LocalWork:
     own: Tensor | None = None  # (dim,) bool: parameters that never leave; None: there are none
     step: str = "train"  # that is asked for
     values: Mapping[str, Any] = field(default_factory=dict)  # the algorithm's, not validated yet
+    secret: bytes = field(default=b"", repr=False)  # the site's, that its randomness is drawn from
 
     def randomness(self) -> torch.Generator:
         """The step's randomness from its start: asking again gives the same draws."""
         if self.step == "train":
-            return round_generator(self.seed, self.agent, self.round)
-        return round_generator(self.seed, f"{self.agent}/{self.step}", self.round)
+            return round_generator(self.seed, self.agent, self.round, self.secret)
+        return round_generator(self.seed, f"{self.agent}/{self.step}", self.round, self.secret)
 
     def sgd(self, start: Tensor, pull: Pull | None = None) -> LocalResult:
         """One round of the study's local training, from `start` (dim,)."""
@@ -71,7 +72,7 @@ class LocalWork:
 
         They are the same patients in every round.
         """
-        generator = round_generator(self.seed, self.agent, 0)
+        generator = round_generator(self.seed, self.agent, 0, self.secret)
         strata = torch.from_numpy(self.task.strata(self.targets.cpu().numpy()))
         rest, held_out = hold_out(strata, share, generator)
         return self.only(rest), self.only(held_out)

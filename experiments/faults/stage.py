@@ -198,6 +198,8 @@ class Stage:
         path = self.site_file(hospital)
         values = read_toml(path, "site file", SiteError)
         values["data"]["path"] = "data.csv"
+        values["approval"] = {"automatic": "within_limits"}
+        values["compute"] = {"public_order": True}
         path.write_text(tomli_w.dumps(values), encoding="utf-8")
         write_patients(path.with_name("data.csv"), hospital)
 

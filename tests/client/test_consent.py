@@ -74,6 +74,17 @@ def test_a_study_waits_until_a_person_approves_it(tmp_path: Path, store: Consent
     assert consent.check(study()) == study().digest
 
 
+def test_an_approval_is_news_once(tmp_path: Path, store: ConsentStore) -> None:
+    consent = Consent(site(tmp_path), store, "c")
+    with pytest.raises(Refusal):
+        consent.check(study())
+    assert not consent.has_news()
+    other = ConsentStore(tmp_path / "state")  # as `erosion review` opens it
+    decide(other, other.studies()[0], approve=True, by="somebody")
+    assert consent.has_news()
+    assert not consent.has_news()
+
+
 def test_what_is_declined_later_is_declined_from_then_on(
     tmp_path: Path, store: ConsentStore
 ) -> None:

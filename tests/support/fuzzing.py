@@ -20,6 +20,8 @@ from flwr.clientapp import ClientApp
 from erosion.client.connection.app import make_app
 from erosion.client.connection.credentials import credentials_for
 from erosion.client.connection.line import SiteLine
+from erosion.client.consent.consent import Consent
+from erosion.client.consent.store import ConsentStore
 from erosion.client.site_file import load_site
 from erosion.client.training.hospital import Hospital
 from erosion.common.line.envelope import describe
@@ -222,7 +224,7 @@ def fuzzes(site_file: str) -> None:
     configure_logging(0)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     site = load_site(Path(site_file))
-    app = make_app(Hospital(site))
+    app = make_app(Hospital(site), Consent(site, ConsentStore(site.consent_folder), "test"))
     while True:
         with suppress(grpc.RpcError), credentials_for(site.coordinator).connect() as connection:
             while True:

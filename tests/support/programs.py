@@ -14,6 +14,8 @@ from erosion.client.connection.agent import Agent
 from erosion.client.connection.app import make_app
 from erosion.client.connection.credentials import credentials_for
 from erosion.client.connection.outbox import Outbox
+from erosion.client.consent.consent import Consent
+from erosion.client.consent.store import ConsentStore
 from erosion.client.site_file import load_site
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import ErosionError
@@ -37,7 +39,7 @@ def run(
     configure_logging(0)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     site = load_site(Path(site_file))
-    app = make_app(Hospital(site))
+    app = make_app(Hospital(site), Consent(site, ConsentStore(site.consent_folder), "test"))
 
     class Spoiled(ClientApp):
         def __call__(self, message: Message, context: Context) -> Message:
