@@ -5,6 +5,7 @@ ErosionError            shown to people as one message, never as a traceback
 ├── SiteError           the site file or the hospital's environment is wrong
 ├── DataError           a hospital's data do not meet the study's contract
 ├── Refusal             a hospital declines a request (its own limits)
+│   └── Undecided       ... until a person there has decided about the study
 ├── LinkError           the network, a port, or the other side
 ├── RunError            a study could not be carried on
 ├── CheckpointError     a file of an earlier run cannot be used
@@ -54,6 +55,10 @@ class Refusal(ErosionError):  # noqa: N818 - a decision, not an error
     def public(self) -> str:
         """The whole message: a limit is the hospital's policy and holds no patient's value."""
         return str(self)
+
+
+class Undecided(Refusal):
+    """A person at the hospital has yet to decide about a study."""
 
 
 class LinkError(ErosionError):

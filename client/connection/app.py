@@ -10,9 +10,9 @@ from erosion.client.consent.consent import Consent
 from erosion.client.training.hospital import Hospital
 from erosion.common.algorithms import REGISTRY, steps_of
 from erosion.common.algorithms.base import TRAIN
-from erosion.common.errors import ErosionError
+from erosion.common.errors import ErosionError, Undecided
 from erosion.common.protocol import wire
-from erosion.common.protocol.error_codes import CLIENT_APP_RAISED_EXCEPTION
+from erosion.common.protocol.error_codes import CLIENT_APP_RAISED_EXCEPTION, UNDECIDED
 from erosion.common.protocol.messages import TrainResult
 from erosion.common.sealed import legs
 
@@ -57,6 +57,7 @@ def make_app(hospital: Hospital, consent: Consent) -> ClientApp:
 
 def _handler(name: str, answer: Respond) -> Callable[[Message, Context], Message]:
     def handle(message: Message, context: Context) -> Message:
+        code = CLIENT_APP_RAISED_EXCEPTION
         del context  # the site keeps its own state; Flower's would travel through its store
         try:
             return Message(answer(message.content), reply_to=message)
@@ -65,11 +66,12 @@ def _handler(name: str, answer: Respond) -> Callable[[Message, Context], Message
         except ErosionError as problem:
             logger.error("%s: %s", message.metadata.message_type, problem)
             reason = problem.public
+            code = UNDECIDED if isinstance(problem, Undecided) else code
         except Exception as problem:
             # Whatever goes wrong here must neither end the site nor carry a patient's value out.
             logger.exception("%s failed", message.metadata.message_type)
             reason = f"an unexpected {type(problem).__name__} at the site; its own log says more"
-        error = Error(CLIENT_APP_RAISED_EXCEPTION, f"{name}: {reason}")
+        error = Error(code, f"{name}: {reason}")
         return Message(error, reply_to=message)
 
     return handle

@@ -19,13 +19,14 @@ from erosion.client.consent.store import (
     now,
 )
 from erosion.client.site_file import Site
-from erosion.common.errors import ErosionError, Refusal
+from erosion.common.errors import ErosionError, Refusal, Undecided
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
 from erosion.common.study.study import Study, study_from_json
 from erosion.common.support.files import version_of
 
 WITHIN_LIMITS = "limits"  # who decided, where the site file's rule did
 FINAL_FIGURES = "evaluate"  # the step of an answer with the final figures
+_LONGEST_NAME = 200  # characters
 _KNOWN = 64  # studies whose approved study is remembered
 
 
@@ -67,6 +68,7 @@ class Consent:
     def note_step(self, request: TrainRequest) -> None:
         """Note that a step of a round is about to be answered; Refusal where it must not be."""
         approved = self.check(request.study)
+        self._check_fields(request)
         answer = Answer(
             approved,
             request.run,
@@ -82,6 +84,19 @@ class Consent:
         approved = self.check(request.study)
         answer = Answer(approved, request.run, request.study.digest, "", 0, FINAL_FIGURES)
         self._note(answer, _hash_of_evaluation(request))
+
+    def _check_fields(self, request: TrainRequest) -> None:
+        """An approved study has so many rounds, and names are short and printable."""
+        study = request.study
+        rounds = study.rounds + (study.fold is not None)  # a trial measures its last round, too
+        if request.round > rounds:
+            raise Refusal(
+                f"{self._site.name} approved {rounds} rounds of study {study.name!r}; this is round"
+                f" {request.round}."
+            )
+        for name, value in (("arm", request.arm), ("step", request.step), ("run", request.run)):
+            if len(value) > _LONGEST_NAME or not value.isprintable():
+                raise Refusal(f"The request's {name} is too long, or cannot be printed.")
 
     def _note(self, answer: Answer, content: str) -> None:
         if not self._store.is_noted(self._coordinator, self._dataset, answer):
@@ -155,7 +170,7 @@ class Consent:
                 )
             self._store.put(entry)
         self._waiting.add(study.digest)
-        raise Refusal(
+        raise Undecided(
             f"nobody at {self._site.name} has approved study {study.name!r} ({_short(study)}) yet;"
             " somebody there decides with `erosion review SITE.toml`"
         )

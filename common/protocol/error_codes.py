@@ -3,3 +3,4 @@
 CLIENT_APP_RAISED_EXCEPTION = 2  # the site's program says why
 MESSAGE_UNAVAILABLE = 3  # what came cannot be used
 NODE_UNAVAILABLE = 5  # the site left or lost its connection
+UNDECIDED = 100  # ours: a person at the site has yet to decide about the study

@@ -66,6 +66,7 @@ class Membership:
         self._members: dict[HospitalName, Member] = {}
         self.declined: dict[HospitalName, str] = {}  # and why
         self.cohort: frozenset[HospitalName] | None = None  # who may join; None: every hospital
+        self.undecided: dict[HospitalName, str] = {}  # declined for now, and why
 
     @property
     def members(self) -> Mapping[HospitalName, Member]:
@@ -87,9 +88,9 @@ class Membership:
             match event:
                 case Introduced(connection, described):
                     self._introduced(connection, described)
-                case Declined(_, hospital, reason):
+                case Declined(_, hospital, reason, for_now):
                     if hospital in self._study.hospitals:
-                        self._decline(hospital, reason)
+                        self._decline(hospital, reason, for_now=for_now)
                 case Left(connection, expelled):
                     self._left(connection, expelled)
                 case KeptOut():
@@ -107,6 +108,8 @@ class Membership:
         """Completes "the hospital ..."."""
         if hospital in self.declined:
             return f"declined: {self.declined[hospital]}"
+        if hospital in self.undecided:
+            return "has not approved the study yet"
         return "was not connected"
 
     def _introduced(self, connection: Connection, described: DescribeReply) -> None:
@@ -117,6 +120,7 @@ class Membership:
             self._transport.turn_away(connection, printable(problem))
             return
         self.declined.pop(name, None)
+        self.undecided.pop(name, None)
         self._members[name] = Member(
             connection, described.num_samples, described.sums, described.software
         )
@@ -153,6 +157,6 @@ class Membership:
         elif event.hospital is None or event.hospital not in self.declined:
             self._listener.declined(event.who, event.reason)
 
-    def _decline(self, hospital: HospitalName, reason: str) -> None:
-        self.declined[hospital] = printable(reason)
-        self._listener.declined(hospital, self.declined[hospital])
+    def _decline(self, hospital: HospitalName, reason: str, *, for_now: bool = False) -> None:
+        (self.undecided if for_now else self.declined)[hospital] = printable(reason)
+        self._listener.declined(hospital, printable(reason))

@@ -162,6 +162,11 @@ class StudyRun:
             if not members.missing or left <= 0:
                 break
             transport.wait_for_change(min(LOOK_SECONDS, left))
+        if study.user in members.undecided and study.user not in members.members:
+            raise RunError(
+                f"The user's own site did not take part within {seconds:g} s:"
+                f" {members.undecided[study.user]}."
+            )
         if study.user not in members.members:
             raise RunError(
                 f"The user's own site {study.user!r} did not connect within {seconds:g} s."
@@ -173,7 +178,8 @@ class StudyRun:
                 f"{len(members.members)} hospitals connected within {seconds:g} s, the study's"
                 f" quorum is {study.federation.quorum}."
                 f" Missing: {', '.join(members.missing) or 'none'};"
-                f" declined: {', '.join(members.declined) or 'none'}."
+                f" declined: {', '.join(members.declined) or 'none'};"
+                f" not approved yet: {', '.join(members.undecided) or 'none'}."
             )
         if members.missing and study.federation.start == "all" and not resumed:
             raise RunError(

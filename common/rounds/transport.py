@@ -41,6 +41,7 @@ class Declined:
     connection: Connection
     hospital: HospitalName
     reason: str  # its own words
+    for_now: bool = False  # a person there has yet to decide; the site connects anew after that
 
 
 @dataclass(frozen=True, slots=True)

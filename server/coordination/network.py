@@ -14,6 +14,7 @@ from flwr.app import Message, RecordDict
 from erosion.common.aggregation.cohort import HospitalName
 from erosion.common.errors import ErosionError
 from erosion.common.protocol import wire
+from erosion.common.protocol.error_codes import UNDECIDED
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
 from erosion.common.rounds.one_round import Absence, Rejection
 from erosion.common.rounds.transport import (
@@ -196,7 +197,7 @@ class NetworkTransport:
         if reply.has_error():
             name, _, reason = (reply.error.reason or "").partition(": ")
             if self._may_be(name, site.node_id):
-                yield Declined(connection, name, reason)
+                yield Declined(connection, name, reason, reply.error.code == UNDECIDED)
             return
         try:
             described = wire.decode_describe_reply(reply.content)

@@ -162,6 +162,23 @@ def test_the_same_question_is_answered_again_and_another_one_is_not(
     again.note_step(request(study(), value=1.0, run="r2"))
 
 
+def test_more_rounds_than_were_approved_are_refused(tmp_path: Path, store: ConsentStore) -> None:
+    consent = Consent(site(tmp_path), store, "c")
+    approve(store, study())
+    with pytest.raises(Refusal, match="approved 3 rounds"):
+        consent.note_step(request(study(), 4))
+
+
+@pytest.mark.parametrize("run", ["x" * 100_000, "a\nb", "\x1b[31m"])
+def test_names_that_are_long_or_cannot_be_printed_are_refused(
+    tmp_path: Path, store: ConsentStore, run: str
+) -> None:
+    consent = Consent(site(tmp_path), store, "c")
+    approve(store, study())
+    with pytest.raises(Refusal, match="run is too long"):
+        consent.note_step(request(study(), run=run))
+
+
 def test_final_figures_are_given_to_one_question_of_a_run(
     tmp_path: Path, store: ConsentStore
 ) -> None:

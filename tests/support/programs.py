@@ -39,7 +39,8 @@ def run(
     configure_logging(0)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     site = load_site(Path(site_file))
-    app = make_app(Hospital(site), Consent(site, ConsentStore(site.consent_folder), "test"))
+    consent = Consent(site, ConsentStore(site.consent_folder), "test")
+    app = make_app(Hospital(site), consent)
 
     class Spoiled(ClientApp):
         def __call__(self, message: Message, context: Context) -> Message:
@@ -48,7 +49,7 @@ def run(
             return answer_train(message, lambda m: app(m, context))
 
     line = credentials_for(site.coordinator)
-    agent = Agent(line.connect, Spoiled(), address=line.address)
+    agent = Agent(line.connect, Spoiled(), address=line.address, anew=consent.has_news)
     try:
         agent.run()
     except ErosionError as problem:

@@ -1,0 +1,118 @@
+"""A hospital's own will against a real coordinator: approvals, and questions nobody approved."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import Message, RecordDict
+
+from erosion.client.consent.consent import decide
+from erosion.client.consent.review_list import entry_of
+from erosion.client.consent.store import ConsentStore
+from erosion.client.site_file import load_site
+from erosion.command_line import main
+from erosion.common.protocol import wire
+from erosion.common.protocol.error_codes import NODE_UNAVAILABLE
+from erosion.common.protocol.messages import TrainRequest
+from erosion.common.study.selection import Fold
+from erosion.common.study.study import Study
+from tests.support import programs
+from tests.support.federation import Federation, small_study
+from tests.support.patience import PATIENCE, wait_until
+
+WAITING = {"join_deadline_seconds": PATIENCE, "round_deadline_seconds": PATIENCE, "quorum": 3}
+
+
+def without_a_rule(site_file: Path) -> None:
+    """Leave every decision to a person."""
+    text = site_file.read_text()
+    assert 'automatic = "within_limits"' in text
+    site_file.write_text(text.replace('automatic = "within_limits"', 'automatic = "never"'))
+
+
+def told(events: list[tuple[Any, ...]], hospital: str) -> bool:
+    """The coordinator was told that nobody there has decided yet."""
+    return any(e[:2] == ("declined", hospital) and "erosion review" in e[2] for e in events)
+
+
+def approve(site_file: Path, study: Study) -> None:
+    """What `erosion review --approve` does, while the site is running."""
+    store = ConsentStore(load_site(site_file).consent_folder)
+    decide(store, entry_of(study, store), approve=True, by="dpo")
+    store.close()
+
+
+class Rogue:
+    """A coordinator that asks whatever it likes of the one site that is connected."""
+
+    def __init__(self, federation: Federation) -> None:
+        self.grid = federation.link.grid
+
+    def describe(self, study: Study) -> str:
+        """Why the site does not introduce itself; empty where it does."""
+        return self._ask(wire.encode_describe(study), wire.DESCRIBE)
+
+    def train(self, study: Study, number: int, value: float) -> str:
+        """Why the site does not train from parameters that are all `value`; empty where it does."""
+        dim = max(place.stop for place in study.build_context.layout().values())
+        parameters = torch.full((dim,), value)
+        request = TrainRequest(study, "fedavg", number, parameters, None, "r1")
+        return self._ask(wire.encode_train(request), wire.train_type(request.step))
+
+    def _ask(self, content: RecordDict, kind: str) -> str:
+        for _ in range(3):  # a site connects anew after an approval
+            wait_until(self.grid.get_node_ids)
+            message = Message(content, self.grid.get_node_ids()[0], kind, ttl=PATIENCE)
+            replies = list(self.grid.send_and_receive([message], timeout=PATIENCE))
+            left = [r for r in replies if r.has_error() and r.error.code == NODE_UNAVAILABLE]
+            if replies and not left:
+                return replies[0].error.reason or "" if replies[0].has_error() else ""
+        raise AssertionError("the site does not stay connected")
+
+
+def test_a_study_goes_on_once_the_last_hospital_has_approved_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = small_study(arms={"fedavg": {}}, rounds=2, federation=WAITING)
+    with Federation(study, tmp_path) as federation:
+        files = {name: federation.site_file(name) for name in study.hospitals}
+        without_a_rule(files["alice"])  # the user's own site, too, may take its time
+        without_a_rule(files["bob"])
+        for name, path in files.items():
+            federation.start_program(name, programs.honest, path)
+        federation.start()
+        for name in ("alice", "bob"):
+            seen = federation.observer
+            seen.wait_for(partial(told, seen.events, name))
+            assert main(["review", str(files[name])]) == 0
+            assert "waits for a decision" in capsys.readouterr().out
+            digest = study.digest[:10]
+            assert main(["review", str(files[name]), digest, "--approve", "--by", "dpo"]) == 0
+            assert "Approved by dpo" in capsys.readouterr().out
+        result = federation.finish()
+    assert result.arms["fedavg"].rounds == 2
+
+
+def test_what_nobody_approved_is_not_answered(tmp_path: Path) -> None:
+    study = small_study(arms={"fedavg": {}}, rounds=2, scaling="local")
+    with Federation(study, tmp_path) as federation:
+        path = federation.site_file("bob")
+        without_a_rule(path)
+        federation.start_program("bob", programs.honest, path)
+        rogue = Rogue(federation)
+        assert "has approved study" in rogue.describe(study)
+        assert "has approved study" in rogue.train(study, 1, 0.0)
+        approve(path, study)
+        assert rogue.train(study, 1, 0.0) == ""
+        assert rogue.train(study, 1, 0.0) == ""  # the same again, after a broken line
+        assert "to other parameters" in rogue.train(study, 1, 1.0)
+        assert "approved 2 rounds" in rogue.train(study, 3, 0.0)
+        for other in (
+            study.model_copy(update={"fold": Fold(number=0, of=40)}),
+            study.model_copy(update={"seed": 9}),
+            study.model_copy(update={"rounds": 90}),
+        ):
+            assert "has approved study" in rogue.describe(other)
+            assert "has approved study" in rogue.train(other, 1, 0.0)
