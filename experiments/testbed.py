@@ -15,13 +15,13 @@ from typing import IO
 import tomli_w
 
 from erosion.common.errors import ErosionError, StudyError
-from erosion.common.study.study import load_study
+from erosion.common.study.study import Study, load_study
 from erosion.common.support.memory import peak_megabytes
 from erosion.experiments.free_ports import free_address
 from erosion.experiments.sealed_identities import KEY, write_identities
 from erosion.experiments.sources import HospitalFiles, make_hospitals
 from erosion.server.run import provenance
-from erosion.server.run.run_folder import new_run_folder
+from erosion.server.run.run_folder import RunFolder, new_run_folder
 
 STOP_SECONDS = 5.0  # between asking a process to end and ending it
 
@@ -135,7 +135,6 @@ def run_testbed(
 
     `outputs` are the coordinator's, as after its `--output`.
     """
-    started = time.monotonic()
     study = load_study(study_file)
     if study.testbed is None:
         raise StudyError(
@@ -144,6 +143,19 @@ def run_testbed(
             " the clients yourself."
         )
     folder = new_run_folder(runs, study)
+    return run_in_testbed(study, folder, data_dir=data_dir, verbosity=verbosity, outputs=outputs)
+
+
+def run_in_testbed(
+    study: Study,
+    folder: RunFolder,
+    *,
+    data_dir: Path,
+    verbosity: int = 0,
+    outputs: Sequence[str] = (),
+) -> int:
+    """The same in a run folder that was made for this study."""
+    started = time.monotonic()
     data = folder.path / "testbed"
     hospitals = make_hospitals(study, data, data_dir)
     if study.federation.sealed:
@@ -158,7 +170,7 @@ def run_testbed(
     with _supervised() as parts:
         server = parts.start(
             "coordinator",
-            ["server", str(study_file), "--insecure", *place, *flags, *told],
+            ["server", str(folder.study), "--insecure", *place, *flags, *told],
             None,
         )
         sites = [

@@ -2,15 +2,12 @@
 
 import csv
 import io
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict
 from torch import Tensor, nn
 
 from erosion.client.dataset.preprocessing import stands_in, table_inputs
@@ -20,28 +17,11 @@ from erosion.client.dataset.study_columns import columns_of
 from erosion.client.dataset.table_contract import check_table
 from erosion.client.dataset.text_table import TextColumn
 from erosion.common.errors import CheckpointError, DataError
+from erosion.common.formats.model_card import ModelCard, read_model
 from erosion.common.learning.local_sgd import predictions_of
-from erosion.common.learning.models import ModelSettings, build_model, load_flat_parameters
-from erosion.common.protocol.messages import Scaling
-from erosion.common.rounds.checkpoint import load_model
-from erosion.common.settings.base import Settings, validate
+from erosion.common.learning.models import build_model, load_flat_parameters
 from erosion.common.support.files import write_atomically
-from erosion.common.tasks import AnyTask
 from erosion.common.tasks.inputs import TabularTask
-
-
-class ModelCard(Settings):
-    """`model.json`: what a run's parameters mean. Keys that predicting does not need are let be."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    format: Literal[1]  # raised when a key changes its meaning
-    study: str
-    arm: str
-    task: AnyTask
-    model: ModelSettings
-    scaling: Scaling | None
-    missing_means: tuple[float, ...] | None = None  # per encoded column, for missing values
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +32,17 @@ class SavedModel:
     task: TabularTask
     network: nn.Module
     parameters: Tensor  # (dim,), or (m, dim) for the mean of m models
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What a model says of a table."""
+
+    predictions: NDArray[np.float64]  # (n, k): what the task predicts for a patient
+    rows: NDArray[np.int64]  # (n,) of the table, from 0; a patient left out has none
+    num_rows: int
+    key_name: str  # column that says who a patient is; "" where the source names none
+    key: TextColumn | None
 
 
 def predict(
@@ -70,14 +61,8 @@ def predict(
     that the run ended with. A patient who lacks a value that the study drops patients for gets
     empty cells. Raises CheckpointError for the run folder and DataError for the data.
     """
-    saved = load_saved_model(run_folder if arm is None else _of_arm(run_folder, arm))
-    found = _source(data_path, source)
-    table = found.read(columns_of(saved.task, found, with_target=False))
-    checked = check_table(table, saved.task, found, with_target=False)
-    inputs = table_inputs(saved.task, checked.rows, saved.card.scaling, saved.card.missing_means)
-    predictions = _predictions(saved, inputs)
-    key = None if found.patient is None else table.columns[found.patient]
-    text = _as_csv(saved.task, predictions, checked.places, table.num_rows, found.patient, key)
+    saved = load_saved_model(run_folder, arm)
+    text = _as_csv(saved.task, apply_model(saved, _source(data_path, source)))
     if output is None:
         sys.stdout.write(text)
     else:
@@ -98,40 +83,24 @@ def _source(data_path: Path | None, source: TableSource | None) -> TableSource:
     return TableFile(path=data_path, **shared)
 
 
-def _of_arm(run_folder: Path, arm: str) -> Path:
-    folder = run_folder / "models" / arm
-    if not folder.is_dir():
-        there = sorted(path.name for path in run_folder.glob("models/*"))
-        raise CheckpointError(
-            f"{run_folder} has no model of an arm {arm!r}; it has {', '.join(there) or 'none'}."
-        )
-    return folder
+def apply_model(saved: SavedModel, source: TableSource) -> Applied:
+    """Predict for every patient of a table. Raises DataError for the table."""
+    table = source.read(columns_of(saved.task, source, with_target=False))
+    checked = check_table(table, saved.task, source, with_target=False)
+    inputs = table_inputs(saved.task, checked.rows, saved.card.scaling, saved.card.missing_means)
+    key = None if source.patient is None else table.columns[source.patient]
+    return Applied(
+        _predictions(saved, inputs), checked.places, table.num_rows, source.patient or "", key
+    )
 
 
-def load_saved_model(run_folder: Path) -> SavedModel:
-    """Read `model.json` and `model.safetensors`; raises CheckpointError."""
-    card_path, parameters_path = run_folder / "model.json", run_folder / "model.safetensors"
-    for path in (card_path, parameters_path):
-        if (run_folder / "users").is_dir():
-            raise CheckpointError(
-                f"{run_folder} holds a model for each hospital: give {run_folder}/users/HOSPITAL."
-            )
-        if not path.is_file():
-            raise CheckpointError(
-                f"There is no {path}. Give the folder of a run that finished (runs/TIME-STUDY)."
-            )
-    try:
-        raw = json.loads(card_path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
-        raise CheckpointError(f"{card_path} cannot be read ({problem}). Run again.") from None
-    if not isinstance(raw, dict):
-        raise CheckpointError(f"{card_path} is not a JSON object. Run the study again.")
-    card = validate(ModelCard, raw, f"Model card {card_path}", CheckpointError)
+def load_saved_model(run_folder: Path, arm: str | None = None) -> SavedModel:
+    """The model of `arm`, or of the arm that the run ended with; raises CheckpointError."""
+    card, parameters = read_model(run_folder, arm)
     if not isinstance(card.task, TabularTask):
         raise CheckpointError(
             f"{run_folder} holds a model of images; predicting reads tables only."
         )
-    parameters = load_model(parameters_path)
     network = _network(card, card.task, parameters, run_folder)
     return SavedModel(card, card.task, network, parameters)
 
@@ -171,21 +140,15 @@ def _predictions(saved: SavedModel, inputs: Tensor) -> NDArray[np.float64]:
     return predictions
 
 
-def _as_csv(
-    task: TabularTask,
-    predictions: NDArray[np.float64],
-    rows: NDArray[np.int64],
-    num_rows: int,
-    key_name: str | None,
-    key: TextColumn | None,
-) -> str:
+def _as_csv(task: TabularTask, applied: Applied) -> str:
     """One line per row of the file, so that the columns can be pasted beside the patients."""
     columns = task.prediction_columns()
-    by_row = dict(zip(rows.tolist(), predictions.tolist(), strict=True))
+    by_row = dict(zip(applied.rows.tolist(), applied.predictions.tolist(), strict=True))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns if key_name is None else [key_name, *columns])
-    for row in range(num_rows):
+    key = applied.key
+    writer.writerow(columns if key is None else [applied.key_name, *columns])
+    for row in range(applied.num_rows):
         values = by_row.get(row)
         cells = [""] * len(columns) if values is None else task.prediction_cells(values)
         writer.writerow(cells if key is None else [key.texts[key.codes[row]], *cells])

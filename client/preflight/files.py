@@ -5,13 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
 
 from erosion.client.finding import Finding, failed, ok, warning
 from erosion.client.site_file import Site
 from erosion.common.errors import SiteError
 from erosion.common.support import expiry
-from erosion.common.support.keys import fingerprint, load_private_key
+from erosion.common.support.keys import certificate_fingerprint, fingerprint, load_private_key
 from erosion.common.support.network import is_loopback
 
 
@@ -57,10 +56,8 @@ def _certificate(what: str, path: Path, remedy: str) -> Finding:
         return failed(what, f"{path}: {problem.strerror}", remedy)
     except ValueError:
         return failed(what, f"{path} does not hold a certificate in PEM", remedy)
-    digits = certificate.fingerprint(hashes.SHA256()).hex()[:32]
-    groups = " ".join(digits[i : i + 4] for i in range(0, len(digits), 4))
     expires = certificate.not_valid_after_utc
-    text = f"{expiry.in_words(expires)}; fingerprint {groups}"
+    text = f"{expiry.in_words(expires)}; fingerprint {certificate_fingerprint(certificate)}"
     if expiry.has_ended(expires):
         return failed(what, text, "ask the coordinator for a new site kit")
     if expiry.ends_soon(expires):

@@ -17,6 +17,7 @@ from erosion.common.rounds.one_round import RunState
 from erosion.common.support.files import replacing
 
 VERSION = 1
+REMEDY = "Start the study anew, without it."
 _TENSOR = "$tensor"  # marks a tensor's place in the JSON
 S = TypeVar("S")
 
@@ -42,17 +43,30 @@ def load(path: Path, template: RunState, *, arm: str, study_digest: str) -> RunS
         with safetensors.safe_open(path, framework="pt") as file:
             header = json.loads((file.metadata() or {})["erosion"])
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except (OSError, KeyError, ValueError, safetensors.SafetensorError) as problem:
+        if not isinstance(header, dict):
+            raise ValueError("its header is not a JSON object")
+    except (OSError, KeyError, ValueError, RecursionError, safetensors.SafetensorError) as problem:
         raise CheckpointError(
-            f"The checkpoint {path} cannot be read ({problem}). Start the study anew, without it."
+            f"The checkpoint {path} cannot be read ({problem}). {REMEDY}"
         ) from None
-    for key, expected in (("version", VERSION), ("study", study_digest), ("arm", arm)):
+    if header.get("version") != VERSION:
+        raise CheckpointError(
+            f"The checkpoint {path} is of version {header.get('version')!r:.40}; this program reads"
+            f" version {VERSION}. Resume with the program that wrote it, or: {REMEDY}"
+        )
+    for key, expected in (("study", study_digest), ("arm", arm)):
         if header.get(key) != expected:
             raise CheckpointError(
-                f"The checkpoint {path} is of {key} {header.get(key)!r}, expected {expected!r}."
+                f"The checkpoint {path} is of {key} {header.get(key)!r:.80}, expected {expected!r}."
                 " Resume with the study file that the run was started with."
             )
-    return _decode(header["state"], template, tensors)
+    try:
+        return _decode(header.get("state"), template, tensors, "state")
+    except _Unknown as problem:
+        raise CheckpointError(
+            f"The checkpoint {path} is not of this version of the program: {problem}. Resume with"
+            f" the version that wrote it, or: {REMEDY}"
+        ) from None
 
 
 def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
@@ -94,21 +108,49 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return apart
 
 
-def _decode(value: Any, template: S, tensors: Mapping[str, Tensor]) -> S:
+class _Unknown(Exception):  # noqa: N818 - becomes part of a CheckpointError
+    """What in a checkpoint is not as the template shows it."""
+
+
+def _decode(value: Any, template: S, tensors: Mapping[str, Tensor], place: str) -> S:
     """Rebuild the dataclasses that `template` shows; everything else is plain."""
     if is_dataclass(template) and not isinstance(template, type):
+        if not isinstance(value, dict):
+            raise _Unknown(f"{place} is no group of fields")
         known = {f.name: getattr(template, f.name) for f in fields(template)}
-        return type(template)(**{n: _decode(value[n], t, tensors) for n, t in known.items()})
-    return _plain(value, tensors)  # type: ignore[no-any-return]
+        if missing := sorted(known.keys() - value.keys()):
+            raise _Unknown(f"{place} lacks {', '.join(missing)}")
+        if unknown := sorted(value.keys() - known.keys()):
+            raise _Unknown(f"{place} has {', '.join(unknown)}, which is not known")
+        made = {n: _decode(value[n], t, tensors, f"{place}.{n}") for n, t in known.items()}
+        return type(template)(**made)
+    found = _plain(value, tensors, place)
+    if template is not None and found is not None and _kind(found) != _kind(template):
+        raise _Unknown(f"{place} is a {_kind(found)}, expected a {_kind(template)}")
+    return found  # type: ignore[no-any-return]
 
 
-def _plain(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+def _kind(value: Any) -> str:
+    """What JSON and tensors can tell apart."""
+    if isinstance(value, Tensor):
+        return f"{value.dtype} tensor of {value.dim()} dimensions"
+    if isinstance(value, bool | str):
+        return type(value).__name__
+    if isinstance(value, int | float):
+        return "number"
+    return "table" if isinstance(value, Mapping) else "list"
+
+
+def _plain(value: Any, tensors: Mapping[str, Tensor], place: str) -> Any:
     if isinstance(value, dict):
         if value.keys() == {_TENSOR}:
-            return tensors[value[_TENSOR]]
-        return {key: _plain(item, tensors) for key, item in value.items()}
+            name = value[_TENSOR]
+            if not isinstance(name, str) or name not in tensors:
+                raise _Unknown(f"the tensor of {place} is missing")
+            return tensors[name]
+        return {key: _plain(item, tensors, f"{place}.{key}") for key, item in value.items()}
     if isinstance(value, list):
-        return tuple(_plain(item, tensors) for item in value)
+        return tuple(_plain(item, tensors, place) for item in value)
     return value
 
 

@@ -105,8 +105,18 @@ def certified_key(certificate: x509.Certificate) -> PublicKey | None:
 
 def fingerprint(key: PublicKey) -> str:
     """32 hexadecimal digits in groups, short enough to compare by telephone."""
-    der = key.public_bytes(
-        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    return _in_groups(
+        key.public_bytes(
+            serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
     )
+
+
+def certificate_fingerprint(certificate: x509.Certificate) -> str:
+    """The same of a certificate."""
+    return _in_groups(certificate.public_bytes(serialization.Encoding.DER))
+
+
+def _in_groups(der: bytes) -> str:
     digits = hashlib.sha256(der).hexdigest()[:32]
     return " ".join(digits[i : i + 4] for i in range(0, len(digits), 4))

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from erosion.common.errors import RunError
 from erosion.common.support.files import write_atomically
 
 logger = logging.getLogger("erosion.status")
 
+FORMAT = 1  # raised when a key changes its meaning
 BEAT_SECONDS = 2.0
 SILENT_SECONDS = 30.0  # a file that is older was left behind by a process that was killed
 
@@ -30,7 +32,7 @@ class StatusFile:
         """Write `values` at once; they must be fit for JSON. `live` is asked at every beat."""
         self._path, self._live = path, live
         self._lock = threading.Lock()
-        self._values, self._changed = dict(values), True
+        self._values, self._changed = {"format": FORMAT, **values}, True
         self._ended = threading.Event()
         self._write()
         self._thread = threading.Thread(target=self._beat, daemon=True)
@@ -83,9 +85,19 @@ class Seen:
 
 
 def read_status_file(path: Path) -> Seen | None:
-    """The status file at `path`; None if there is none that can be read."""
+    """The status file at `path`; None if there is none that can be read.
+
+    Raises RunError for a file of another version.
+    """
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-        return Seen(values, max(0.0, time.time() - path.stat().st_mtime))
-    except (OSError, ValueError):
+        seconds_ago = max(0.0, time.time() - path.stat().st_mtime)
+    except (OSError, ValueError, RecursionError):
         return None
+    found = values.get("format") if isinstance(values, dict) else None
+    if found != FORMAT or isinstance(found, bool):
+        raise RunError(
+            f"{path} is not of format {FORMAT}, which this version of the program reads. Use the"
+            " version that the process runs with."
+        )
+    return Seen(values, seconds_ago)

@@ -42,9 +42,12 @@ def is_well(seen: Seen) -> bool:
 
 
 def in_words(path: Path, seen: Seen) -> str:
-    """For people."""
+    """For people. Raises RunError where the file's values are not what they should be."""
     values = seen.values
-    lines = _site(values) if "site" in values else _coordinator(values)
+    try:
+        lines = _site(values) if "site" in values else _coordinator(values)
+    except (AttributeError, TypeError, ValueError) as problem:
+        raise RunError(f"{path} was not written by this program, or edited: {problem}.") from None
     if not seen.is_alive and not values.get("ended"):
         minutes = seen.seconds_ago / 60
         lines.append(("state", f"not running any more; its status file is {minutes:.0f} min old"))
@@ -66,7 +69,8 @@ def _coordinator(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     if values.get("weights"):
         weights = (f"{name} {weight:.2f}" for name, weight in values["weights"].items())
         lines.append(("weights", ", ".join(weights)))
-    kept_out = values.get("turned_away", {})
+    kept_out, dropped = values.get("turned_away", {}), values.get("outputs_dropped", {})
+    lines += [("dropped", f"output {name}: {why}") for name, why in dropped.items()]
     lines += [("no model", f"{u}: {why}") for u, why in values.get("without_model", {}).items()]
     lines += [("kept out", f"{who}: {why}") for who, why in kept_out.items()]
     lines += [(key, str(values[key])) for key in ("verdict", "reason") if key in values]

@@ -4,7 +4,6 @@ import json
 import os
 import platform
 import shlex
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +11,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from erosion.server.run.provenance import commit
+
 PACKAGES = ("flwr", "grpcio", "numpy", "protobuf", "torch")
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,28 +78,6 @@ def command_line() -> str:
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     program = ["python", "-m", spec.name] if spec is not None else [Path(sys.argv[0]).name]
     return shlex.join([*program, *sys.argv[1:]])
-
-
-def commit() -> str:
-    """The commit that this code stands at; "+changes" if files differ from it."""
-    head = _git("rev-parse", "HEAD")
-    if head is None:
-        return "unknown"
-    return f"{head}+changes" if _git("status", "--porcelain") else head
-
-
-def _git(*arguments: str) -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(ROOT), *arguments],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
 
 
 def _versions() -> dict[str, str]:

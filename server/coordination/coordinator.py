@@ -1,19 +1,16 @@
 """One study over the network, from the first hospital's arrival to the report."""
 
-import json
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from erosion.common.aggregation.disk_cohort import DiskCohort, store
+from erosion.common.formats.model_card import ModelCard, write_model
 from erosion.common.protocol.messages import EvaluateReply
-from erosion.common.rounds import checkpoint
 from erosion.common.rounds.arm_run import ArmRun, Storage
 from erosion.common.rounds.model_selection import SelectedSettings
 from erosion.common.rounds.one_round import RoundRecord
@@ -139,38 +136,29 @@ def result_of(outcome: Outcome, started: str, seconds: float) -> Result:
 
 def write(folder: RunFolder, result: Result, outcome: Outcome) -> None:
     """Everything that the run ends with; the report last, for it says that the run has ended."""
-    finals, evaluated, study = outcome.finals, outcome.evaluated, outcome.study
+    finals, study = outcome.finals, outcome.study
     arm = result.verdict.best_arm or next(iter(finals))
-    params = evaluated.personal.get(arm, finals[arm].params)
-    write_model(folder, study, arm, params, evaluated.header)
-    for name, state in finals.items():
-        of_arm = folder.of_arm(name)
-        of_arm.path.mkdir(parents=True, exist_ok=True)
-        own = evaluated.personal.get(name, state.params)
-        write_model(of_arm, study, name, own, evaluated.header)
+    parameters = {name: outcome.personal.get(name, s.params) for name, s in finals.items()}
+    write_model(folder.path, _card(study, arm, outcome.evaluation), parameters[arm])
+    for name, own in parameters.items():
+        write_model(folder.of_arm(name).path, _card(study, name, outcome.evaluation), own)
     write_atomically(folder.result, result.model_dump_json(indent=2) + "\n")
     ledgers = {a: contributions(study.hospitals, r) for a, r in outcome.records.items()}
     write_atomically(folder.contributions, as_csv(ledgers))
     write_report(folder.path)
 
 
-def write_model(
-    folder: RunFolder, study: Study, arm: str, params: Tensor, evaluation: EvaluateReply
-) -> None:
-    """`model.safetensors`, and `model.json` with all that predicting needs beside it."""
-    card: dict[str, Any] = {
-        "format": 1,
-        "study": study.name,
-        "arm": arm,
-        "user": study.user,
-        "task": study.task.model_dump(mode="json"),
-        "model": study.model.model_dump(mode="json"),
-        "scaling": evaluation.scaling and evaluation.scaling.model_dump(mode="json"),
-        "missing_means": evaluation.missing_means,
-        "versions": provenance.versions(),
-    }
-    checkpoint.save_model(folder.model, params)
-    write_atomically(folder.model_card, json.dumps(card, indent=2) + "\n")
+def _card(study: Study, arm: str, evaluation: EvaluateReply) -> ModelCard:
+    return ModelCard(
+        study=study.name,
+        arm=arm,
+        user=study.user,
+        task=study.task,
+        model=study.model,
+        scaling=evaluation.scaling,
+        missing_means=evaluation.missing_means,
+        versions=provenance.versions(),
+    )
 
 
 def _selected(choice: SelectedSettings) -> Selected | None:

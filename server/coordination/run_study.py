@@ -5,7 +5,7 @@ from typing import Literal
 
 from flwr.app import Message
 
-from erosion.common.errors import RunError
+from erosion.common.errors import CheckpointError, RunError
 from erosion.common.protocol import wire
 from erosion.common.rounds.study_run import UserDeclinedError
 from erosion.common.study.study import Study
@@ -20,7 +20,7 @@ from erosion.server.output.events import EveryUserFinished, RunEvent, StudyFaile
 from erosion.server.output.observers import Observers
 from erosion.server.output.report.overview_page import write_overview
 from erosion.server.run.overview import Overview, line_of, overview
-from erosion.server.run.result import Result
+from erosion.server.run.result import Result, read_result
 from erosion.server.run.run_folder import RunFolder, user_folder
 from erosion.server.run.status import CoordinatorStatus
 
@@ -142,11 +142,9 @@ def _finished(part: RunFolder) -> Result | None:
     if not part.has_ended:
         return None
     try:
-        return Result.model_validate_json(part.result.read_bytes())
-    except ValueError:  # written by another version, or edited
-        raise RunError(
-            f"{part.result} cannot be read. Delete the folder {part.path} and resume again."
-        ) from None
+        return read_result(part.result)
+    except CheckpointError as problem:  # written by another version, or edited
+        raise RunError(f"{problem} To do so, delete {part.path} and resume.") from None
 
 
 def _say_goodbye(link: Link) -> None:

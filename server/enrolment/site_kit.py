@@ -8,10 +8,9 @@ from pathlib import Path
 from string import Template
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
 
 from erosion.common.support import expiry
-from erosion.common.support.keys import PrivateKey, private_pem
+from erosion.common.support.keys import PrivateKey, certificate_fingerprint, private_pem
 from erosion.common.support.private_files import make_private_folder, write_private
 from erosion.server.enrolment.federation_folder import Address
 from erosion.server.enrolment.key_registry import EnrolledKey
@@ -69,10 +68,8 @@ def _write(path: Path, folder: str, members: dict[str, tuple[bytes, int]]) -> No
 
 
 def authority_fingerprint(authority: bytes) -> str:
-    """32 hexadecimal digits in groups, short enough to compare by telephone."""
-    certificate = x509.load_pem_x509_certificate(authority)
-    digits = certificate.fingerprint(hashes.SHA256()).hex()[:32]
-    return " ".join(digits[i : i + 4] for i in range(0, len(digits), 4))
+    """The fingerprint of the authority's certificate in PEM."""
+    return certificate_fingerprint(x509.load_pem_x509_certificate(authority))
 
 
 def _text(template: str, words: dict[str, str]) -> bytes:

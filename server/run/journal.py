@@ -3,14 +3,18 @@
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from erosion.common.rounds.one_round import RoundRecord
+from erosion.common.errors import CheckpointError
+from erosion.common.rounds.one_round import HospitalRecord, RoundRecord
 from erosion.common.support.files import write_atomically
+
+FORMAT = 1  # raised when a key changes its meaning
+REMEDY = "Use the version that wrote it, or run the study again."
 
 
 class Journal:
@@ -22,7 +26,7 @@ class Journal:
 
     def append(self, record: RoundRecord) -> None:
         """Write one line."""
-        values = asdict(record)
+        values = {"format": FORMAT, **asdict(record)}
         values["user_metrics"] = record.user_metrics and record.user_metrics.model_dump()
         self._file.write(json.dumps(values, allow_nan=False) + "\n")
         self._file.flush()
@@ -37,17 +41,67 @@ def cut_back(path: Path, last_round: Mapping[str, int]) -> list[RoundRecord]:
     """Keep every arm's rounds up to its last finished one; what is kept, in order.
 
     A round is written here before its checkpoint: one that was never finished is done again.
+    Raises CheckpointError.
     """
     if not path.exists():
         return []
+    records = read_records(path)
     lines = [line for line in read_journal(path) if line["round"] <= last_round.get(line["arm"], 0)]
     text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
     write_atomically(path, text)
-    return TypeAdapter(list[RoundRecord]).validate_python(lines)
+    return [record for record in records if record.round <= last_round.get(record.arm, 0)]
+
+
+def read_records(path: Path) -> list[RoundRecord]:
+    """Every line as a record. Raises CheckpointError, and FileNotFoundError where there is none."""
+    adapter = TypeAdapter(RoundRecord)
+    records = []
+    for number, line in enumerate(read_journal(path), start=1):
+        try:
+            _refuse_unknown(line)
+            records.append(adapter.validate_python(line))
+        except ValueError as problem:  # pydantic's is one
+            raise _unreadable(path, number, str(problem)) from None
+    return records
 
 
 def read_journal(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a journal as plain values; a last line that was cut off is left out."""
-    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
-        if line.endswith("\n"):
-            yield json.loads(line)
+    """The lines of a journal as plain values; a last line that was cut off is left out.
+
+    Raises CheckpointError for a line that is no JSON object of this format.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    except UnicodeDecodeError as problem:
+        raise CheckpointError(f"{path} cannot be read ({problem}). {REMEDY}") from None
+    for number, line in enumerate(lines, start=1):
+        if not line.endswith("\n"):
+            continue
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError) as problem:
+            raise _unreadable(path, number, str(problem)) from None
+        if not isinstance(values, dict):
+            raise _unreadable(path, number, "it is not a JSON object")
+        found = values.get("format")
+        if found != FORMAT or isinstance(found, bool):
+            raise _unreadable(path, number, f"its format is {found!r:.40}")
+        yield values
+
+
+def _refuse_unknown(line: Mapping[str, Any]) -> None:
+    known = {"format", *(f.name for f in fields(RoundRecord))}
+    of_hospital = {f.name for f in fields(HospitalRecord)}
+    hospitals = line.get("hospitals")
+    entries = hospitals.values() if isinstance(hospitals, dict) else ()
+    unknown = line.keys() - known
+    unknown |= {key for entry in entries if isinstance(entry, dict) for key in entry} - of_hospital
+    if unknown:
+        raise ValueError(f"it has {', '.join(sorted(unknown))}, which is not known")
+
+
+def _unreadable(path: Path, number: int, reason: str) -> CheckpointError:
+    return CheckpointError(
+        f"Line {number} of {path} cannot be read: {reason}. This program reads format {FORMAT}; was"
+        f" it written by another version, or edited? {REMEDY}"
+    )

@@ -1,14 +1,20 @@
 """The outcome of a study: `result.json`, with the verdict on collaborating."""
 
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Final, Literal
 
-from pydantic import AliasChoices, Field
+from pydantic import AliasChoices, Field, field_validator
 
+from erosion.common.errors import CheckpointError
+from erosion.common.formats.json_file import read_json
 from erosion.common.protocol.messages import Comparison, FinalMetrics, Metrics
 from erosion.common.settings.base import Settings
 from erosion.common.tasks import DEFAULT, REGISTRY
 from erosion.common.tasks.task import Task
+
+FORMAT: Final = 1  # raised when a key changes its meaning
+REMEDY = "Run the study again."
 
 
 class SecondsPerRound(Settings):
@@ -57,7 +63,7 @@ class Contribution(Settings):
 class Result(Settings):
     """`result.json`."""
 
-    format: int = 1
+    format: Literal[1] = FORMAT
     study: str
     user: str
     seed: int
@@ -75,10 +81,22 @@ class Result(Settings):
     peak_megabytes: float  # resident memory of the coordinator
     verdict: Verdict
 
+    @field_validator("outcome")
+    @classmethod
+    def _is_known(cls, outcome: str) -> str:
+        if outcome not in REGISTRY:
+            raise ValueError(f"it must be one of {', '.join(REGISTRY)}")
+        return outcome
+
     @property
     def task(self) -> type[Task]:
         """What the metrics mean."""
         return REGISTRY[self.outcome]
+
+
+def read_result(path: Path) -> Result:
+    """`result.json`. Raises CheckpointError, and FileNotFoundError where there is none."""
+    return read_json(path, Result, version=FORMAT, error=CheckpointError, remedy=REMEDY)
 
 
 def verdict(

@@ -2,16 +2,20 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Literal, Self
 
 from pydantic import AliasChoices, Field
 
 from erosion.common.errors import CheckpointError
+from erosion.common.formats.json_file import read_json
 from erosion.common.protocol.messages import Scaling
 from erosion.common.rounds.model_selection import SelectedSettings
 from erosion.common.settings.base import Settings
 from erosion.common.support.files import write_atomically
 from erosion.server.run.run_folder import RunFolder
+
+FORMAT: Final = 1  # raised when a key changes its meaning
+REMEDY = "Start the study anew."
 
 
 class _SelectedSettings(Settings):
@@ -23,7 +27,7 @@ class _SelectedSettings(Settings):
 class RunDecisions(Settings):
     """`beginning.json`: written when the hospitals are together and before the first round."""
 
-    format: int = 1
+    format: Literal[1] = FORMAT
     started: str  # ISO 8601, UTC
     scaling: Scaling | None  # pooled over the hospitals that were there
     choices: dict[str, _SelectedSettings]  # by arm
@@ -54,10 +58,8 @@ class RunDecisions(Settings):
 def read_run_decisions(folder: RunFolder) -> RunDecisions | None:
     """None where the run ended before its first round. Raises CheckpointError."""
     try:
-        return RunDecisions.model_validate_json(folder.beginning.read_bytes())
+        return read_json(
+            folder.beginning, RunDecisions, version=FORMAT, error=CheckpointError, remedy=REMEDY
+        )
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as problem:
-        raise CheckpointError(
-            f"{folder.beginning} cannot be read ({problem}). Start the study anew."
-        ) from None

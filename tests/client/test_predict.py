@@ -1,40 +1,15 @@
 """Predicting for new patients from a run folder."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import save_file
 
 from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.evaluation.predict import predict
 from erosion.common.errors import CheckpointError, DataError
-from erosion.common.study.study import Study
+from tests.support.saved_model import run_folder
 from tests.support.small_study import make_study, with_missing
-
-# Logits of "ill" minus those of "healthy" are the scaled age.
-PARAMETERS = torch.tensor([0.0, 0.0, 1.0, 0.0, 0.0, 0.0])
-SCALING = {"mean": [50.0, 0.0], "deviation": [10.0, 1.0]}
-
-
-def run_folder(folder: Path, study: Study | None = None, **changes: Any) -> Path:
-    study = study or make_study()
-    card = {
-        "format": 1,
-        "study": study.name,
-        "arm": "fedavg",
-        "task": study.task.model_dump(mode="json"),
-        "model": study.model.model_dump(mode="json"),
-        "scaling": SCALING,
-        "missing_means": None,
-        "versions": {"erosion": "0.1.0"},
-        "written_by_a_later_version": True,
-    }
-    (folder / "model.json").write_text(json.dumps({**card, **changes}))
-    save_file({"parameters": PARAMETERS}, folder / "model.safetensors")
-    return folder
 
 
 def data_file(folder: Path, text: str) -> Path:
@@ -93,7 +68,8 @@ def test_data_that_do_not_fit_are_explained(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": 2}, "format = 2; it must be 1"),
+        ({"format": 2}, "is of format 2; this version of the program reads format 1"),
+        ({"later": True}, "later is not a known key"),
         ({"scaling": {"mean": [0.0], "deviation": [1.0]}}, "scales another number of columns"),
         ({"model": {"name": "mlp"}}, "model.safetensors does not fit model.json"),
         ({"task": with_missing("impute"), "scaling": None}, "does not say by what"),

@@ -58,7 +58,7 @@ def test_every_output_of_the_registry_opens_and_is_told_of_a_run(
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
-        (["unheard-of"], "Known: metrics, mlflow"),
+        (["unheard-of"], f"Known: {', '.join(OUTPUTS)}"),
         (["metrics", "metrics"], "given twice"),
         (["metrics=somewhere"], "takes no value"),
     ],

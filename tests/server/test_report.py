@@ -261,9 +261,9 @@ def test_a_journal_line_that_was_cut_off_is_left_out(folder: Path) -> None:
         ("result.json", None, CheckpointError, "the run did not end"),
         ("rounds.jsonl", None, CheckpointError, "the run did not end"),
         ("study.toml", None, StudyError, "There is no study file"),
-        ("result.json", "{}", CheckpointError, "another version"),
+        ("result.json", "{}", CheckpointError, "does not say its format"),
         ("rounds.jsonl", "nonsense\n", CheckpointError, "another version"),
-        ("model.json", "[]", CheckpointError, "does not say which versions"),
+        ("model.json", "[]", CheckpointError, "is not a JSON object"),
     ],
 )
 def test_a_folder_without_a_whole_run_is_refused_in_words(

@@ -7,7 +7,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
+import torch
 
+from erosion.common.formats.model_card import ModelCard, write_model
 from erosion.common.protocol.messages import Comparison, FinalMetrics, Interval, Metrics
 from erosion.common.rounds.one_round import HospitalRecord, RoundRecord
 from erosion.common.study.study import Study
@@ -21,7 +23,7 @@ from erosion.server.output.events import (
     StudyStarted,
 )
 from erosion.server.output.observer import Observer
-from erosion.server.run.journal import Journal
+from erosion.server.run.journal import FORMAT, Journal
 from erosion.server.run.result import ArmResult, Contribution, Result, SecondsPerRound, verdict
 from erosion.server.run.run_folder import RunFolder, write_study
 from tests.support import small_study
@@ -55,8 +57,17 @@ class Run:
         with folder.journal.open("a") as file:
             file.writelines(self.extra_lines)
         folder.result.write_text(self.result.model_dump_json(indent=2))
-        folder.model_card.write_text(json.dumps({"versions": {"python": "3.11.9"}}))
-        for other in (folder.report, folder.contributions, folder.model):
+        card = ModelCard(
+            study=self.study.name,
+            arm=self.result.verdict.best_arm or next(iter(self.result.arms)),
+            user=self.study.user,
+            task=self.study.task,
+            model=self.study.model,
+            scaling=None,
+            versions={"python": "3.11.9"},
+        )
+        write_model(path, card, torch.zeros(6))
+        for other in (folder.report, folder.contributions):
             other.touch()
         return path
 
@@ -269,7 +280,7 @@ def final_metrics(arm: str, rounds: int, auroc: bool = True) -> FinalMetrics:
 
 def as_json(record: RoundRecord) -> str:
     """One line of the journal, as the journal writes it."""
-    values = asdict(record)
+    values = {"format": FORMAT, **asdict(record)}
     values["user_metrics"] = record.user_metrics and record.user_metrics.model_dump()
     return json.dumps(values) + "\n"
 

@@ -46,14 +46,10 @@ def weight_figure(run: RunData) -> str:
     """The weight of every other hospital after each round; "" where there is none."""
     return _peers_figure(
         run,
-        lambda entry: entry.weight_after,
+        _peer_lines(run, lambda entry: entry.weight_after, _when_eroded),
         title=f"weight of each hospital after each round of {run.first_arm}",
         y_label=f"weight ({run.result.user} = 1)",
-        x_label="round",
-        digits=2,
-        from_zero=True,
         reference=(run.result.user, 1.0),
-        ending=_when_eroded,
     )
 
 
@@ -69,46 +65,49 @@ def distance_figure(run: RunData) -> str:
     """How far every other hospital's update was from the user's; "" where none was measured."""
     return _peers_figure(
         run,
-        lambda entry: entry.distance if entry.outcome == "accepted" else None,
+        _peer_lines(run, lambda entry: entry.distance if entry.outcome == "accepted" else None),
         title=f"distance of each hospital's update in each round of {run.first_arm}",
         y_label="distance (length of own update = 1)",
-        x_label="round",
-        digits=2,
-        from_zero=True,
         may_be_logarithmic=True,
     )
 
 
-def _peers_figure(
+def _peer_lines(
     run: RunData,
     value: Callable[[HospitalRecord], float | None],
-    *,
-    title: str,
-    y_label: str,
-    x_label: str,
-    digits: int,
-    from_zero: bool,
-    may_be_logarithmic: bool = False,
-    reference: tuple[str, float] | None = None,
     ending: Callable[[Sequence[tuple[int, float | None]]], str] = lambda _points: "",
-) -> str:
+) -> list[Line]:
+    """A line for each peer of which the first arm has any value; `ending` is its last word."""
     records = run.of(run.first_arm)
-    lines = [
+    return [
         Line(name, points, style, ending(points))
         for style, name in enumerate(run.peers)
         if _any_known(points := _points(records, name, value))
     ]
+
+
+def _peers_figure(
+    run: RunData,
+    lines: Sequence[Line],
+    *,
+    title: str,
+    y_label: str,
+    reference: tuple[str, float] | None = None,
+    may_be_logarithmic: bool = False,
+) -> str:
+    """The lines over the first arm's rounds; "" where there are none."""
     if not lines:
         return ""
+    records = run.of(run.first_arm)
     return draw(
         Chart(
             title=title,
             lines=lines,
-            x_label=x_label,
+            x_label="round",
             y_label=y_label,
             last_round=records[-1].round,
-            digits=digits,
-            from_zero=from_zero,
+            digits=2,
+            from_zero=True,
             may_be_logarithmic=may_be_logarithmic,
             reference=reference,
             label_room=max(len(name) for name in run.peers) + len(" eroded in round 10"),

@@ -3,13 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pydantic import TypeAdapter
-
 from erosion.common.errors import CheckpointError
 from erosion.common.rounds.one_round import RoundRecord
 from erosion.common.study.study import Study, load_study
-from erosion.server.run.journal import read_journal
-from erosion.server.run.result import Result
+from erosion.server.run.journal import read_records
+from erosion.server.run.result import Result, read_result
 from erosion.server.run.run_folder import RunFolder
 
 
@@ -42,18 +40,14 @@ def read_run(folder: RunFolder) -> RunData:
     """What is in `folder`. Raises StudyError, CheckpointError."""
     study = load_study(folder.study)
     try:
-        result = Result.model_validate_json(folder.result.read_bytes())
-        lines = list(read_journal(folder.journal))
-        records = TypeAdapter(list[RoundRecord]).validate_python(lines)
+        result = read_result(folder.result)
+        records = read_records(folder.journal)
     except FileNotFoundError as problem:
         raise CheckpointError(
             f"{problem.filename} is missing: the run did not end, so there is nothing to report."
         ) from None
-    except (OSError, ValueError) as problem:  # pydantic's and json's errors are ValueErrors
-        raise CheckpointError(
-            f"The run in {folder.path} cannot be read; was it written by another version of this"
-            f" program? {problem}"
-        ) from None
+    except OSError as problem:
+        raise CheckpointError(f"The run in {folder.path} cannot be read: {problem}.") from None
     arms = list(result.arms)
     # A resumed run may have written a round twice: the later line counts.
     latest = {(record.arm, record.round): record for record in records if record.arm in arms}

@@ -1,9 +1,8 @@
 """`report.html`: a finished run on one page that needs no other file, no network and no scripts."""
 
-import json
 from pathlib import Path
 
-from erosion.common.errors import CheckpointError
+from erosion.common.formats.model_card import read_card
 from erosion.common.support.files import write_atomically
 from erosion.server.output.report.page import render
 from erosion.server.output.report.run_data import read_run
@@ -25,12 +24,6 @@ def write_report(run_folder: Path) -> Path:
 
 def _versions(folder: RunFolder) -> dict[str, str]:
     """Of the programs that made the run: a report can be written again years later."""
-    try:
-        card = json.loads(folder.model_card.read_text("utf-8"))
-        return {str(name): str(version) for name, version in card["versions"].items()}
-    except FileNotFoundError:
+    if not folder.model_card.exists():
         return provenance.versions()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise CheckpointError(
-            f"{folder.model_card} does not say which versions made the model. Was it edited?"
-        ) from None
+    return read_card(folder.path).versions

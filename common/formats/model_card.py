@@ -1,0 +1,80 @@
+"""A model: `model.safetensors`, and `model.json`, which says how to use it.
+
+A run's folder holds both for the arm that it ended with, and `models/ARM/` for every arm.
+"""
+
+from pathlib import Path
+from typing import Final, Literal
+
+from torch import Tensor
+
+from erosion.common.errors import CheckpointError
+from erosion.common.formats.json_file import read_json
+from erosion.common.learning.models import ModelSettings
+from erosion.common.protocol.messages import Scaling
+from erosion.common.rounds.checkpoint import load_model, save_model
+from erosion.common.settings.base import Settings
+from erosion.common.support.files import write_atomically
+from erosion.common.tasks import AnyTask
+
+CARD, PARAMETERS, ARMS = "model.json", "model.safetensors", "models"
+FORMAT: Final = 1  # raised when a key changes its meaning
+REMEDY = "Run the study again."
+
+
+class ModelCard(Settings):
+    """`model.json`: what a run's parameters mean."""
+
+    format: Literal[1] = FORMAT
+    study: str
+    arm: str
+    user: str
+    task: AnyTask
+    model: ModelSettings
+    scaling: Scaling | None
+    missing_means: tuple[float, ...] | None = None
+    # per encoded column, what stands for a missing number where the study imputes without scaling
+    versions: dict[str, str]  # of the packages that made it
+
+
+def write_model(folder: Path, card: ModelCard, parameters: Tensor) -> None:
+    """Write both files; parameters: (dim,), or (m, dim) for the mean of m models."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_model(folder / PARAMETERS, parameters)
+    write_atomically(folder / CARD, card.model_dump_json(indent=2) + "\n")
+
+
+def read_model(run_folder: Path, arm: str | None = None) -> tuple[ModelCard, Tensor]:
+    """The card and the parameters of `arm`, or of the arm that the run ended with.
+
+    Raises CheckpointError.
+    """
+    if (run_folder / "users").is_dir():
+        raise CheckpointError(
+            f"{run_folder} holds a model for each hospital: give {run_folder}/users/HOSPITAL."
+        )
+    folder = run_folder if arm is None else run_folder / ARMS / arm
+    if not folder.is_dir() and arm is not None:
+        there = sorted(path.name for path in run_folder.glob(f"{ARMS}/*"))
+        raise CheckpointError(
+            f"{run_folder} has no model of an arm {arm!r}; it has {', '.join(there) or 'none'}."
+        )
+    card = read_card(folder)
+    if not (folder / PARAMETERS).is_file():
+        raise _missing(folder / PARAMETERS)
+    return card, load_model(folder / PARAMETERS)
+
+
+def read_card(folder: Path) -> ModelCard:
+    """The card in a run's folder. Raises CheckpointError."""
+    path = folder / CARD
+    try:
+        return read_json(path, ModelCard, version=FORMAT, error=CheckpointError, remedy=REMEDY)
+    except FileNotFoundError:
+        raise _missing(path) from None
+
+
+def _missing(path: Path) -> CheckpointError:
+    return CheckpointError(
+        f"There is no {path}. Give the folder of a run that finished (runs/TIME-STUDY)."
+    )

@@ -1,0 +1,1 @@
+"""The implementation of `import erosion`; use the names in `erosion` itself."""

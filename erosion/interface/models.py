@@ -1,0 +1,142 @@
+"""A run's model with scikit-learn's estimator interface, for pandas frames."""
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.validation import check_is_fitted
+
+from erosion.client.dataset.sources.table_file import TableFile
+from erosion.client.evaluation.predict import SavedModel, apply_model, load_saved_model
+from erosion.common.errors import DataError
+from erosion.interface.frames import pandas
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def load_model(run_folder: str | os.PathLike[str], arm: str | None = None) -> "Model":
+    """The model of a finished run.
+
+    Args:
+        run_folder: For example runs/20260101T120000-mine.
+        arm: Which arm's; by default the one that the verdict favours, or else the study's first.
+
+    Raises:
+        ErosionError: Where there is no such model, or one of another version.
+    """
+    saved = load_saved_model(Path(run_folder), arm)
+    return ESTIMATORS.get(saved.task.outcome, Model)(saved)
+
+
+class Model(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """A trained model; it takes frames with the study's feature columns.
+
+    Attributes:
+        feature_names_in_: The columns that a frame needs. Others are ignored.
+        study: The study's name.
+        arm: The arm that the model was trained in.
+    """
+
+    def __init__(self, saved: SavedModel) -> None:
+        """Use `load_model`."""
+        self.saved = saved
+        self.study, self.arm = saved.card.study, saved.card.arm
+        self.feature_names_in_ = np.array([f.name for f in saved.task.features], dtype=object)
+        self.n_features_in_ = len(self.feature_names_in_)
+
+    def fit(self, frame: Any = None, target: Any = None) -> Self:
+        """Nothing: training takes a study. It is here because scikit-learn asks for it."""
+        del frame, target
+        return self
+
+    def predict(self, frame: "pd.DataFrame") -> NDArray[Any]:
+        """What the study's task predicts for each row.
+
+        A row that lacks a value which the study drops patients for has no prediction: NaN, or None
+        where classes are predicted. Raises ErosionError for a frame that does not meet the study's
+        data contract, with every problem.
+        """
+        return self._predictions(frame)
+
+    def _predictions(self, frame: "pd.DataFrame") -> NDArray[np.float64]:
+        """The task's predictions: (n, k), rows of NaN where there is none."""
+        check_is_fitted(self)
+        if not isinstance(frame, pandas().DataFrame):
+            raise DataError(
+                f"A {type(frame).__name__} has no column names. Give a pandas DataFrame with the"
+                f" columns {', '.join(self.feature_names_in_[:6])} ..."
+            )
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "frame.parquet"
+            known = [name for name in self.feature_names_in_ if name in frame.columns]
+            frame[known].to_parquet(path, index=False)
+            applied = apply_model(self.saved, TableFile(path=path))
+        predictions = np.full((len(frame), applied.predictions.shape[1]), np.nan)
+        predictions[applied.rows] = applied.predictions
+        return predictions
+
+    def __sklearn_clone__(self) -> Self:
+        return self  # as trained
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.arm} in {self.study}>"
+
+
+class Classifier(ClassifierMixin, Model):  # type: ignore[misc]  # as above
+    """A trained classifier.
+
+    Attributes:
+        classes_: The classes' names, in the order of the columns of `predict_proba`.
+    """
+
+    def __init__(self, saved: SavedModel) -> None:
+        """Use `load_model`."""
+        super().__init__(saved)
+        classes = getattr(saved.task, "classes")  # noqa: B009 - of this task alone
+        self.classes_ = np.array([label.name for label in classes], dtype=object)
+
+    def predict_proba(self, frame: "pd.DataFrame") -> NDArray[np.float64]:
+        """Each class's probability for each row: (n, classes)."""
+        return self._predictions(frame)
+
+    def predict(self, frame: "pd.DataFrame") -> NDArray[Any]:
+        """The likeliest class's name for each row; None where `predict_proba` is NaN."""
+        probabilities = self.predict_proba(frame)
+        known = ~np.isnan(probabilities).any(axis=1)
+        found = np.full(len(probabilities), None, dtype=object)
+        found[known] = self.classes_[probabilities[known].argmax(axis=1)]
+        return found
+
+
+class Regressor(RegressorMixin, Model):  # type: ignore[misc]  # as above
+    """A trained model of a number."""
+
+    def predict(self, frame: "pd.DataFrame") -> NDArray[np.float64]:
+        """The number for each row, in the study's unit: (n,)."""
+        predicted: NDArray[np.float64] = self._predictions(frame)[:, 0]
+        return predicted
+
+
+class SurvivalModel(Model):
+    """A trained model of the time to an event."""
+
+    def predict_event_free(self, frame: "pd.DataFrame") -> NDArray[np.float64]:
+        """The chance to be without the event at each of the study's cut points: (n, points)."""
+        return self._predictions(frame)
+
+    def predict(self, frame: "pd.DataFrame") -> NDArray[np.float64]:
+        """The risk of each row, that is, the chance of the event by the last cut point: (n,)."""
+        return 1 - self._predictions(frame)[:, -1]
+
+
+ESTIMATORS: Mapping[str, type[Model]] = {  # by the task's outcome; another one's is `Model`
+    "classification": Classifier,
+    "regression": Regressor,
+    "survival": SurvivalModel,
+}

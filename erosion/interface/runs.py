@@ -1,0 +1,153 @@
+"""Runs for Python programs: simulated, on this machine, or read from a folder."""
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from erosion.common.errors import RunError, SiteError, StudyError
+from erosion.common.study.study import Study
+from erosion.interface.run import Run
+from erosion.interface.studies import load_study
+
+if TYPE_CHECKING:
+    from erosion.client.training.hospital import Hospital
+
+AnyPath = str | os.PathLike[str]
+AnyStudy = AnyPath | Mapping[str, Any] | Study
+
+
+def read_run(folder: AnyPath) -> Run:
+    """A finished run, from its folder.
+
+    Raises:
+        ErosionError: Where the folder holds no finished run, or one of another version.
+    """
+    from erosion.server.output.report.run_data import read_run as read
+    from erosion.server.run.run_folder import RunFolder
+
+    path = Path(folder)
+    if (path / "users").is_dir():
+        raise RunError(f"{path} holds a run for each hospital: give {path}/users/HOSPITAL.")
+    found = read(RunFolder(path))
+    metrics = {arm: ended.metrics for arm, ended in found.result.arms.items()}
+    return Run(
+        found.study, found.result.verdict.text, found.result, path, tuple(found.records), metrics
+    )
+
+
+def testbed(
+    study: AnyStudy,
+    *,
+    runs: AnyPath = "runs",
+    data_dir: AnyPath | None = None,
+    outputs: Sequence[str] = (),
+) -> Run:
+    """Run a study with all its hospitals on this machine, as `erosion testbed` does.
+
+    Args:
+        study: As for `erosion.load_study`; it needs a [testbed] table.
+        runs: The folder in which the run's own folder is made.
+        data_dir: The folder with downloaded data sets; by default $EROSION_DATA, else data/.
+        outputs: As after `erosion server --output`, for example ["metrics"].
+    """
+    from erosion.experiments.testbed import run_in_testbed
+    from erosion.server.run.run_folder import new_run_folder
+
+    checked = load_study(study)
+    folder = new_run_folder(Path(runs), checked)
+    code = run_in_testbed(checked, folder, data_dir=_data_dir(data_dir), outputs=outputs)
+    if code != 0:
+        raise RunError(
+            f"The coordinator of the testbed ended with exit code {code}; it said why. What it left"
+            f" is in {folder.path}."
+        )
+    return read_run(folder.path)
+
+
+def simulate(
+    study: AnyStudy,
+    sites: Mapping[str, AnyPath] | Sequence[AnyPath] | AnyPath | None = None,
+    *,
+    data_dir: AnyPath | None = None,
+    progress: bool = True,
+) -> Run:
+    """Run a study in this process, without a network; the figures are those of a deployment.
+
+    Args:
+        study: As for `erosion.load_study`.
+        sites: Where the hospitals' patients are: a data file (or a folder of images) by hospital, a
+            list of site files, or a folder with `HOSPITAL/site.toml`. By default the study's
+            [testbed] table makes the patients.
+        data_dir: The folder with downloaded data sets; by default $EROSION_DATA, else data/.
+        progress: Whether to show a progress bar on standard error.
+    """
+    from erosion.experiments import simulator
+    from erosion.server.run.result import verdict
+
+    checked = load_study(study)
+    with tempfile.TemporaryDirectory() as made:
+        hospitals = _hospitals(checked, sites, Path(made), _data_dir(data_dir))
+        with _bar(checked, shown=progress) as advance:
+            found = simulator.simulate(checked, hospitals, lambda _record: advance())
+    metrics = dict(found.evaluation.arms)
+    records = tuple(record for arm in found.records.values() for record in arm)
+    ended = found.evaluation
+    text = verdict(type(checked.task), ended.comparison, metrics, ended.base_rate).text
+    return Run(checked, text, None, None, records, metrics)
+
+
+def _data_dir(given: AnyPath | None) -> Path:
+    return Path(given or os.environ.get("EROSION_DATA") or "data")
+
+
+def _hospitals(
+    study: Study,
+    sites: Mapping[str, AnyPath] | Sequence[AnyPath] | AnyPath | None,
+    made: Path,
+    data_dir: Path,
+) -> "dict[str, Hospital]":
+    from erosion.client.site_file import load_site
+    from erosion.client.training.hospital import Hospital
+    from erosion.experiments.every_user import site_of
+    from erosion.experiments.sources import HospitalFiles, make_hospitals
+
+    if sites is None or isinstance(sites, Mapping):
+        files = (
+            make_hospitals(study, made, data_dir)
+            if sites is None
+            else {name: HospitalFiles(data=Path(path)) for name, path in sites.items()}
+        )
+        found = {name: site_of(name, place) for name, place in files.items()}
+    else:
+        if isinstance(sites, str | os.PathLike):
+            paths = sorted(Path(sites).glob("*/site.toml"))
+            if not paths:
+                raise SiteError(f"There is no HOSPITAL/site.toml in {sites}. Check the folder.")
+        else:
+            paths = [Path(path) for path in sites]
+        loaded = [load_site(path) for path in paths]
+        found = {site.name: site for site in loaded}
+        if len(found) < len(loaded):
+            raise SiteError("Two of the site files have the same name. Give each hospital once.")
+    unknown = sorted(found.keys() - set(study.hospitals))
+    if unknown or (study.user not in found and not study.has_every_user):
+        trouble = f"does not name {', '.join(unknown)}" if unknown else f"is for {study.user}"
+        raise StudyError(
+            f"Study {study.name} {trouble}; its hospitals are {', '.join(study.hospitals)}."
+            " Give the sites by these names, the user's included."
+        )
+    return {name: Hospital(site) for name, site in found.items()}
+
+
+@contextmanager
+def _bar(study: Study, *, shown: bool) -> Iterator[Any]:
+    """Called once a round; the total is known unless a selection stops arms early."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True, disable=not shown) as bar:
+        task = bar.add_task(study.name, total=study.rounds * len(study.arms))
+        yield lambda: bar.advance(task)

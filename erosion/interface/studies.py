@@ -1,0 +1,30 @@
+"""Studies for Python programs: from a file, a name, or a dictionary."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from erosion.common.errors import StudyError
+from erosion.common.settings.base import validate
+from erosion.common.study import study as study_file
+from erosion.common.study.study import Study
+
+
+def load_study(source: str | os.PathLike[str] | Mapping[str, Any] | Study) -> Study:
+    """A checked study, with every default filled in.
+
+    Args:
+        source: The path of a study file, the name of a study that comes with the program (as
+            `breast-cancer`), or the same keys as a dictionary.
+
+    Raises:
+        ErosionError: With every problem, its place and its remedy.
+    """
+    if isinstance(source, Study):
+        return source
+    if isinstance(source, Mapping):
+        return validate(Study, source, "Study", StudyError)
+    from erosion.experiments.testbed import study_path
+
+    return study_file.load_study(study_path(source) if isinstance(source, str) else Path(source))

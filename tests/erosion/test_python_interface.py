@@ -1,0 +1,193 @@
+"""`import erosion` as a notebook uses it, and the page that explains it."""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import RegressorMixin, clone
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.validation import check_is_fitted
+
+import erosion
+from tests.support.saved_model import run_folder
+from tests.support.small_study import TASK, make_study, with_missing
+from tests.support.synthetic_run import make_run
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "python.md"
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """The page's blocks, executed in their order in an empty folder; the names that they leave."""
+    folder = tmp_path_factory.mktemp("notebook")
+    names: dict[str, Any] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for block in BLOCKS:
+            exec(compile(block, str(PAGE), "exec"), names)
+        yield names
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def patients() -> pd.DataFrame:
+    return pd.DataFrame({"id": [7, 8, 9], "sex": ["f", "m", "f"], "age": [50, 60, 30]})
+
+
+def test_the_page_runs_from_top_to_bottom(page: dict[str, Any]) -> None:
+    assert len(BLOCKS) == 6
+    run, simulated = page["run"], page["simulated"]
+    assert list(run.arms.index) == ["weight_erosion", "fedavg", "local"]
+    pd.testing.assert_frame_equal(run.arms, simulated.arms)  # a deployment and a simulation
+    assert len(run.rounds) == 3 * 5
+    shared = ["arm", "round", "log_loss", "accuracy", "num_accepted"]
+    pd.testing.assert_frame_equal(run.rounds[shared], simulated.rounds[shared])
+    assert run.verdict == simulated.verdict == run.result.verdict.text
+    assert (run.folder / "metrics.csv").exists()
+
+
+def test_the_models_of_the_page_predict(page: dict[str, Any]) -> None:
+    model, fedavg, patients = page["model"], page["fedavg"], page["patients"]
+    probabilities = model.predict_proba(patients)
+    assert probabilities.shape == (len(patients), 2)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1)
+    assert set(model.predict(patients)) == set(model.classes_)
+    truth = patients["diagnosis"]
+    assert set(truth) == set(model.classes_)
+    assert model.score(patients, truth) > 0.8
+    assert (fedavg.arm, fedavg.predict_proba(patients).tolist()) != (
+        model.arm,
+        probabilities.tolist(),
+    )
+
+
+def test_importing_erosion_imports_nothing_heavy() -> None:
+    program = (
+        "import sys; import erosion; dir(erosion);"
+        "print(*(n for n in ('torch', 'numpy', 'pydantic', 'grpc', 'pandas') if n in sys.modules))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=True
+    )
+    assert run.stdout.split() == []
+
+
+def test_every_public_name_is_there_and_no_other() -> None:
+    for name in erosion.__all__:
+        assert getattr(erosion, name) is not None
+    assert set(erosion.__all__) <= set(dir(erosion))
+    with pytest.raises(AttributeError, match="no attribute 'fleet'"):
+        _ = erosion.fleet
+
+
+def test_a_wrong_study_is_explained() -> None:
+    with pytest.raises(erosion.ErosionError, match="rounds = 0; it must be 1 or more"):
+        erosion.load_study({**make_study().model_dump(mode="json"), "rounds": 0})
+
+
+def test_a_simulation_on_own_files(tmp_path: Path) -> None:
+    study = make_study(rounds=2)
+    draws = np.random.default_rng(5)
+    sites = {}
+    for name in study.hospitals:
+        age = draws.normal(50, 10, size=40).round(1)
+        frame = pd.DataFrame({"age": age, "sex": draws.choice(["f", "m"], 40)})
+        frame["ill"] = (age + draws.normal(0, 5, 40) > 50).astype(int)
+        frame.to_csv(tmp_path / f"{name}.csv")
+        sites[name] = tmp_path / f"{name}.csv"
+    found = erosion.simulate(study, sites, progress=False)
+    assert len(found.rounds) == 2 * len(study.arms)
+    with pytest.raises(erosion.ErosionError, match="does not name elsewhere"):
+        erosion.simulate(study, {**sites, "elsewhere": tmp_path / "a.csv"}, progress=False)
+    with pytest.raises(erosion.ErosionError, match=r"no HOSPITAL/site\.toml"):
+        erosion.simulate(study, tmp_path, progress=False)
+    with pytest.raises(erosion.ErosionError, match="keeps no model"):
+        found.model()
+
+
+def test_a_run_is_read_as_frames(tmp_path: Path) -> None:
+    made = make_run(rounds=4)
+    run = erosion.read_run(made.write(tmp_path / "run"))
+    assert len(run.rounds) == len(made.records)
+    weights = run.weights.set_index(["arm", "round", "hospital"])
+    record = made.records[2]
+    found = weights.loc[(record.arm, record.round, "alike")]
+    assert found["weight"] == record.hospitals["alike"].weight_after
+    assert found["distance"] == record.hospitals["alike"].distance
+    assert run.arms.loc["fedavg", "accuracy_low"] < run.arms.loc["fedavg", "accuracy"]
+    assert "better" in repr(run)
+
+
+def test_a_run_that_did_not_end_is_explained(tmp_path: Path) -> None:
+    folder = make_run(rounds=2).write(tmp_path / "run")
+    (folder / "result.json").unlink()
+    with pytest.raises(erosion.ErosionError, match="did not end"):
+        erosion.read_run(folder)
+
+
+def test_a_frame_is_predicted_in_its_order(tmp_path: Path, patients: pd.DataFrame) -> None:
+    model = erosion.load_model(run_folder(tmp_path))
+    check_is_fitted(model)
+    assert list(model.classes_) == ["healthy", "ill"]
+    assert list(model.feature_names_in_) == ["age", "sex"]
+    np.testing.assert_allclose(model.predict_proba(patients)[:, 1], [0.5, 0.731059, 0.119203], 1e-5)
+    assert list(model.predict(patients)) == ["healthy", "ill", "healthy"]
+    assert list(make_pipeline(model).predict(patients)) == ["healthy", "ill", "healthy"]
+    assert clone(model) is model
+    assert model.fit(patients, [1, 0, 1]) is model
+    assert model.score(patients, ["healthy", "ill", "ill"]) == pytest.approx(2 / 3)
+
+
+def test_what_a_model_cannot_use_is_explained(tmp_path: Path, patients: pd.DataFrame) -> None:
+    model = erosion.load_model(run_folder(tmp_path))
+    with pytest.raises(erosion.ErosionError, match="Give a pandas DataFrame with the columns age"):
+        model.predict([[1, 2]])
+    with pytest.raises(erosion.ErosionError, match="age"):
+        model.predict(patients[["sex"]])
+    with pytest.raises(erosion.ErosionError, match=r"no model of an arm 'x'; it has none"):
+        erosion.load_model(tmp_path, arm="x")
+
+
+def test_a_row_without_a_needed_value_has_no_prediction(tmp_path: Path) -> None:
+    model = erosion.load_model(run_folder(tmp_path, make_study(task=with_missing("drop"))))
+    frame = pd.DataFrame({"age": [60, None], "sex": ["f", "f"]})
+    assert list(model.predict(frame)) == ["ill", None]
+    assert np.isnan(model.predict_proba(frame)[1]).all()
+
+
+def test_a_model_of_a_number_and_one_of_a_time_predict(
+    tmp_path: Path, patients: pd.DataFrame
+) -> None:
+    features = {"kind": "tabular", "features": TASK["features"]}
+    number = {**features, "outcome": "regression", "target": "days", "centre": 10, "spread": 2}
+    study = make_study(task=number)
+    (tmp_path / "number").mkdir()
+    one_output = torch.tensor([1.0, 0.0, 0.0])  # the scaled age
+    model = erosion.load_model(run_folder(tmp_path / "number", study, one_output))
+    assert isinstance(model, RegressorMixin)
+    assert model.predict(patients).tolist() == pytest.approx([10, 12, 6])  # 10 + 2 scaled ages
+
+    time = {
+        **features,
+        "outcome": "survival",
+        "target": {"time": "days", "event": "died"},
+        "cut_points": [10, 20],
+    }
+    study = make_study(task=time)
+    (tmp_path / "time").mkdir()
+    two_outputs = torch.tensor([1.0, 0.0, 1.0, 0.0, 0.0, 0.0])
+    model = erosion.load_model(run_folder(tmp_path / "time", study, two_outputs))
+    event_free = model.predict_event_free(patients)
+    assert event_free.shape == (3, 2)  # at each cut point
+    assert (event_free[:, 1] < event_free[:, 0]).all()
+    np.testing.assert_array_equal(model.predict(patients), 1 - event_free[:, 1])
+    assert model.predict(patients).argsort().tolist() == [2, 0, 1]  # the older, the worse

@@ -1,0 +1,198 @@
+"""Truncated, edited and foreign files of a run: a sentence, never a traceback."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from erosion.common.errors import CheckpointError, ErosionError
+from erosion.common.formats.model_card import read_model
+from erosion.common.rounds import checkpoint, one_round
+from erosion.common.rounds.one_round import RunState
+from erosion.common.support.status_words import find_life_sign, in_words
+from erosion.server.output.report.run_data import read_run
+from erosion.server.run.journal import read_records
+from erosion.server.run.run_decisions import RunDecisions, read_run_decisions
+from erosion.server.run.run_folder import RunFolder
+from tests.support.synthetic_run import make_run
+
+RUN = make_run(rounds=2)
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 3)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=6,
+)
+
+
+def read_status(folder: Path) -> str:
+    return in_words(*find_life_sign(folder))
+
+
+FILES: dict[str, Callable[[Path], Any]] = {
+    "model.json": read_model,
+    "model.safetensors": read_model,
+    "result.json": lambda folder: read_run(RunFolder(folder)),
+    "rounds.jsonl": lambda folder: read_run(RunFolder(folder)),
+    "beginning.json": lambda folder: read_run_decisions(RunFolder(folder)),
+    "status.json": read_status,
+}
+VERSIONED = [name for name in FILES if name.endswith(".json")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = RUN.write(tmp_path_factory.mktemp("runs") / "run")
+    RunDecisions.of("2026-05-04T09:21:07+00:00", None, {}).write(path / "beginning.json")
+    status = {"format": 1, "study": "s", "user": "u", "phase": "training", "weights": {"a": 1.0}}
+    (path / "status.json").write_text(json.dumps(status))
+    return path
+
+
+def read_changed(folder: Path, name: str, content: bytes) -> None:
+    """Read the file as if it had this content; it is put back."""
+    path = folder / name
+    before = path.read_bytes()
+    path.write_bytes(content)
+    try:
+        FILES[name](folder)
+    finally:
+        path.write_bytes(before)
+
+
+def complaint(folder: Path, name: str, content: bytes) -> str:
+    """What is said of the content; "" where it is read. Any other exception is a failure."""
+    try:
+        read_changed(folder, name, content)
+    except ErosionError as problem:
+        return str(problem)
+    return ""
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_as_it_was_written_is_read(folder: Path, name: str) -> None:
+    FILES[name](folder)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_truncated_file_is_a_sentence(folder: Path, name: str) -> None:
+    content = (folder / name).read_bytes()
+    for length in range(0, len(content), max(1, len(content) // 40)):
+        said = complaint(folder, name, content[:length])
+        # A journal's last line may be cut off; a status file is none before it is whole.
+        assert name in said or name == "rounds.jsonl"
+
+
+@pytest.mark.parametrize("name", VERSIONED)
+@pytest.mark.parametrize("version", [None, 0, 2, "1", True, [1]])
+def test_another_version_is_named(folder: Path, name: str, version: Any) -> None:
+    values = json.loads((folder / name).read_text())
+    values["format"] = version
+    with pytest.raises(ErosionError, match="format") as problem:
+        read_changed(folder, name, json.dumps(values).encode())
+    assert name in str(problem.value)
+
+
+@pytest.mark.parametrize("name", ["model.json", "result.json", "beginning.json"])
+def test_an_unknown_and_a_missing_key_are_named(folder: Path, name: str) -> None:
+    values = json.loads((folder / name).read_text())
+    with pytest.raises(ErosionError, match="from_the_future is not a known key"):
+        read_changed(folder, name, json.dumps({**values, "from_the_future": 1}).encode())
+    del values["started" if "started" in values else "arm"]
+    with pytest.raises(ErosionError, match="is missing; add it"):
+        read_changed(folder, name, json.dumps(values).encode())
+
+
+def test_an_unknown_key_of_the_journal_is_named_with_its_line(folder: Path) -> None:
+    lines = (folder / "rounds.jsonl").read_text().splitlines()
+    for change in ({"later": 1}, {"hospitals": {"home": {"outcome": "accepted", "later": 1}}}):
+        text = "\n".join([lines[0], json.dumps({**json.loads(lines[1]), **change})]) + "\n"
+        with pytest.raises(CheckpointError, match=r"Line 2 of .*rounds.jsonl.* later, which"):
+            read_changed(folder, "rounds.jsonl", text.encode())
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+@pytest.mark.parametrize("name", [name for name in FILES if name != "model.safetensors"])
+def test_values_of_any_kind_are_no_traceback(folder: Path, name: str, data: st.DataObject) -> None:
+    lines = (folder / name).read_text().splitlines() if name == "rounds.jsonl" else []
+    values = json.loads(lines[0] if lines else (folder / name).read_text())
+    key = data.draw(st.sampled_from(sorted(values)))
+    values[key] = data.draw(JSON)
+    text = "\n".join([json.dumps(values), *lines[1:]]) + "\n"
+    assert len(complaint(folder, name, text.encode())) not in range(1, 20)
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(content=st.binary(max_size=200))
+@pytest.mark.parametrize("name", FILES)
+def test_any_bytes_are_no_traceback(folder: Path, name: str, content: bytes) -> None:
+    assert len(complaint(folder, name, content)) not in range(1, 20)
+
+
+def state() -> RunState:
+    algorithm = RUN.study.arms["weight_erosion"].build(RUN.study.build_context)
+    return one_round.start(algorithm, torch.arange(6.0))
+
+
+def rewritten(path: Path, change: Callable[[dict[str, Any], dict[str, Any]], None]) -> Path:
+    """A checkpoint whose header and tensors went through `change`."""
+    checkpoint.save(path, state(), arm="a", study_digest="d")
+    with safe_open(path, framework="pt") as file:
+        header = json.loads(file.metadata()["erosion"])
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    change(header, tensors)
+    save_file(tensors, path, metadata={"erosion": json.dumps(header)})
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda h, t: h["state"].pop("skipped_in_a_row"), "state lacks skipped_in_a_row"),
+        (lambda h, t: h["state"].update(later=1), "state has later, which is not known"),
+        (lambda h, t: h.update(version=7), "is of version 7; this program reads version 1"),
+        (lambda h, t: h.pop("state"), "state is no group of fields"),
+        (lambda h, t: t.pop("/params"), "the tensor of state.params is missing"),
+        (lambda h, t: h["state"].update(params=[1.0]), "state.params is a list, expected a torch"),
+        (lambda h, t: h["state"].update(round="3"), "state.round is a str, expected a number"),
+        (lambda h, t: t.update({"/params": torch.zeros(2, 3)}), "of 2 dimensions, expected a"),
+    ],
+)
+def test_a_checkpoint_of_another_shape_is_explained(
+    tmp_path: Path, change: Callable[[dict[str, Any], dict[str, Any]], None], words: str
+) -> None:
+    path = rewritten(tmp_path / "a.safetensors", change)
+    with pytest.raises(CheckpointError, match="checkpoint") as problem:
+        checkpoint.load(path, state(), arm="a", study_digest="d")
+    assert words in str(problem.value)
+    assert str(path) in str(problem.value)
+    assert "Start the study anew" in str(problem.value)
+
+
+def test_a_truncated_checkpoint_is_explained(tmp_path: Path) -> None:
+    path = rewritten(tmp_path / "a.safetensors", lambda _header, _tensors: None)
+    checkpoint.load(path, state(), arm="a", study_digest="d")
+    content = path.read_bytes()
+    for length in range(0, len(content), 7):
+        path.write_bytes(content[:length])
+        with pytest.raises(CheckpointError, match="cannot be read"):
+            checkpoint.load(path, state(), arm="a", study_digest="d")
+
+
+def test_the_journal_is_read_as_it_was_written(folder: Path) -> None:
+    assert read_records(folder / "rounds.jsonl") == list(RUN.records)
