@@ -28,6 +28,7 @@ class Update:
     samples_seen: int  # samples that this round's local steps used
     attachments: Mapping[str, Tensor] = field(default_factory=dict)
     hello: Hello | None = None  # of a sealed round, where `delta` is empty
+    norm: float | None = None  # Euclidean, of delta; None where nobody has measured it
 
 
 class Cohort(Protocol):

@@ -1,7 +1,9 @@
 """Scaling by pooled means and deviations, made of per-hospital sums instead of rows."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import sqrt
+from statistics import median
 
 from erosion.common.protocol.messages import FeatureSums, Scaling
 from erosion.common.tasks.features import NumberFeature
@@ -12,6 +14,7 @@ from erosion.common.tasks.task import Task
 SMALLEST_RELATIVE_VARIANCE = 1e-12
 MOST_PATIENTS = 10**9  # of one hospital; more is a fault, and so is a value beyond LARGEST_VALUE
 LARGEST_VALUE = 1e30
+FAR = 10.0  # usual deviations; a hospital whose mean or deviation is further off is left out
 
 
 def number_columns(task: Task) -> tuple[bool, ...]:
@@ -34,18 +37,53 @@ def pool(sums: Sequence[FeatureSums], task: Task) -> Scaling:
     """The mean and (population) deviation of the rows of all hospitals together, at least one.
 
     A category's indicator, a column without values and a constant column keep the deviation 1.
+    No hospital moves them far: see `_usual`.
     """
-    columns = [
-        _mean_and_deviation(
-            sum(s.count[index] for s in sums),
-            sum(s.total[index] for s in sums),
-            sum(s.squares[index] for s in sums),
-        )
-        if is_number
-        else (0.0, 1.0)
-        for index, is_number in enumerate(number_columns(task))
-    ]
+    columns = []
+    for index, is_number in enumerate(number_columns(task)):
+        parts = [_Sums(s.count[index], s.total[index], s.squares[index]) for s in sums]
+        usual = _usual([part for part in parts if part.count])
+        columns.append(_mean_and_deviation(usual) if is_number else (0.0, 1.0))
     return Scaling(mean=tuple(m for m, _ in columns), deviation=tuple(d for _, d in columns))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """One column at one hospital, or at several."""
+
+    count: float
+    total: float
+    squares: float
+
+
+def _usual(parts: Sequence[_Sums]) -> _Sums:
+    """What the hospitals have together, where each is within reason.
+
+    With three hospitals or more, one whose values lie far from what is usual (the median hospital's
+    mean and deviation) is left out of the column, and one that claims more patients than all others
+    together counts for as many as they have. Fewer cannot outvote anybody.
+    """
+    if len(parts) >= 3:
+        figures = [_mean_and_deviation(part) for part in parts]
+        centre, spread = median(m for m, _ in figures), median(d for _, d in figures)
+        parts = [
+            part
+            for part, (mean, deviation) in zip(parts, figures, strict=True)
+            if abs(mean - centre) <= FAR * spread and deviation <= FAR * spread
+        ] or parts
+        everybody = sum(part.count for part in parts)
+        parts = [_at_most(part, everybody - part.count) for part in parts]
+    return _Sums(
+        sum(part.count for part in parts),
+        sum(part.total for part in parts),
+        sum(part.squares for part in parts),
+    )
+
+
+def _at_most(part: _Sums, count: float) -> _Sums:
+    if part.count <= count or not count:
+        return part
+    return _Sums(count, part.total * (count / part.count), part.squares * (count / part.count))
 
 
 def problem_with_sums(sums: FeatureSums, task: Task) -> str | None:
@@ -68,10 +106,10 @@ def problem_with_sums(sums: FeatureSums, task: Task) -> str | None:
     return None
 
 
-def _mean_and_deviation(count: int, total: float, squares: float) -> tuple[float, float]:
-    if count == 0:
+def _mean_and_deviation(sums: _Sums) -> tuple[float, float]:
+    if sums.count == 0:
         return 0.0, 1.0
-    mean, mean_square = total / count, squares / count
+    mean, mean_square = sums.total / sums.count, sums.squares / sums.count
     variance = mean_square - mean * mean
     constant = variance <= SMALLEST_RELATIVE_VARIANCE * mean_square
     return mean, 1.0 if constant else sqrt(variance)

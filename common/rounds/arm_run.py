@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from erosion.common.aggregation.cohort import Cohort, HospitalName, MemoryCohort, Update
+from erosion.common.aggregation.vectors import norm
 from erosion.common.algorithms.base import Algorithm, Brings, RoundStart, TensorTerms
 from erosion.common.errors import RunError
 from erosion.common.protocol.messages import Metrics, TrainRequest, TrainResult
@@ -27,7 +28,7 @@ from erosion.common.rounds.one_round import (
     spare_hospitals,
     wanted,
 )
-from erosion.common.rounds.screening import Expected, screen
+from erosion.common.rounds.screening import Expected, reject_outsized, sample_cap, screen
 from erosion.common.rounds.transport import Connection, Reply, Transport
 from erosion.common.sealed.coordinator_keys import CoordinatorKeys
 from erosion.common.sealed.sum_records import SumRecords
@@ -173,6 +174,7 @@ class ArmRun:
             self._membership.wait_for(user, seconds)
             if user in self._membership.members:
                 yield from self._ask(in_progress, taken, [user])
+        taken.answers = reject_outsized(taken.answers, user, norm(self.state.params))
         return taken
 
     def _ask(
@@ -189,6 +191,7 @@ class ArmRun:
             self._brought(ask.brings),
             self.study.federation.max_update_norm,
         )
+        described = {name: member.num_samples for name, member in members.items()}
         replies = yield Exchange(
             {connection: requests[name] for connection, name in who.items()},
             self.study.federation.round_deadline_seconds,
@@ -196,7 +199,10 @@ class ArmRun:
         del requests
         for reply in replies:
             if (name := who.get(reply.connection)) is not None:
-                self._take(taken, name, reply, expected)
+                count = described[name]
+                most = None if name == self.study.user else sample_cap(described, name)
+                terms = replace(expected, num_samples=count, most_samples=most)
+                self._take(taken, name, reply, terms)
             del reply  # what is used of it is in the answer
 
     def _take(self, taken: _Taken, name: HospitalName, reply: Reply, expected: Expected) -> None:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import median
 
 import torch
 from pydantic import ValidationError
@@ -11,10 +12,11 @@ from torch import Tensor
 from erosion.common.aggregation.cohort import HospitalName, Update
 from erosion.common.aggregation.vectors import is_finite, norm
 from erosion.common.algorithms.base import TRAIN, UPDATES, Brings, SiteAnswer, TensorTerms
-from erosion.common.protocol.messages import StepResult, TrainResult
-from erosion.common.rounds.one_round import Answer, Rejection
+from erosion.common.protocol.messages import EvaluateResult, StepResult, TrainResult
+from erosion.common.rounds.one_round import Answer, Rejection, RunState
 
 MOST_SAMPLES = 2**53  # beyond, a count is no longer exact as a float64
+OUTSIZED = 20.0  # times the others' typical norm; a peer's larger update is rejected
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,8 @@ class Expected:
     brings: Brings = UPDATES
     max_norm: float | None = None  # Euclidean, of an update; None: any finite one is accepted
     sealed: bool = False  # fresh keys come in place of the update
+    num_samples: int | None = None  # that the hospital described; None: not known
+    most_samples: int | None = None  # that it may count for; None: as many as it has
 
 
 def screen(result: object, agent: HospitalName, expected: Expected) -> Answer:
@@ -61,6 +65,10 @@ def _update(result: TrainResult, expected: Expected) -> Answer:
             return Rejection(f"{count} {what}, expected at least 1")
         if count > MOST_SAMPLES:
             return Rejection(f"more than {MOST_SAMPLES} {what}")
+    if expected.num_samples is not None and header.num_samples != expected.num_samples:
+        return Rejection(
+            f"{header.num_samples} samples, but it introduced itself with {expected.num_samples}"
+        )
     if expected.sealed and header.sealed is None:
         return Rejection("no keys for a sealed round")
     dim = 0 if expected.sealed else expected.dim
@@ -79,11 +87,62 @@ def _update(result: TrainResult, expected: Expected) -> Answer:
         agent=header.hospital,
         round=header.round,
         delta=delta,
-        num_samples=header.num_samples,
+        num_samples=min(header.num_samples, expected.most_samples or MOST_SAMPLES),
         samples_seen=header.samples_seen,
+        norm=length,
         attachments={name: result.attachments[name] for name in expected.brings.tensors},
         hello=header.sealed.hello if expected.sealed and header.sealed else None,
     )
+
+
+def reject_outsized(
+    answers: Mapping[HospitalName, Answer], user: HospitalName, params_norm: float
+) -> dict[HospitalName, Answer]:
+    """The answers of an exchange, less updates of peers that are out of all proportion.
+
+    What is usual is the median norm of the *other* hospitals' updates, so that no site sets its own
+    measure. With fewer than three others a median says little: the user's own update may be small
+    because its training has converged. Then the model's own norm counts as usual, too.
+    """
+    norms = {n: a.norm for n, a in answers.items() if isinstance(a, Update) and a.norm is not None}
+    screened = dict(answers)
+    for name, length in norms.items():
+        others = [other for agent, other in norms.items() if agent != name]
+        if name == user or not others:
+            continue
+        usual = median(others) if len(others) >= 3 else max(median(others), params_norm)
+        if length > OUTSIZED * usual > 0:
+            screened[name] = Rejection(
+                f"norm {length:.4g}, more than {OUTSIZED:g} times what is usual ({usual:.4g})"
+            )
+    return screened
+
+
+def sample_cap(described: Mapping[HospitalName, int], name: HospitalName) -> int:
+    """The samples that a peer may count for: no more than all other hospitals have together."""
+    return max(1, sum(count for other, count in described.items() if other != name))
+
+
+def problem_with_evaluation(
+    result: EvaluateResult, user: HospitalName, finals: Mapping[str, RunState]
+) -> str | None:
+    """Why the user's final figures cannot be used; None where they can."""
+    header = result.header
+    if header.hospital != user:
+        return f"it answered as {header.hospital!r}"
+    if missing := sorted(finals.keys() - header.arms.keys()):
+        return f"its figures lack {', '.join(missing)}"
+    if strange := sorted((header.arms.keys() | result.personal.keys()) - finals.keys()):
+        return f"it has figures of {', '.join(strange)[:100]}, which it was not asked about"
+    for arm, personal in result.personal.items():
+        dim = len(finals[arm].params)
+        if personal.dtype != torch.float32 or personal.dim() not in (1, 2):
+            return f"its personal parameters of {arm} are no vectors of torch.float32"
+        if not personal.numel() or personal.shape[-1] != dim:
+            return f"its personal parameters of {arm} have shape {tuple(personal.shape)}"
+        if not is_finite(personal.flatten()):
+            return f"its personal parameters of {arm} are not finite"
+    return None
 
 
 def _step_answer(result: StepResult, expected: Expected) -> Answer:

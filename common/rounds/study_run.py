@@ -16,6 +16,7 @@ from erosion.common.rounds.arm_run import ArmRun, Storage, play
 from erosion.common.rounds.membership import LOOK_SECONDS, Membership, MembershipListener
 from erosion.common.rounds.model_selection import SelectedSettings, choose, chosen
 from erosion.common.rounds.one_round import Absence, Rejection, RoundRecord, RunState, Terms
+from erosion.common.rounds.screening import problem_with_evaluation
 from erosion.common.rounds.transport import Transport
 from erosion.common.sealed.coordinator_keys import CoordinatorKeys
 from erosion.common.sealed.sum_records import SumRecords
@@ -275,7 +276,10 @@ class StudyRun:
             (reply,) = where.transport.ask({member.connection: request}, left)
             match reply.content:
                 case EvaluateResult() as result:
-                    return result
+                    wrong = problem_with_evaluation(result, user, finals)
+                    if wrong is None:
+                        return result
+                    problem = wrong
                 case Rejection(reason) | Absence(reason):
                     problem = reason
                 case other:

@@ -42,7 +42,7 @@ def measure(
         processes.start_module("client", PROGRAMS, "client", address, *sites, "--dim", str(dim))
         processes.wait_for_exit([server])
         seconds = read_rounds(
-            folder / "rounds.jsonl",
+            folder / "clock.jsonl",
             num_rounds=ROUNDS,
             expected=expected_shift(num_sites, ROUNDS),
         )

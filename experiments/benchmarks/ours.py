@@ -30,7 +30,7 @@ def measure(
             num_sites=num_sites,
             dim=dim,
             seconds_per_round=read_rounds(
-                folder / "rounds.jsonl",
+                folder / "clock.jsonl",
                 num_rounds=num_rounds,
                 expected=expected_shift(num_sites, num_rounds),
             ),

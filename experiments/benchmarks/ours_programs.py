@@ -107,7 +107,7 @@ def serve(
         membership.refresh()
         transport.wait_for_change(0.5)
     before = resident_bytes("VmRSS")
-    clock = RoundClock(folder / "rounds.jsonl")
+    clock = RoundClock(folder / "clock.jsonl")
     algorithm = study.arms["fedavg"].build(study.build_context)
     run = ArmRun(
         Terms(study, "fedavg", run="benchmark"),

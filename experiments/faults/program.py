@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from erosion.common.support.memory import peak_megabytes
 from erosion.experiments.faults.patience import wait_until
 
 _TIME = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ (?:[A-Z]+ erosion\.\w+: )?")
@@ -40,6 +41,11 @@ class Program:
     def exit_code(self) -> int | None:
         """None while it runs."""
         return self._process.poll()
+
+    @property
+    def peak_megabytes(self) -> float:
+        """The most memory that it has had so far."""
+        return peak_megabytes(self._process.pid) or 0.0
 
     def text(self, since: int | None = None) -> str:
         """What the log says from the byte `since` on; None: what this very process said."""

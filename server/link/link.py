@@ -32,6 +32,8 @@ logger = logging.getLogger("erosion.line")
 START_SECONDS, STOP_SECONDS = 30.0, 5.0
 HANDSHAKE_SECONDS = 10.0  # for TLS; who takes longer is disconnected
 IDLE_SECONDS = 20.0  # of a connection without a call
+RESERVED_FILES = 256  # of this process's limit, for all that is no connection
+MIN_CONNECTIONS = 64
 STREAMS = 4  # of one connection; a site needs one
 METADATA_BYTES = 2**13  # of a call
 
@@ -64,12 +66,13 @@ class Link:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._server: Any = None
+        self._most_connections = MIN_CONNECTIONS
         self._ticker: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Open the port; raises LinkError where that cannot be done."""
         identify()
-        raise_limit()
+        self._most_connections = max(MIN_CONNECTIONS, raise_limit() - RESERVED_FILES)
         self._make_spool()
         loop = self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=loop.run_forever, name="line", daemon=True)
@@ -137,7 +140,8 @@ class Link:
             spool=self._spool and self._spool / "messages",
             certificate_expires=lambda: self._certificate.expires if self._certificate else None,
         )
-        self._server = grpc.aio.server(options=_options(is_short_of_memory=bool(self._spool)))
+        options = _options(self._most_connections, is_short_of_memory=bool(self._spool))
+        self._server = grpc.aio.server(options=options)
         self._server.add_generic_rpc_handlers((service.handler,))
         if self._certificate is None:
             port: int = self._server.add_insecure_port(self._asked_address)
@@ -192,12 +196,13 @@ def _do(work: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop, seconds
     return asyncio.run_coroutine_threadsafe(work, loop).result(seconds)
 
 
-def _options(*, is_short_of_memory: bool) -> list[tuple[str, int]]:
+def _options(most_connections: int, *, is_short_of_memory: bool) -> list[tuple[str, int]]:
     window = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 2**20)]
     return [
         ("grpc.so_reuseport", 0),  # else a second coordinator would share the port
         ("grpc.max_receive_message_length", LARGEST_FRAME_BYTES),
         ("grpc.max_send_message_length", -1),
+        ("grpc.max_allowed_incoming_connections", most_connections),
         ("grpc.max_concurrent_streams", STREAMS),
         ("grpc.max_metadata_size", METADATA_BYTES),
         ("grpc.absolute_max_metadata_size", METADATA_BYTES),

@@ -70,7 +70,7 @@ TWO_NUMBERS = tabular(target="ill", classes=[0, 1], features=["age", "weight"])
 
 
 @settings(max_examples=30)
-@given(st.lists(tables, min_size=1, max_size=4))
+@given(st.lists(tables, min_size=1, max_size=2))  # of three, one may be outvoted
 def test_pooled_scaling_is_the_scaling_of_all_rows_together(
     hospitals: list[NDArray[np.float64]],
 ) -> None:
@@ -153,3 +153,34 @@ def test_the_policies_of_a_whole_task_hold_where_a_feature_has_none() -> None:
     assert not stands_in(TASK, scaled=False)
     with pytest.raises(ValueError, match="mode"):
         tabular(target="y", classes=[0, 1], features=[{"name": "x", "missing": "mode"}])
+
+
+def sums_of(mean: float, deviation: float, count: int) -> FeatureSums:
+    """One hospital's, of one number."""
+    squares = count * (deviation**2 + mean**2)
+    return FeatureSums(count=(count,), total=(count * mean,), squares=(squares,))
+
+
+ONE_NUMBER = tabular(target="ill", classes=[0, 1], features=["age"])
+HONEST = [sums_of(50, 10, 60), sums_of(55, 12, 80), sums_of(60, 9, 100), sums_of(48, 11, 20)]
+
+
+def test_of_many_hospitals_all_that_are_within_reason_are_pooled_exactly() -> None:
+    scaling = pool(HONEST, ONE_NUMBER)
+    assert scaling.mean[0] == pytest.approx((50 * 60 + 55 * 80 + 60 * 100 + 48 * 20) / 260)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        sums_of(50, 10, 10**9),
+        sums_of(1e6, 10, 60),
+        sums_of(-1e6, 1e6, 10**9),
+        sums_of(55, 1e9, 60),
+        sums_of(1e29, 0, 10**9),
+    ],
+)
+def test_no_hospital_moves_the_pooled_scaling_far(lie: FeatureSums) -> None:
+    honest, lied_to = pool(HONEST, ONE_NUMBER), pool([*HONEST, lie], ONE_NUMBER)
+    assert abs(lied_to.mean[0] - honest.mean[0]) < honest.deviation[0]
+    assert 0.5 < lied_to.deviation[0] / honest.deviation[0] < 2

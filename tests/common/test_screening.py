@@ -1,6 +1,7 @@
 """Answers that can be used, and those that cannot."""
 
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -10,9 +11,23 @@ from torch import Tensor
 
 from erosion.common.aggregation.cohort import Update
 from erosion.common.algorithms.base import Brings, TensorTerms
-from erosion.common.protocol.messages import TrainReply, TrainResult
-from erosion.common.rounds.one_round import Answer, Rejection
-from erosion.common.rounds.screening import MOST_SAMPLES, Expected, screen
+from erosion.common.protocol.messages import (
+    EvaluateReply,
+    EvaluateResult,
+    FinalMetrics,
+    TrainReply,
+    TrainResult,
+)
+from erosion.common.rounds.one_round import Answer, Rejection, RunState
+from erosion.common.rounds.screening import (
+    MOST_SAMPLES,
+    OUTSIZED,
+    Expected,
+    problem_with_evaluation,
+    reject_outsized,
+    sample_cap,
+    screen,
+)
 
 
 def answered(
@@ -120,3 +135,89 @@ def test_an_update_must_bring_what_its_method_needs(
     expected = Expected("fedavg", 1, 2, brings=Brings(update=True, tensors=terms))
     answer = screen(answered(torch.ones(2)), "a", expected)
     assert answer == Rejection(reason) if reason else isinstance(answer, Update)
+
+
+def test_a_count_that_is_not_the_described_one_is_rejected() -> None:
+    expected = Expected("fedavg", round=1, dim=2, num_samples=60)
+    answer = screen(answered(numbers(1, 2), num_samples=2**53), "a", expected)
+    assert isinstance(answer, Rejection)
+    assert "introduced itself with 60" in answer.reason
+    assert isinstance(screen(answered(numbers(1, 2), num_samples=60), "a", expected), Update)
+
+
+def test_a_peer_counts_for_no_more_than_all_others_together() -> None:
+    described = {"a": 10**9, "b": 40, "c": 60}
+    assert sample_cap(described, "a") == 100
+    expected = Expected("fedavg", 1, 2, num_samples=10**9, most_samples=100)
+    answer = screen(answered(numbers(1, 2), num_samples=10**9), "a", expected)
+    assert isinstance(answer, Update)
+    assert answer.num_samples == 100
+
+
+def updates_of(**norms: float) -> dict[str, Answer]:
+    return {
+        name: Update(name, 1, numbers(norm), num_samples=1, samples_seen=1, norm=norm)
+        for name, norm in norms.items()
+    }
+
+
+def test_a_peers_update_out_of_all_proportion_is_rejected() -> None:
+    answers = updates_of(user=1.0, b=2.0, c=1.5, d=3e38)
+    screened = reject_outsized(answers, "user", params_norm=5.0)
+    rejected = screened.pop("d")
+    assert isinstance(rejected, Rejection)
+    assert "3e+38" in rejected.reason
+    assert all(screened[name] is answers[name] for name in screened)
+    fits = updates_of(user=1.0, b=2.0, c=1.5, d=OUTSIZED * 1.5)
+    assert reject_outsized(fits, "user", params_norm=5.0) == fits
+
+
+def test_a_user_whose_training_has_converged_does_not_outlaw_its_only_peer() -> None:
+    answers = updates_of(user=1e-6, b=2.0)
+    assert reject_outsized(answers, "user", params_norm=1.0) == answers
+    assert isinstance(
+        reject_outsized(updates_of(user=1e-6, b=1e6), "user", params_norm=1.0)["b"], Rejection
+    )
+
+
+def test_the_users_own_update_is_measured_by_nobody() -> None:
+    answers = updates_of(user=1e9, b=1.0, c=1.0, d=1.0)
+    assert reject_outsized(answers, "user", params_norm=1.0) == answers
+
+
+def evaluated(hospital: str = "a", arms: Sequence[str] = ("x",), **personal: Tensor) -> str | None:
+    figures = FinalMetrics(
+        num_samples=5,
+        accuracy=1.0,
+        majority_accuracy=0.5,
+        auroc=None,
+        brier=0.1,
+        log_loss=0.1,
+        intervals={},
+    )
+    header = EvaluateReply(
+        hospital=hospital,
+        arms=dict.fromkeys(arms, figures),
+        comparison=None,
+        scaling=None,
+        class_counts={},
+    )
+    finals = {"x": RunState(1, torch.zeros(2), None)}
+    return problem_with_evaluation(EvaluateResult(header, personal), "a", finals)
+
+
+def test_final_figures_are_of_the_user_and_of_every_arm() -> None:
+    assert evaluated() is None
+    assert evaluated(x=torch.zeros(3, 2)) is None
+    for problem in (
+        evaluated(hospital="b"),
+        evaluated(arms=()),
+        evaluated(arms=("x", "y")),
+        evaluated(y=torch.zeros(2)),
+        evaluated(x=torch.zeros(3)),
+        evaluated(x=torch.zeros(0, 2)),
+        evaluated(x=torch.tensor(1.0)),
+        evaluated(x=torch.full((2,), math.nan)),
+        evaluated(x=torch.zeros(2, dtype=torch.float64)),
+    ):
+        assert problem is not None

@@ -1,0 +1,1 @@
+"""Thousands of hostile connections against a running coordinator, and what honest sites notice."""

@@ -1,0 +1,163 @@
+"""`python -m experiments.hostile_load`: hostile connections of every kind, and their cost.
+
+A coordinator and three hospitals run a study, each a process of its own, with TLS and enrolment.
+Then thousands of connections of one kind are opened, and opened again when they are closed. Counted
+are the rounds that are done meanwhile, how much longer one takes, how long a hospital that is
+started under attack needs until it takes part, and the coordinator's memory.
+"""
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from erosion.common.support.logs import configure_logging
+from erosion.experiments.faults.stage import Stage, small_study
+from erosion.experiments.hostile_load.attackers import BY_A_SITE, BY_STRANGERS
+from erosion.server.enrolment.enrolment import enrol_site
+from erosion.server.run import provenance
+
+MODULE = "erosion.experiments.hostile_load.attackers"
+BEFORE_SECONDS, SETTLE_SECONDS, UNDER_SECONDS = 10.0, 5.0, 20.0
+COMMAND = "python -m experiments.hostile_load --json experiments/results/hostile_load.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one kind of attack cost."""
+
+    kind: str
+    by: str  # "strangers" or "an enrolled site"
+    connections: int
+    rounds_before: int  # done in BEFORE_SECONDS
+    rounds_under: int  # done in UNDER_SECONDS of the attack
+    seconds_before: float  # median of a round
+    seconds_under: float
+    skipped: int  # rounds that did not advance the model
+    seconds_to_join: float  # of a hospital that is started under attack
+    coordinator_megabytes: float  # peak so far
+
+    @property
+    def factor(self) -> float:
+        """How much longer a round takes."""
+        return self.seconds_under / self.seconds_before
+
+
+@contextmanager
+def attack(stage: Stage, kind: str, connections: int) -> Iterator[None]:
+    """Hostile connections, for as long as the block."""
+    files: list[str] = []
+    if kind in BY_A_SITE:
+        enrol_site(stage.federation, "mallory")  # enrolled, and not of this study
+        with tarfile.open(stage.federation.kit("mallory")) as kit:
+            kit.extractall(stage.folder, filter="tar")
+        files = [str(stage.folder / "mallory" / name) for name in ("node.crt", "node.key")]
+    process = subprocess.Popen(
+        [sys.executable, "-m", MODULE, kind, str(connections), stage.address, *files],
+        stdin=subprocess.PIPE,
+    )
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait(30)
+        if process.stdin is not None:
+            process.stdin.close()
+
+
+def play(kind: str, connections: int, folder: Path) -> Row:
+    """One kind."""
+    with Stage(folder, small_study()) as stage:
+        stage.begin(without="carol")
+        before = _rounds(stage, BEFORE_SECONDS)
+        with attack(stage, kind, connections):
+            time.sleep(SETTLE_SECONDS)
+            under = _rounds(stage, UNDER_SECONDS)
+            started = time.monotonic()
+            stage.site("carol")
+            joined = stage.first(lambda seen: seen.has("carol"), started, 300.0).at - started
+            seen = [s for s in stage.rounds if s.at > started]
+        peak = stage.programs["coordinator"].peak_megabytes
+    done = [s for s in under if s.is_done]
+    return Row(
+        kind,
+        "an enrolled site" if kind in BY_A_SITE else "strangers",
+        connections,
+        len(before),
+        len(done),
+        _median(before),
+        _median(done),
+        sum(not s.is_done for s in [*under, *seen]),
+        joined,
+        peak,
+    )
+
+
+def _rounds(stage: Stage, seconds: float) -> list[Any]:
+    number = len(stage.rounds)
+    time.sleep(seconds)
+    return list(stage.rounds[number:])
+
+
+def _median(rounds: list[Any]) -> float:
+    return median(float(seen.line["seconds"]) for seen in rounds) if rounds else float("nan")
+
+
+def markdown(rows: list[Row]) -> str:
+    """The table."""
+    lines = [
+        "| kind | by | connections | rounds done | a round takes | so many times as long | skipped"
+        " | a hospital joins within | coordinator |",
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    lines += [
+        f"| {row.kind} | {row.by} | {row.connections:,} | {row.rounds_under} |"
+        f" {row.seconds_under:.2f} s | {row.factor:.1f} | {row.skipped} |"
+        f" {row.seconds_to_join:.0f} s | {row.coordinator_megabytes:.0f} MB |"
+        for row in rows
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Run the attacks that are asked for; the exit code is 1 where one was not withstood."""
+    kinds = [*BY_STRANGERS, *BY_A_SITE]
+    parser = argparse.ArgumentParser(prog="python -m experiments.hostile_load", description=__doc__)
+    parser.add_argument("kinds", nargs="*", help=f"default: all of {', '.join(kinds)}")
+    parser.add_argument("--connections", type=int, default=5000)
+    parser.add_argument("--json", type=Path, help="rows to add to, or to replace")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    configure_logging(0)
+    kept = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
+    failed = 0
+    rows = []
+    for kind in options.kinds or kinds:
+        try:
+            with tempfile.TemporaryDirectory(prefix="erosion-hostile-") as folder:
+                row = play(kind, options.connections, Path(folder))
+        except (TimeoutError, AssertionError, OSError) as problem:
+            failed += 1
+            print(f"{kind}: NOT WITHSTOOD: {problem}", file=sys.stderr, flush=True)
+            continue
+        rows.append(row)
+        print(json.dumps(asdict(row)), flush=True)
+        kept[kind] = {**asdict(row), "commit": provenance.commit()}
+        if options.json:
+            options.json.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
+    print(markdown(rows))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
