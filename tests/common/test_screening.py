@@ -28,6 +28,7 @@ from erosion.common.rounds.screening import (
     sample_cap,
     screen,
 )
+from tests.support.scripted import metrics
 
 
 def answered(
@@ -186,18 +187,11 @@ def test_the_users_own_update_is_measured_by_nobody() -> None:
 
 
 def evaluated(hospital: str = "a", arms: Sequence[str] = ("x",), **personal: Tensor) -> str | None:
-    figures = FinalMetrics(
-        num_samples=5,
-        accuracy=1.0,
-        majority_accuracy=0.5,
-        auroc=None,
-        brier=0.1,
-        log_loss=0.1,
-        intervals={},
-    )
+    figures = FinalMetrics(**metrics().model_dump(), intervals={})
     header = EvaluateReply(
         hospital=hospital,
         arms=dict.fromkeys(arms, figures),
+        base_rate=figures,
         comparison=None,
         scaling=None,
         class_counts={},
