@@ -48,6 +48,7 @@ def study_of(num_sites: int, num_rounds: int) -> Study:
             "hospitals": [f"site{site}" for site in range(num_sites)],
             "rounds": num_rounds,
             "task": {"kind": "tabular", "target": "y", "classes": ["0", "1"], "features": ["x"]},
+            "scaling": "none",
             "model": {"name": "logistic"},
             "training": {"steps": 1},
             "arms": {"fedavg": {"weighting": "uniform"}},
