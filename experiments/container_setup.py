@@ -17,11 +17,13 @@ from pathlib import Path
 import tomli_w
 
 from erosion.common.errors import ErosionError, StudyError
+from erosion.common.sealed import pinned_keys
 from erosion.common.study.study import load_study
 from erosion.experiments.sources import make_hospitals
 from erosion.experiments.testbed import study_path
 from erosion.server.enrolment.enrolment import enrol_site, init_federation
 from erosion.server.enrolment.federation_folder import Address, FederationFolder
+from erosion.server.sealed.peers_file import write_peers
 
 USER = 10001  # of the image
 SITE_TEMPLATE = 'path = "patients.csv"'
@@ -51,6 +53,8 @@ def set_up(
             data = hospitals[name].data
             shutil.copy(data, volume / data.name)
             _name_data(volume / "site.toml", data.name, dict(hospitals[name].columns))
+        for volume in volumes[: len(order)]:
+            write_peers(folder, volume / pinned_keys.NAME)
         shutil.rmtree(federation / "made")
     for path in (federation, runs, *volumes):
         for entry in (path, *path.rglob("*")):

@@ -12,11 +12,11 @@ from gmpy2 import mpz
 from erosion.client.sealed.sealed_site import Greeted, Measured, SealedSite
 from erosion.client.sealed.sum_ledger import SumLedger
 from erosion.common.errors import RunError, SiteError
-from erosion.common.protocol.messages import TrainRequest
+from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
 from erosion.common.rounds.study_run import Outcome
 from erosion.common.sealed.audit import examine
 from erosion.common.sealed.distance import Question
-from erosion.common.sealed.legs import DISTANCE, MASKED, UNMASK
+from erosion.common.sealed.legs import DISTANCE, MASKED, SEALED_DISTANCE, UNMASK, WORDS
 from erosion.common.sealed.opening import read_opening
 from erosion.common.sealed.roster import Roster
 from erosion.common.sealed.sum_records import RecordFiles
@@ -234,3 +234,23 @@ def test_a_lie_stops_the_arm_and_opened_masks_show_whose_it_is(tmp_path: Path) -
     assert {name for name, found in findings.items() if not found.is_honest} == {"carol"}
     assert findings["carol"].claimed == pytest.approx(1, abs=1e-6)
     assert (findings["carol"].shown or 0) > 3
+
+
+def test_all_that_a_hospital_sends_is_masked_words_and_small_values(tmp_path: Path) -> None:
+    study = sealed_study(rounds=1)
+    line = Line(study, hospitals(tmp_path, compute={"state": tmp_path / "state"}))
+    run_in(tmp_path, line)
+    sent = [(name, reply.content) for name, reply in line.replies if name in PEERS]
+    assert {type(content) for _, content in sent} == {TrainResult, StepResult}
+    for name in PEERS:
+        folder = tmp_path / "state" / name / "sealed"
+        update = read_opening(folder / "opening.safetensors", SiteError).update
+        for sender, content in sent:
+            if isinstance(content, TrainResult):
+                assert content.delta.numel() == 0
+                tensors = content.attachments
+            else:
+                assert isinstance(content, StepResult)
+                tensors = content.tensors
+            assert all(update.tobytes() not in t.numpy().tobytes() for t in tensors.values())
+            assert set(tensors) <= {SEALED_DISTANCE, WORDS}, sender

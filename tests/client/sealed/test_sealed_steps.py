@@ -1,0 +1,103 @@
+"""What a hospital makes of requests in sealed studies that are not as they should be."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from erosion.client.training.hospital import Hospital
+from erosion.common.errors import Refusal
+from erosion.common.protocol.messages import TrainRequest, TrainResult
+from erosion.common.sealed import legs
+from erosion.common.sealed.modulus_proof import prove
+from erosion.common.sealed.numbers import to_rows
+from tests.common.sealed.keys import paillier_key
+from tests.support.sealed_study import ARM, hospitals, patients, sealed_study
+from tests.support.small_study import make_site
+
+ATTEMPT = {"attempt": "00" * 16}
+
+
+def request(step: str = "train", **changes: Any) -> TrainRequest:
+    values: dict[str, Any] = {
+        "study": sealed_study(),
+        "arm": ARM,
+        "round": 1,
+        "parameters": torch.zeros(6) if step == "train" else None,
+        "scaling": None,
+        "run": "run",
+        "step": step,
+        "values": ATTEMPT if step == "train" else {},
+    }
+    return TrainRequest(**{**values, **changes})
+
+
+def test_a_peer_answers_a_sealed_study_without_its_update(tmp_path: Path) -> None:
+    bob = hospitals(tmp_path)["bob"]
+    result = bob.answer(request())
+    assert isinstance(result, TrainResult)
+    assert result.delta.numel() == 0
+    assert result.header.sealed is not None
+
+
+def test_the_user_answers_its_own_coordinator_in_the_clear(tmp_path: Path) -> None:
+    result = hospitals(tmp_path)["alice"].answer(request())
+    assert isinstance(result, TrainResult)
+    assert result.delta.numel() == 6
+    assert result.header.sealed is None
+
+
+def question(**changes: Any) -> TrainRequest:
+    key = paillier_key()
+    sealed = [key.public.encrypt(value, key.noise()) for value in range(6)]
+    hello = {"mask": "00" * 32, "seal": "11" * 32, "signature": "22" * 70}
+    options: dict[str, Any] = {
+        "values": {
+            "roster": dict.fromkeys(("bob", "carol", "dave"), hello),
+            "modulus": int(key.public.n).to_bytes(256).hex(),
+            "scale": float(1).hex(),
+        },
+        "enclosed": {
+            legs.SEALED_OWN: to_rows(sealed, 512),
+            legs.MODULUS_PROOF: to_rows(prove(key), 256),
+        },
+    }
+    return request(legs.DISTANCE, **{**options, **changes})
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        (request(values={}), "attempt is wrong"),
+        (request(values={"attempt": "00"}), "attempt is wrong"),
+        (request("gradient"), "'gradient' is not one of a sealed round"),
+        (request(legs.MASKED), "weights is wrong"),
+        (request(legs.UNMASK, values={"delivered": {}}), "not due at this site"),
+        (question(values={}), "roster is wrong"),
+        (question(enclosed={}), "brings no 'sealed_own'"),
+        (question(enclosed={legs.SEALED_OWN: torch.zeros(6, 512)}), "brings no 'sealed_own'"),
+        (question(), "other keys for this site"),
+    ],
+)
+def test_a_request_that_is_not_as_it_should_be_is_refused(
+    tmp_path: Path, asked: TrainRequest, reason: str
+) -> None:
+    bob = hospitals(tmp_path)["bob"]
+    if asked.step == legs.DISTANCE:
+        bob.answer(request())
+    with pytest.raises(Refusal, match=reason):
+        bob.answer(asked)
+
+
+def test_without_keys_a_hospital_says_what_it_needs(tmp_path: Path) -> None:
+    bob = Hospital(make_site(tmp_path, patients("bob"), name="bob", file="bob.csv"))
+    with pytest.raises(Refusal, match=r"no key for sealed rounds.*sealed\.peers"):
+        bob.answer(request())
+
+
+def test_a_hospital_may_take_part_in_sealed_studies_only(tmp_path: Path) -> None:
+    bob = hospitals(tmp_path, limits={"sealed_only": True})["bob"]
+    bob.describe(sealed_study())
+    with pytest.raises(Refusal, match=r"limits\.sealed_only = true"):
+        bob.describe(sealed_study(sealed=False))
