@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -23,6 +23,7 @@ from erosion.experiments.sources import HospitalFiles, make_hospitals
 from erosion.server.run import provenance
 from erosion.server.run.run_folder import RunFolder, new_run_folder
 
+DATA = "testbed"  # the hospitals' folder in a run's
 STOP_SECONDS = 5.0  # between asking a process to end and ending it
 
 
@@ -155,22 +156,36 @@ def run_in_testbed(
     outputs: Sequence[str] = (),
 ) -> int:
     """The same in a run folder that was made for this study."""
-    started = time.monotonic()
-    data = folder.path / "testbed"
-    hospitals = make_hospitals(study, data, data_dir)
+    hospitals = make_hospitals(study, folder.path / DATA, data_dir)
+    flags = ["-" + "v" * verbosity] if verbosity else []
+    told = [f"--output={output}" for output in outputs]
+    return deploy(study, folder, hospitals, flags=flags, server_flags=told)
+
+
+def deploy(
+    study: Study,
+    folder: RunFolder,
+    hospitals: Mapping[str, HospitalFiles],
+    *,
+    flags: Sequence[str] = (),
+    server_flags: Sequence[str] = (),
+) -> int:
+    """Run a study here on hospitals whose files are there; the exit code is the coordinator's.
+
+    `flags` are for every program, `server_flags` for the coordinator's too.
+    """
+    started, data = time.monotonic(), folder.path / DATA
     if study.federation.sealed:
         write_identities(data, list(hospitals))
     address = free_address()
     place = ["--address", address, "--run-folder", str(folder.path)]
-    flags = ["-" + "v" * verbosity] if verbosity else []
-    told = [f"--output={output}" for output in outputs]
     print(
         f"Starting the coordinator and {len(hospitals)} hospitals, a process each ...", flush=True
     )
     with _supervised() as parts:
         server = parts.start(
             "coordinator",
-            ["server", str(folder.study), "--insecure", *place, *flags, *told],
+            ["server", str(folder.study), "--insecure", *place, *flags, *server_flags],
             None,
         )
         sites = [
@@ -207,6 +222,7 @@ def _watch(server: _Part, sites: list[_Part]) -> int:
 
 def _write_site(folder: Path, name: str, hospital: HospitalFiles, address: str) -> Path:
     path = folder / name / "site.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
     site = {
         "name": name,
         "data": {"path": str(hospital.data.resolve()), "columns": dict(hospital.columns)},
