@@ -217,6 +217,7 @@ class _SealedRounds:
         public = keys.key.public
         asker = attempt.asker(keys.key)
         question = attempt.question(asker, keys.pool.take)
+        keys.pool.prepare(len(question.sealed_own))  # for the next round, from now on
         num_bytes = public.modulus_bytes
         answered = yield Ask(
             legs.DISTANCE,
