@@ -49,12 +49,15 @@ class PrivateKey:
         return PublicKey(self.p * self.q)
 
     def noise(self) -> mpz:
-        """r^n mod n^2 of a random r, several times faster than without the primes."""
-        p, q, n = self.p, self.q, self.p * self.q
-        r = _random_below(n)
-        by_p = gmpy2.powmod(r, n % (p * (p - 1)), p**2)
-        by_q = gmpy2.powmod(r, n % (q * (q - 1)), q**2)
-        return (by_q + q**2 * ((by_p - by_q) * self.q_inverse % p**2)) % n**2
+        """r^n mod n^2 of a random r, many times faster than without the primes.
+
+        Modulo p^2 it is x^p of x = r^q mod p, which is as random as r is: an exponent of half the
+        length.
+        """
+        p, q = self.p, self.q
+        by_p = gmpy2.powmod(_random_below(p), p, p**2)
+        by_q = gmpy2.powmod(_random_below(q), q, q**2)
+        return by_q + q**2 * ((by_p - by_q) * self.q_inverse % p**2)
 
     def decrypt(self, ciphertext: mpz) -> int:
         """The message, from 0 to n - 1."""

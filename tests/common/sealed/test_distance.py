@@ -56,6 +56,15 @@ def test_decrypting_undoes_encrypting_with_either_noise() -> None:
         assert key.decrypt(key.public.encrypt(message, key.public.noise())) == message
 
 
+def test_noise_made_with_the_primes_is_an_nth_power_too() -> None:
+    """n-th powers are what decrypts to 0: their (p - 1)(q - 1)-th power modulo n^2 is 1."""
+    key = paillier_key()
+    n = key.public.n
+    for noise in (key.noise(), key.public.noise()):
+        assert 0 < noise < n**2
+        assert gmpy2.powmod(noise, (key.p - 1) * (key.q - 1), n**2) == 1
+
+
 @given(st.lists(st.tuples(st.integers(2, 10**9), st.integers(-(2**31), 2**31)), max_size=8))
 def test_powers_together_are_the_product_of_powers(powers: list[tuple[int, int]]) -> None:
     modulus = mpz(2**127 - 1)
