@@ -21,6 +21,7 @@ from erosion.client.consent.store import (
 from erosion.client.site_file import Site
 from erosion.common.errors import ErosionError, Refusal, Undecided
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
+from erosion.common.sealed import legs
 from erosion.common.study.study import Study, study_from_json
 from erosion.common.support.files import version_of
 
@@ -214,8 +215,11 @@ def _read(entry: StudyEntry) -> Study:
 
 
 def _hash_of_step(request: TrainRequest) -> str:
+    if request.step in legs.STEPS:
+        return ""  # of which the sealed site keeps a book: a resumed round has fresh keys
     tensors = {"parameters": request.parameters, **request.enclosed}
-    return _hash(tensors, str(request.scaling), str(sorted(request.values.items())))
+    values = sorted(item for item in request.values.items() if item[0] != legs.ATTEMPT)
+    return _hash(tensors, str(request.scaling), str(values))
 
 
 def _hash_of_evaluation(request: EvaluateRequest) -> str:

@@ -15,6 +15,8 @@ from erosion.common.settings.names import Name
 DISTANCE, MASKED, UNMASK = "sealed_distance", "sealed_masked", "sealed_unmask"  # steps
 STEPS = frozenset({DISTANCE, MASKED, UNMASK})
 
+ATTEMPT = "attempt"  # the value of a train request that says that its round is sealed
+
 # Arrays, by their names in a message
 SEALED_OWN = "sealed_own"  # (num_values, 2 |n|) uint8, Enc(u_j)
 MODULUS_PROOF = "modulus_proof"  # (11, |n|) uint8

@@ -16,6 +16,7 @@ from erosion.client.site_file import Approval, Budget, Site
 from erosion.common.errors import Refusal, SiteError, StudyError
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
 from erosion.common.rounds.model_selection import SelectedSettings, chosen, trials
+from erosion.common.sealed import legs
 from erosion.common.study.study import Study
 
 STUDY = {
@@ -267,3 +268,17 @@ def test_the_book_is_private(tmp_path: Path) -> None:
     store = ConsentStore(tmp_path / "state")
     store.note("c", "d", Answer("s", "r", "s", "local", 1, "train"), "h")
     assert store.path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_sealed_round_that_is_resumed_has_fresh_keys_and_is_the_same_question(
+    tmp_path: Path, store: ConsentStore
+) -> None:
+    """Which sums an update may be in is for the sealed site's own book to say."""
+    consent = Consent(site(tmp_path), store, "c")
+    approve(store, study())
+    for attempt in ("00" * 16, "11" * 16):
+        trained = replace(request(study()), values={"attempt": attempt})
+        consent.note_step(trained)
+        consent.note_step(replace(trained, step=legs.MASKED, values={"scale": attempt}))
+    with pytest.raises(Refusal, match="once, to other parameters"):
+        consent.note_step(request(study(), value=1.0))
