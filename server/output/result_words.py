@@ -2,6 +2,7 @@
 
 from erosion.common.protocol.messages import FinalMetrics
 from erosion.server.output.plain_text import printable
+from erosion.server.output.round_news import RESULT_OF_STOPPED
 from erosion.server.run.result import Result, Selected
 
 
@@ -9,6 +10,15 @@ def verdict_sentences(text: str) -> tuple[str, str]:
     """The finding, and the figures behind it."""
     finding, stop, figures = text.partition(". ")
     return finding + stop.strip(), figures
+
+
+def stops(result: Result) -> list[str]:
+    """A sentence for each arm whose rule ended it early."""
+    return [
+        f"{name} stopped in round {arm.rounds}: {printable(arm.stopped)}; {RESULT_OF_STOPPED}."
+        for name, arm in result.arms.items()
+        if arm.stopped is not None
+    ]
 
 
 def class_sizes(result: Result) -> str:

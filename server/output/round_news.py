@@ -8,6 +8,8 @@ from typing import Literal
 from erosion.common.rounds.one_round import RoundRecord
 from erosion.server.output.plain_text import printable
 
+RESULT_OF_STOPPED = "the model reached there is the arm's result"
+
 Kind = Literal["skipped", "stopped", "note", "absent", "rejected", "eroded"]
 
 
@@ -29,9 +31,12 @@ class News:
 
 def news_of(record: RoundRecord) -> Iterator[News]:
     """The news of one round, that of the whole round first."""
-    if record.outcome != "done":
-        text = f"round {record.outcome}: {printable(record.note)}"
-        yield News(record.arm, record.round, record.outcome, "", text)
+    if record.outcome == "skipped":
+        text = f"round skipped: {printable(record.note)}"
+        yield News(record.arm, record.round, "skipped", "", text)
+    elif record.outcome == "stopped":
+        text = f"stopped: {printable(record.note)}; {RESULT_OF_STOPPED}"
+        yield News(record.arm, record.round, "stopped", "", text)
     elif record.note:
         note = printable(record.note, at_most=1000)  # the method's own words: a finding
         yield News(record.arm, record.round, "note", "", note)

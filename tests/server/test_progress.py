@@ -25,6 +25,7 @@ from erosion.server.output.terminal.live import LiveProgress, draw_arm
 from erosion.server.output.terminal.plain import PlainProgress, weights_in_words
 from erosion.server.output.terminal.summary import print_summary
 from erosion.server.output.terminal.weight_bars import WeightBars, bar
+from tests.support.stopped_run import NOTE, make_stopped_run
 from tests.support.synthetic_run import (
     ARMS,
     FOLDER,
@@ -141,6 +142,14 @@ def test_a_skipped_round_is_told_with_its_reason(monkeypatch: pytest.MonkeyPatch
     text = plain_text(make_run(skipped=(8, 9)), monkeypatch)
     assert "weight_erosion, round 8: skipped: the user's own site was not connected" in text
     assert "weight_erosion had trouble: 2 skipped; large-tumours absent in 4 rounds" in text
+
+
+def test_an_arm_that_stopped_is_told_of_and_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = plain_text(make_stopped_run(), monkeypatch)
+    kept = "the model reached there is the arm's result"
+    assert f"weight_erosion, round 4: stopped: {NOTE}; {kept}\n" in text
+    assert "weight_erosion had trouble" not in text
+    assert f"weight_erosion stopped in round 4: {NOTE}; {kept}." in " ".join(text.split())
 
 
 @pytest.mark.parametrize("width", [50, 80, 140])

@@ -20,6 +20,7 @@ from erosion.server.output.round_news import grouped, news_of
 from erosion.server.run.result import Selected, verdict
 from erosion.server.run.run_folder import RunFolder
 from tests.support.html_page import EVIL, Page
+from tests.support.stopped_run import NOTE, make_stopped_run
 from tests.support.synthetic_run import ARMS, HOSPITALS, Run, as_json, make_records, make_run
 
 MANY = ("home", *(f"hospital-{number:02}" for number in range(1, 20)))
@@ -164,6 +165,15 @@ def test_skipped_rounds_are_shaded_counted_and_told_with_their_reason(folder: Pa
     assert "2 skipped" in text
     assert "Shaded: skipped rounds" in text
     assert "A gap is a round in which the site of home sent no figures" in text
+
+
+def test_an_arm_that_stopped_is_told_of_in_a_sentence(folder: Path) -> None:
+    text = Page(written(make_stopped_run(), folder)).text
+    kept = "the model reached there is the arm's result"
+    assert f"weight_erosion stopped in round 4: {NOTE}; {kept}." in text
+    assert f"weight_erosion 4 all stopped: {NOTE}; {kept}" in text
+    assert "4 stopped" in text
+    assert "Shaded" not in text
 
 
 def test_a_run_without_skipped_rounds_does_not_speak_of_them(folder: Path) -> None:

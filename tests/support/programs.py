@@ -161,3 +161,18 @@ def dies_while_uploading(site_file: str) -> None:
 
     Outbox.put = half  # type: ignore[method-assign]
     honest(site_file)
+
+
+def forgets_its_studies(site_file: str) -> None:
+    """Like a program that was started anew between any two requests, over a line that held."""
+    configure_logging(0)
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    site = load_site(Path(site_file))
+    hospital = Hospital(site)
+
+    class Forgetful(ClientApp):
+        def __call__(self, message: Message, context: Context) -> Message:
+            return make_app(hospital)(message, context)
+
+    line = credentials_for(site.coordinator)
+    Agent(line.connect, Forgetful(), address=line.address).run()

@@ -111,7 +111,7 @@ def _peers_figure(
             may_be_logarithmic=may_be_logarithmic,
             reference=reference,
             label_room=max(len(name) for name in run.peers) + len(" eroded in round 10"),
-            shaded_rounds=[record.round for record in records if record.outcome != "done"],
+            shaded_rounds=[record.round for record in records if record.outcome == "skipped"],
         )
     )
 

@@ -16,6 +16,7 @@ from erosion.server.output.report.style import STYLE
 from erosion.server.output.result_words import (
     chosen_text,
     class_sizes,
+    stops,
     verdict_sentences,
 )
 from erosion.server.output.round_news import grouped
@@ -111,18 +112,20 @@ def _key_figures(run: RunData) -> str:
             numbers=range(1, len(headings)),
             best=best,
         )
+        + "".join(f'<p class="note">{text(sentence)}</p>\n' for sentence in stops(result))
     )
 
 
 def _arm_row(run: RunData, name: str, arm: ArmResult) -> list[str | Cell]:
     settings = run.study.arms.get(name)
     algorithm = settings.algorithm if settings and settings.algorithm != name else ""
-    skipped = f"{arm.skipped_rounds} skipped" if arm.skipped_rounds else ""
+    apart = [f"{arm.skipped_rounds} skipped"] if arm.skipped_rounds else []
+    apart += ["stopped"] if arm.stopped is not None else []
     seconds = arm.seconds_per_round
     return [
         Cell(name, algorithm),
         *metric_cells(run.result.task, arm.metrics),
-        Cell(str(arm.rounds), skipped),
+        Cell(str(arm.rounds), ", ".join(apart)),
         Cell(seconds_text(seconds.median), f"95 % within {seconds_text(seconds.p95)}"),
     ]
 
@@ -183,7 +186,7 @@ def _weights(run: RunData) -> str:
     heading = f"<h2>How much each hospital counts in {arm}</h2>\n"
     if not weights:
         return heading + f"<p>{arm} used no update of another hospital.</p>"
-    skipped = any(record.outcome != "done" for record in run.of(run.first_arm))
+    skipped = any(record.outcome == "skipped" for record in run.of(run.first_arm))
     shade = " Shaded: skipped rounds, in which nothing was learned." if skipped else ""
     return (
         heading

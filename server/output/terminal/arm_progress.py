@@ -58,7 +58,9 @@ class ArmProgress:
         return [event for event in news_of(record) if self._is_news(event)]
 
     def _is_news(self, event: News) -> bool:
-        if event.kind in ("skipped", "stopped"):
+        if event.kind == "stopped":
+            return True
+        if event.kind == "skipped":
             self.skipped += 1
             return True
         if event.kind in ("absent", "rejected"):

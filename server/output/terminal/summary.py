@@ -13,6 +13,7 @@ from erosion.server.output.result_words import (
     chosen_text,
     class_sizes,
     interval_text,
+    stops,
     verdict_sentences,
 )
 from erosion.server.output.terminal.weight_bars import WeightBars
@@ -28,6 +29,10 @@ def print_summary(console: Console, result: Result, report: Path) -> None:
     console.print()
     console.print(_figures(result, console.width))
     console.print()
+    for sentence in (stopped := stops(result)):
+        console.print(Text(sentence))
+    if stopped:
+        console.print()
     first, arm = next(iter(result.arms.items()))
     if len(arm.weights) > 1:
         console.print(Text(f"Final weights of {first}, relative to {result.user}'s own"))

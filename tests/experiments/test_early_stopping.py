@@ -1,0 +1,29 @@
+"""A simulation obeys a rule that stops, as a deployment does."""
+
+from pathlib import Path
+
+import torch
+
+from erosion.client.site_file import load_site
+from erosion.client.training.hospital import Hospital
+from erosion.common.study.study import Study
+from erosion.experiments.simulator import simulate
+from tests.support.early_stopping import ROUND, default_study, write_sites
+
+
+def test_the_default_study_with_a_narrow_cone_stops_and_its_other_arm_runs(tmp_path: Path) -> None:
+    study = default_study()
+    sites = write_sites(study, tmp_path, "127.0.0.1:1")
+    hospitals = {name: Hospital(load_site(path)) for name, path in sites.items()}
+    simulated = simulate(study, hospitals)
+    stopped, other = simulated.finals["weight_erosion"], simulated.finals["local"]
+    last = simulated.records["weight_erosion"][-1]
+    assert stopped.stopped
+    assert (stopped.round, last.round, last.outcome) == (ROUND, ROUND, "stopped")
+    assert "fit into no cone of 84 degrees" in last.note
+    assert (other.round, other.stopped) == (study.rounds, False)
+    # The model reached is that of the rounds before.
+    shorter = Study.model_validate({**study.model_dump(), "rounds": ROUND - 1})
+    reached = simulate(shorter, hospitals).finals["weight_erosion"]
+    assert torch.equal(stopped.params, reached.params)
+    assert set(simulated.evaluation.arms) == {"weight_erosion", "local"}
