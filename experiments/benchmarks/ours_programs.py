@@ -38,6 +38,8 @@ from erosion.server.coordination.strategy import PersonalizedStrategy
 from erosion.server.link import Link
 from erosion.server.run.run_folder import RunFolder
 
+JOIN_SECONDS = 600.0
+
 
 def study_of(num_sites: int, num_rounds: int) -> Study:
     """FedAvg over sites named site0, site1, ...; the model of the file is not used."""
@@ -104,9 +106,10 @@ def serve(
     link.start()
     transport = NetworkTransport(study, link.grid)
     membership = Membership(study, transport, NobodyListening())
-    while membership.missing:
-        membership.refresh()
-        transport.wait_for_change(0.5)
+    for name in study.hospitals:
+        membership.wait_for(name, JOIN_SECONDS)
+        if name not in membership.members:
+            raise SystemExit(f"{name} did not join within {JOIN_SECONDS:g} s")
     before = resident_bytes("VmRSS")
     clock = RoundClock(folder / "clock.jsonl")
     algorithm = study.arms["fedavg"].build(study.build_context)
