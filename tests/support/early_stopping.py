@@ -33,6 +33,8 @@ def write_sites(study: Study, folder: Path, address: str) -> dict[str, Path]:
             "name": name,
             "data": {"path": str(files.data.resolve()), "columns": dict(files.columns)},
             "coordinator": {"address": address},
+            "approval": {"automatic": "within_limits"},
+            "compute": {"public_order": True},  # so that a simulation is the same
         }
         path.write_text(tomli_w.dumps(site), encoding="utf-8")
     return sites

@@ -168,11 +168,11 @@ def forgets_its_studies(site_file: str) -> None:
     configure_logging(0)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     site = load_site(Path(site_file))
-    hospital = Hospital(site)
+    hospital, consent = Hospital(site), Consent(site, ConsentStore(site.consent_folder), "test")
 
     class Forgetful(ClientApp):
         def __call__(self, message: Message, context: Context) -> Message:
-            return make_app(hospital)(message, context)
+            return make_app(hospital, consent)(message, context)
 
     line = credentials_for(site.coordinator)
-    Agent(line.connect, Forgetful(), address=line.address).run()
+    Agent(line.connect, Forgetful(), address=line.address, anew=consent.has_news).run()
