@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import tomli_w
 
@@ -18,6 +18,7 @@ from erosion.common.errors import ErosionError, StudyError
 from erosion.common.study.study import Study, load_study
 from erosion.common.support.memory import peak_megabytes
 from erosion.experiments.free_ports import free_address
+from erosion.experiments.own_data import own_data
 from erosion.experiments.sealed_identities import KEY, write_identities
 from erosion.experiments.sources import HospitalFiles, make_hospitals
 from erosion.server.run import provenance
@@ -28,7 +29,12 @@ STOP_SECONDS = 5.0  # between asking a process to end and ending it
 
 
 def study_path(name: str) -> Path:
-    """A path, or the name of a study that comes with the program. Raises StudyError."""
+    """A path, or the name of a study that comes with the program. Raises StudyError.
+
+    Of a folder, its study.toml.
+    """
+    if Path(name).is_dir():
+        return Path(name) / "study.toml"
     if name.endswith(".toml") or os.sep in name:
         return Path(name)
     with as_file(files("erosion.experiments") / "studies") as folder:
@@ -137,14 +143,11 @@ def run_testbed(
     `outputs` are the coordinator's, as after its `--output`.
     """
     study = load_study(study_file)
-    if study.testbed is None:
-        raise StudyError(
-            f"{study_file} has no [testbed] table, which says where the hospitals' data come from."
-            " Add one (see the studies that come with the program), or start `erosion server` and"
-            " the clients yourself."
-        )
+    own = own_data(study, study_file.resolve().parent) if study.testbed is None else None
     folder = new_run_folder(runs, study)
-    return run_in_testbed(study, folder, data_dir=data_dir, verbosity=verbosity, outputs=outputs)
+    return run_in_testbed(
+        study, folder, data_dir=data_dir, verbosity=verbosity, outputs=outputs, own=own
+    )
 
 
 def run_in_testbed(
@@ -154,9 +157,13 @@ def run_in_testbed(
     data_dir: Path,
     verbosity: int = 0,
     outputs: Sequence[str] = (),
+    own: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> int:
-    """The same in a run folder that was made for this study."""
-    hospitals = make_hospitals(study, folder.path / DATA, data_dir)
+    """The same in a run folder that was made for this study.
+
+    `own`: [data] of every hospital's site file, for a study without a [testbed] table.
+    """
+    hospitals = own or make_hospitals(study, folder.path / DATA, data_dir)
     flags = ["-" + "v" * verbosity] if verbosity else []
     told = [f"--output={output}" for output in outputs]
     return deploy(study, folder, hospitals, flags=flags, server_flags=told)
@@ -165,14 +172,15 @@ def run_in_testbed(
 def deploy(
     study: Study,
     folder: RunFolder,
-    hospitals: Mapping[str, HospitalFiles],
+    hospitals: Mapping[str, HospitalFiles | Mapping[str, Any]],
     *,
     flags: Sequence[str] = (),
     server_flags: Sequence[str] = (),
 ) -> int:
-    """Run a study here on hospitals whose files are there; the exit code is the coordinator's.
+    """Run a study here on hospitals whose data are there; the exit code is the coordinator's.
 
-    `flags` are for every program, `server_flags` for the coordinator's too.
+    `hospitals`: files, or [data] of a site file. `flags` are for every program, `server_flags` for
+    the coordinator's too.
     """
     started, data = time.monotonic(), folder.path / DATA
     if study.federation.sealed:
@@ -191,10 +199,10 @@ def deploy(
         sites = [
             parts.start(
                 name,
-                ["client", str(_write_site(data, name, hospital, address)), *flags],
+                ["client", str(_write_site(data, name, source, address)), *flags],
                 data / name / "log.txt",
             )
-            for name, hospital in hospitals.items()
+            for name, source in hospitals.items()
         ]
         code = _watch(server, sites)
     _print_footprint(parts.all, time.monotonic() - started)
@@ -220,12 +228,16 @@ def _watch(server: _Part, sites: list[_Part]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _write_site(folder: Path, name: str, hospital: HospitalFiles, address: str) -> Path:
+def _write_site(
+    folder: Path, name: str, source: HospitalFiles | Mapping[str, Any], address: str
+) -> Path:
+    if isinstance(source, HospitalFiles):
+        source = {"path": str(source.data.resolve()), "columns": dict(source.columns)}
     path = folder / name / "site.toml"
     path.parent.mkdir(parents=True, exist_ok=True)
     site = {
         "name": name,
-        "data": {"path": str(hospital.data.resolve()), "columns": dict(hospital.columns)},
+        "data": source,
         "coordinator": {"address": address},
         "approval": {"automatic": "within_limits"},
         "compute": {"public_order": True},  # so that the run is the same again

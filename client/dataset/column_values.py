@@ -89,7 +89,7 @@ def _number_parser(feature: NumberFeature, decimal: str, unit: UnitChange | None
             wrong = f"outside {low:g} to {high:g}{f' {feature.unit}' if feature.unit else ''}"
             if unit is not None:
                 wrong += " after the change of unit"
-            return Fault(wrong, f"check the unit; {_MAP}", is_range=True)
+            return Fault(wrong, f"check the unit ([data.units] changes it); {_MAP}", is_range=True)
         return value
 
     return parse

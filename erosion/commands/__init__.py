@@ -13,7 +13,9 @@ from erosion.commands import (
     review,
     schema,
     server,
+    site,
     status,
+    study,
     testbed,
 )
 
@@ -21,6 +23,8 @@ COMMANDS = (  # in the order of `erosion --help`
     testbed.COMMAND,
     data.COMMAND,
     experiment.COMMAND,
+    study.COMMAND,
+    site.COMMAND,
     enroll.COMMAND,
     server.COMMAND,
     check.COMMAND,

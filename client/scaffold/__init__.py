@@ -1,0 +1,1 @@
+"""First drafts of study and site files, made from a hospital's table."""

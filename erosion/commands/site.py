@@ -1,0 +1,123 @@
+"""`erosion site`."""
+
+import argparse
+from pathlib import Path
+
+from erosion.commands.command import Command
+from erosion.common.errors import DataError, SiteError, StudyError
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_subparsers(title="sub-commands", metavar="WHAT", required=True)
+    new = what.add_parser(
+        "new",
+        help="write a first draft that maps a hospital's columns to a study's",
+        description="Proposes which column is which, units and spellings, each with a confidence."
+        " What is not certain is written as a comment, for a person to confirm.",
+    )
+    new.add_argument("--study", type=Path, required=True, help="the study file")
+    new.add_argument(
+        "--data",
+        type=Path,
+        required=True,
+        help="a table, or a folder with one table for each hospital",
+    )
+    new.add_argument("--name", help="the hospital's name (default: that of the table)")
+    new.add_argument(
+        "--accept",
+        type=float,
+        default=0.9,
+        metavar="C",
+        help="write proposals of at least this confidence as they are (default: %(default)s)",
+    )
+    new.add_argument(
+        "--address",
+        default="127.0.0.1:9092",
+        metavar="HOST:PORT",
+        help="the coordinator's (default: %(default)s)",
+    )
+    new.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        help="default: sites/NAME.toml beside the study; a folder's tables go there always",
+    )
+
+
+def _run(options: argparse.Namespace) -> int:
+    from erosion.client.scaffold.table_folder import hospital_name, tables_in
+    from erosion.common.study.study import load_study
+    from erosion.common.tasks.inputs import TabularTask
+
+    study = load_study(options.study)
+    if not isinstance(study.task, TabularTask):
+        raise StudyError(f"{options.study} is of images; write their site file by hand.")
+    if options.data.is_dir():
+        tables = tables_in(options.data)
+    else:
+        tables = {options.name or hospital_name(options.data.stem): options.data}
+    strange = sorted(set(tables) - set(study.hospitals))
+    if strange:
+        raise DataError(
+            f"{', '.join(strange)} are not among the study's hospitals"
+            f" ({', '.join(study.hospitals)}). Rename the tables, or give --name."
+        )
+    folder = options.study.parent / "sites"
+    outputs = {name: folder / f"{name}.toml" for name in tables}
+    if options.output is not None and not options.data.is_dir():
+        outputs = dict.fromkeys(tables, options.output)
+    there = [str(path) for path in outputs.values() if path.exists()]
+    if there:
+        raise SiteError(f"{', '.join(there)} is there already. Remove it, or name another with -o.")
+    for name, table in tables.items():
+        _write(name, table, outputs[name], study.task, options)
+    first = next(iter(outputs.values()))
+    print(f"See what is open: erosion check {first} --study {options.study}")
+    return 0
+
+
+def _write(name: str, table: Path, output: Path, task: object, options: argparse.Namespace) -> None:
+    from erosion.client.scaffold.column_match import match_columns
+    from erosion.client.scaffold.column_profile import read_whole
+    from erosion.client.scaffold.site_draft import site_draft
+    from erosion.client.site_file import load_site
+    from erosion.common.support.files import write_atomically
+    from erosion.common.tasks.inputs import TabularTask
+
+    assert isinstance(task, TabularTask)
+    read, profiles = read_whole(table)
+    matches = match_columns(task, profiles)
+    text = site_draft(
+        name, table.resolve(), matches, profiles, address=options.address, accept=options.accept
+    )
+    output.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(output, text)
+    load_site(output)
+    print(f"{output}: made from {table}")
+    for note in read.notes:
+        print(f"  {note}")
+    for match in matches:
+        if match.local is None:
+            print(f"  {match.column}: no column seems to hold it")
+        elif match.local != match.column or not match.is_plain:
+            written = "written" if match.confidence >= options.accept else "proposed"
+            print(f"  {match.column}: {match.local!r}, {match.confidence:.2f}, {written}")
+            if match.factor is not None:
+                print(f"    in another unit? x {match.factor:.6g} proposed")
+            if match.values:
+                spelt = ", ".join(f"{a} = {b}" for a, b in match.values.items())
+                print(f"    values: {spelt}")
+            if match.unknown:
+                print(f"    not understood: {', '.join(match.unknown[:8])}")
+
+
+COMMAND = Command(
+    name="site",
+    summary="write the first draft of a site file",
+    examples="""\
+  erosion site new --study study.toml --data other.csv
+  erosion site new --study trial/study.toml --data trial/      one table for each hospital
+""",
+    add_arguments=_add_arguments,
+    run=_run,
+)

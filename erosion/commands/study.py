@@ -1,0 +1,74 @@
+"""`erosion study`."""
+
+import argparse
+import re
+from pathlib import Path
+
+from erosion.commands.command import Command
+from erosion.common.errors import DataError, StudyError
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_subparsers(title="sub-commands", metavar="WHAT", required=True)
+    new = what.add_parser(
+        "new",
+        help="write a first draft from a hospital's table",
+        description="Guesses what each column holds and writes a commented study file that is valid"
+        " as it is.",
+    )
+    new.add_argument(
+        "data", type=Path, help="a table, or a folder with one table for each hospital"
+    )
+    new.add_argument("--target", required=True, metavar="COLUMN", help="what is to be predicted")
+    new.add_argument("--name", help="of the study (default: the name of the file or folder)")
+    new.add_argument(
+        "--hospitals",
+        metavar="A,B,...",
+        help="their names (default: those of the folder's tables, else hospital-1, hospital-2)",
+    )
+    new.add_argument("--user", metavar="HOSPITAL", help="the model's own (default: the first)")
+    new.add_argument("-o", "--output", type=Path, help="default: study.toml beside the tables")
+
+
+def _run(options: argparse.Namespace) -> int:
+    from erosion.client.scaffold.column_profile import read_whole
+    from erosion.client.scaffold.study_draft import study_draft
+    from erosion.client.scaffold.table_folder import hospital_name, tables_in
+    from erosion.common.study.study import load_study
+    from erosion.common.support.files import write_atomically
+
+    tables = tables_in(options.data) if options.data.is_dir() else {}
+    named = [name for name in re.split(r"[,\s]+", options.hospitals or "") if name]
+    hospitals = named or list(tables) or ["hospital-1", "hospital-2"]
+    user = options.user or hospitals[0]
+    if user not in hospitals:
+        raise StudyError(f"--user {user} is not among the hospitals {', '.join(hospitals)}.")
+    if tables and user not in tables:
+        raise DataError(f"{options.data} has no table of {user}; it has {', '.join(tables)}.")
+    table = tables[user] if tables else options.data
+    output = options.output or (options.data if tables else options.data.parent) / "study.toml"
+    if output.exists():
+        raise StudyError(f"{output} is there already. Name another file with -o, or remove it.")
+    name = options.name or hospital_name(options.data.resolve().stem)
+    text, remarks = study_draft(
+        read_whole(table)[1], options.target, name=name, hospitals=hospitals, user=user, file=table
+    )
+    write_atomically(output, text)
+    study = load_study(output)
+    print(f"{output}: {len(study.hospitals)} hospitals, made from {table}. Look at:")
+    for remark in [*remarks, "the units of the numbers, which are left to fill in"]:
+        print(f"  - {remark}")
+    print(f"Then, for each hospital: erosion site new --study {output} --data ITS-TABLE")
+    return 0
+
+
+COMMAND = Command(
+    name="study",
+    summary="write the first draft of a study file",
+    examples="""\
+  erosion study new patients.csv --target outcome
+  erosion study new trial/ --target outcome --user alpha    one table for each hospital in trial/
+""",
+    add_arguments=_add_arguments,
+    run=_run,
+)

@@ -1,0 +1,165 @@
+"""The three commands from a folder of tables, renamed and damaged, to a running study."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from erosion.client.dataset.load import load_patients
+from erosion.client.scaffold.column_match import match_columns
+from erosion.client.scaffold.column_profile import read_whole
+from erosion.client.scaffold.study_draft import rounded_outwards
+from erosion.client.site_file import load_site
+from erosion.command_line import main
+from erosion.common.errors import DataError
+from erosion.common.study.study import Study, load_study
+from erosion.common.tasks.inputs import TabularTask
+from erosion.experiments.own_data import own_data
+
+ALPHA = ["patient_id", "age", "sex", "cholesterol", "smoker", "visit", "outcome"]
+BETA = ["Fall-Nr", "Alter", "Geschlecht", "Cholesterin", "Raucher", "Besuch", "Ergebnis"]
+
+
+def write(path: Path, header: list[str], rows: list[list[object]], mark: str = ",") -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, delimiter=mark)
+        writer.writerow(header)
+        writer.writerows(rows)
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> Path:
+    """Two hospitals: the second with its own words, units, marks and duplicates."""
+    draw = np.random.default_rng(0)
+    rows: list[list[object]] = []
+    for i in range(60):
+        age, chol = int(draw.integers(30, 90)), int(draw.integers(130, 290))
+        rows.append(
+            [f"A{i}", age, "fm"[i % 2], chol, ["no", "yes"][i % 3 == 0], "2020-01-01", i % 2]
+        )
+    write(tmp_path / "alpha.csv", ALPHA, rows)
+    other: list[list[object]] = [
+        [
+            f"B{i}",
+            row[1],
+            {"f": "W", "m": "M"}[str(row[2])],
+            f"{int(str(row[3])) / 38.67:.2f}".replace(".", ","),
+            {"no": "nein", "yes": "ja"}[str(row[4])],
+            "01.02.2020",
+            {"0": "nein", "1": "ja"}[str(row[6])],
+        ]
+        for i, row in enumerate(rows)
+    ]
+    write(tmp_path / "beta.csv", BETA, other + other[:20], ";")
+    return tmp_path
+
+
+def drafted(trial: Path) -> Study:
+    assert main(["study", "new", str(trial), "--target", "outcome"]) == 0
+    return load_study(trial / "study.toml")
+
+
+def test_a_study_file_is_drafted_that_is_valid_at_once(
+    trial: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = drafted(trial)
+    assert study.hospitals == ("alpha", "beta")
+    assert study.user == "alpha"
+    assert isinstance(study.task, TabularTask)
+    assert [feature.name for feature in study.task.features] == [
+        "age",
+        "sex",
+        "cholesterol",
+        "smoker",
+    ]
+    text = (trial / "study.toml").read_text()
+    assert "# patient_id: left out, it seems to tell patients apart" in text
+    assert "# visit: left out, all its values are the same" in text
+    assert "the last class, '1', counts as the positive one" in capsys.readouterr().out
+    assert main(["study", "new", str(trial), "--target", "outcome"]) == 2  # not overwritten
+
+
+def test_a_site_file_is_drafted_and_what_is_not_certain_is_only_proposed(
+    trial: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = drafted(trial)
+    command = ["site", "new", "--study", str(trial / "study.toml"), "--data", str(trial)]
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert "age: 'Alter', 0.97, written" in said
+    assert "in another unit? x 38.67 proposed" in said
+    path = trial / "sites/beta.toml"
+    text = path.read_text()
+    assert '# ? "cholesterol" = 38.67' in text
+    with pytest.raises(DataError, match=r"cholesterol .*outside .* check the unit"):
+        load_patients(load_site(path), study)
+    path.write_text(text.replace("# ? ", ""))  # a person confirms
+    found = load_patients(load_site(path), study)
+    assert (len(found.targets), found.num_patients) == (80, 60)
+    first = load_patients(load_site(trial / "sites/alpha.toml"), study)
+    np.testing.assert_allclose(found.rows[:60], first.rows, rtol=0.01)
+    assert found.targets[:60].tolist() == first.targets.tolist()
+    assert main(command) == 3  # not overwritten
+
+
+def test_a_testbed_takes_the_drafted_sites_or_the_tables_as_they_are(trial: Path) -> None:
+    study = drafted(trial)
+    assert own_data(study, trial) == {
+        "alpha": {"path": str(trial / "alpha.csv")},
+        "beta": {"path": str(trial / "beta.csv")},
+    }
+    main(["site", "new", "--study", str(trial / "study.toml"), "--data", str(trial / "beta.csv")])
+    beta = own_data(study, trial)["beta"]
+    assert beta["source"] == "table"
+    assert beta["path"] == str(trial / "beta.csv")
+    assert beta["columns"]["age"] == "Alter"
+    (trial / "beta.csv").rename(trial / "other.csv")
+    (trial / "sites/beta.toml").unlink()
+    assert main(["testbed", str(trial)]) == 2
+
+
+def test_each_column_is_proposed_once_and_none_for_its_values_alone(trial: Path) -> None:
+    study = drafted(trial)
+    assert isinstance(study.task, TabularTask)
+    write(
+        trial / "gamma.csv",
+        ["x1", "gender", "pdstent", "outcome"],
+        [[50 + i, "fm"[i % 2], i % 2, i % 2] for i in range(30)],
+    )
+    matches = {m.column: m for m in match_columns(study.task, read_whole(trial / "gamma.csv")[1])}
+    assert matches["sex"].local == "gender"
+    assert matches["outcome"].local == "outcome"
+    assert matches["smoker"].local is None  # though pdstent holds 0 and 1
+    assert matches["age"].local is None
+
+
+def test_a_number_is_predicted_by_regression(trial: Path) -> None:
+    output = trial / "regression.toml"
+    command = ["study", "new", str(trial / "alpha.csv"), "--target", "cholesterol"]
+    assert main([*command, "-o", str(output)]) == 0
+    assert load_study(output).task.outcome == "regression"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--target", "death"], 4),
+        (["--target", "patient_id"], 4),
+        (["--target", "outcome", "--user", "delta"], 2),
+    ],
+)
+def test_what_cannot_be_drafted_is_explained(
+    trial: Path, arguments: list[str], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["study", "new", str(trial), *arguments]) == code
+    assert "erosion: " in capsys.readouterr().err
+    assert not (trial / "study.toml").exists()
+
+
+def test_ranges_are_rounded_outwards_and_tell_nobodys_value() -> None:
+    assert rounded_outwards(29, 91) == (10, 110)
+    assert rounded_outwards(0.4, 1.8) == (0, 2.2)
+    low, high = rounded_outwards(-3.2, 4.1)
+    assert low < -3.2
+    assert high > 4.1
