@@ -107,6 +107,7 @@ def test_plain_lines_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [line for line in text.splitlines() if line.startswith("fedavg: round")]
     assert len(lines) == 10
     assert lines[-1].startswith("fedavg: round 1000 of 1000; accuracy 0.")
+    assert " after 999; " in lines[-1]  # the figures are those of the round before
 
 
 def test_slow_rounds_are_told_of_each() -> None:

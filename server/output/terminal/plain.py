@@ -110,7 +110,8 @@ class PlainProgress:
         arm = self._arm
         parts = [
             f"{arm.arm}: round {arm.round} of {arm.rounds}",
-            arm.figures.replace("  ", ", "),
+            # They were measured when the round began, of the model that the one before left.
+            f"{arm.figures.replace('  ', ', ')} after {arm.metrics_after}" if arm.figures else "",
             arm.pace,
             weights_in_words({h: w for h, w in arm.weights.items() if h != self._user}),
         ]
