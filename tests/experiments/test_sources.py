@@ -66,7 +66,9 @@ def test_every_study_that_comes_with_the_program_loads_and_names_a_source(path: 
     assert found.name == path.stem
     assert found.testbed is not None
     assert found.testbed.source in REGISTRY
-    assert found.comparison == ("weight_erosion", "local")
+    assert found.comparison is not None
+    assert found.comparison[0] in ("weight_erosion", "evidence_erosion")  # the latter where sealed
+    assert found.comparison[1] == "local"
 
 
 def test_a_study_without_a_testbed_is_told_what_to_add(tmp_path: Path) -> None:
@@ -80,7 +82,9 @@ def test_an_unknown_source_is_refused_with_the_known_ones(tmp_path: Path) -> Non
     assert found.testbed is not None
     testbed = found.testbed.model_copy(update={"source": "lung"})
     wrong = found.model_copy(update={"testbed": testbed})
-    with pytest.raises(StudyError, match="'lung'; it must be one of breast_cancer, heart_disease"):
+    with pytest.raises(
+        StudyError, match="'lung'; it must be one of breast_cancer, diabetes, heart_disease"
+    ):
         make_hospitals(wrong, tmp_path, None)
 
 
