@@ -19,6 +19,7 @@ from erosion.client.consent.store import (
     now,
 )
 from erosion.client.site_file import Site
+from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import ErosionError, Refusal, Undecided
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
 from erosion.common.sealed import legs
@@ -28,6 +29,7 @@ from erosion.common.support.files import version_of
 WITHIN_LIMITS = "limits"  # who decided, where the site file's rule did
 FINAL_FIGURES = "evaluate"  # the step of an answer with the final figures
 _LONGEST_NAME = 200  # characters
+_MOST_EXCHANGES = 32  # of a round
 _KNOWN = 64  # studies whose approved study is remembered
 
 
@@ -76,7 +78,7 @@ class Consent:
             request.study.digest,
             request.arm,
             request.round,
-            request.step,
+            _place_of(request),
         )
         self._note(answer, _hash_of_step(request))
 
@@ -94,6 +96,11 @@ class Consent:
             raise Refusal(
                 f"{self._site.name} approved {rounds} rounds of study {study.name!r}; this is round"
                 f" {request.round}."
+            )
+        if request.exchange > _MOST_EXCHANGES:
+            raise Refusal(
+                f"The request is of exchange {request.exchange} of its round; at most"
+                f" {_MOST_EXCHANGES} are answered."
             )
         for name, value in (("arm", request.arm), ("step", request.step), ("run", request.run)):
             if len(value) > _LONGEST_NAME or not value.isprintable():
@@ -212,6 +219,11 @@ def _read(entry: StudyEntry) -> Study:
             f"the approved study {entry.digest[:12]} is of another version of this program"
             f" ({problem}); review it again"
         ) from None
+
+
+def _place_of(request: TrainRequest) -> str:
+    """What is answered once in a round: training, and each other step at its place in the round."""
+    return TRAIN if request.step == TRAIN else f"{request.step} ({request.exchange})"
 
 
 def _hash_of_step(request: TrainRequest) -> str:

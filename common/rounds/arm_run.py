@@ -199,7 +199,8 @@ class ArmRun:
         del requests
         for reply in replies:
             if (name := who.get(reply.connection)) is not None:
-                count = described[name]
+                # In a trial the user trains without a fold of the patients that it described.
+                count = None if self.study.fold is not None else described[name]
                 most = None if name == self.study.user else sample_cap(described, name)
                 terms = replace(expected, num_samples=count, most_samples=most)
                 self._take(taken, name, reply, terms)

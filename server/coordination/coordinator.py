@@ -69,7 +69,10 @@ class Coordinator:
                     f" {folder.path / 'checkpoints'}.",
                 ),
             )
-            outcome = self._run.run()
+            try:
+                outcome = self._run.run()
+            finally:
+                self._transport.close()
         result = result_of(outcome, keeper.started, time.monotonic() - clock)
         write(folder, result, outcome)
         self._notify(RunFinished(result, folder.path))

@@ -84,6 +84,7 @@ class NetworkTransport:
         self._introduction: RecordDict | None = None  # what every newcomer is asked
         self._sites: dict[Connection, _Site] = {}
         self._asked: dict[str, Connection] = {}  # describe request -> whom
+        self._notices: set[str] = set()  # that were sent; sites confirm them
         self._num_connections = 0
         self._sent: dict[Connection, _Sent] = {}  # of the exchange under way
 
@@ -98,6 +99,8 @@ class NetworkTransport:
         known = {(site.node_id, site.session) for site in self._sites.values()}
         for node_id, session in sorted(set(sessions.items()) - known):
             self._describe(_Site(node_id, session))
+        for confirmed in self._grid.pull_messages(list(self._notices)):
+            self._notices.discard(confirmed.metadata.reply_to_message_id)
         for reply in self._grid.pull_messages(list(self._asked)):
             connection = self._asked.pop(reply.metadata.reply_to_message_id)
             if connection in self._sites:
@@ -108,7 +111,14 @@ class NetworkTransport:
         if (site := self._sites.get(connection)) is not None:
             site.hospital = None
             notice = wire.encode_notice(wire.Notice(text=reason, final=True))
-            self._grid.push_messages([Message(notice, site.node_id, wire.NOTICE, ttl=60.0)])
+            message = Message(notice, site.node_id, wire.NOTICE, ttl=60.0)
+            self._notices.update(self._grid.push_messages([message]))
+
+    def close(self) -> None:
+        """Wait for nobody any more: what sites were asked beside the rounds is forgotten."""
+        self._grid.forget([*self._asked, *self._notices])
+        self._asked.clear()
+        self._notices.clear()
 
     def ask(self, requests: Mapping[Connection, Request], seconds: float) -> Iterator[Reply]:
         """Over the grid."""

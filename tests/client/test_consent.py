@@ -180,6 +180,23 @@ def test_names_that_are_long_or_cannot_be_printed_are_refused(
         consent.note_step(request(study(), run=run))
 
 
+def test_a_step_that_a_round_takes_twice_is_answered_at_each_place_and_training_once(
+    tmp_path: Path, store: ConsentStore
+) -> None:
+    consent = Consent(site(tmp_path), store, "c")
+    approve(store, study())
+    other = replace(request(study()), step="neurons", exchange=1)
+    consent.note_step(other)
+    consent.note_step(replace(other, exchange=2, parameters=torch.ones(3)))
+    with pytest.raises(Refusal, match="once, to other parameters"):
+        consent.note_step(replace(other, exchange=2))
+    with pytest.raises(Refusal, match="at most 32"):
+        consent.note_step(replace(other, exchange=33))
+    consent.note_step(request(study()))
+    with pytest.raises(Refusal, match="once, to other parameters"):
+        consent.note_step(replace(request(study(), value=1.0), exchange=2))
+
+
 def test_final_figures_are_given_to_one_question_of_a_run(
     tmp_path: Path, store: ConsentStore
 ) -> None:

@@ -85,6 +85,7 @@ def write_site(parent: Path, name: str, address: str, index: int | None = None) 
     path.write_text(
         f'name = "{name}"\n[data]\npath = "data.csv"\n[coordinator]\naddress = "{address}"\n'
         '[approval]\nautomatic = "within_limits"\n[compute]\npublic_order = true\n'
+        "[budget]\nruns_per_study = 1000\n"
     )
     return path
 
