@@ -55,7 +55,7 @@ def dial(address: str, proxy: str | None, seconds: float) -> socket.socket:
         status = answer.partition(b"\r\n")[0].decode(errors="replace")
         if not re.match(r"HTTP/1\.[01] 2\d\d\b", status):
             raise OSError(0, f"the proxy {gate} answered {status[:200]!r}")
-    except BaseException:
+    except BaseException:  # nobody else has the socket yet
         line.close()
         raise
     return line

@@ -107,7 +107,7 @@ class Consent:
                 raise Refusal(f"The request's {name} is too long, or cannot be printed.")
 
     def _note(self, answer: Answer, content: str) -> None:
-        if not self._store.is_noted(self._coordinator, self._dataset, answer):
+        if self._store.noted(self._coordinator, self._dataset, answer) is None:
             self._check_budgets(answer)
         earlier = self._store.note(self._coordinator, self._dataset, answer, content)
         if earlier is not None:

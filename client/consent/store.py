@@ -144,46 +144,23 @@ class ConsentStore:
         Returns None where it may be given: it is new, or was given to the same question. Otherwise
         the hash of the question that it was given to.
         """
-        key = (
-            coordinator,
-            dataset,
-            answer.study,
-            answer.run,
-            answer.variant,
-            answer.arm,
-            answer.round,
-            answer.step,
-        )
         with self._explained():
             self._db.execute(
                 "insert or ignore into answers values (?,?,?,?,?,?,?,?,?,?)",
-                (*key, content, now()),
+                (*_key(coordinator, dataset, answer), content, now()),
             )
-            (noted,) = self._db.execute(
-                "select input from answers where coordinator = ? and dataset = ? and study = ?"
-                " and run = ? and variant = ? and arm = ? and round = ? and step = ?",
-                key,
-            ).fetchone()
-        return None if noted == content else str(noted)
+        noted = self.noted(coordinator, dataset, answer)
+        return None if noted == content else noted
 
-    def is_noted(self, coordinator: str, dataset: str, answer: Answer) -> bool:
-        """This question was answered before."""
+    def noted(self, coordinator: str, dataset: str, answer: Answer) -> str | None:
+        """The hash of the question that `answer` was given to; None where it was not given yet."""
         with self._explained():
             found = self._db.execute(
-                "select 1 from answers where coordinator = ? and dataset = ? and study = ?"
+                "select input from answers where coordinator = ? and dataset = ? and study = ?"
                 " and run = ? and variant = ? and arm = ? and round = ? and step = ?",
-                (
-                    coordinator,
-                    dataset,
-                    answer.study,
-                    answer.run,
-                    answer.variant,
-                    answer.arm,
-                    answer.round,
-                    answer.step,
-                ),
+                _key(coordinator, dataset, answer),
             ).fetchone()
-        return found is not None
+        return None if found is None else str(found[0])
 
     def runs(self, coordinator: str, dataset: str, study: str) -> list[str]:
         """The runs of one study that were answered."""
@@ -230,6 +207,19 @@ class ConsentStore:
                 " of its folder (compute.state in the site file); if the file is damaged, restore"
                 " it from a backup: deleting it forgets every approval and every budget."
             ) from None
+
+
+def _key(coordinator: str, dataset: str, answer: Answer) -> tuple[str | int, ...]:
+    return (
+        coordinator,
+        dataset,
+        answer.study,
+        answer.run,
+        answer.variant,
+        answer.arm,
+        answer.round,
+        answer.step,
+    )
 
 
 def now() -> str:
