@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import grpc
-from flwr.app import Message, Metadata
+from flwr.app import Message
 
 from erosion.client.connection.outbox import LineClosed, Outbox
 from erosion.common.line.assembly import Assembly, MemorySpace
@@ -28,7 +28,7 @@ from erosion.common.line.frames import (
     opened,
     text_in,
 )
-from erosion.common.protocol.flower_identity import COORDINATOR_NODE_ID, RUN_ID
+from erosion.common.protocol.flower_messages import RequestMessage
 from erosion.common.protocol.messages import PROTOCOL
 from erosion.common.support.expiry import precise_now
 from erosion.common.support.software import software_version
@@ -252,18 +252,14 @@ class SiteLine:
         head, content = self._arriving.head, self._arriving.content()
         self._arriving = None
         ttl = head.get("ttl")
-        metadata = Metadata(
-            run_id=RUN_ID,
-            message_id=text_in(head, "id"),
-            src_node_id=COORDINATOR_NODE_ID,
-            dst_node_id=NODE_ID,
-            reply_to_message_id="",
+        request = RequestMessage(
+            content,
+            text_in(head, "id"),
+            NODE_ID,
+            text_in(head, "type"),
             group_id=text_in(head, "group"),
-            created_at=time.time(),  # by this machine's clock, by which Flower measures it
             ttl=float(ttl) if isinstance(ttl, int | float) else 3600.0,
-            message_type=text_in(head, "type"),
         )
-        request = Message(metadata=metadata, content=content)  # type: ignore[call-overload]
         self._inbox.put(request)
 
     def _drop(self, request_id: str) -> None:

@@ -18,7 +18,6 @@ _KINDS: dict[
     "uint32": ("erosion.uint32.le", np.dtype("<u4")),
     "int64": ("erosion.int64.le", np.dtype("<i8")),
 }
-RECEIVED_BYTES = "_erosion_received_bytes"  # where a reply notes how large it came
 
 
 class BufferArray(Array):
@@ -26,18 +25,23 @@ class BufferArray(Array):
 
     def __init__(self, dtype: str, shape: tuple[int, ...], stype: str, buffer: memoryview) -> None:
         """`buffer`: the serialised values, contiguous, as bytes."""
-        self.__dict__["buffer"] = buffer
+        self._buffer = buffer
         super().__init__(dtype, shape, stype, b"")
+
+    @property
+    def buffer(self) -> memoryview:
+        """The serialised values, not copied."""
+        return self._buffer
 
     @property
     def data(self) -> bytes:
         """The serialised values, copied now: for whoever uses Flower's own interface."""
-        return bytes(self.__dict__["buffer"])
+        return bytes(self._buffer)
 
     @data.setter
     def data(self, value: bytes) -> None:
         if value:  # Flower's constructor sets what it was given, which was nothing
-            self.__dict__["buffer"] = memoryview(value)
+            self._buffer = memoryview(value)
 
     def __deepcopy__(self, _memo: object) -> Array:
         return Array(self.dtype, self.shape, self.stype, self.data)
@@ -50,8 +54,7 @@ BufferArray.__qualname__ = Array.__qualname__
 def buffer_of(array: Array) -> memoryview:
     """The serialised values of any Array, without a copy where that can be."""
     if isinstance(array, BufferArray):
-        buffer: memoryview = array.__dict__["buffer"]
-        return buffer
+        return array.buffer
     return memoryview(array.data)
 
 

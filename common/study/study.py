@@ -143,7 +143,7 @@ class Study(Settings):
                     f"evaluation.compare names the arm {arm!r}; the arms are {', '.join(self.arms)}"
                 )
         self.model.check_task(self.task.input_shape)
-        self._check_arms()
+        self._check_arms(self.arms)
         if self.federation.sealed and (problem := self._problem_with_sealing()):
             raise ValueError(f"federation.sealed = true: {problem}")
         self._check_candidates()
@@ -170,8 +170,8 @@ class Study(Settings):
                 " one role"
             )
 
-    def _check_arms(self) -> None:
-        for name, arm_settings in self.arms.items():
+    def _check_arms(self, arms: Mapping[str, AnyArm]) -> None:
+        for name, arm_settings in arms.items():
             layout = self.build_context.layout
             problem = (
                 arm_settings.problem_with(len(self.hospitals))
@@ -197,7 +197,7 @@ class Study(Settings):
                     candidate = validate(type(self.arms[arm]), raw, where, StudyError)
                 except StudyError as problem:
                     raise ValueError("".join(str(problem).splitlines())) from None
-                self.model_copy(update={"arms": {arm: candidate}})._check_arms()
+                self._check_arms({arm: candidate})
 
     @property
     def has_every_user(self) -> bool:

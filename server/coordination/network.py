@@ -15,6 +15,7 @@ from erosion.common.aggregation.cohort import HospitalName
 from erosion.common.errors import ErosionError
 from erosion.common.protocol import wire
 from erosion.common.protocol.error_codes import UNDECIDED
+from erosion.common.protocol.flower_messages import received_bytes
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
 from erosion.common.rounds.one_round import Absence, Rejection
 from erosion.common.rounds.transport import (
@@ -32,7 +33,7 @@ from erosion.common.rounds.transport import (
 from erosion.common.study.study import Study
 from erosion.common.support.plain_text import printable
 from erosion.server.enrolment.rejections import TurnedAway
-from erosion.server.link import NODE_LEFT, UNREADABLE, LinkGrid, received_bytes
+from erosion.server.link import NODE_LEFT, UNREADABLE, LinkGrid
 
 DESCRIBE_SECONDS = 300.0  # a site may load its data before it answers
 

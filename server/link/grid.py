@@ -6,16 +6,15 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from flwr.app import Error, Message, Metadata, RecordDict
+from flwr.app import Error, Message, RecordDict
 from flwr.serverapp import Grid
 
 from erosion.common.protocol.admission_terms import Reason
 from erosion.common.protocol.error_codes import MESSAGE_UNAVAILABLE, NODE_UNAVAILABLE
-from erosion.common.protocol.flower_arrays import RECEIVED_BYTES
-from erosion.common.protocol.flower_identity import COORDINATOR_NODE_ID, RUN_ID
+from erosion.common.protocol.flower_messages import ReplyMessage, RequestMessage
 from erosion.server.link.exchange import Asked
 from erosion.server.link.sessions import Sessions
-from erosion.server.link.site_session import Request, SiteSession, reply_to
+from erosion.server.link.site_session import Request, SiteSession
 
 LONGEST_ROUND_SECONDS = 86_400.0  # where no timeout is given
 SPARE_BYTES = 64 * 2**20  # what a reply may bring, however small the request was
@@ -24,12 +23,6 @@ TIMES_REQUEST = 16  # and beside it, for attachments and personal models, so oft
 # Codes of the errors that stand for replies: the site left or lost its connection, and it sent what
 # cannot be read.
 NODE_LEFT, UNREADABLE = NODE_UNAVAILABLE, MESSAGE_UNAVAILABLE
-
-
-def received_bytes(reply: Message) -> int:
-    """How large a reply came over the network; 0 for an error that stands for one."""
-    num_bytes: int = reply.__dict__.get(RECEIVED_BYTES, 0)
-    return num_bytes
 
 
 class LinkGrid(Grid):
@@ -151,7 +144,7 @@ class LinkGrid(Grid):
                 continue
             reply = self._exchange.take(request_id)
             if reply is None and numbers.get(asked.node_id) != asked.session:
-                reply = reply_to(asked, self._why_gone(asked))
+                reply = ReplyMessage(self._why_gone(asked), asked.request)
             if reply is None:
                 continue
             self._exchange.settle(request_id)
@@ -170,18 +163,14 @@ class LinkGrid(Grid):
 def _envelope(message: Message, request_id: str) -> Message:
     """The request without its content, which may be large, and with its id."""
     asked = message.metadata
-    metadata = Metadata(
-        run_id=RUN_ID,
-        message_id=request_id,
-        src_node_id=COORDINATOR_NODE_ID,
-        dst_node_id=asked.dst_node_id,
-        reply_to_message_id="",
+    return RequestMessage(
+        RecordDict(),
+        request_id,
+        asked.dst_node_id,
+        asked.message_type,
         group_id=asked.group_id,
-        created_at=asked.created_at,
         ttl=asked.ttl,
-        message_type=asked.message_type,
     )
-    return Message(metadata=metadata, content=RecordDict())  # type: ignore[call-overload, no-any-return]
 
 
 def _ask(session: SiteSession, *, request: Request) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cryptography import x509
-from flwr.app import Error, Message, Metadata, RecordDict
+from flwr.app import Error, Message
 
 from erosion.common.line.assembly import Assembly, MemorySpace, Space
 from erosion.common.line.envelope import (
@@ -33,8 +33,7 @@ from erosion.common.line.frames import (
     text_in,
 )
 from erosion.common.protocol.admission_terms import Reason
-from erosion.common.protocol.flower_arrays import RECEIVED_BYTES
-from erosion.common.protocol.flower_identity import COORDINATOR_NODE_ID, RUN_ID
+from erosion.common.protocol.flower_messages import ReplyMessage
 from erosion.server.link.exchange import Asked, Exchange
 from erosion.server.link.transfer_throttle import TransferThrottle
 
@@ -303,8 +302,7 @@ class SiteSession:
             return
         head = arrived.head
         content = _error(head["error"]) if "error" in head else arrived.content()
-        reply = reply_to(asked, content)
-        reply.__dict__[RECEIVED_BYTES] = head["bytes"]
+        reply = ReplyMessage(content, asked.request, received_bytes=head["bytes"])
         self._exchange.deliver(text_in(head, "re"), reply)
 
     async def _enter(self) -> None:
@@ -329,28 +327,6 @@ class _Nowhere:
     def memory(self) -> memoryview:
         """Nothing."""
         return memoryview(b"")
-
-
-def reply_to(asked: Asked, content: RecordDict | Error) -> Message:
-    """A reply as the answer to `asked`, whatever its sender claims.
-
-    The sender was authenticated for this request, so the request says who it is.
-    """
-    request = asked.request.metadata
-    metadata = Metadata(
-        run_id=RUN_ID,
-        message_id="",
-        src_node_id=request.dst_node_id,
-        dst_node_id=COORDINATOR_NODE_ID,
-        reply_to_message_id=request.message_id,
-        group_id=request.group_id,
-        created_at=time.time(),
-        ttl=request.ttl,
-        message_type=request.message_type,
-    )
-    if isinstance(content, Error):
-        return Message(metadata=metadata, error=content)  # type: ignore[call-overload, no-any-return]
-    return Message(metadata=metadata, content=content)  # type: ignore[call-overload, no-any-return]
 
 
 def _error(described: Any) -> Error:

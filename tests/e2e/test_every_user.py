@@ -14,9 +14,9 @@ from erosion.common.study.study import EVERY_USER
 from erosion.experiments.every_user import for_every_user
 from erosion.experiments.free_ports import free_address
 from erosion.server.run.run_folder import RunFolder
-from tests.e2e.test_resume import coordinate, start
 from tests.support import programs
 from tests.support.federation import Federation, small_study, write_site
+from tests.support.killed_coordinator import coordinate, start
 from tests.support.patience import PATIENCE
 
 # ditto keeps state at the sites: one user's must not become another's.

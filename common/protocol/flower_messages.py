@@ -1,0 +1,80 @@
+"""Flower messages with what Flower's own leave out: a request's id, and how large a reply came.
+
+Flower's constructor sets a message's id and its sender later, inside its SuperLink. There is none
+here, so these messages bring their own metadata, through the public property.
+"""
+
+import time
+
+from flwr.app import Error, Message, Metadata, RecordDict
+
+from erosion.common.protocol.flower_identity import COORDINATOR_NODE_ID, RUN_ID
+
+
+class RequestMessage(Message):
+    """A request under way, with its id."""
+
+    def __init__(
+        self,
+        content: RecordDict,
+        request_id: str,
+        dst_node_id: int,
+        message_type: str,
+        *,
+        group_id: str,
+        ttl: float,
+    ) -> None:
+        """`ttl` in seconds, from now on by this machine's clock."""
+        super().__init__(content, dst_node_id, message_type)
+        self._own_metadata = Metadata(
+            run_id=RUN_ID,
+            message_id=request_id,
+            src_node_id=COORDINATOR_NODE_ID,
+            dst_node_id=dst_node_id,
+            reply_to_message_id="",
+            group_id=group_id,
+            created_at=time.time(),
+            ttl=ttl,
+            message_type=message_type,
+        )
+
+    @property
+    def metadata(self) -> Metadata:
+        """Who asks whom for what."""
+        return self._own_metadata
+
+
+class ReplyMessage(Message):
+    """The answer to a request, whatever its sender claims.
+
+    The sender was authenticated for this request, so the request says who it is.
+    """
+
+    def __init__(
+        self, content: RecordDict | Error, request: Message, *, received_bytes: int = 0
+    ) -> None:
+        """`received_bytes`: that came over the network; 0 for an error that stands for a reply."""
+        super().__init__(content, reply_to=request)
+        self.received_bytes = received_bytes
+        asked = request.metadata
+        self._own_metadata = Metadata(
+            run_id=RUN_ID,
+            message_id="",
+            src_node_id=asked.dst_node_id,
+            dst_node_id=COORDINATOR_NODE_ID,
+            reply_to_message_id=asked.message_id,
+            group_id=asked.group_id,
+            created_at=time.time(),
+            ttl=asked.ttl,
+            message_type=asked.message_type,
+        )
+
+    @property
+    def metadata(self) -> Metadata:
+        """What it answers, and from whom it is."""
+        return self._own_metadata
+
+
+def received_bytes(reply: Message) -> int:
+    """How large a reply came over the network; 0 for an error that stands for one."""
+    return reply.received_bytes if isinstance(reply, ReplyMessage) else 0
