@@ -108,7 +108,10 @@ def weighted_sum(blocks: Iterable[Block], weights: Sequence[float], dim: int) ->
 
 def is_finite(vector: Tensor) -> bool:
     """Whether no value is infinite or NaN: a sum would carry either on."""
-    return math.isfinite(float(vector.sum()))
+    if math.isfinite(float(vector.sum())):
+        return True
+    # Finite values too may add up to more than float32 holds, never to more than float64 does.
+    return math.isfinite(float(vector.sum(dtype=torch.float64)))
 
 
 def _total(blocks: Iterable[Block], work: Callable[[Block], list[float]]) -> Tensor:

@@ -77,7 +77,14 @@ Every method takes `own_parameters`: a list of parameters that each hospital kee
 alone and never sends. They are "output_bias" (which then starts at the hospital's base rates),
 "output_layer", or names and patterns of the model's parameters ("0.*"). Use it where hospitals
 differ in something that few parameters can hold, above all in how common the disease is. Source:
-FedPer (Arivazhagan et al., Federated Learning with Personalization Layers, 2019)."""
+FedPer (Arivazhagan et al., Federated Learning with Personalization Layers, 2019).
+
+Every method that averages or selects updates takes `server_optimizer`: what becomes of a round's
+aggregate. "none" is the aggregate itself, "momentum" adds the earlier ones (FedAvgM), "adam",
+"yogi" and "adagrad" scale every parameter's step by the size of its earlier ones. Each is a table
+too, with its own parameters: {name = "adam", learning_rate = 0.1}. Use it where a model learns
+slowly. Source: Reddi et al., Adaptive Federated Optimization, 2021; Hsu et al., Measuring the
+Effects of Non-Identical Data Distribution, 2019."""
 
 
 def catalogue() -> str:

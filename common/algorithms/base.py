@@ -184,6 +184,10 @@ SiteStep = Callable[[LocalWork], LocalOutcome | LocalAnswer]
 Layout = Mapping[str, slice]  # parameter name -> its place in the flat vector, in model order
 
 
+def _equally_many(_num_samples: int) -> int:
+    return 1
+
+
 @dataclass(frozen=True, slots=True)
 class BuildContext:
     """What an algorithm may know of its study before the first round."""
@@ -191,6 +195,7 @@ class BuildContext:
     rounds: int  # of the whole run
     num_hospitals: int  # that the study names, the user's included
     layout: Callable[[], Layout]  # a call, because few ask and a large model takes seconds
+    steps: Callable[[int], int] = _equally_many  # of a round, with so many training patients
 
 
 class ArmBase(Settings):
@@ -239,6 +244,11 @@ class ArmBase(Settings):
     def problem_with_sealing(self) -> str | None:
         """What makes this algorithm impossible on sealed rounds, or None."""
         return None if self.sums_only else "it needs single updates, which nobody sees there"
+
+    def problem_with_sealed_training(self, training: Training) -> str | None:
+        """What makes the study's local training impossible for it on sealed rounds, or None."""
+        del training
+        return None
 
     def problem_with(self, num_hospitals: int) -> str | None:
         """What makes this algorithm impossible in a study of `num_hospitals`, or None."""

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from erosion.common.aggregation.cohort import Cohort, HospitalName
 from erosion.common.algorithms.attendance import alone
-from erosion.common.algorithms.base import Algorithm, ArmBase, BuildContext, Step, relative_weights
-from erosion.common.algorithms.server_optimizer import PlainStep, ServerOptimizer
+from erosion.common.algorithms.base import Algorithm, BuildContext, Step, relative_weights
+from erosion.common.algorithms.server_optimizer import AggregatingArm
 from erosion.common.algorithms.weighted_gradient import Alpha, mixing_shares
 from erosion.common.settings.auto import OrAuto
 
@@ -34,7 +34,7 @@ class HospitalBiasState:
     num_rounds: Mapping[HospitalName, int]  # in which c_i was learned
 
 
-class BiasCorrection(ArmBase):
+class BiasCorrection(AggregatingArm):
     """The others' updates count after what they have differed by so far is taken off.
 
     The step is (1 - alpha) u + alpha (m - c), with u the user's update, m the plain average of the
@@ -48,10 +48,9 @@ class BiasCorrection(ArmBase):
     Parameters: `alpha` (a number in [0, 1], or "auto" for N / (N + 1) with the N peers of the
     round), `beta` (the newest round's share in c, or "auto" for contraction / N, the largest with
     which the error still falls like 1 / N), `contraction` (eta a: which share of the way to its own
-    optimum a round takes the user), `warm_up` (true: c starts as the plain mean of all rounds,
-    until a round's share in that is down to beta; wise where beta times the rounds is not far above
-    1), `bias` ("average" or "per_hospital"), `server_optimizer` ("none", "momentum" or "adam" on
-    the aggregate).
+    optimum a round takes the user), `warm_up` (c starts as the plain mean of all rounds, until
+    a round's share in that is down to beta; false, as in the paper, loses to training alone in runs
+    that are not far longer than 1 / beta), `bias` ("average" or "per_hospital").
     Source: Chayti, Karimireddy, Stich, Flammarion, Jaggi, Linear Speedup in Personalized
     Collaborative Learning, 2021; `warm_up` is ours.
     """
@@ -62,9 +61,8 @@ class BiasCorrection(ArmBase):
     alpha: Alpha = "auto"
     beta: Beta = "auto"
     contraction: float = Field(default=0.1, gt=0, le=1)  # eta a
-    warm_up: bool = False
+    warm_up: bool = True
     bias: Literal["average", "per_hospital"] = "average"
-    server_optimizer: ServerOptimizer = PlainStep()
 
     def problem_with_sealing(self) -> str | None:
         """A bias of each hospital's own is learned from its single updates."""
@@ -72,7 +70,7 @@ class BiasCorrection(ArmBase):
             return 'bias = "per_hospital" needs single updates, which nobody sees there'
         return None
 
-    def build(self, context: BuildContext) -> Algorithm[Any]:
+    def rule(self, context: BuildContext) -> Algorithm[Any]:
         """The algorithm with these parameters."""
         del context
         method: Algorithm[Any]
@@ -80,7 +78,7 @@ class BiasCorrection(ArmBase):
             method = Algorithm(lambda dim: AverageBiasState(torch.zeros(dim), 0), self._average)
         else:
             method = Algorithm(lambda _dim: HospitalBiasState({}, {}), self._per_hospital)
-        return self.server_optimizer.wrap(method)
+        return method
 
     def _average(self, state: AverageBiasState, cohort: Cohort) -> Step[AverageBiasState]:
         if not cohort.peers:

@@ -1,6 +1,7 @@
 """Centered clipping (Karimireddy, He, Jaggi 2021)."""
 
 from dataclasses import dataclass
+from statistics import median
 from typing import Annotated, Literal
 
 import torch
@@ -10,7 +11,8 @@ from torch import Tensor
 from erosion.common.aggregation.cohort import Cohort
 from erosion.common.aggregation.vectors import distances_to
 from erosion.common.algorithms.attendance import alone
-from erosion.common.algorithms.base import Algorithm, ArmBase, BuildContext, Step, relative_weights
+from erosion.common.algorithms.base import Algorithm, BuildContext, Step, relative_weights
+from erosion.common.algorithms.server_optimizer import AggregatingArm
 from erosion.common.settings.auto import OrAuto
 
 
@@ -21,7 +23,7 @@ class CenteredClippingState:
     centre: Tensor  # (dim,) v, the last round's aggregate
 
 
-class CenteredClipping(ArmBase):
+class CenteredClipping(AggregatingArm):
     """The average of the updates after each was pulled in to a ball around a centre.
 
     The step is v + mean of (u_i - v) min(1, tau / |u_i - v|): no hospital can move it further than
@@ -45,7 +47,7 @@ class CenteredClipping(ArmBase):
     steps: int = Field(default=1, ge=1, le=100)  # L
     centre: Literal["previous", "own"] = "previous"
 
-    def build(self, context: BuildContext) -> Algorithm[CenteredClippingState]:
+    def rule(self, context: BuildContext) -> Algorithm[CenteredClippingState]:
         """The algorithm with these parameters."""
         del context
         return Algorithm(lambda dim: CenteredClippingState(torch.zeros(dim)), self._update)
@@ -71,4 +73,4 @@ class CenteredClipping(ArmBase):
             return self.radius
         # Around the user's own update the user is at distance 0 by definition and tells nothing.
         compared = distances if self.centre == "previous" else distances[1:]
-        return float(compared.median())
+        return median(compared.tolist())

@@ -5,7 +5,8 @@ from typing import Literal
 
 from erosion.common.aggregation.cohort import Cohort
 from erosion.common.algorithms.attendance import short_of, too_few_in_study
-from erosion.common.algorithms.base import Algorithm, ArmBase, BuildContext, Step, relative_weights
+from erosion.common.algorithms.base import Algorithm, BuildContext, Step, relative_weights
+from erosion.common.algorithms.server_optimizer import AggregatingArm
 from erosion.common.algorithms.trimmed_mean import mean_of_middle
 
 FEWEST = 3  # of two values the median is the average, and one of them can be anything
@@ -16,7 +17,7 @@ class CoordinateMedianState:
     """Nothing is remembered."""
 
 
-class CoordinateMedian(ArmBase):
+class CoordinateMedian(AggregatingArm):
     """Every parameter moves by the median of what the hospitals say.
 
     The median is taken for each parameter by itself; of an even number of values it is the mean of
@@ -39,7 +40,7 @@ class CoordinateMedian(ArmBase):
             "coordinate_median", num_hospitals, FEWEST, "use 'fedavg' or add hospitals"
         )
 
-    def build(self, context: BuildContext) -> Algorithm[CoordinateMedianState]:
+    def rule(self, context: BuildContext) -> Algorithm[CoordinateMedianState]:
         """The algorithm."""
         del context
 

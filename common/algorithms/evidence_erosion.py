@@ -1,6 +1,6 @@
 """Evidence erosion: distance counts only as far as noise does not explain it. A rule of our own."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp
 from typing import Any, ClassVar, Literal
@@ -9,9 +9,12 @@ import torch
 from pydantic import Field
 
 from erosion.common.aggregation.cohort import Cohort, HospitalName, Update
-from erosion.common.algorithms.base import Algorithm, ArmBase, BuildContext, Step, relative_weights
+from erosion.common.algorithms.base import Algorithm, BuildContext, Step, relative_weights
+from erosion.common.algorithms.equal_steps import as_of_equal_steps, problem_with_sealed_epochs
 from erosion.common.algorithms.personal_layers import OUTPUT_BIAS
+from erosion.common.algorithms.server_optimizer import AggregatingArm
 from erosion.common.learning.local_work import LocalOutcome, LocalWork
+from erosion.common.learning.training import Training
 
 _NOISE = "noise"  # (1,) s_i
 
@@ -25,7 +28,7 @@ class EvidenceErosionState:
     noises: Mapping[HospitalName, float]  # s_i
 
 
-class EvidenceErosion(ArmBase):
+class EvidenceErosion(AggregatingArm):
     """Hospitals count by how many patients they have and how little evidence of bias there is.
 
     Much of the distance between two hospitals' updates is noise: few patients, few steps. So every
@@ -33,7 +36,8 @@ class EvidenceErosion(ArmBase):
     the two, and their difference measures its noise s_i. What a distance D_i to the user's update
     exceeds (1 + delta) (s_i + s_0) by is squared bias b_i^2, and the hospital's weight relative to
     the user's is (n_i / n_0) / (1 + kappa b_i^2 / s_i), times exp(-rho r / R) in round r of R. The
-    output bias stays at each hospital. Use it where you have few patients (30 to 60) and do not
+    output bias stays at each hospital. Where training is in epochs, updates are scaled to the
+    user's number of steps first. Use it where you have few patients (30 to 60) and do not
     know who is like you. A hospital that overstates its noise would excuse any distance, so no more
     of it is believed than `largest_noise` times what the user's own would be at as few patients.
     Parameters: `bias_penalty` (kappa), `noise_margin` (delta; 0 for networks), `decay` (rho; 2.4
@@ -69,11 +73,12 @@ class EvidenceErosion(ArmBase):
             {_NOISE: noise.float()},
         )
 
-    def build(self, context: BuildContext) -> Algorithm[Any]:
+    def rule(self, context: BuildContext) -> Algorithm[Any]:
         """The rule, for a run of so many rounds."""
 
         def update(state: EvidenceErosionState, cohort: Cohort) -> Step[EvidenceErosionState]:
-            after = self._observed(state, cohort)
+            cohort, scaled_by = as_of_equal_steps(cohort, context.steps)
+            after = self._observed(state, cohort, scaled_by)
             faded = exp(-self.decay * after.round / context.rounds)
             shares = [1.0, *(faded * self._share(after, cohort.own, u) for u in cohort.updates[1:])]
             factors = torch.tensor(shares, dtype=torch.float64)
@@ -81,6 +86,10 @@ class EvidenceErosion(ArmBase):
             return Step(delta, relative_weights(cohort, shares), after)
 
         return Algorithm(lambda _dim: EvidenceErosionState(0, {}, {}), update)
+
+    def problem_with_sealed_training(self, training: Training) -> str | None:
+        """Sealed distances compare updates as they come."""
+        return problem_with_sealed_epochs(training)
 
     def attachment_sizes(self, dim: int) -> Mapping[str, int]:
         """Every update brings its noise."""
@@ -96,13 +105,18 @@ class EvidenceErosion(ArmBase):
         error = noise + self.bias_penalty * max(0.0, excess)
         return peer.num_samples / own.num_samples * (noise / error if error > 0 else 1.0)
 
-    def _observed(self, state: EvidenceErosionState, cohort: Cohort) -> EvidenceErosionState:
+    def _observed(
+        self, state: EvidenceErosionState, cohort: Cohort, scaled_by: Sequence[float]
+    ) -> EvidenceErosionState:
         """One round more in the moving averages; an absent hospital's stay."""
         norms = cohort.norms()
         # Relative distances to an update of norm zero are infinite; these are not.
         apart = cohort.distances_to_own() * norms[0] if norms[0] > 0 else norms[1:]
         squares = apart.square().tolist()
-        noises = {u.agent: max(0.0, float(u.attachments[_NOISE])) for u in cohort.updates}
+        noises = {
+            u.agent: max(0.0, float(u.attachments[_NOISE])) * factor**2
+            for u, factor in zip(cohort.updates, scaled_by, strict=True)
+        }
         return replace(
             state,
             round=state.round + 1,

@@ -6,7 +6,8 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from erosion.common.aggregation.cohort import Cohort
-from erosion.common.algorithms.base import Algorithm, ArmBase, BuildContext, Step, relative_weights
+from erosion.common.algorithms.base import Algorithm, BuildContext, Step, relative_weights
+from erosion.common.algorithms.server_optimizer import AggregatingArm
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,14 +19,14 @@ def _init(_dim: int) -> FedAvgState:
     return FedAvgState()
 
 
-class Averaging(ArmBase):
+class Averaging(AggregatingArm):
     """What methods share whose aggregate is the average of all accepted updates."""
 
     sums_only: ClassVar[bool] = True
 
     weighting: Literal["samples", "uniform"] = "samples"
 
-    def build(self, context: BuildContext) -> Algorithm[Any]:
+    def rule(self, context: BuildContext) -> Algorithm[Any]:
         """The average, by training samples or uniform."""
         del context
         by_samples = self.weighting == "samples"

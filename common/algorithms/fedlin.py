@@ -52,9 +52,9 @@ class FedLin(Averaging):
     algorithm: Literal["fedlin"] = "fedlin"
     weighting: Literal["samples", "uniform"] = "uniform"  # as in the paper
 
-    def build(self, context: BuildContext) -> Algorithm[Any]:
+    def rule(self, context: BuildContext) -> Algorithm[Any]:
         """The mean gradient, then the average of the updates."""
-        average = super().build(context)
+        average = super().rule(context)
         by_samples = self.weighting == "samples"
 
         def exchanges(state: FedAvgState, begun: RoundStart) -> Exchanges[FedAvgState]:

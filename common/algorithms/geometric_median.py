@@ -9,7 +9,8 @@ from torch import Tensor
 
 from erosion.common.aggregation.cohort import Cohort
 from erosion.common.algorithms.attendance import short_of, too_few_in_study
-from erosion.common.algorithms.base import Algorithm, ArmBase, BuildContext, Step, relative_weights
+from erosion.common.algorithms.base import Algorithm, BuildContext, Step, relative_weights
+from erosion.common.algorithms.server_optimizer import AggregatingArm
 
 FEWEST = 3  # between two points every point is a geometric median
 
@@ -19,7 +20,7 @@ class GeometricMedianState:
     """Nothing is remembered."""
 
 
-class GeometricMedian(ArmBase):
+class GeometricMedian(AggregatingArm):
     """The point with the smallest sum of distances to all updates.
 
     It is found by a few smoothed Weiszfeld steps from the average: v <- sum w_i u_i / sum w_i with
@@ -46,7 +47,7 @@ class GeometricMedian(ArmBase):
             "geometric_median", num_hospitals, FEWEST, "use 'fedavg' or add hospitals"
         )
 
-    def build(self, context: BuildContext) -> Algorithm[GeometricMedianState]:
+    def rule(self, context: BuildContext) -> Algorithm[GeometricMedianState]:
         """The algorithm with these parameters."""
         del context
 

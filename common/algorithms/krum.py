@@ -9,7 +9,8 @@ from torch import Tensor
 
 from erosion.common.aggregation.cohort import Cohort
 from erosion.common.algorithms.attendance import short_of, too_few_in_study
-from erosion.common.algorithms.base import Algorithm, ArmBase, BuildContext, Step, relative_weights
+from erosion.common.algorithms.base import Algorithm, BuildContext, Step, relative_weights
+from erosion.common.algorithms.server_optimizer import AggregatingArm
 from erosion.common.settings.auto import OrAuto
 
 NumByzantine = OrAuto[Annotated[int, Field(ge=0)]]
@@ -20,7 +21,7 @@ class KrumState:
     """Nothing is remembered."""
 
 
-class Krum(ArmBase):
+class Krum(AggregatingArm):
     """Each round follows the one hospital whose update has the nearest neighbours.
 
     With n updates of which up to f may be anything, an update's score is the sum of the squared
@@ -42,7 +43,7 @@ class Krum(ArmBase):
         """Krum needs n >= 2f + 3."""
         return problem_with_f("krum", self.num_byzantine, num_hospitals)
 
-    def build(self, context: BuildContext) -> Algorithm[KrumState]:
+    def rule(self, context: BuildContext) -> Algorithm[KrumState]:
         """The algorithm with these parameters."""
         del context
 

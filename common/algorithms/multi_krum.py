@@ -8,7 +8,7 @@ from pydantic import Field
 
 from erosion.common.aggregation.cohort import Cohort
 from erosion.common.algorithms.attendance import short_of
-from erosion.common.algorithms.base import Algorithm, ArmBase, BuildContext, Step, relative_weights
+from erosion.common.algorithms.base import Algorithm, BuildContext, Step, relative_weights
 from erosion.common.algorithms.krum import (
     NumByzantine,
     krum_scores,
@@ -16,6 +16,7 @@ from erosion.common.algorithms.krum import (
     problem_with_f,
     tolerated,
 )
+from erosion.common.algorithms.server_optimizer import AggregatingArm
 from erosion.common.settings.auto import OrAuto
 
 
@@ -24,7 +25,7 @@ class MultiKrumState:
     """Nothing is remembered."""
 
 
-class MultiKrum(ArmBase):
+class MultiKrum(AggregatingArm):
     """The average of the updates that Krum likes best.
 
     Updates are scored as in Krum, and the `num_selected` with the smallest scores are averaged,
@@ -56,7 +57,7 @@ class MultiKrum(ArmBase):
             f" {f} harmful ones; lower it to {num_hospitals - f} or less"
         )
 
-    def build(self, context: BuildContext) -> Algorithm[MultiKrumState]:
+    def rule(self, context: BuildContext) -> Algorithm[MultiKrumState]:
         """The algorithm with these parameters."""
         del context
 

@@ -30,10 +30,10 @@ class Scaffold(Averaging):
     """FedAvg in which every hospital's steps are corrected for how its gradient differs.
 
     A local step is y - lr (g - c_i + c), where c_i is the hospital's mean gradient in its last
-    round and c the average of all c_i. So hospitals that differ move in the common direction even
-    during many local steps. Use it where FedAvg drifts because of long local training; it makes no
-    personal model. The coordinator keeps one c_i for every hospital, and an update has two arrays
-    of the model's length instead of one.
+    round and c the average of all c_i (0 for a hospital that was never heard of). So hospitals
+    that differ move in the common direction even during many local steps. Use it where FedAvg
+    drifts because of long local training; it makes no personal model. The coordinator keeps one
+    c_i for every hospital, and an update has two arrays of the model's length instead of one.
     Parameter: `weighting` ("samples" or "uniform"). It needs optimizer = "sgd" without momentum.
     Source: Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging, 2020.
     """
@@ -43,16 +43,23 @@ class Scaffold(Averaging):
     algorithm: Literal["scaffold"] = "scaffold"
     weighting: Literal["samples", "uniform"] = "uniform"  # as in the paper
 
-    def build(self, context: BuildContext) -> Algorithm[Any]:
+    def rule(self, context: BuildContext) -> Algorithm[Any]:
         """The average, with the hospitals' control variates beside it."""
-        average = super().build(context)
+        average = super().rule(context)
 
         def update(state: ScaffoldState, cohort: Cohort) -> Step[ScaffoldState]:
             step = average.update(average.init(len(cohort.own.delta)), cohort)
             new = {u.agent: u.attachments[_CONTROL] for u in cohort.updates}
             return Step(step.delta, step.weights, ScaffoldState({**state.controls, **new}))
 
-        return Algorithm(lambda _dim: ScaffoldState({}), update, broadcast=_encloses)
+        def encloses(state: ScaffoldState) -> Tensors:
+            if not state.controls:
+                return {}
+            controls = [state.controls[agent] for agent in sorted(state.controls)]
+            # Hospitals not heard of yet count with their first c_i, which is 0.
+            return {_MEAN_CONTROL: torch.stack(controls).sum(dim=0) / context.num_hospitals}
+
+        return Algorithm(lambda _dim: ScaffoldState({}), update, broadcast=encloses)
 
     def train(self, work: LocalWork) -> LocalOutcome:
         """Corrected local training, and the control variate that it leaves."""
@@ -74,10 +81,3 @@ class Scaffold(Averaging):
     def problem_with_training(self, training: Training) -> str | None:
         """The control variate is computed from plain SGD's steps."""
         return training.problem_for_plain_sgd("scaffold")
-
-
-def _encloses(state: ScaffoldState) -> Tensors:
-    if not state.controls:
-        return {}
-    controls = [state.controls[agent] for agent in sorted(state.controls)]
-    return {_MEAN_CONTROL: torch.stack(controls).mean(dim=0)}

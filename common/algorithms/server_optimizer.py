@@ -1,4 +1,4 @@
-"""Momentum and Adam on the aggregate of any method (Reddi et al. 2021, Algorithm 2)."""
+"""Momentum and adaptive steps on the aggregate of any rule (Reddi et al. 2021, Algorithm 2)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -9,7 +9,14 @@ from pydantic import BeforeValidator, Field
 from torch import Tensor
 
 from erosion.common.aggregation.cohort import Cohort, HospitalName
-from erosion.common.algorithms.base import Algorithm, Step
+from erosion.common.algorithms.base import (
+    Algorithm,
+    ArmBase,
+    BuildContext,
+    Exchanges,
+    RoundStart,
+    Step,
+)
 from erosion.common.settings.base import Settings
 
 State = TypeVar("State")
@@ -21,7 +28,7 @@ class OptimizedState(Generic[State]):
     """The method's own state, and what the optimiser remembers of the aggregates."""
 
     method: State
-    moments: Moments  # momentum: (m,); adam: (m, v)
+    moments: Moments  # momentum: (m,); the adaptive ones: (m, v)
 
 
 class PlainStep(Settings):
@@ -50,27 +57,61 @@ class ServerMomentum(Settings):
         return m * self.learning_rate, (m,)
 
 
-class ServerAdam(Settings):
-    """The step is learning_rate m / (sqrt(v) + adaptivity) (FedAdam, Reddi et al. 2021).
+class _Adaptive(Settings):
+    """The step is learning_rate m / (sqrt(v) + adaptivity), m and v from 0 as in the paper.
 
-    m and v are moving averages of the aggregate and of its square, from 0, as in the paper:
-    without Adam's division by 1 - beta^t.
+    m is a moving average of the aggregate, without Adam's division by 1 - beta^t. The three
+    optimisers differ in how v follows the aggregate's square.
     """
 
-    name: Literal["adam"] = "adam"
     learning_rate: float = Field(default=0.1, gt=0)  # eta
     beta_1: float = Field(default=0.9, ge=0, lt=1)
-    beta_2: float = Field(default=0.99, ge=0, lt=1)
     adaptivity: float = Field(default=1e-3, gt=0)  # tau
 
     def wrap(self, algorithm: Algorithm[Any]) -> Algorithm[Any]:
-        """The same weights; the aggregates go through Adam."""
+        """The same weights; the aggregates go through the optimiser."""
         return _optimized(algorithm, 2, self._move)
 
     def _move(self, moments: Moments, aggregate: Tensor) -> tuple[Tensor, Moments]:
         m = moments[0].lerp(aggregate, 1 - self.beta_1)
-        v = moments[1].mul(self.beta_2).addcmul_(aggregate, aggregate, value=1 - self.beta_2)
+        v = self._second(moments[1], aggregate.square())
         return m.div(v.sqrt().add_(self.adaptivity)).mul_(self.learning_rate), (m, v)
+
+    def _second(self, v: Tensor, square: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class ServerAdam(_Adaptive):
+    """v is a moving average of the aggregate's square (FedAdam, Reddi et al. 2021)."""
+
+    name: Literal["adam"] = "adam"
+    beta_2: float = Field(default=0.99, ge=0, lt=1)
+
+    def _second(self, v: Tensor, square: Tensor) -> Tensor:
+        return v.lerp(square, 1 - self.beta_2)
+
+
+class ServerYogi(_Adaptive):
+    """v moves towards the square by a share of the square, not of the gap (FedYogi, ibid.).
+
+    So one large aggregate is not forgotten quickly: v <- v - (1 - beta_2) square sign(v - square).
+    """
+
+    name: Literal["yogi"] = "yogi"
+    beta_2: float = Field(default=0.99, ge=0, lt=1)
+
+    def _second(self, v: Tensor, square: Tensor) -> Tensor:
+        return v - (1 - self.beta_2) * square * (v - square).sign()
+
+
+class ServerAdagrad(_Adaptive):
+    """v is the sum of all squares so far (FedAdagrad, ibid.); beta_1 is 0 as in the paper."""
+
+    name: Literal["adagrad"] = "adagrad"
+    beta_1: float = Field(default=0.0, ge=0, lt=1)
+
+    def _second(self, v: Tensor, square: Tensor) -> Tensor:
+        return v + square
 
 
 def _optimized(
@@ -83,12 +124,17 @@ def _optimized(
             algorithm.init(dim), tuple(torch.zeros(dim) for _ in range(num_moments))
         )
 
-    def update(state: OptimizedState[Any], cohort: Cohort) -> Step[OptimizedState[Any]]:
-        step = algorithm.update(state.method, cohort)
+    def moved(state: OptimizedState[Any], step: Step[Any]) -> Step[OptimizedState[Any]]:
         if step.outcome != "done":  # a round without an aggregate is none of the optimiser's
             return replace(step, state=OptimizedState(step.state, state.moments))
         delta, moments = move(state.moments, step.delta)
         return replace(step, delta=delta, state=OptimizedState(step.state, moments))
+
+    def update(state: OptimizedState[Any], cohort: Cohort) -> Step[OptimizedState[Any]]:
+        return moved(state, algorithm.update(state.method, cohort))
+
+    def exchanges(state: OptimizedState[Any], begun: RoundStart) -> Exchanges[OptimizedState[Any]]:
+        return moved(state, (yield from algorithm.begin(state.method, begun)))
 
     def asks(state: OptimizedState[Any], agent: HospitalName) -> bool:
         return algorithm.asks(state.method, agent)
@@ -99,6 +145,7 @@ def _optimized(
         asks,
         broadcast=lambda state: algorithm.broadcast(state.method),
         broadcast_to_user=lambda state: algorithm.broadcast_to_user(state.method),
+        exchanges=None if algorithm.exchanges is None else exchanges,
     )
 
 
@@ -108,12 +155,31 @@ def _from_name(value: Any) -> Any:
 
 
 ServerOptimizer = Annotated[
-    Annotated[PlainStep | ServerMomentum | ServerAdam, Field(discriminator="name")],
+    Annotated[
+        PlainStep | ServerMomentum | ServerAdam | ServerYogi | ServerAdagrad,
+        Field(discriminator="name"),
+    ],
     BeforeValidator(
         _from_name,
-        json_schema_input_type=Literal["none", "momentum", "adam"]
+        json_schema_input_type=Literal["none", "momentum", "adam", "yogi", "adagrad"]
         | PlainStep
         | ServerMomentum
-        | ServerAdam,
+        | ServerAdam
+        | ServerYogi
+        | ServerAdagrad,
     ),
 ]
+
+
+class AggregatingArm(ArmBase):
+    """A method that aggregates updates by a `rule`, and steps along the aggregate."""
+
+    server_optimizer: ServerOptimizer = PlainStep()
+
+    def build(self, context: BuildContext) -> Algorithm[Any]:
+        """The rule, and what becomes of its aggregates."""
+        return self.server_optimizer.wrap(self.rule(context))
+
+    def rule(self, context: BuildContext) -> Algorithm[Any]:
+        """What each round's updates are made into."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how it aggregates")

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from erosion.common.aggregation.cohort import Cohort
 from erosion.common.algorithms.attendance import short_of, too_few_in_study
-from erosion.common.algorithms.base import Algorithm, ArmBase, BuildContext, Step, relative_weights
+from erosion.common.algorithms.base import Algorithm, BuildContext, Step, relative_weights
+from erosion.common.algorithms.server_optimizer import AggregatingArm
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,7 @@ class TrimmedMeanState:
     """Nothing is remembered."""
 
 
-class TrimmedMean(ArmBase):
+class TrimmedMean(AggregatingArm):
     """Every parameter moves by the average of what is left without the extreme values.
 
     For each parameter by itself the f largest and the f smallest values are dropped, and the others
@@ -46,7 +47,7 @@ class TrimmedMean(ArmBase):
             + ", or add hospitals",
         )
 
-    def build(self, context: BuildContext) -> Algorithm[TrimmedMeanState]:
+    def rule(self, context: BuildContext) -> Algorithm[TrimmedMeanState]:
         """The algorithm with these parameters."""
         del context
 

@@ -10,8 +10,9 @@ from pydantic import Field, model_validator
 
 from erosion.common.aggregation.cohort import Cohort, HospitalName, Update
 from erosion.common.algorithms import erosion_pace
-from erosion.common.algorithms.base import Algorithm, ArmBase, BuildContext, Layout, Step
+from erosion.common.algorithms.base import Algorithm, BuildContext, Layout, Step
 from erosion.common.algorithms.cone import half_angle
+from erosion.common.algorithms.equal_steps import as_of_equal_steps, problem_with_sealed_epochs
 from erosion.common.algorithms.erosion_distance import (
     DistanceKind,
     WeightedPlace,
@@ -19,6 +20,8 @@ from erosion.common.algorithms.erosion_distance import (
     weighted_places,
 )
 from erosion.common.algorithms.erosion_repeats import SizeUnit, repeats
+from erosion.common.algorithms.server_optimizer import AggregatingArm
+from erosion.common.learning.training import Training
 from erosion.common.settings.auto import OrAuto
 
 NotNegative = Annotated[float, Field(ge=0)]
@@ -44,7 +47,7 @@ def _asks(state: WeightErosionState, agent: HospitalName) -> bool:
     return state.weights.get(agent, 1.0) > 0.0
 
 
-class WeightErosion(ArmBase):
+class WeightErosion(AggregatingArm):
     """Hospitals start with full weight and lose it by how far their updates are from the user's.
 
     In round r hospital i's weight alpha_i falls by (1 + p_s k_i) p_d d_i, where
@@ -55,7 +58,11 @@ class WeightErosion(ArmBase):
     Parameters of the paper: `distance_penalty` (p_d, or "auto": see below), `size_penalty` (p_s),
     `size_unit` and `batch_size` (how k_i counts), `zero_norm` (what to do where the user's own
     update vanishes: "freeze" skips the round, "erode" drops the others, "stop" ends the run),
-    `newcomer` (the weight of a late joiner: the others' "median" or "mean").
+    `newcomer` (the weight of a late joiner: the "mean" or "median" of all weights so far, the
+    user's 1 included).
+    Where training is in epochs, larger hospitals take more steps; with `per_step` (the default)
+    every update is scaled to the user's number of steps before it is compared and averaged, so that
+    a hospital is not punished for its size.
     Its authors' extensions: `weighting` ("samples" multiplies alpha_i by beta_i = n_i / n_0 in the
     average, so that large hospitals are not under-represented; "equal": beta_i = 1), `distance`
     ("euclidean", or "cosine", which asks for the direction alone), `layer_weights` (what each
@@ -79,7 +86,8 @@ class WeightErosion(ArmBase):
     batch_size: int | None = Field(default=None, ge=1)  # b in eq. 5; None: samples of the round
     zero_norm: Literal["freeze", "erode", "stop"] = "freeze"
     zero_norm_below: float = Field(default=1e-12, ge=0)  # |g_0| up to this counts as zero
-    newcomer: Literal["median", "mean"] = "median"
+    newcomer: Literal["median", "mean"] = "mean"
+    per_step: bool = True  # false: updates as they come, whatever their number of steps
     weighting: Literal["equal", "samples"] = "equal"
     distance: DistanceKind = "euclidean"
     layer_weights: dict[str, NotNegative] = Field(default_factory=dict)
@@ -104,6 +112,12 @@ class WeightErosion(ArmBase):
             return str(problem)
         return None
 
+    def problem_with_sealed_training(self, training: Training) -> str | None:
+        """Sealed distances compare updates as they come."""
+        if self.per_step and (problem := problem_with_sealed_epochs(training)):
+            return f"{problem}, or per_step = false"
+        return None
+
     def problem_with_sealing(self) -> str | None:
         """Sealed distances are Euclidean, over all parameters alike."""
         if self.distance != "euclidean":
@@ -114,12 +128,14 @@ class WeightErosion(ArmBase):
             return f'cone = "{self.cone}" needs single updates, which nobody sees there'
         return None
 
-    def build(self, context: BuildContext) -> Algorithm[WeightErosionState]:
+    def rule(self, context: BuildContext) -> Algorithm[WeightErosionState]:
         """The algorithm with these parameters."""
         places = weighted_places(self.layer_weights, context.layout()) if self.layer_weights else []
         last_round = max(1, round(self.erosion_share * context.rounds))
 
         def update(state: WeightErosionState, cohort: Cohort) -> Step[WeightErosionState]:
+            if self.per_step:
+                cohort, _ = as_of_equal_steps(cohort, context.steps)
             return self._update(state, cohort, places, last_round)
 
         return Algorithm(_init, update, _asks)
@@ -150,7 +166,8 @@ class WeightErosion(ArmBase):
             nothing = torch.zeros_like(cohort.own.delta)
             return Step(nothing, _shown(known, cohort), state, outcome="stopped", note=note)
         delta = cohort.weighted_sum(factors / factors.sum())  # eq. 6, with the new weights
-        return Step(delta, _shown(after, cohort), after, note=note)
+        distances = dict(zip(cohort.peers, measured.to_own, strict=True))
+        return Step(delta, _shown(after, cohort), after, note=note, distances=distances)
 
     def _eroded(
         self, state: WeightErosionState, update: Update, weight: float, cost: float
@@ -189,13 +206,13 @@ class WeightErosion(ArmBase):
         return erosion_pace.penalty(paths) if paths else 0.0, paths
 
     def _with_newcomers(self, state: WeightErosionState, cohort: Cohort) -> WeightErosionState:
-        """Weights of all peers known by now; a late joiner starts at the median or mean.
+        """Weights of all peers known by now; a late joiner starts at the mean or median.
 
-        The median and mean are over the other hospitals registered so far, eroded ones included
-        and the user (whose weight is 1 by definition) excluded.
+        They are over all hospitals registered so far, as in the paper: eroded ones and the user,
+        whose weight is 1. So the mean is never 0, and one who comes late is asked at least once.
         """
         typical = median if self.newcomer == "median" else fmean
-        start = typical(state.weights.values()) if state.weights else 1.0
+        start = typical([1.0, *state.weights.values()])
         by_samples = self.weighting == "samples"
         betas = {
             update.agent: update.num_samples / cohort.own.num_samples if by_samples else 1.0
@@ -233,7 +250,9 @@ class WeightErosion(ArmBase):
             "stopped" if self.zero_norm == "stop" else "skipped"
         )
         nothing = torch.zeros_like(cohort.own.delta)
-        return Step(nothing, _shown(known, cohort), state, outcome=outcome, note=note)
+        # The hospitals have trained, so their samples count as seen.
+        after = _after(known, cohort, known.weights, state.paths)
+        return Step(nothing, _shown(known, cohort), after, outcome=outcome, note=note)
 
 
 def _after(

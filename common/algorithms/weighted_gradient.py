@@ -9,8 +9,8 @@ from torch import Tensor
 
 from erosion.common.aggregation.cohort import Cohort
 from erosion.common.algorithms.attendance import alone
-from erosion.common.algorithms.base import Algorithm, ArmBase, BuildContext, Step, relative_weights
-from erosion.common.algorithms.server_optimizer import PlainStep, ServerOptimizer
+from erosion.common.algorithms.base import Algorithm, BuildContext, Step, relative_weights
+from erosion.common.algorithms.server_optimizer import AggregatingArm
 from erosion.common.algorithms.variation import Variation, nothing_seen, observe
 from erosion.common.settings.auto import OrAuto
 
@@ -22,7 +22,7 @@ class WeightedGradientState:
     """With a fixed alpha nothing is remembered."""
 
 
-class WeightedGradient(ArmBase):
+class WeightedGradient(AggregatingArm):
     """The user's own update and the average of the others', mixed by one weight.
 
     The step is (1 - alpha) u + alpha m, with u the user's update and m the plain average of the
@@ -32,29 +32,31 @@ class WeightedGradient(ArmBase):
     of earlier rounds are used, and until there are any alpha is N / (N + 1), the average of all.
     Use it where the others are alike among themselves, and you want one number for how far to
     follow them.
-    Parameters: `alpha` (a number in [0, 1] or "auto"), `horizon` (T: over how many rounds noise
-    averages out while bias adds up; the study's rounds unless given), `server_optimizer` ("none",
-    "momentum" or "adam" on the aggregate).
+    Parameters: `alpha` (a number in [0, 1] or "auto"), `horizon` (T: over how many rounds bias
+    adds up while noise averages out), `contraction` (eta a: which share of the way to its own
+    optimum a round takes the user). Without a horizon T is the study's rounds, but no more than
+    2 / contraction: an error is forgotten at that pace, so a longer run adds up no more of it.
     Source: Chayti, Karimireddy, Stich, Flammarion, Jaggi, Linear Speedup in Personalized
     Collaborative Learning, 2021. Its optimal alpha has mu T / L for our T; mu <= L, so T errs
-    towards the user's own update.
+    towards the user's own update. 2 / contraction is the exact T of the steady state on its noisy
+    quadratic.
     """
 
     sums_only: ClassVar[bool] = True
 
     algorithm: Literal["weighted_gradient"] = "weighted_gradient"
     alpha: Alpha = "auto"
-    horizon: float | None = Field(default=None, gt=0)  # T mu / L; None: the study's rounds
-    server_optimizer: ServerOptimizer = PlainStep()
+    horizon: float | None = Field(default=None, gt=0)  # T mu / L; None: from the study
+    contraction: float = Field(default=0.1, gt=0, le=1)  # eta a
 
-    def build(self, context: BuildContext) -> Algorithm[Any]:
+    def rule(self, context: BuildContext) -> Algorithm[Any]:
         """The algorithm with these parameters."""
         method: Algorithm[Any]
         if self.alpha == "auto":
-            method = _estimating(self.horizon or context.rounds)
+            method = _estimating(self.horizon or min(context.rounds, 2 / self.contraction))
         else:
             method = _fixed(self.alpha)
-        return self.server_optimizer.wrap(method)
+        return method
 
 
 def _fixed(alpha: float) -> Algorithm[WeightedGradientState]:

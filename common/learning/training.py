@@ -1,5 +1,6 @@
 """The local training of every hospital in a round: optimiser, steps and batches."""
 
+from math import ceil
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -25,6 +26,12 @@ class Training(Settings):
         if self.optimizer == "adam" and self.momentum:
             raise ValueError("momentum belongs to optimizer = 'sgd'; leave it out with adam")
         return self
+
+    def steps_with(self, num_samples: int) -> int:
+        """How many mini-batches a hospital with so many training samples takes in a round."""
+        if self.steps is not None:
+            return self.steps
+        return (self.epochs or 1) * ceil(num_samples / self.batch_size)
 
     def problem_for_plain_sgd(self, method: str) -> str | None:
         """Why a method whose steps are defined for plain SGD cannot use this, or None."""

@@ -8,6 +8,7 @@ out before. Every sum is of three other hospitals or more.
 from collections.abc import Mapping
 
 from erosion.common.algorithms.base import ArmBase
+from erosion.common.learning.training import Training
 
 FEWEST = 4  # the user and three others
 _MANY = 1 << 20  # parameters of a model; what grows with them is no single number
@@ -33,7 +34,7 @@ def problem_with_federation(
     return None
 
 
-def problem_with_arms(arms: Mapping[str, ArmBase]) -> str | None:
+def problem_with_arms(arms: Mapping[str, ArmBase], training: Training) -> str | None:
     """Which arm a sealed study cannot have, or None."""
     asking = [name for name, arm in arms.items() if not arm.user_only]
     if len(asking) != 1:
@@ -42,7 +43,7 @@ def problem_with_arms(arms: Mapping[str, ArmBase]) -> str | None:
             f" ({', '.join(asking) or 'none'}); exactly one can, beside local"
         )
     arm = arms[asking[0]]
-    if problem := arm.problem_with_sealing():
+    if problem := arm.problem_with_sealing() or arm.problem_with_sealed_training(training):
         return f"arms.{asking[0]}: {problem}"
     for name, length in arm.attachment_sizes(_MANY).items():
         if length > 1:

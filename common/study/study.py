@@ -156,7 +156,7 @@ class Study(Settings):
             scaling=self.scaling,
             selects=self.selection is not None or self.fold is not None,
             every_user=self.has_every_user,
-        ) or sealing.problem_with_arms(self.arms)
+        ) or sealing.problem_with_arms(self.arms, self.training)
 
     def _check_split(self) -> None:
         column = self.evaluation.split_column
@@ -235,7 +235,7 @@ class Study(Settings):
         layout = partial(
             parameter_layout, self.model, tuple(self.task.input_shape), self.task.num_outputs
         )
-        return BuildContext(self.rounds, len(self.hospitals), layout)
+        return BuildContext(self.rounds, len(self.hospitals), layout, self.training.steps_with)
 
     def canonical_json(self) -> str:
         """The study as one line of JSON: what travels, and what the digest is taken of."""

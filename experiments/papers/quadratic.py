@@ -115,7 +115,9 @@ def _rule(config: Values) -> Algorithm[Any]:
         case "wga":
             return WeightedGradient(alpha=config["alpha"]).build(context)
         case _:
-            return BiasCorrection(alpha=config["alpha"], beta=config["beta"]).build(context)
+            return BiasCorrection(alpha=config["alpha"], beta=config["beta"], warm_up=False).build(
+                context
+            )
 
 
 RULES = ("alone", "wga", "bc")

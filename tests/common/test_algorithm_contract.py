@@ -43,7 +43,7 @@ def test_its_help_says_what_it_is_for(name: str) -> None:
     text = REGISTRY[name].__doc__ or ""
     assert text.splitlines()[0].endswith("."), "the first line is one sentence"
     assert "Use it" in text, "says when to use it"
-    of_every_method = {"algorithm", "own_parameters", "zero_norm_below"}
+    of_every_method = {"algorithm", "own_parameters", "server_optimizer", "zero_norm_below"}
     for parameter in set(REGISTRY[name].model_fields) - of_every_method:
         assert f"`{parameter}`" in text, "names every parameter"
 

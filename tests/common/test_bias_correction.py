@@ -16,7 +16,8 @@ from tests.support.hand_sized import cohort, course, of_values, update
 
 
 def built(**parameters: Any) -> Algorithm[Any]:
-    return BiasCorrection.model_validate(parameters).build(CONTEXT)
+    """With the paper's c, a moving average from 0, unless `warm_up` is given."""
+    return BiasCorrection.model_validate({"warm_up": False, **parameters}).build(CONTEXT)
 
 
 @pytest.mark.parametrize("bias", ["average", "per_hospital"])

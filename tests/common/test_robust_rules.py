@@ -395,3 +395,9 @@ def test_a_study_with_enough_hospitals_is_read() -> None:
     arms = {"krum": {"num_byzantine": 1}, "trimmed_mean": {"num_byzantine": 2}}
     hospitals = ["a", "b", "c", "d", "e"]
     assert list(make_study(hospitals=hospitals, arms=arms).arms) == ["krum", "trimmed_mean"]
+
+
+def test_the_automatic_radius_of_an_even_number_is_between_the_middle_two() -> None:
+    step = step_of("centered_clipping", of_values(0.0, 1.0, 2.0, 9.0))
+    # distances from 0: 0, 1, 2, 9; the median is 1.5: (0 + 1 + 1.5 + 1.5) / 4
+    assert step.delta.tolist() == pytest.approx([1.0])

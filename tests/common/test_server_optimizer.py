@@ -1,19 +1,23 @@
 """Momentum and Adam on the aggregate, by hand."""
 
 from math import sqrt
+from types import SimpleNamespace
 
 import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 
 from erosion.common.aggregation.cohort import Cohort
-from erosion.common.algorithms.base import Algorithm, Step
+from erosion.common.algorithms.base import Algorithm, Answers, RoundStart, SiteAnswer, Step
 from erosion.common.algorithms.bias_correction import BiasCorrection
+from erosion.common.algorithms.fedlin import FedLin
 from erosion.common.algorithms.server_optimizer import (
     PlainStep,
+    ServerAdagrad,
     ServerAdam,
     ServerMomentum,
     ServerOptimizer,
+    ServerYogi,
 )
 from erosion.common.algorithms.weight_erosion import WeightErosion
 from erosion.common.errors import StudyError
@@ -57,6 +61,46 @@ def test_adam_divides_by_the_size_of_earlier_aggregates() -> None:
     assert [float(s.delta) for s in steps] == pytest.approx([0.5, 2.5 / (sqrt(4.75) + 1)])
 
 
+def test_yogi_forgets_a_large_aggregate_slowly() -> None:
+    algorithm = ServerYogi(learning_rate=1.0, beta_1=0.5, beta_2=0.75, adaptivity=1.0).wrap(
+        summing()
+    )
+    steps = course(algorithm, of_values(4.0), of_values(2.0))
+    # m = 2, v = 0 + .25 16 = 4: 2 / 3; m = 1 + 1 = 2, v = 4 - 0 (4 is 2 squared): 2 / 3
+    assert [float(s.delta) for s in steps] == pytest.approx([2 / 3, 2 / 3])
+    third = algorithm.update(steps[-1].state, of_values(0.5))
+    # m = 1.25, v = 4 - .25 .25 = 3.9375: below v, so it falls by a share of the square
+    assert float(third.delta) == pytest.approx(1.25 / (sqrt(3.9375) + 1))
+
+
+def test_adagrad_adds_up_all_squares() -> None:
+    algorithm = ServerAdagrad(learning_rate=2.0, adaptivity=1.0).wrap(summing())
+    steps = course(algorithm, of_values(3.0), of_values(4.0))
+    # v = 9: 2 3 / (3 + 1); v = 25: 2 4 / (5 + 1)
+    assert [float(s.delta) for s in steps] == pytest.approx([1.5, 8 / 6])
+
+
+def test_a_method_with_two_exchanges_can_have_an_optimizer() -> None:
+    rule = FedLin(server_optimizer=ServerMomentum(momentum=0.5))
+    algorithm = rule.build(CONTEXT)
+    state = algorithm.init(1)
+    moves = []
+    for _ in range(2):
+        begun = RoundStart(1, "own", ("own", "a"), torch.zeros(1))
+        round_ = algorithm.begin(state, begun)
+        assert next(round_).step == "gradient"
+        gradients = {
+            name: SiteAnswer({"gradient": torch.ones(1)}, SimpleNamespace(num_samples=1))
+            for name in ("own", "a")
+        }
+        assert round_.send(Answers(gradients, {})).step == "train"
+        with pytest.raises(StopIteration) as finished:
+            round_.send(Answers({}, {}, of_values(1.0, 3.0)))
+        state = finished.value.value.state
+        moves.append(float(finished.value.value.delta))
+    assert moves == pytest.approx([2.0, 3.0])  # 2, and 2 + half of it
+
+
 def test_a_skipped_round_leaves_the_moments_alone() -> None:
     algorithm = ServerMomentum(momentum=0.5).wrap(summing())
     steps = course(algorithm, of_values(1.0), of_values(0.0), of_values(1.0))
@@ -86,7 +130,7 @@ def test_a_study_can_name_it_in_short_or_in_full() -> None:
 
 def test_bias_correction_with_momentum_keeps_both_states() -> None:
     algorithm = BiasCorrection(
-        alpha=0.5, beta=0.5, server_optimizer=ServerMomentum(momentum=0.5)
+        alpha=0.5, beta=0.5, warm_up=False, server_optimizer=ServerMomentum(momentum=0.5)
     ).build(CONTEXT)
     first, second = course(algorithm, of_values(0.0, 4.0), of_values(0.0, 4.0))
     assert float(first.delta) == pytest.approx(2.0)  # c = 0
@@ -117,7 +161,7 @@ def test_any_method_can_be_wrapped() -> None:
         ({"weighted_gradient": {"horizon": 0}}, "horizon = 0; it must be more than 0"),
         (
             {"weighted_gradient": {"server_optimizer": "sgd"}},
-            "server_optimizer.name = 'sgd'; it must be one of 'none', 'momentum', 'adam'",
+            "server_optimizer.name = 'sgd'; it must be one of 'none', 'momentum', 'adam', 'yogi'",
         ),
         (
             {"weighted_gradient": {"server_optimizer": {"name": "adam", "beta1": 0.5}}},

@@ -93,3 +93,11 @@ def test_a_weight_too_few_is_noticed() -> None:
 def test_without_any_weight_the_sum_is_zero() -> None:
     total = as_cohort(torch.ones(2), torch.ones(2)).weighted_sum(torch.zeros(2))
     assert total.tolist() == [0.0, 0.0]
+
+
+def test_finite_values_whose_sum_is_too_large_for_float32_are_finite() -> None:
+    assert vectors.is_finite(torch.tensor([3e38, 3e38]))
+    assert vectors.is_finite(torch.tensor([3e38, 3e38, -3e38, -3e38]))
+    for bad in (float("inf"), float("-inf"), float("nan")):
+        assert not vectors.is_finite(torch.tensor([3e38, bad, 3e38]))
+    assert not vectors.is_finite(torch.tensor([float("inf"), float("-inf")]))

@@ -142,10 +142,10 @@ def test_an_absent_hospital_has_no_part_in_the_average() -> None:
 @pytest.mark.parametrize(
     ("newcomer", "weights", "expected"),
     [
-        ("median", {"b": 0.9, "c": 0.8, "d": 0.1}, 0.8),
-        ("mean", {"b": 0.9, "c": 0.8, "d": 0.1}, 0.6),  # 1.8 / 3
-        ("median", {"b": 0.9, "c": 0.0}, 0.45),  # eroded hospitals count
-        ("mean", {"b": 0.0, "c": 0.0}, 0.0),
+        ("median", {"b": 0.9, "c": 0.8, "d": 0.1}, 0.85),
+        ("mean", {"b": 0.9, "c": 0.8, "d": 0.1}, 0.7),  # (1 + 1.8) / 4: the user counts
+        ("median", {"b": 0.9, "c": 0.0}, 0.9),  # eroded hospitals count
+        ("mean", {"b": 0.0, "c": 0.0}, 1 / 3),
     ],
 )
 def test_a_late_joiner_starts_from_the_others(
@@ -161,8 +161,16 @@ def test_a_late_joiner_starts_from_the_others(
 def test_a_late_joiner_erodes_in_its_first_round_too() -> None:
     algorithm = WeightErosion(distance_penalty=0.1).build(CONTEXT)
     own, late = update("own", 3.0, 4.0), update("late", 6.0, 8.0)  # d = 1
-    step = algorithm.update(known(b=0.8), cohort(own, late))
-    assert step.weights["late"] == pytest.approx(0.7)  # k = 0: it has trained nothing yet
+    step = algorithm.update(known(b=0.8), cohort(own, late))  # starts at (1 + .8) / 2
+    assert step.weights["late"] == pytest.approx(0.8)  # k = 0: it has trained nothing yet
+
+
+def test_a_twin_that_comes_when_all_others_are_eroded_is_asked() -> None:
+    algorithm = WeightErosion().build(CONTEXT)
+    own, twin = update("own", 3.0, 4.0), update("twin", 3.0, 4.0)
+    step = algorithm.update(known(b=0.0, c=0.0, d=0.0), cohort(own, twin))
+    assert step.weights["twin"] == pytest.approx(0.25)
+    assert algorithm.asks(step.state, "twin")
 
 
 def test_everyone_in_the_first_round_starts_at_one() -> None:
@@ -179,7 +187,10 @@ def test_freezing_leaves_everything_where_the_users_update_is_zero() -> None:
     step = algorithm.update(before, cohort(update("own", 0.0, 0.0), update("peer", 1.0, 0.0)))
     assert step.outcome == "skipped"
     assert "norm zero" in step.note
-    assert step.state == before
+    # Weights stay; the round's samples were trained on, so they count as seen.
+    assert step.state.weights == before.weights
+    assert step.state.samples_seen == {"peer": 60}
+    assert step.state.round == before.round + 1
     assert step.weights == {"own": 1.0, "peer": 0.7}
     assert step.delta.tolist() == [0.0, 0.0]
 
@@ -201,7 +212,7 @@ def test_stopping_ends_the_run_where_the_users_update_is_zero() -> None:
     algorithm = WeightErosion(zero_norm="stop").build(CONTEXT)
     step = algorithm.update(before, cohort(update("own", 0.0, 0.0), update("peer", 1.0, 0.0)))
     assert step.outcome == "stopped"
-    assert step.state == before
+    assert step.state.weights == before.weights
 
 
 def test_an_update_up_to_the_bound_counts_as_zero() -> None:
@@ -225,7 +236,7 @@ def paper(
     course = []
     for r, answers in enumerate(rounds, start=1):
         g_0 = answers["user"][0].astype(np.float64)
-        start = float(np.median(list(alpha.values()))) if alpha else 1.0
+        start = float(np.mean([1.0, *alpha.values()]))  # alpha_0 = 1 among them
         numerator, denominator = g_0.copy(), 1.0
         new = {}
         for i, (delta, size, used) in answers.items():

@@ -71,10 +71,17 @@ def test_three_rounds_of_auto_by_hand() -> None:
     assert third.state.squared_bias == pytest.approx(4.0)
 
 
-def test_the_horizon_is_the_studys_rounds_unless_given() -> None:
+@pytest.mark.parametrize(
+    ("num_rounds", "contraction", "horizon"),
+    [(15, 0.1, 15.0), (3000, 0.1, 20.0), (3000, 0.5, 4.0)],  # at most 2 / contraction
+)
+def test_the_horizon_is_the_studys_rounds_or_as_long_as_an_error_is_remembered(
+    num_rounds: int, contraction: float, horizon: float
+) -> None:
     rounds = [of_values(1.0, 2.0, 4.0), of_values(3.0, 5.0, 5.0), of_values(2.0, 4.0, 4.0)]
-    given = course(WeightedGradient(horizon=30.0).build(CONTEXT), *rounds)
-    of_study = course(WeightedGradient().build(context(rounds=30)), *rounds)
+    given = course(WeightedGradient(horizon=horizon).build(CONTEXT), *rounds)
+    rule = WeightedGradient(contraction=contraction)
+    of_study = course(rule.build(context(rounds=num_rounds)), *rounds)
     assert given[-1].delta.tolist() == of_study[-1].delta.tolist()
 
 

@@ -1,0 +1,76 @@
+"""Hospitals that take different numbers of steps, compared as if they took equally many."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from erosion.common.aggregation.cohort import MemoryCohort, Update
+from erosion.common.algorithms.equal_steps import as_of_equal_steps
+from erosion.common.algorithms.evidence_erosion import EvidenceErosion
+from erosion.common.algorithms.weight_erosion import WeightErosion
+from erosion.common.learning.training import Training
+from tests.support.contexts import CONTEXT
+
+EPOCHS = replace(CONTEXT, steps=Training(epochs=1, batch_size=4).steps_with)
+
+
+def cohort(**deltas: tuple[int, list[float]]) -> MemoryCohort:
+    """Hospital name -> its samples and update; the first is the user's."""
+    own, *others = (
+        Update(name, 1, torch.tensor(delta), samples, samples, {"noise": torch.tensor([0.08])})
+        for name, (samples, delta) in deltas.items()
+    )
+    return MemoryCohort(own, {other.agent: other for other in others})
+
+
+def test_training_counts_its_mini_batches() -> None:
+    assert Training(steps=7, batch_size=4).steps_with(100) == 7
+    assert Training(epochs=2, batch_size=4).steps_with(9) == 6  # 4, 4 and 1, twice
+    assert Training(epochs=1, batch_size=4).steps_with(3) == 1
+
+
+def test_where_all_take_equally_many_the_cohort_is_the_one_given() -> None:
+    given = cohort(own=(8, [3.0, 4.0]), peer=(7, [6.0, 8.0]))  # two steps each
+    same, factors = as_of_equal_steps(given, EPOCHS.steps)
+    assert same is given
+    assert factors == [1, 1]
+
+
+def test_each_update_is_scaled_to_the_users_steps() -> None:
+    given = cohort(own=(8, [3.0, 4.0]), large=(40, [15.0, 25.0]), tiny=(4, [0.0, 1.0]))
+    scaled, factors = as_of_equal_steps(given, EPOCHS.steps)
+    assert factors == [1, 0.2, 2]  # 2 steps against 10 and 1
+    # large: (3, 5) is (0, 1) from (3, 4), whose norm is 5; tiny: (0, 2) is (-3, -2) from it
+    assert scaled.distances_to_own().tolist() == pytest.approx([0.2, 13**0.5 / 5])
+    assert scaled.norms().tolist() == pytest.approx([5, 34**0.5, 2])
+    total = scaled.weighted_sum(torch.tensor([1.0, 1.0, 0.5], dtype=torch.float64))
+    assert total.tolist() == pytest.approx([6.0, 10.0])
+    assert scaled.gram()[0].tolist() == pytest.approx([25, 29, 8])
+
+
+def test_weight_erosion_does_not_punish_a_twin_for_its_size() -> None:
+    same_way = cohort(own=(8, [3.0, 4.0]), twin=(80, [30.0, 40.0]), other=(8, [4.0, 3.0]))
+    fair = WeightErosion(distance_penalty=0.1).build(EPOCHS)
+    step = fair.update(fair.init(2), same_way)
+    assert step.distances == pytest.approx({"twin": 0.0, "other": 2**0.5 / 5})
+    assert step.weights == pytest.approx({"own": 1, "twin": 1, "other": 1 - 0.02 * 2**0.5})
+    # What is added is what was compared: (3, 4) twice, and (4, 3).
+    other = step.weights["other"]
+    assert step.delta.tolist() == pytest.approx(
+        [(6 + 4 * other) / (2 + other), (8 + 3 * other) / (2 + other)]
+    )
+
+    as_they_come = WeightErosion(distance_penalty=0.1, per_step=False).build(EPOCHS)
+    step = as_they_come.update(as_they_come.init(2), same_way)
+    assert step.weights["twin"] == pytest.approx(0.1)  # d = 9
+
+
+def test_evidence_erosion_scales_updates_and_their_noise() -> None:
+    rule = EvidenceErosion(bias_penalty=1.0, noise_margin=0.0, decay=0.0, largest_noise=1000.0)
+    algorithm = rule.build(EPOCHS)
+    step = algorithm.update(algorithm.init(2), cohort(own=(8, [3.0, 4.0]), large=(16, [6.0, 8.5])))
+    # large counts as (3, 4.25) with noise .08 / 4 = .02: D = .0625 is below .02 + .08, no bias
+    assert step.weights == pytest.approx({"own": 1, "large": 2})
+    assert step.delta.tolist() == pytest.approx([3.0, (4 + 2 * 4.25) / 3])
+    assert step.state.noises == pytest.approx({"own": 0.08, "large": 0.02})
