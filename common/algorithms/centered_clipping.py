@@ -73,4 +73,4 @@ class CenteredClipping(AggregatingArm):
             return self.radius
         # Around the user's own update the user is at distance 0 by definition and tells nothing.
         compared = distances if self.centre == "previous" else distances[1:]
-        return median(compared.tolist())
+        return float(median(compared.tolist()))
