@@ -271,7 +271,7 @@ def test_an_empty_file_is_told_what_it_needs(tmp_path: Path) -> None:
             "[arms.fedavg]",
             "[arms.fedavg]\nsize_penalty = 1",
             "arms.fedavg.size_penalty is not a known key; known here: algorithm, own_parameters,"
-            " weighting",
+            " server_optimizer, weighting",
         ),
         (
             "[arms.fedavg]",
