@@ -1,6 +1,6 @@
 """What the kinds of GEMS share: local optima, balls around them, and each hospital's own check."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -25,6 +25,7 @@ from erosion.common.algorithms.base import (
     Step,
     relative_weights,
 )
+from erosion.common.gems.axes import problem_with_axes
 from erosion.common.gems.intersection import meet_from_afar
 from erosion.common.gems.layers import Layer, hidden_features
 from erosion.common.gems.measuring import measured_ball
@@ -45,6 +46,7 @@ from erosion.common.settings.base import Settings
 from erosion.common.tasks.task import Task
 
 BALL = "ball"  # (5,) of an update: see `SentBall`
+AXES = "axes"  # (dim,) of an update whose ball is an ellipsoid
 CHECK, REST = "check", "rest"
 _MODEL, _NEEDED = "model", "needed"
 
@@ -90,6 +92,11 @@ class GemsBase(ArmBase, BallOptions):
         shares = meeting.coefficients.clamp(min=0.0).tolist()
         after = GemsState(state.round + 1)
         return Step(delta, relative_weights(cohort, shares), after, note=in_words(sent, meeting))
+
+    def update_from(self, start: Tensor, state: GemsState, cohort: Cohort) -> Step[GemsState]:
+        """The same, where the updates are known to start from the parameters `start` (dim,)."""
+        del start
+        return self.update(state, cohort)
 
     def site_steps(self) -> Mapping[str, SiteStep]:
         """Training, a check of what came of it, and what is left to do when all is done."""
@@ -141,6 +148,16 @@ class GemsBase(ArmBase, BallOptions):
             work.kept,
         )
 
+    def which_meet(self, cohort: Cohort, sent: Sequence[SentBall]) -> Callable[[int, int], bool]:
+        """Whether two balls, by their place in the cohort, have a model in common."""
+        apart = distances_between(cohort.gram())
+
+        def meets(one: int, other: int) -> bool:
+            reach = sent[one].radius + sent[other].radius
+            return float(apart[one, other]) <= reach * (1 + 1e-6)
+
+        return meets
+
     def parts(self, work: LocalWork) -> tuple[LocalWork, LocalWork]:
         """The patients to train on, and those held out: the same where none can be spared."""
         rest, held_out = work.hold_out(self.validation_share)
@@ -167,7 +184,8 @@ class GemsBase(ArmBase, BallOptions):
         *hidden, output = layers
         _, held_out = self.parts(work)
         features = hidden_features(hidden, held_out.inputs.flatten(1))
-        ball = measured_ball(output, features, held_out.targets, self, generator)
+        axes = self.axes(output, features, generator)
+        ball = measured_ball(output, features, held_out.targets, self, generator, axes)
         sent = SentBall(
             work.agent,
             ball.radius,
@@ -177,7 +195,13 @@ class GemsBase(ArmBase, BallOptions):
             len(held_out.targets),
         )
         needed = torch.tensor(min(ball.needed, 1.0))
-        return LocalOutcome(delta, samples_seen, {BALL: sent.tensor}, {_NEEDED: needed})
+        attached = {BALL: sent.tensor} if axes is None else {BALL: sent.tensor, AXES: axes}
+        return LocalOutcome(delta, samples_seen, attached, {_NEEDED: needed})
+
+    def axes(self, output: Layer, features: Tensor, generator: torch.Generator) -> Tensor | None:
+        """Those of an ellipsoid of output layers (C d + C,), or None for a ball."""
+        del output, features, generator
+        return None
 
     def before_training(
         self, begun: RoundStart, widths: Sequence[int]
@@ -222,7 +246,7 @@ class GemsBase(ArmBase, BallOptions):
         trained = yield Ask(
             self.last_training(), Payload(enclosed), hospitals=self.taking_part(begun)
         )
-        step = self.update(state, trained.cohort)
+        step = self.update_from(begun.parameters, state, trained.cohort)
         if not self.attachment_sizes(len(begun.parameters)):
             return step  # without balls nobody holds patients out
         step = yield from self.after_meeting(begun, step, widths)
@@ -235,10 +259,11 @@ class GemsBase(ArmBase, BallOptions):
             sends_parameters=bool(self.own_parameters),
         )
         found = {name: answer.values for name, answer in checked.replies.items()}
-        apart = distances_between(trained.cohort.gram())
+        sent = sent_balls(trained.cohort)
+        meets = self.which_meet(trained.cohort, sent)
         said = (  # what matters most comes first
             checks_in_words(found, checked.missing),
-            apart_in_words(sent_balls(trained.cohort), apart, refusing(found)),
+            apart_in_words(sent, meets, refusing(found)),
             step.note,
         )
         return replace(step, note="; ".join(part for part in said if part))
@@ -246,7 +271,12 @@ class GemsBase(ArmBase, BallOptions):
 
 def sent_balls(cohort: Cohort) -> list[SentBall]:
     """Every update's ball, own first."""
-    return [sent_ball(update.agent, update.attachments[BALL]) for update in cohort.updates]
+    found = []
+    for update in cohort.updates:
+        axes = update.attachments.get(AXES)
+        strange = None if axes is None else problem_with_axes(axes)
+        found.append(sent_ball(update.agent, update.attachments[BALL], strange))
+    return found
 
 
 def distances_between(gram: Tensor) -> Tensor:

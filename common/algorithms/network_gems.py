@@ -18,7 +18,7 @@ from erosion.common.algorithms.base import (
     TensorTerms,
 )
 from erosion.common.algorithms.gems_base import module_widths, perceptron_widths
-from erosion.common.algorithms.public_tuning import PublicTuning
+from erosion.common.algorithms.gems_shared import SharedModel
 from erosion.common.gems.balls import LARGEST_RADIUS, balls, problem_with_radius
 from erosion.common.gems.layers import (
     Layer,
@@ -38,7 +38,7 @@ _NEURONS, _RADII = "neurons", "radii"
 _HIDDEN = "hidden_{}"  # (m, d + 1) the common hidden layers so far, from the input
 
 
-class NetworkGems(PublicTuning, GemsOptions):
+class NetworkGems(SharedModel, GemsOptions):
     """GEMS for a network: similar hidden neurons of all hospitals are merged, the others kept.
 
     Each hospital trains a smaller network of its own; their hidden neurons together become the
@@ -51,8 +51,9 @@ class NetworkGems(PublicTuning, GemsOptions):
     `directions`, `gems_rounds`, `public_hospital`, `tuning_epochs`, `radius`, `preset`), `clusters`
     (m, of all neurons of a layer), `neuron_epsilon` (how much a neuron's output may change),
     `divide_by_count` (that change is divided by the number of patients; the paper's equation does
-    not), `retraining` ("zeros": the output layer starts at 0, or "authors": at chance) and
-    `skip_first_cluster` (loses a cluster, as the authors' code does). The study's [training] is
+    not), `retraining` ("zeros": the output layer starts at 0, or "authors": at chance),
+    `skip_first_cluster` (loses a cluster, as the authors' code does) and `masked_distance` (theirs,
+    too: differences are multiplied by the hospital's own parameters). The study's [training] is
     that of the hospitals' own networks; above merged neurons 3 passes of SGD at 0.1 are made, for
     "authors" 10 of Adam at 0.001.
     Source: Guha, Smith, Model Aggregation via Good-Enough Model Spaces, 2019.
@@ -143,7 +144,12 @@ class NetworkGems(PublicTuning, GemsOptions):
             torch.cat([tensors[_NEURONS] for tensors in sent]),
             radii.masked_fill(torch.tensor(strange), 0.0),
         )
-        merged = merge_neurons(every, self.clusters, skip_first_cluster=self.skip_first_cluster)
+        merged = merge_neurons(
+            every,
+            self.clusters,
+            skip_first_cluster=self.skip_first_cluster,
+            masked_distance=self.masked_distance,
+        )
         if len(merged.neurons) <= most:
             return merged.neurons
         # More hospitals than the study's layer has neurons: each cluster becomes one of them.

@@ -11,7 +11,8 @@ from erosion.common.gems.balls import LARGEST_RADIUS
 
 RadiusKind = Literal["lower_bound", "midpoint"]
 LAYER_WIDTH = 0.01  # Delta for an output layer
-NEURON_WIDTH = 1.0  # Delta for a neuron, in the authors' code
+ELLIPSOID_WIDTH = 0.1  # Delta for an ellipsoid, in the authors' code
+NEURON_WIDTH = 1.0  # and for a neuron
 
 
 def interval_width(width: float) -> float:

@@ -34,13 +34,19 @@ class GoodEnough:
 
 
 def good_enough_ball(
-    layer: Layer, features: Tensor, labels: Tensor, epsilon: float, directions: Tensor
+    layer: Layer,
+    features: Tensor,
+    labels: Tensor,
+    epsilon: float,
+    directions: Tensor,
+    axes: Tensor | None = None,
 ) -> GoodEnough:
     """How far `layer` can move along each direction until its accuracy falls below epsilon.
 
     features (n, d) and labels (n,) are patients that it was not trained on, directions (p, C d + C)
-    unit vectors. Where `layer` itself is below epsilon the radius is 0. Raises ValueError without
-    patients.
+    unit vectors. With `axes` (C d + C,) it is an ellipsoid: parameter i moves by axes_i times what
+    it would move in a ball of the same radius. Where `layer` itself is below epsilon the radius is
+    0. Raises ValueError without patients.
     """
     if not len(labels):
         raise ValueError("no patient to measure a good-enough ball on")
@@ -55,11 +61,14 @@ def good_enough_ball(
     inverse.scatter_(1, targets[:, None], 0.0)  # there is no margin against the true class
     if rank > len(targets):  # epsilon = 0: everything is good enough
         return GoodEnough(LARGEST_RADIUS, LARGEST_RADIUS, accuracy, epsilon)
+    if axes is None:
+        axes = torch.ones(layer.flat.numel())
     radius = min(
-        _smallest_radius(part, right, targets, inverse, rank)
+        _smallest_radius(part * axes, right, targets, inverse, rank)
         for part in torch.split(directions, _DIRECTIONS_AT_ONCE)
     )
-    return GoodEnough(radius, _certified(inverse, right, rank), accuracy, epsilon)
+    certified = _certified(inverse, right, targets, axes, rank)
+    return GoodEnough(radius, certified, accuracy, epsilon)
 
 
 def _margins(layer: Layer, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -84,8 +93,17 @@ def _smallest_radius(
     return 1 / fastest if fastest > 1 / LARGEST_RADIUS else LARGEST_RADIUS
 
 
-def _certified(inverse: Tensor, right: Tensor, rank: int) -> float:
-    """The radius that holds in every direction: a margin changes by at most sqrt(2(|x|^2 + 1))."""
-    steepness = (2 * (right.double().square().sum(dim=1) + 1)).sqrt()
-    rates = inverse.amax(dim=1).double() * steepness
+def _certified(inverse: Tensor, right: Tensor, targets: Tensor, axes: Tensor, rank: int) -> float:
+    """The radius that holds in every direction.
+
+    By moving class c's parameters along their axes its logit changes by at most
+    l_c = sqrt(sum_i (axes_ci x_i)^2), so a margin by sqrt(l_y^2 + l_j^2): sqrt(2(|x|^2 + 1)) in a
+    ball.
+    """
+    classes, width = inverse.shape[1], right.shape[1]
+    squares = axes.double().square()
+    of_weights = squares[: classes * width].reshape(classes, width)
+    reach = right.double().square() @ of_weights.T + squares[classes * width :]  # l_c^2: (n0, C)
+    steepness = (reach + reach.gather(1, targets[:, None])).sqrt()
+    rates = (inverse.double() * steepness).amax(dim=1)
     return min(1 / float(rates.kthvalue(len(rates) - rank + 1).values), LARGEST_RADIUS)

@@ -5,7 +5,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from erosion.common.gems.bisection import LAYER_WIDTH, NEURON_WIDTH, midpoint
+from erosion.common.gems.bisection import (
+    ELLIPSOID_WIDTH,
+    LAYER_WIDTH,
+    NEURON_WIDTH,
+    midpoint,
+)
 from erosion.common.gems.directions import directions
 from erosion.common.gems.layers import Layer
 from erosion.common.gems.linear_ball import GoodEnough, good_enough_ball
@@ -14,16 +19,25 @@ from erosion.common.gems.options import BallOptions, GemsOptions
 
 
 def measured_ball(
-    layer: Layer, features: Tensor, labels: Tensor, options: BallOptions, generator: torch.Generator
+    layer: Layer,
+    features: Tensor,
+    labels: Tensor,
+    options: BallOptions,
+    generator: torch.Generator,
+    axes: Tensor | None = None,
 ) -> GoodEnough:
-    """The ball of output layers around `layer`, on patients that it was not trained on."""
+    """The ball of output layers around `layer`, on patients that it was not trained on.
+
+    With `axes` (C d + C,) it is an ellipsoid.
+    """
     epsilon = options.epsilon
     if options.epsilon_of == "own_accuracy":
         epsilon *= accuracy_of(layer, features, labels)
     along = directions(options.directions, layer.flat.numel(), generator)
-    found = good_enough_ball(layer, features, labels, epsilon, along)
+    found = good_enough_ball(layer, features, labels, epsilon, along, axes)
     if options.radius == "midpoint" and found.is_reached:
-        return replace(found, radius=midpoint(found.radius, LAYER_WIDTH))
+        width = LAYER_WIDTH if axes is None else ELLIPSOID_WIDTH
+        return replace(found, radius=midpoint(found.radius, width))
     return found
 
 

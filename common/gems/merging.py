@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from erosion.common.gems.balls import Balls
+from erosion.common.gems.descent import Spaces, descend
 from erosion.common.gems.intersection import meet_balls
 
 
@@ -28,12 +29,18 @@ class MergedLayer:
 
 
 def merge_neurons(
-    balls: Balls, clusters: int, *, seed: int = 0, skip_first_cluster: bool = False
+    balls: Balls,
+    clusters: int,
+    *,
+    seed: int = 0,
+    skip_first_cluster: bool = False,
+    masked_distance: bool = False,
 ) -> MergedLayer:
     """The common layer of all hospitals' neurons, which have balls (k, d + 1).
 
     `clusters` is m in the paper; with fewer distinct neurons each is a cluster. The authors' loop
-    begins at cluster 1, so that cluster 0 is lost: `skip_first_cluster` does the same.
+    begins at cluster 1, so that cluster 0 is lost: `skip_first_cluster` does the same. With
+    `masked_distance` equation 2 multiplies every difference by the centre's own value, as theirs.
     """
     ordered = balls.only(_canonical_order(balls))
     made, merged, lost = [], 0, 0
@@ -41,7 +48,7 @@ def merge_neurons(
         if number == 0 and skip_first_cluster and len(members) < len(ordered):
             lost += len(members)
             continue
-        together, point = _meeting_set(ordered, members)
+        together, point = _meeting_set(ordered, members, masked_distance)
         alone = [member for member in members if member not in together]
         if len(together) > 1:
             made.append(point)
@@ -72,14 +79,25 @@ def _greedy(meets: NDArray[np.bool_], first: int, order: Iterable[int]) -> list[
     return chosen
 
 
-def _meeting_set(balls: Balls, members: list[int]) -> tuple[list[int], Tensor]:
+def _meeting_set(balls: Balls, members: list[int], masked: bool) -> tuple[list[int], Tensor]:
     """The members that become one neuron, and that neuron; a single member stays as it is."""
     chosen = [members[place] for place in largest_pairwise_set(balls.only(members))]
     while True:
-        point, meeting = meet_balls(balls.only(chosen))
-        if meeting.in_all:
+        point, gaps = _met(balls.only(chosen), masked)
+        if not bool((gaps > 0).any()):
             return chosen, point
-        del chosen[int(meeting.gaps.argmax())]
+        del chosen[int(gaps.argmax())]
+
+
+def _met(balls: Balls, masked: bool) -> tuple[Tensor, Tensor]:
+    """The neuron that equation 2 finds (d + 1,), and how far it lies outside each ball (k,)."""
+    if masked:
+        each = torch.ones_like(balls.radii)
+        spaces = Spaces(balls.centres, balls.radii, each, scales=balls.centres)
+        found = descend(spaces, spaces.mean)
+        return found.point, found.gaps
+    point, meeting = meet_balls(balls)
+    return point, meeting.gaps
 
 
 def _clusters(centres: Tensor, count: int, seed: int) -> list[list[int]]:

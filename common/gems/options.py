@@ -1,6 +1,6 @@
 """The parameters of GEMS, and the preset that does what the authors' code does."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -8,17 +8,13 @@ from erosion.common.gems.bisection import RadiusKind
 from erosion.common.gems.retraining import Retraining
 from erosion.common.settings.base import Settings
 
-# Where their code differs from ours: the middle of the bisection's last interval in place of its
-# lower end, cluster 0 left out of the merged layer, and the layer above trained from chance.
-AUTHORS: dict[str, Any] = {
-    "radius": "midpoint",
-    "skip_first_cluster": True,
-    "retraining": "authors",
-}
-
 
 class BallOptions(Settings):
     """What good enough means, and how it is measured."""
+
+    # Where the authors' code differs from ours: they return the middle of the bisection's last
+    # interval in place of its lower end.
+    authors: ClassVar[dict[str, Any]] = {"radius": "midpoint"}
 
     preset: Literal["ours", "authors"] = "ours"
     epsilon: float = Field(default=0.7, ge=0, le=1)  # accuracy that is good enough
@@ -31,13 +27,45 @@ class BallOptions(Settings):
     def _with_preset(cls, values: Any) -> Any:
         """The preset's values where none is given."""
         if isinstance(values, dict) and values.get("preset") == "authors":
-            theirs = {name: value for name, value in AUTHORS.items() if name in cls.model_fields}
-            return {**theirs, **values}
+            return {**cls.authors, **values}
         return values
 
 
-class GemsOptions(BallOptions):
-    """And how hidden neurons are merged."""
+class MeetingOptions(BallOptions):
+    """And how far a model is from a hospital's."""
+
+    masked_distance: bool = False  # eq. 2 multiplies every difference by the centre's own value
+
+
+class ConvexOptions(MeetingOptions):
+    """Whole models: balls as in the paper, or ellipsoids as in the authors' code."""
+
+    authors: ClassVar[dict[str, Any]] = {**BallOptions.authors, "shape": "ellipsoid"}
+
+    shape: Literal["ball", "ellipsoid"] = "ball"
+
+    @model_validator(mode="after")
+    def _one_scale(self) -> "ConvexOptions":
+        if self.shape == "ellipsoid" and self.masked_distance:
+            raise ValueError(
+                "masked_distance = true is for shape = 'ball'; an ellipsoid has a scale of its own"
+            )
+        return self
+
+
+class GemsOptions(MeetingOptions):
+    """Networks: how hidden neurons are merged.
+
+    The authors' code also leaves cluster 0 out of the merged layer, trains the layer above it from
+    chance, and measures distances as in `masked_distance`.
+    """
+
+    authors: ClassVar[dict[str, Any]] = {
+        **BallOptions.authors,
+        "masked_distance": True,
+        "skip_first_cluster": True,
+        "retraining": "authors",
+    }
 
     clusters: int = Field(default=100, ge=1)  # m
     neuron_epsilon: float = Field(default=1.0, gt=0)  # eps_j in eq. 3

@@ -1,6 +1,6 @@
 """What is said of a round of GEMS: who has a model in common, and who would accept the result."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,7 +9,6 @@ from torch import Tensor
 
 from erosion.common.aggregation.cohort import HospitalName
 from erosion.common.gems.balls import problem_with_radius
-from erosion.common.gems.intersection import Meeting
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +21,12 @@ class SentBall:
     accuracy: float  # of its own model, on patients held out
     needed: float  # epsilon
     patients: float  # that were held out
+    strange: str | None = None  # what else of it no honest hospital sends
 
     @property
     def problem(self) -> str | None:
         """Why the ball cannot be believed, or None."""
-        return problem_with_radius(self.radius)
+        return problem_with_radius(self.radius) or self.strange
 
     @property
     def usable_radius(self) -> float:
@@ -44,12 +44,27 @@ class SentBall:
 NUMBERS = 5  # of a ball's attachment
 
 
-def sent_ball(hospital: HospitalName, attachment: Tensor) -> SentBall:
+def sent_ball(hospital: HospitalName, attachment: Tensor, strange: str | None = None) -> SentBall:
     """The ball of an attachment (5,)."""
-    return SentBall(hospital, *attachment.tolist())
+    radius, certified, accuracy, needed, patients = attachment.tolist()
+    return SentBall(hospital, radius, certified, accuracy, needed, patients, strange)
 
 
-def in_words(sent: Sequence[SentBall], meeting: Meeting) -> str:
+class Met(Protocol):
+    """What is said of a model that was found: a `Meeting`, or what `descend` found."""
+
+    @property
+    def gaps(self) -> Tensor:
+        """How far it lies outside each ball (k,); 0: inside."""
+        ...
+
+    @property
+    def in_all(self) -> bool:
+        """Whether it lies in every ball that counts."""
+        ...
+
+
+def in_words(sent: Sequence[SentBall], meeting: Met) -> str:
     """Whether the model found lies in all balls, and by how much it misses the others."""
     believed = [number for number, ball in enumerate(sent) if ball.problem is None]
     sentences = [f"{ball.hospital} is left out: {ball.problem}" for ball in sent if ball.problem]
@@ -70,13 +85,12 @@ def in_words(sent: Sequence[SentBall], meeting: Meeting) -> str:
 
 
 def apart_in_words(
-    sent: Sequence[SentBall], apart: Tensor, refusing: Collection[HospitalName]
+    sent: Sequence[SentBall], meets: Callable[[int, int], bool], refusing: Collection[HospitalName]
 ) -> str:
     """With whom those who refuse the model have none in common.
 
-    `apart` (k, k) are the distances between the centres. That two balls do not meet says little
-    where both hospitals accept the model: a ball is only the part of the good models that was
-    measured.
+    `meets` says whether two of the balls do. That they do not says little where both hospitals
+    accept the model: a ball is only the part of the good models that was measured.
     """
     sentences = []
     for one, ball in enumerate(sent):
@@ -85,9 +99,7 @@ def apart_in_words(
         strangers = [
             other.hospital
             for number, other in enumerate(sent)
-            if number != one
-            and not other.problem
-            and float(apart[one, number]) > (ball.radius + other.radius) * (1 + 1e-6)
+            if number != one and not other.problem and not meets(one, number)
         ]
         both = "that is good enough for both, as far as their balls tell"
         if len(strangers) == 1:

@@ -7,12 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from erosion.common.gems.axes import fisher_axes
 from erosion.common.gems.balls import balls
-from erosion.common.gems.intersection import meet_balls
+from erosion.common.gems.descent import Found, Spaces, descend
+from erosion.common.gems.intersection import Meeting, meet_balls
 from erosion.common.gems.layers import Layer, hidden_features, layer_of_flat, layer_of_neurons
 from erosion.common.gems.measuring import accuracy_of, measured_ball, measured_neurons
 from erosion.common.gems.merging import MergedLayer, merge_neurons
-from erosion.common.gems.options import GemsOptions
+from erosion.common.gems.options import ConvexOptions, GemsOptions, MeetingOptions
 from erosion.common.gems.retraining import retrain
 from erosion.experiments.papers.gems.fitting import Model
 from erosion.experiments.papers.gems.pools import Samples
@@ -39,7 +41,11 @@ def merged_hidden(
     ]
     every = balls(torch.cat([layer.neurons for layer in layers]), torch.cat(radii))
     return merge_neurons(
-        every, options.clusters, seed=seed, skip_first_cluster=options.skip_first_cluster
+        every,
+        options.clusters,
+        seed=seed,
+        skip_first_cluster=options.skip_first_cluster,
+        masked_distance=options.masked_distance,
     )
 
 
@@ -60,18 +66,29 @@ def intersected(
     hidden: Sequence[Layer],
     outputs: Sequence[Layer],
     nodes: Sequence[Node],
-    options: GemsOptions,
+    options: MeetingOptions,
     seed: int,
 ) -> Aggregate:
     """The output layer that all nodes find good enough, or the nearest to that."""
     features = [hidden_features(hidden, validation.inputs) for _, validation in nodes]
     labels = [validation.labels for _, validation in nodes]
+    elliptic = isinstance(options, ConvexOptions) and options.shape == "ellipsoid"
+    axes = [
+        fisher_axes(layer, x, _generator(seed, 300 + number)) if elliptic else None
+        for number, (layer, x) in enumerate(zip(outputs, features, strict=True))
+    ]
     found = [
-        measured_ball(layer, x, y, options, _generator(seed, 200 + number))
-        for number, (layer, x, y) in enumerate(zip(outputs, features, labels, strict=True))
+        measured_ball(layer, x, y, options, _generator(seed, 200 + number), along)
+        for number, (layer, x, y, along) in enumerate(
+            zip(outputs, features, labels, axes, strict=True)
+        )
     ]
     radii = torch.tensor([ball.radius for ball in found], dtype=torch.float64)
-    point, meeting = meet_balls(balls(torch.stack([layer.flat for layer in outputs]), radii))
+    centres = torch.stack([layer.flat for layer in outputs])
+    scales = torch.stack([1 / along for along in axes if along is not None]) if elliptic else None
+    if options.masked_distance:
+        scales = centres
+    point, meeting = _met(centres, scales, radii)
     classes, width = outputs[0].weight.shape
     output = layer_of_flat(point.float(), width, classes)
     figures = {
@@ -84,6 +101,14 @@ def intersected(
         "own_checks": [accuracy_of(output, x, y) for x, y in zip(features, labels, strict=True)],
     }
     return Aggregate((*hidden, output), figures)
+
+
+def _met(centres: Tensor, scales: Tensor | None, radii: Tensor) -> tuple[Tensor, Meeting | Found]:
+    if scales is None:
+        return meet_balls(balls(centres, radii))
+    spaces = Spaces(centres.double(), radii, torch.ones_like(radii), scales.double())
+    found = descend(spaces, spaces.mean)
+    return found.point, found
 
 
 def network_gems(

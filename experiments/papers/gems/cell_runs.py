@@ -9,7 +9,7 @@ import torch
 
 from erosion.common.gems.fine_tuning import fine_tune
 from erosion.common.gems.layers import hidden_features
-from erosion.common.gems.options import GemsOptions
+from erosion.common.gems.options import ConvexOptions, GemsOptions
 from erosion.experiments.cells import Tick, Values
 from erosion.experiments.papers.gems.aggregating import (
     averaged,
@@ -70,11 +70,13 @@ def _nodes(config: Values, pool: Pool, widths: list[int], count: int, trial: int
     }
     seed = 10 * trial + count
     for name, raw in config["variants"][str(count)].items():
-        options, tuning = GemsOptions.model_validate(raw["options"]), raw["tuning_epochs"]
+        tuning = raw["tuning_epochs"]
         if len(widths) == 2:
-            found = intersected([], [m[0] for m in models], nodes, options, seed)
+            convex = ConvexOptions.model_validate(raw["options"])
+            found = intersected([], [m[0] for m in models], nodes, convex, seed)
             figures["gems"][name] = _of_aggregate(found.model, found.figures, pool, trial, tuning)
             continue
+        options = GemsOptions.model_validate(raw["options"])
         found, hidden, outputs = network_gems(models, nodes, pool.classes, options, seed)
         figures["gems"][name] = _of_aggregate(found.model, found.figures, pool, trial, tuning)
         for epsilon in raw.get("epsilons", ()):
@@ -114,13 +116,18 @@ def _tuned(model: Model, pool: Pool, trial: int, epochs: int) -> dict[str, float
 def _tuned_locals(
     models: list[Model], pool: Pool, widths: list[int], trial: int
 ) -> dict[str, float]:
-    """Mean test accuracy of the local models after training all layers on 1000 public samples."""
-    generator = _generator(trial, 2000)
-    public = pool.validation.drawn(1000, generator)
-    tuned = [
-        fit_for(model, widths, public, generator, learning_rate=0.001, epochs=5) for model in models
-    ]
-    return {"1000": fmean(accuracy(model, pool.test) for model in tuned)}
+    """Mean test accuracy of the local models after training all layers on public samples."""
+
+    def once(count: int, draw: int) -> float:
+        generator = _generator(trial, 2000 + draw)
+        public = pool.validation.drawn(count, generator)
+        tuned = (
+            fit_for(model, widths, public, generator, learning_rate=0.001, epochs=5)
+            for model in models
+        )
+        return fmean(accuracy(model, pool.test) for model in tuned)
+
+    return {str(count): fmean(once(count, draw) for draw in range(DRAWS)) for count in PUBLIC}
 
 
 def _public_alone(pool: Pool, widths: list[int], trial: int) -> dict[str, float]:

@@ -43,7 +43,7 @@ def _plan(
         "trial": trial,
         "parts": list(parts),
         "variants": {str(k): _variants(dataset, model, k) for k in nodes},
-        "version": 1,  # of what a cell does with its configuration
+        "version": 2 if nodes else 1,  # of what a cell does with its configuration
     }
     return CellPlan(f"{dataset}-{model}{which}-trial{trial}", config, len(parts) + len(nodes))
 
@@ -55,7 +55,11 @@ def _variants(dataset: str, model: str, nodes: int) -> Mapping[str, Any]:
     authors = _variant(THEIR_TUNING, **AUTHORS, epsilon=epsilon)
     if model == "convex":
         stricter = {f"epsilon {e}": _variant(OUR_TUNING, epsilon=e) for e in (0.8, 0.9, 0.95)}
-        return {"ours": ours, "authors": authors, **stricter}
+        # The published code has ellipsoids for convex models, the paper balls.
+        balls = _variant(THEIR_TUNING, **AUTHORS, shape="ball")
+        masked = _variant(THEIR_TUNING, **AUTHORS, shape="ball", masked_distance=True)
+        kinds = {"authors, balls": balls, "authors, balls, masked": masked}
+        return {"ours": ours, "authors": authors, **kinds, **stricter}
     if dataset != "mnist":
         return {"ours": ours, "authors": authors}
     if nodes == 2:
@@ -66,9 +70,15 @@ def _variants(dataset: str, model: str, nodes: int) -> Mapping[str, Any]:
     stricter_ours = {**ours, "epsilons": [0.8, 0.9, 0.95, 0.98]}
     stricter_authors = {**authors, "epsilons": [0.8, 0.9, 0.95, 0.98]}
     sizes = {f"ours, m {m}": _variant(OUR_TUNING, clusters=m) for m in (25, 50, 75, 150)}
+    one_change = {
+        "authors, no cluster lost": _variant(THEIR_TUNING, **AUTHORS, skip_first_cluster=False),
+        "authors, from zeros": _variant(THEIR_TUNING, **AUTHORS, retraining="zeros"),
+        "authors, no mask": _variant(THEIR_TUNING, **AUTHORS, masked_distance=False),
+    }
     return {
         "ours": stricter_ours,
         "authors": stricter_authors,
+        **one_change,
         "authors, m 75": _variant(THEIR_TUNING, **AUTHORS, clusters=75),
         "authors, m 75, eps_j .5": _variant(
             THEIR_TUNING, **AUTHORS, clusters=75, neuron_epsilon=0.5

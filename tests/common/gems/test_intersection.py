@@ -111,6 +111,24 @@ def test_the_point_is_a_combination_and_its_gaps_are_true(
     assert meeting.residual <= float(start) + 1e-9  # never worse than the mean
 
 
+def test_centres_that_nearly_depend_on_each_other_do_not_let_coefficients_grow() -> None:
+    """Three points all but on a line: coefficients of thousands would hardly change the place."""
+    given_balls = balls(torch.tensor([[0.0, 0.25], [2.0, -1.0], [0.375, 0.0]]), torch.zeros(3))
+    found, meeting = meet_balls(given_balls)
+    torch.testing.assert_close(found, torch.tensor([0.375, 0.0]).double(), atol=0.02, rtol=0)
+    torch.testing.assert_close(meeting.gaps, given_balls.gaps(found), atol=1e-6, rtol=0)
+    assert float(meeting.coefficients.abs().max()) < 10
+
+
+def test_two_hospitals_with_one_model_share_what_it_gets() -> None:
+    four = in_the_plane((0, 0, 0), (0, 0, 0), (3, 0, 0), (0, 3, 0))
+    found, meeting = meet_balls(four)
+    assert float(found.norm()) < 0.02  # where two of four are
+    torch.testing.assert_close(meeting.gaps, four.gaps(found), atol=1e-6, rtol=0)
+    first, second, *_ = meeting.coefficients.tolist()
+    assert first == pytest.approx(second, abs=1e-6)
+
+
 def test_the_order_of_hospitals_does_not_matter() -> None:
     given_balls = [(0, 0, 1), (4, 0, 1.5), (1, 3, 0.5)]
     first, first_meeting = meet_balls(in_the_plane(*given_balls))

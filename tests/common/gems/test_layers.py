@@ -12,7 +12,7 @@ from erosion.common.gems.layers import (
     layer_of_neurons,
     split_layers,
 )
-from erosion.common.gems.options import GemsOptions
+from erosion.common.gems.options import ConvexOptions, GemsOptions
 from erosion.common.gems.personal_weights import personal_weights
 from erosion.common.gems.retraining import Retraining, perceptron, retrain
 from erosion.common.learning.models import Mlp, flat_parameters
@@ -106,10 +106,24 @@ def test_a_peer_with_the_users_own_update_leaves_no_room_for_others() -> None:
 def test_the_preset_is_the_authors_code_unless_told_otherwise() -> None:
     theirs = GemsOptions(preset="authors")
     assert theirs.skip_first_cluster
+    assert theirs.masked_distance
+    assert theirs.divide_by_count
     assert (theirs.radius, theirs.retraining) == ("midpoint", "authors")
     mixed = GemsOptions(preset="authors", retraining="zeros")
     assert mixed.skip_first_cluster
     assert mixed.retraining == "zeros"
     ours = GemsOptions()
     assert not ours.skip_first_cluster
+    assert not ours.masked_distance
     assert (ours.radius, ours.retraining) == ("lower_bound", "zeros")
+
+
+def test_for_convex_models_their_code_has_ellipsoids_and_no_mask() -> None:
+    theirs = ConvexOptions(preset="authors")
+    assert (theirs.shape, theirs.radius) == ("ellipsoid", "midpoint")
+    assert not theirs.masked_distance
+    ours = ConvexOptions()
+    assert (ours.shape, ours.radius) == ("ball", "lower_bound")
+    with pytest.raises(ValueError, match="an ellipsoid has a scale of its own"):
+        ConvexOptions(preset="authors", masked_distance=True)
+    assert ConvexOptions(preset="authors", shape="ball", masked_distance=True).masked_distance

@@ -92,6 +92,14 @@ def test_the_authors_loop_loses_the_first_cluster() -> None:
     assert len(only.neurons) == 1, "a layer without neurons is no layer"
 
 
+def test_with_the_authors_mask_the_merged_neuron_is_another() -> None:
+    """c = 2 and 4, radii 4 and 1: both meet in 3, but by the mask only from 3.75 on."""
+    two = balls(torch.tensor([[2.0], [4.0]]), torch.tensor([4.0, 1.0]))
+    assert merge_neurons(two, clusters=1).neurons.tolist() == [[3.0]]
+    (masked,) = merge_neurons(two, clusters=1, masked_distance=True).neurons.flatten().tolist()
+    assert 3.75 <= masked <= 3.79
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 def test_it_draws_nothing_from_the_global_generators(seed: int) -> None:
     torch.manual_seed(seed)

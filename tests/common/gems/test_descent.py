@@ -1,0 +1,191 @@
+"""Equation 2 on scales of the hospitals' own: ellipsoids, and the authors' mask, by hand."""
+
+from itertools import permutations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from erosion.common.gems.axes import fisher_axes, fisher_information, problem_with_axes
+from erosion.common.gems.balls import balls
+from erosion.common.gems.descent import Found, Spaces, descend, descend_from_afar
+from erosion.common.gems.directions import directions
+from erosion.common.gems.intersection import meet_balls
+from erosion.common.gems.layers import Layer, layer_of_flat
+from erosion.common.gems.linear_ball import good_enough_ball
+
+# Logits 2x and 0: at x = 1 class 0 is right with a margin of 2.
+TWO = Layer(torch.tensor([[2.0], [0.0]]), torch.zeros(2))
+ONE_PATIENT = (torch.tensor([[1.0]]), torch.tensor([0]))
+
+
+def table(*rows: tuple[float, ...]) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def spaces(centres: Tensor, scales: Tensor, radii: Tensor, weights: Tensor | None = None) -> Spaces:
+    shares = torch.ones_like(radii) if weights is None else weights
+    return Spaces(centres.double(), radii.double(), shares.double(), scales.double())
+
+
+def met(centres: Tensor, scales: Tensor, radii: Tensor, weights: Tensor | None = None) -> Found:
+    where = spaces(centres, scales, radii, weights)
+    return descend(where, where.mean)
+
+
+def test_an_ellipsoid_reaches_further_along_its_long_axis() -> None:
+    """(0, 0) with axes 1 and .25 and radius 1 holds (1, 0) and (0, .25); the others are balls."""
+    short = 1 / table((1, 0.25), (1, 1))
+    radii = torch.tensor([1.0, 2.0])
+    beside = met(table((0, 0), (3, 0)), short, radii)  # touching in (1, 0)
+    torch.testing.assert_close(beside.point, table((1, 0))[0], atol=0.011, rtol=0)
+    assert beside.in_all
+    above = met(table((0, 0), (0, 3)), short, radii)
+    assert not above.in_all
+    # In (0, y) the ellipsoid is missed by 4y - 1 and the ball by 1 - y: together by 3y down to
+    # y = .25, where only the ball is, by .75.
+    assert float(above.point[1]) == pytest.approx(0.25, abs=0.04)
+    assert above.residual == pytest.approx(0.75, abs=0.04)
+
+
+def test_the_authors_mask_multiplies_by_the_centre() -> None:
+    """c = 2 and 4, r = 4 and 1. From 3 the second misses by |4 (4 - 3)| - 1 = 3; its slope is -4,
+    and at 3.75 it misses by nothing, where the first has |2 (3.75 - 2)| = 3.5 of 4."""
+    centres, radii = table((2,), (4,)), torch.tensor([4.0, 1.0])
+    found = met(centres, centres, radii)
+    assert found.in_all
+    assert 3.75 <= float(found.point) <= 3.75 + 0.04
+    without, _ = meet_balls(balls(centres, radii))
+    assert float(without) == 3  # in both as it is
+
+
+def test_a_parameter_of_zero_is_no_distance_at_all_for_the_mask() -> None:
+    centres = table((1, 0), (1, 50))
+    found = met(centres, centres, torch.tensor([0.0, 1300.0]))
+    assert found.steps == 0
+    assert found.point.tolist() == [1, 25]  # 25 from the first, whose second parameter is 0
+
+
+points = st.lists(st.tuples(*[st.floats(-5, 5, width=32)] * 2), min_size=1, max_size=5)
+
+
+@settings(max_examples=40, deadline=None)
+@given(points, st.floats(0, 2))
+def test_with_scales_of_one_it_is_that_of_balls(
+    centres: list[tuple[float, float]], radius: float
+) -> None:
+    where = table(*centres)
+    radii = torch.full((len(where),), radius)
+    point, meeting = meet_balls(balls(where, radii))
+    found = met(where, torch.ones_like(where), radii)
+    assert found.residual == pytest.approx(meeting.residual, abs=0.03)
+    torch.testing.assert_close(found.point, point, atol=0.05, rtol=0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(points, st.tuples(*[st.floats(-5, 5, width=32)] * 2), st.floats(0.1, 1))
+def test_a_point_in_all_ellipsoids_leaves_no_gap(
+    centres: list[tuple[float, float]], common: tuple[float, float], axis: float
+) -> None:
+    where = table(*centres)
+    scales = 1 / table(*[(1, axis), (axis, 1)] * 3)[: len(where)]
+    radii = (scales * (where - table(common))).norm(dim=1) + 0.3  # longer than any step leads
+    found = descend_from_afar(spaces(where, scales, radii), shortest=1e-4)
+    assert found.in_all
+    assert float(((scales * (where - found.point)).norm(dim=1) - radii).max()) <= 1e-5
+
+
+def test_the_order_of_hospitals_does_not_matter() -> None:
+    rows = [((0.0, 0.0), (1.0, 0.5), 1.0), ((4.0, 0.0), (0.2, 1.0), 1.5), ((1, 3), (1, 1), 0.5)]
+    points = []
+    for order in permutations(rows):
+        centres, axes, radii = zip(*order, strict=True)
+        points.append(met(table(*centres), 1 / table(*axes), torch.tensor(radii)).point)
+    for point in points:
+        torch.testing.assert_close(point, points[0], atol=1e-6, rtol=0)
+
+
+def test_a_space_of_weight_zero_does_not_count_and_there_must_be_one_that_does() -> None:
+    centres, ones = table((0, 0), (1, 0), (50, 0)), torch.ones(3, 2)
+    found = met(centres, ones, torch.ones(3), torch.tensor([1.0, 1.0, 0.0]))
+    assert found.in_all
+    assert found.point.tolist() == [0.5, 0]
+    with pytest.raises(ValueError, match="no ball"):
+        met(centres, ones, torch.ones(3), torch.zeros(3))
+
+
+@pytest.mark.parametrize("distance", [10.0, 1e4])
+def test_a_model_far_away_hardly_moves_the_result(distance: float) -> None:
+    centres = table((0, 0), (0.5, 0), (0, 0.5), (distance, distance))
+    scales = 1 / table((1, 0.5), (0.5, 1), (1, 1), (1, 1))
+    radii = torch.tensor([1.0, 1.0, 1.0, 0.0])
+    found = descend_from_afar(spaces(centres, scales, radii))
+    assert float(found.point.norm()) < 1.3
+    assert float(found.gaps[:3].max()) < 0.4
+
+
+def test_the_fisher_information_of_an_undecided_model() -> None:
+    """Both classes have a chance of .5: a slope is .5 or -.5, whichever class is drawn."""
+    undecided = Layer(torch.zeros(2, 2), torch.zeros(2))
+    patients = torch.tensor([[2.0, 0.0], [0.0, 4.0]])  # mean squares 2 and 8
+    found = fisher_information(undecided, patients, torch.Generator())
+    assert found.tolist() == pytest.approx([0.5, 2, 0.5, 2, 0.25, 0.25])
+    # 1 / F is 2, .5 and 4; beside the longest, 4, that is .5, .125 and 1.
+    assert fisher_axes(undecided, patients, torch.Generator()).tolist() == pytest.approx(
+        [0.5, 0.125, 0.5, 0.125, 1, 1], rel=1e-4
+    )
+    # A pixel that nobody has set may move furthest, and no axis is below a tenth of that.
+    axes = fisher_axes(undecided, torch.tensor([[2.0, 0.0]]), torch.Generator())
+    assert axes.tolist() == pytest.approx([0.1, 1, 0.1, 1, 0.1, 0.1])
+
+
+def test_a_model_without_a_doubt_has_a_ball() -> None:
+    certain = Layer(torch.tensor([[100.0], [-100.0]]), torch.zeros(2))
+    assert fisher_axes(certain, torch.ones(9, 1), torch.Generator()).tolist() == [1] * 4
+
+
+def test_the_drawn_class_is_the_models() -> None:
+    """At a chance of .2 the slope is .8 in a fifth of draws, and -.2 in the others."""
+    one_to_four = Layer(torch.zeros(2, 1), torch.tensor([1.0, 4.0]).log())
+    found = fisher_information(one_to_four, torch.ones(200, 1), torch.Generator())
+    assert float(found[0]) == pytest.approx(0.2 * 0.8, abs=0.06)  # p (1 - p), estimated
+
+
+@pytest.mark.parametrize("axes", [[0.5, 0.0], [0.5, 1.5], [float("nan"), 1.0]])
+def test_axes_that_no_honest_hospital_sends_are_named(axes: list[float]) -> None:
+    said = problem_with_axes(torch.tensor(axes))
+    assert said is not None
+    assert said.startswith("axes from")
+    assert problem_with_axes(torch.tensor([0.1, 1.0])) is None
+
+
+def test_along_short_axes_the_margin_lasts_longer() -> None:
+    """In a ball it is lost at sqrt(2); weights move half as far as there."""
+    along = torch.tensor([[-1.0, 1.0, 0.0, 0.0]]) / 2**0.5
+    axes = torch.tensor([0.5, 0.5, 1.0, 1.0])
+    found = good_enough_ball(TWO, *ONE_PATIENT, 1.0, along, axes)
+    assert found.radius == pytest.approx(2 * 2**0.5)
+    # The worst direction: 2 / sqrt(l_0^2 + l_1^2), both of them (.5 * 1)^2 + 1^2.
+    assert found.certified == pytest.approx(2 / 2.5**0.5)
+
+
+def test_every_model_in_the_certified_ellipsoid_is_good_enough() -> None:
+    random = torch.Generator().manual_seed(1)
+    features = torch.randn(60, 4, generator=random)
+    layer = Layer(torch.randn(3, 4, generator=random), torch.randn(3, generator=random))
+    labels = layer(features).argmax(dim=1)
+    labels[:5] = (labels[:5] + 1) % 3
+    axes = fisher_axes(layer, features, random)
+    tried = directions(300, 15, random)
+    found = good_enough_ball(layer, features, labels, 0.8, tried, axes)
+    assert 0 < found.certified <= found.radius
+
+    def worst(radius: float) -> float:
+        moved = (layer_of_flat(layer.flat + radius * axes * z, 4, 3) for z in tried)
+        return min(float((m(features).argmax(dim=1) == labels).double().mean()) for m in moved)
+
+    assert worst(0.999 * found.certified) >= 0.8
+    assert worst(0.999 * found.radius) >= 0.8
+    assert worst(1.3 * found.radius) < 0.8
