@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from erosion.client.dataset.sources import AnySource
 from erosion.common.errors import SiteError
+from erosion.common.learning.pretrained import FOLDER, Sha256
 from erosion.common.sealed import pinned_keys
 from erosion.common.settings.base import Settings, read_toml, validate
 from erosion.common.settings.names import Name
@@ -68,6 +69,9 @@ class Limits(Settings):
     max_rounds: int | None = Field(default=None, ge=1)
     studies: tuple[str, ...] = Field(default=("*",), min_length=1)  # names, * is a wildcard
     models: tuple[str, ...] = Field(default=("*",), min_length=1)
+    # Code of a package that was installed here runs for a study only if its entry point and the
+    # SHA-256 of its files stand here; `erosion models` prints both.
+    installed_models: dict[str, Sha256] = Field(default_factory=dict)
     # A user's own test figures and personal parameters go to the coordinator, whosever it is.
     as_user: bool = True
     sealed_only: bool = False  # refuses every study whose coordinator would see single updates
@@ -109,6 +113,7 @@ class Compute(Settings):
     # Local randomness without this site's secret, so that whoever knows the study can repeat it:
     # for a testbed, whose runs are to be the same again.
     public_order: bool = False
+    weights: Path | None = None  # folder with the files that models start from; None: "weights"
 
 
 class Site(Settings):
@@ -156,7 +161,10 @@ def load_site(path: Path) -> Site:
                 private_key=beside(site.sealed.private_key),
             ),
             "compute": site.compute.model_copy(
-                update={"state": beside(site.compute.state or Path("state"))}
+                update={
+                    "state": beside(site.compute.state or Path("state")),
+                    "weights": beside(site.compute.weights or Path(FOLDER)),
+                }
             ),
         }
     )

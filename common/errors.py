@@ -2,6 +2,7 @@
 
 ErosionError            shown to people as one message, never as a traceback
 ├── StudyError          the study file is missing, malformed, or asks the impossible
+│   └── ModelError      ... a model or its weights that are not here, or that cannot be used
 ├── SiteError           the site file or the hospital's environment is wrong
 ├── DataError           a hospital's data do not meet the study's contract
 ├── Refusal             a hospital declines a request (its own limits)
@@ -32,6 +33,15 @@ class StudyError(ErosionError):
     """The study file is missing, malformed, or asks the impossible."""
 
     exit_code = 2
+
+
+class ModelError(StudyError):
+    """A model that is installed by itself, or a file of weights, is not as the study says."""
+
+    @property
+    def public(self) -> str:
+        """The whole message: no patient's value was near it."""
+        return str(self)
 
 
 class SiteError(ErosionError):

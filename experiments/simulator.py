@@ -1,6 +1,7 @@
 """The same study without a network: hospitals are called in turn, in this process."""
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import StudyError
@@ -25,11 +26,13 @@ def simulate(
     study: Study,
     hospitals: Mapping[str, Hospital],
     on_round: Callable[[RoundRecord], None] = lambda _record: None,
+    weights: Path | None = None,
 ) -> Simulation:
     """Run every arm of `study` on `hospitals`, which must include the user's.
 
     The driver is that of a deployment, and so are the steps, their order and the numbers. Raises
-    RunError where a deployment would, and StudyError for a study with every hospital as its user,
+    RunError where a deployment would (`weights`: the folder with the files that models start from;
+    None: the user's site's), and StudyError for a study with every hospital as its user,
     which `erosion.experiments.every_user` takes apart.
     """
     if study.has_every_user:
@@ -39,9 +42,16 @@ def simulate(
         )
     if study.federation.sealed:
         introduce(hospitals)
+    user = hospitals.get(study.user)
     transport = InProcess(study, hospitals)
     keeper = _TellsOfRounds(on_round)
-    surroundings = Surroundings(transport, _Nobody(), keeper, play_in_turn(transport))
+    surroundings = Surroundings(
+        transport,
+        _Nobody(),
+        keeper,
+        play_in_turn(transport),
+        weights=weights or (user.site.compute.weights if user is not None else None),
+    )
     return StudyRun(study, surroundings).run()
 
 

@@ -15,6 +15,8 @@ from typing import IO, Any
 import tomli_w
 
 from erosion.common.errors import ErosionError, StudyError
+from erosion.common.learning.installed import Installed
+from erosion.common.rounds.study_run import check_start
 from erosion.common.study.study import Study, load_study
 from erosion.common.support.memory import peak_megabytes
 from erosion.experiments.free_ports import free_address
@@ -137,16 +139,25 @@ def run_testbed(
     data_dir: Path,
     verbosity: int = 0,
     outputs: Sequence[str] = (),
+    weights: Path | None = None,
 ) -> int:
     """Run a study here; the exit code is the coordinator's. Raises StudyError, DataError.
 
-    `outputs` are the coordinator's, as after its `--output`.
+    `outputs` are the coordinator's, as after its `--output`; `weights` is the folder of files that
+    models start from, for everybody.
     """
     study = load_study(study_file)
+    check_start(study, weights)
     own = own_data(study, study_file.resolve().parent) if study.testbed is None else None
     folder = new_run_folder(runs, study)
     return run_in_testbed(
-        study, folder, data_dir=data_dir, verbosity=verbosity, outputs=outputs, own=own
+        study,
+        folder,
+        data_dir=data_dir,
+        verbosity=verbosity,
+        outputs=outputs,
+        own=own,
+        weights=weights,
     )
 
 
@@ -158,6 +169,7 @@ def run_in_testbed(
     verbosity: int = 0,
     outputs: Sequence[str] = (),
     own: Mapping[str, Mapping[str, Any]] | None = None,
+    weights: Path | None = None,
 ) -> int:
     """The same in a run folder that was made for this study.
 
@@ -166,7 +178,7 @@ def run_in_testbed(
     hospitals = own or make_hospitals(study, folder.path / DATA, data_dir)
     flags = ["-" + "v" * verbosity] if verbosity else []
     told = [f"--output={output}" for output in outputs]
-    return deploy(study, folder, hospitals, flags=flags, server_flags=told)
+    return deploy(study, folder, hospitals, flags=flags, server_flags=told, weights=weights)
 
 
 def deploy(
@@ -176,6 +188,7 @@ def deploy(
     *,
     flags: Sequence[str] = (),
     server_flags: Sequence[str] = (),
+    weights: Path | None = None,
 ) -> int:
     """Run a study here on hospitals whose data are there; the exit code is the coordinator's.
 
@@ -187,6 +200,9 @@ def deploy(
         write_identities(data, list(hospitals))
     address = free_address()
     place = ["--address", address, "--run-folder", str(folder.path)]
+    compute = {} if weights is None else {"weights": str(weights.resolve())}
+    if weights is not None:
+        place += ["--weights", str(weights)]
     print(
         f"Starting the coordinator and {len(hospitals)} hospitals, a process each ...", flush=True
     )
@@ -199,7 +215,7 @@ def deploy(
         sites = [
             parts.start(
                 name,
-                ["client", str(_write_site(data, name, source, address)), *flags],
+                ["client", str(_write_site(data, name, source, address, compute, study)), *flags],
                 data / name / "log.txt",
             )
             for name, source in hospitals.items()
@@ -229,7 +245,12 @@ def _watch(server: _Part, sites: list[_Part]) -> int:
 
 
 def _write_site(
-    folder: Path, name: str, source: HospitalFiles | Mapping[str, Any], address: str
+    folder: Path,
+    name: str,
+    source: HospitalFiles | Mapping[str, Any],
+    address: str,
+    compute: Mapping[str, Any],
+    study: Study,
 ) -> Path:
     if isinstance(source, HospitalFiles):
         source = {"path": str(source.data.resolve()), "columns": dict(source.columns)}
@@ -240,8 +261,11 @@ def _write_site(
         "data": source,
         "coordinator": {"address": address},
         "approval": {"automatic": "within_limits"},
-        "compute": {"public_order": True},  # so that the run is the same again
+        "compute": {"public_order": True, **compute},  # so that the run is the same again
     }
+    if isinstance(study.model, Installed):  # whoever starts a testbed runs it on this machine
+        allowed = {study.model.entry_point: study.model.sha256}
+        site["limits"] = {"installed_models": allowed}
     if (key := path.with_name(KEY)).exists():
         site["sealed"] = {"private_key": key.name}
     path.write_text(tomli_w.dumps(site), encoding="utf-8")

@@ -6,6 +6,9 @@ from typing import Any
 
 from erosion.client.consent.store import ConsentStore, StudyEntry
 from erosion.client.site_file import Site
+from erosion.client.training.limits import problem_with_code
+from erosion.common.errors import ModelError
+from erosion.common.learning.installed import Installed
 from erosion.common.study.study import Study
 
 _MOST_CHANGES = 40  # lines
@@ -39,6 +42,7 @@ def asked(site: Site, study: Study) -> Iterator[str]:
             len(study.selection.candidates.get(arm, ((),))) for arm in study.arms
         )
         yield f"before that {trials} trials of {study.rounds + 1} rounds, to choose settings"
+    yield from _model(study)
     training = study.training
     amount = f"{training.epochs} passes" if training.epochs else f"{training.steps} steps"
     yield f"a round is {amount} of mini-batches of {training.batch_size} patients"
@@ -49,8 +53,7 @@ def asked(site: Site, study: Study) -> Iterator[str]:
 
 def leaving(site: Site, study: Study) -> Iterator[str]:
     """Every kind of figure that is sent, and how often."""
-    layout = study.build_context.layout()
-    dim = max(int(place.stop) for place in layout.values())
+    dim, number = _num_parameters(site, study)
     yield "once: the number of training patients, and this program's version"
     if study.scaling == "federated":
         columns = study.task.input_shape[0]
@@ -58,11 +61,45 @@ def leaving(site: Site, study: Study) -> Iterator[str]:
     for name, arm in study.arms.items():
         more = sum(arm.attachment_sizes(dim).values())
         beside = f" and {more:,} further numbers" if more else ""
-        yield f"{name}: in every round that asks it, a model update of {dim:,} numbers{beside}"
+        yield f"{name}: in every round that asks it, a model update of {number} numbers{beside}"
     if site.name == study.user:
         yield "as the user: the models' figures on the test patients, every round and at the end"
         yield "as the user: its personal model, to its coordinator"
     yield "never: a patient's row, an image, a date, a name or an identifier"
+
+
+def _model(study: Study) -> Iterator[str]:
+    """Whose code trains, where it is not the program's own, and from which file it starts."""
+    model = study.model
+    if isinstance(model, Installed):
+        yield (
+            f"training by code that is installed here: the entry point {model.entry_point!r}, whose"
+            f" package has the SHA-256 {model.sha256}"
+        )
+    if model.pretrained is not None:
+        yield (
+            f"a model that starts from the file {model.pretrained.file} with the SHA-256"
+            f" {model.pretrained.sha256}"
+        )
+    if model.frozen:
+        yield f"the parameters {', '.join(model.frozen)} stay as they are and never leave"
+    if study.training.augmentation is not None:
+        yield "images changed at random while the model is trained (training.augmentation)"
+
+
+def _num_parameters(site: Site, study: Study) -> tuple[int, str]:
+    """How many numbers an update has, as a number and in words.
+
+    Code of somebody else's is not run to find out before the site's limits allow it.
+    """
+    if isinstance(study.model, Installed) and problem_with_code(study.model, site.limits):
+        return 0, "as many as the installed model has"
+    try:
+        layout = study.build_context.layout()
+    except ModelError as problem:
+        return 0, f"an unknown number of (the model cannot be made here: {problem})"
+    dim = max(int(place.stop) for place in layout.values())
+    return dim, f"{dim:,}"
 
 
 def _whom(site: Site, study: Study) -> str:

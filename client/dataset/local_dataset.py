@@ -19,8 +19,10 @@ from erosion.client.dataset.preprocessing import (
 from erosion.client.dataset.split import Split, split_patients
 from erosion.client.site_file import Site
 from erosion.common.errors import DataError, Refusal, SiteError
-from erosion.common.learning.models import build_model
-from erosion.common.protocol.messages import FeatureSums, Scaling
+from erosion.common.learning.layout import shapes_digest
+from erosion.common.learning.models import build_model, flat_parameters
+from erosion.common.learning.trainable import named_trained_parameters
+from erosion.common.protocol.messages import FeatureSums, ModelShape, Scaling
 from erosion.common.protocol.scaling import pool
 from erosion.common.study.study import Study
 from erosion.common.tasks.inputs import ImageTask, TabularTask
@@ -39,9 +41,20 @@ class LocalDataset:
     """A study's data and model at a site. Built once per study; `parts` are ready for training."""
 
     def __init__(self, site: Site, study: Study) -> None:
-        """Read, check and split the data, and build the model; raises DataError, SiteError."""
+        """Read, check and split the data, and build the model; raises DataError, SiteError,
+        ModelError.
+        """
         if site.name == study.user and (lacking := study.task.why_not_here()):
             raise SiteError(lacking)
+        study.check_model()  # before the patients are read, which may take long
+        self.model: nn.Module = build_model(
+            study.model,
+            study.task.input_shape,
+            study.task.num_outputs,
+            seed=study.seed,
+            weights=site.compute.weights,
+        ).to(site.compute.device)
+        self.dim = len(flat_parameters(self.model))
         patients: Patients = load_patients(site, study)
         self.study = study
         self.notes = patients.notes
@@ -53,10 +66,6 @@ class LocalDataset:
                 f"{site.data.describe()}: the rows of each class are all of one patient, so none"
                 " can be held back to measure a model on. Add patients."
             )
-        self.model: nn.Module = build_model(
-            study.model, study.task.input_shape, study.task.num_outputs, seed=study.seed
-        ).to(site.compute.device)
-        self.dim = sum(parameter.numel() for parameter in self.model.parameters())
         self._device = torch.device(site.compute.device)
         self._rows = patients.rows
         self._targets = patients.targets
@@ -65,6 +74,15 @@ class LocalDataset:
         self._parts: tuple[Part, Part] | None = None
         self.sums = self._training_sums()
         self.missing_values = self._missing_values()
+
+    @property
+    def model_shape(self) -> ModelShape | None:
+        """For the coordinator to compare, where the model is not one of the program's own."""
+        settings = self.study.model
+        if settings.has_free_shapes and settings.pretrained is None and not settings.frozen:
+            return None
+        shapes = {n: tuple(p.shape) for n, p in named_trained_parameters(self.model)}
+        return ModelShape(num_parameters=self.dim, digest=shapes_digest(shapes))
 
     @property
     def num_training(self) -> int:

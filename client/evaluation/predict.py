@@ -52,16 +52,19 @@ def predict(
     *,
     source: TableSource | None = None,
     arm: str | None = None,
+    weights: Path | None = None,
 ) -> None:
     """Write one line per patient: who it is, where a patient key is known, and the prediction.
 
     The patients are in the table file `data_path`, or without one where `source` (of a site file)
     has them; their columns are named as in the study, or as `source` maps them. They need no target
     column. `output` is a CSV file, or None for the standard output. `arm`: another than the one
-    that the run ended with. A patient who lacks a value that the study drops patients for gets
-    empty cells. Raises CheckpointError for the run folder and DataError for the data.
+    that the run ended with. `weights`: the folder with the file that the model started from, where
+    parts of it are frozen. A patient who lacks a value that the study drops patients for gets
+    empty cells. Raises CheckpointError for the run folder, ModelError for its
+    model's code or weights, and DataError for the data.
     """
-    saved = load_saved_model(run_folder, arm)
+    saved = load_saved_model(run_folder, arm, weights)
     text = _as_csv(saved.task, apply_model(saved, _source(data_path, source)))
     if output is None:
         sys.stdout.write(text)
@@ -94,18 +97,29 @@ def apply_model(saved: SavedModel, source: TableSource) -> Applied:
     )
 
 
-def load_saved_model(run_folder: Path, arm: str | None = None) -> SavedModel:
-    """The model of `arm`, or of the arm that the run ended with; raises CheckpointError."""
+def load_saved_model(
+    run_folder: Path, arm: str | None = None, weights: Path | None = None
+) -> SavedModel:
+    """The model of `arm`, or of the arm that the run ended with.
+
+    Raises CheckpointError, and ModelError where its code or its weights are not here.
+    """
     card, parameters = read_model(run_folder, arm)
     if not isinstance(card.task, TabularTask):
         raise CheckpointError(
             f"{run_folder} holds a model of images; predicting reads tables only."
         )
-    network = _network(card, card.task, parameters, run_folder)
+    network = _network(card, card.task, parameters, run_folder, weights)
     return SavedModel(card, card.task, network, parameters)
 
 
-def _network(card: ModelCard, task: TabularTask, parameters: Tensor, run_folder: Path) -> nn.Module:
+def _network(
+    card: ModelCard,
+    task: TabularTask,
+    parameters: Tensor,
+    run_folder: Path,
+    weights: Path | None,
+) -> nn.Module:
     columns = task.input_shape[0]
     per_column = [card.missing_means] if card.missing_means is not None else []
     if card.scaling is not None:
@@ -120,7 +134,9 @@ def _network(card: ModelCard, task: TabularTask, parameters: Tensor, run_folder:
             f"{run_folder}/model.json imputes missing values and does not say by what"
             " (missing_means). Run the study again."
         )
-    network = build_model(card.model, task.input_shape, task.num_outputs)
+    network = build_model(
+        card.model, task.input_shape, task.num_outputs, card.seed, weights=weights
+    )
     try:
         for member in parameters.reshape(-1, parameters.shape[-1]):
             load_flat_parameters(network, member)

@@ -12,6 +12,7 @@ from erosion.client.finding import Finding, Outcome, ok
 from erosion.client.preflight.compute import check_compute
 from erosion.client.preflight.data import check_study_here
 from erosion.client.preflight.files import check_files
+from erosion.client.preflight.model import check_model
 from erosion.client.preflight.network import check_network
 from erosion.client.preflight.overview import ColumnCounts, column_counts
 from erosion.client.preflight.sealed import check_sealed
@@ -62,6 +63,7 @@ def _findings(site: Site, site_file: Path, study: Study | None) -> Iterator[Find
     yield from check_files(site)
     yield check_compute(site)
     if study is not None:
+        yield from check_model(site, study)
         yield from check_study_here(site, study)
     yield from check_sealed(site, study)
     yield from check_network(site)

@@ -18,6 +18,7 @@ from erosion.client.sealed.sealed_steps import SealedSteps
 from erosion.client.site_file import Site
 from erosion.client.training.kept_state import KeptState, Moment, StateKey
 from erosion.client.training.limits import check_limits, check_study
+from erosion.client.training.model_faults import faults_of
 from erosion.client.training.warm_up import warm_up
 from erosion.common.algorithms.base import TRAIN, ArmBase
 from erosion.common.algorithms.personal_layers import personal_parameters, take_step
@@ -94,6 +95,7 @@ class Hospital:
             hospital=self.name,
             num_samples=prepared.num_training,
             sums=prepared.sums if study.scaling == "federated" else None,
+            model=prepared.model_shape,
             software=software_version(),
         )
 
@@ -117,11 +119,12 @@ class Hospital:
             )
         prepared = self._prepare(study)
         task, targets, training = study.task, prepared.test_targets, prepared.training_targets
-        personal = {arm: self._personal(request, arm) for arm in request.parameters}
-        predictions = {
-            arm: self._predictions(prepared, parameters, request.scaling)
-            for arm, parameters in personal.items()
-        }
+        with faults_of(study.model):
+            personal = {arm: self._personal(request, arm) for arm in request.parameters}
+            predictions = {
+                arm: self._predictions(prepared, parameters, request.scaling)
+                for arm, parameters in personal.items()
+            }
 
         def measured(predicted: Floats) -> FinalMetrics:
             return measure_with_intervals(
@@ -177,11 +180,13 @@ class Hospital:
             step=request.step,
             values=request.values,
         )
-        outcome = take_step(settings, work, layout)
+        with faults_of(request.study.model):
+            outcome = take_step(settings, work, layout)
         metrics = None
         if work.is_user and isinstance(outcome, LocalOutcome):
-            personal = personal_parameters(settings, work, layout)
-            predicted = self._predictions(prepared, personal, request.scaling)
+            with faults_of(request.study.model):
+                personal = personal_parameters(settings, work, layout)
+                predicted = self._predictions(prepared, personal, request.scaling)
             metrics = measure(
                 request.study.task, predicted, prepared.test_targets, prepared.training_targets
             )

@@ -2,8 +2,9 @@
 
 from fnmatch import fnmatchcase
 
-from erosion.client.site_file import Site
+from erosion.client.site_file import Limits, Site
 from erosion.common.errors import Refusal
+from erosion.common.learning.installed import Installed
 from erosion.common.learning.training import Training
 from erosion.common.study.study import Study
 
@@ -57,6 +58,8 @@ def _study_reasons(site: Site, study: Study) -> list[str]:
         reasons.append(
             f"model {study.model.name!r}; limits.models accepts only {', '.join(limits.models)}"
         )
+    if isinstance(study.model, Installed) and (problem := problem_with_code(study.model, limits)):
+        reasons.append(problem)
     if limits.sealed_only and not study.federation.sealed:
         reasons.append("its rounds are not sealed (federation.sealed); limits.sealed_only = true")
     if limits.max_rounds is not None and study.rounds > limits.max_rounds:
@@ -66,6 +69,18 @@ def _study_reasons(site: Site, study: Study) -> list[str]:
             f"batches of {training.batch_size}; limits.min_batch_size = {limits.min_batch_size}"
         )
     return reasons
+
+
+def problem_with_code(model: Installed, limits: Limits) -> str | None:
+    """Nothing of a package is imported before this says None."""
+    allowed = limits.installed_models.get(model.entry_point)
+    if allowed == model.sha256:
+        return None
+    what = f"the installed model {model.entry_point!r} with the SHA-256 {model.sha256}"
+    if allowed is not None:
+        return f"{what}; limits.installed_models allows it with {allowed} only"
+    known = ", ".join(limits.installed_models) or "none"
+    return f"{what}; limits.installed_models allows {known}"
 
 
 def _refuse_for(site: Site, study: Study, reasons: list[str]) -> None:

@@ -10,12 +10,15 @@ from copy import deepcopy
 import torch
 from torch import nn
 
+from erosion.common.learning.trainable import to_training, trained_parameters
+
 
 def warm_up(model: nn.Module, input_shape: Sequence[int]) -> None:
     """Forward, backward and a step of a copy of `model`, which itself is left as it is."""
-    copy = deepcopy(model).train()
+    copy = deepcopy(model)
+    to_training(copy)
     device = next(copy.parameters()).device
     with torch.random.fork_rng(devices=[]):  # a layer may draw; nobody else's draws change
         outputs = copy(torch.zeros(2, *input_shape, device=device))
     torch.autograd.backward(outputs.square().mean())
-    torch.optim.SGD(copy.parameters(), lr=0.1).step()
+    torch.optim.SGD(trained_parameters(copy), lr=0.1).step()

@@ -54,7 +54,13 @@ def problem_with_own(names: Sequence[str], layout: Callable[[], Layout]) -> str 
     if not names:
         return None
     known = layout()
+    last = list(known)[-1]
     for name in names:
+        if name in (OUTPUT_BIAS, OUTPUT_LAYER) and not last.endswith("bias"):
+            return (
+                f"own_parameters names {name!r}, and the model's last parameter is {last!r}, which"
+                " is no bias; write names or patterns of its parameters"
+            )
         if not _matching(name, known):
             return (
                 f"own_parameters names {name!r}; the model has {', '.join(known)}. Write names or"
@@ -66,7 +72,7 @@ def problem_with_own(names: Sequence[str], layout: Callable[[], Layout]) -> str 
 
 
 def _matching(name: str, layout: Layout) -> list[str]:
-    output_bias = list(layout)[-1]  # every model here ends with the bias of its output layer
+    output_bias = list(layout)[-1]  # our models end with the bias of their output layer
     if name == OUTPUT_BIAS:
         return [output_bias]
     if name == OUTPUT_LAYER:
@@ -85,7 +91,9 @@ def _with_own_values(arm: ArmBase, work: LocalWork, layout: Layout) -> tuple[Loc
     if _KEPT in work.kept:
         received[own] = work.kept[_KEPT]
     else:
-        bias = list(layout.values())[-1]
-        if bool(own[bias].all()):
-            received[bias] = work.task.base_rate_outputs(work.targets)
+        last = list(layout)[-1]
+        place = layout[last]
+        is_bias = last.endswith("bias") and place.stop - place.start == work.task.num_outputs
+        if is_bias and bool(own[place].all()):
+            received[place] = work.task.base_rate_outputs(work.targets)
     return replace(work, received=received, own=own), own

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from erosion.common.errors import CheckpointError
 from erosion.common.formats.json_file import read_json
+from erosion.common.learning.layout import parameter_shapes
 from erosion.common.learning.models import ModelSettings
 from erosion.common.protocol.messages import Scaling
 from erosion.common.rounds.checkpoint import load_model, save_model
@@ -31,6 +32,7 @@ class ModelCard(Settings):
     user: str
     task: AnyTask
     model: ModelSettings
+    seed: int = 0  # the study's, by which frozen parameters are drawn that no file gives
     scaling: Scaling | None
     missing_means: tuple[float, ...] | None = None
     # per encoded column, what stands for a missing number where the study imputes without scaling
@@ -40,7 +42,9 @@ class ModelCard(Settings):
 def write_model(folder: Path, card: ModelCard, parameters: Tensor) -> None:
     """Write both files; parameters: (dim,), or (m, dim) for the mean of m models."""
     folder.mkdir(parents=True, exist_ok=True)
-    save_model(folder / PARAMETERS, parameters)
+    task = card.task
+    shapes = parameter_shapes(card.model, tuple(task.input_shape), task.num_outputs)
+    save_model(folder / PARAMETERS, parameters, shapes)
     write_atomically(folder / CARD, card.model_dump_json(indent=2) + "\n")
 
 

@@ -1,24 +1,54 @@
-"""The place of each named parameter of a model in the flat vector of all parameters."""
+"""The place of each trained parameter of a model in the flat vector of all that is trained."""
 
+import hashlib
+import json
 from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import lru_cache
+from math import prod
 from types import MappingProxyType
 
 import torch
 
-from erosion.common.learning.models import AnyModel
+from erosion.common.learning.model_base import ModelBase
+from erosion.common.learning.models import unweighted_model
+from erosion.common.learning.trainable import named_trained_parameters
+
+Shape = tuple[int, ...]
+
+
+def parameter_layout(
+    settings: ModelBase, input_shape: tuple[int, ...], num_outputs: int
+) -> Mapping[str, slice]:
+    """Parameter name -> its place, in the order of `flat_parameters`. Raises ModelError."""
+    layout: dict[str, slice] = {}
+    offset = 0
+    for name, shape in parameter_shapes(settings, input_shape, num_outputs).items():
+        layout[name] = slice(offset, offset + prod(shape))
+        offset += prod(shape)
+    return MappingProxyType(layout)
+
+
+def parameter_shapes(
+    settings: ModelBase, input_shape: tuple[int, ...], num_outputs: int
+) -> Mapping[str, Shape]:
+    """Name -> shape of what is trained, in the same order. Raises ModelError."""
+    # By the text: the options of a model of one's own cannot be a key.
+    return _shapes(type(settings), settings.model_dump_json(), input_shape, num_outputs)
+
+
+def shapes_digest(shapes: Mapping[str, Shape]) -> str:
+    """SHA-256 of names and shapes: two models with the same can exchange flat vectors."""
+    text = json.dumps([[name, list(shape)] for name, shape in shapes.items()])
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @lru_cache(maxsize=32)
-def parameter_layout(
-    settings: AnyModel, input_shape: tuple[int, ...], num_outputs: int
-) -> Mapping[str, slice]:
-    """Parameter name -> its place, in the order of `flat_parameters`."""
-    with torch.device("meta"):  # shapes alone: no memory, and no random number is drawn
-        model = settings.build(input_shape, num_outputs)
-    layout: dict[str, slice] = {}
-    offset = 0
-    for name, parameter in model.named_parameters():
-        layout[name] = slice(offset, offset + parameter.numel())
-        offset += parameter.numel()
-    return MappingProxyType(layout)
+def _shapes(
+    kind: type[ModelBase], settings: str, input_shape: tuple[int, ...], num_outputs: int
+) -> Mapping[str, Shape]:
+    model_settings = kind.model_validate_json(settings)
+    # On "meta" no memory is taken, and no random number drawn. Others' code may not bear it.
+    with torch.device("meta") if kind.has_free_shapes else nullcontext():
+        model = unweighted_model(model_settings, input_shape, num_outputs)
+    return MappingProxyType({n: tuple(p.shape) for n, p in named_trained_parameters(model)})

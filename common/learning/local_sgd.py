@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from erosion.common.learning.models import flat_parameters, load_flat_parameters
+from erosion.common.learning.trainable import to_training, trained_parameters
 from erosion.common.learning.training import Training
 from erosion.common.tasks.task import Loss, Task
 
@@ -23,6 +24,7 @@ class LocalResult:
 
 
 Pull = Callable[[Tensor], Tensor]  # current parameters (dim,) -> what is added to their gradient
+Augment = Callable[[Tensor], Tensor]  # a mini-batch's inputs (m, *shape) -> as they are trained on
 
 
 def round_generator(
@@ -69,48 +71,63 @@ def train_locally(
     training: Training,
     generator: torch.Generator,
     pull: Pull | None = None,
+    augment: Augment | None = None,
 ) -> LocalResult:
     """Train `model` from `start` (dim,) on inputs (n, *shape) and their targets (n, ...).
 
     `pull` is added to the gradient of every step: a proximal term, a control variate. The optimiser
     starts fresh: momentum does not outlive a round, because the parameters that it was gathered
-    for do not either. The model is left at the trained parameters.
+    for do not either. What a layer draws (dropout) depends on the generator's seed alone. The model
+    is left at the trained parameters.
     """
     load_flat_parameters(model, start)
-    model.train()
+    to_training(model)
+    parameters = trained_parameters(model)
     optimizer: torch.optim.Optimizer
     if training.optimizer == "adam":
         optimizer = torch.optim.Adam(
-            model.parameters(), lr=training.learning_rate, weight_decay=training.weight_decay
+            parameters, lr=training.learning_rate, weight_decay=training.weight_decay
         )
     else:
         optimizer = torch.optim.SGD(
-            model.parameters(),
+            parameters,
             lr=training.learning_rate,
             momentum=training.momentum,
             weight_decay=training.weight_decay,
         )
     samples_seen = steps = 0
-    for batch in mini_batches(len(targets), training, generator):
-        optimizer.zero_grad()
-        objective = loss(model(inputs[batch]), targets[batch])
-        if pull is not None:
-            current = nn.utils.parameters_to_vector(model.parameters())
-            objective = (
-                objective + pull(current.detach()) @ current
-            )  # whose gradient is the pull itself
-        torch.autograd.backward(objective)
-        optimizer.step()
-        samples_seen += len(batch)
-        steps += 1
+    devices = [start.device] if start.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(generator.initial_seed())
+        for batch in mini_batches(len(targets), training, generator):
+            optimizer.zero_grad()
+            seen = inputs[batch] if augment is None else augment(inputs[batch])
+            objective = loss(model(seen), targets[batch])
+            if pull is not None:
+                current = nn.utils.parameters_to_vector(parameters)
+                objective = (
+                    objective + pull(current.detach()) @ current
+                )  # whose gradient is the pull itself
+            torch.autograd.backward(objective)
+            optimizer.step()
+            samples_seen += len(batch)
+            steps += 1
     return LocalResult(flat_parameters(model) - start, samples_seen, steps)
 
 
 def gradient(model: nn.Module, at: Tensor, inputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:
     """The gradient of the loss of inputs (m, *shape) in the parameters `at`: (dim,)."""
     load_flat_parameters(model, at)
-    model.train()
-    parts = torch.autograd.grad(loss(model(inputs), targets), list(model.parameters()))
+    to_training(model)
+    devices = [at.device] if at.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(0)  # a layer that draws does so alike in every call
+        parts = torch.autograd.grad(
+            loss(model(inputs), targets),
+            trained_parameters(model),
+            allow_unused=True,  # a model may have a parameter that these patients do not need
+            materialize_grads=True,
+        )
     return torch.cat([part.flatten() for part in parts])
 
 

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from erosion.common.aggregation.cohort import HospitalName
+from erosion.common.learning.augmentation import augmenter
 from erosion.common.learning.held_out import hold_out
 from erosion.common.learning.local_sgd import (
+    Augment,
     LocalResult,
     Pull,
     predictions_of,
@@ -17,6 +19,7 @@ from erosion.common.learning.local_sgd import (
     train_locally,
 )
 from erosion.common.learning.training import Training
+from erosion.common.tasks.inputs import ImageTask
 from erosion.common.tasks.task import Task
 
 Tensors = Mapping[str, Tensor]
@@ -52,6 +55,7 @@ class LocalWork:
 
     def sgd(self, start: Tensor, pull: Pull | None = None) -> LocalResult:
         """One round of the study's local training, from `start` (dim,)."""
+        generator = self.randomness()
         return train_locally(
             self.model,
             start,
@@ -59,9 +63,16 @@ class LocalWork:
             self.targets,
             self.task.training_loss(self.targets),
             self.training,
-            self.randomness(),
+            generator,
             pull,
+            self._augment(generator.initial_seed()),
         )
+
+    def _augment(self, seed: int) -> Augment | None:
+        settings, task = self.training.augmentation, self.task
+        if settings is None or not isinstance(task, ImageTask):
+            return None
+        return augmenter(settings, task.mean, task.deviation, seed)
 
     def only(self, patients: Tensor) -> "LocalWork":
         """The same work on some of the patients: their indices, (m,) int64."""

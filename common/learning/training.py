@@ -5,6 +5,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from erosion.common.learning.augmentation import Augmentation
 from erosion.common.settings.base import Settings
 
 
@@ -18,6 +19,7 @@ class Training(Settings):
     learning_rate: float = Field(default=0.1, gt=0)
     momentum: float = Field(default=0.0, ge=0, lt=1)  # sgd only
     weight_decay: float = Field(default=0.0, ge=0)
+    augmentation: Augmentation | None = None  # of images; None: they are trained on as they are
 
     @model_validator(mode="after")
     def _one_length(self) -> Self:

@@ -36,6 +36,13 @@ class Scaling(Settings):
     deviation: tuple[float, ...]
 
 
+class ModelShape(Settings):
+    """What a site's model is like where it was made by code or files of the site's own."""
+
+    num_parameters: int = Field(ge=0)  # that are trained and travel
+    digest: str = Field(max_length=64)  # of their names and shapes
+
+
 class DescribeReply(Settings):
     """A hospital introduces itself: name, training patients, and its share of the scaling."""
 
@@ -43,6 +50,7 @@ class DescribeReply(Settings):
     num_samples: int  # training patients
     sums: FeatureSums | None = None  # only where the study's scaling is "federated"
     software: str  # version of this program at the site
+    model: ModelShape | None = None  # only where the study's model is not one of the program's own
 
 
 class Metrics(Settings):

@@ -2,7 +2,7 @@
 
 import errno
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from erosion.common.errors import CheckpointError
+from erosion.common.learning.pretrained import SHAPES
 from erosion.common.rounds.one_round import RunState
 from erosion.common.support.files import replacing
 
@@ -154,9 +155,13 @@ def _plain(value: Any, tensors: Mapping[str, Tensor], place: str) -> Any:
     return value
 
 
-def save_model(path: Path, params: Tensor) -> None:
-    """The final parameters alone, as `model.safetensors`: (dim,), or (m, dim) of m models."""
-    _write(path, {"parameters": params.contiguous()})
+def save_model(path: Path, params: Tensor, shapes: Mapping[str, Sequence[int]]) -> None:
+    """The final parameters alone, as `model.safetensors`: (dim,), or (m, dim) of m models.
+
+    `shapes`: of the named parameters that lie in a row of them one after another.
+    """
+    metadata = {SHAPES: json.dumps([[name, list(shape)] for name, shape in shapes.items()])}
+    _write(path, {"parameters": params.contiguous()}, metadata)
 
 
 def load_model(path: Path) -> Tensor:

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Protocol
 
 from erosion.common.aggregation.cohort import HospitalName
-from erosion.common.protocol.messages import DescribeReply, FeatureSums
+from erosion.common.learning.layout import parameter_shapes, shapes_digest
+from erosion.common.protocol.messages import DescribeReply, FeatureSums, ModelShape
 from erosion.common.protocol.scaling import problem_with_sums
 from erosion.common.rounds.transport import (
     Connection,
@@ -136,11 +138,28 @@ class Membership:
             return "the study has begun and is closed to newcomers (federation.join)"
         if described.num_samples < 1:
             return f"it reports {described.num_samples} patients"
+        if described.model is not None and (wrong := self._problem_with_model(described.model)):
+            return wrong
         if (self._study.scaling == "federated") != (described.sums is not None):
             return "its answer does not fit the study's scaling"
         if described.sums is not None and isinstance(self._study.task, TabularTask):
             return problem_with_sums(described.sums, self._study.task)
         return None
+
+    def _problem_with_model(self, found: ModelShape) -> str | None:
+        task = self._study.task
+        shapes = parameter_shapes(self._study.model, tuple(task.input_shape), task.num_outputs)
+        if found.digest == shapes_digest(shapes):
+            return None
+        dim = sum(map(prod, shapes.values()))
+        if found.num_parameters != dim:
+            what = f"has {found.num_parameters:,} parameters that travel, the coordinator's {dim:,}"
+        else:
+            what = "has parameters of other names or shapes than the coordinator's"
+        return (
+            f"its model {what}; the same code and file gave another model there: compare the"
+            " installed versions of torch and of what the model's package imports"
+        )
 
     def _left(self, connection: Connection, expelled: str) -> None:
         for name, member in list(self._members.items()):

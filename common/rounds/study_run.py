@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from torch import Tensor
 
 from erosion.common.errors import RunError
-from erosion.common.learning.models import build_model, flat_parameters
+from erosion.common.learning.models import first_parameters
 from erosion.common.protocol.messages import EvaluateReply, EvaluateResult, Scaling
 from erosion.common.protocol.scaling import pool
 from erosion.common.rounds import one_round
@@ -93,6 +94,7 @@ class Surroundings:
     address: str = ""  # where sites find the coordinator, for messages
     remedy: str = ""  # how to go on with a run that was given up, for messages
     where_states_are: str = ""  # of every arm, for messages
+    weights: Path | None = None  # folder with the files that models start from
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,8 @@ class StudyRun:
         self.membership = Membership(self.study, where.transport, where.listener)
 
     def run(self) -> Outcome:
-        """Run every arm and evaluate. Raises RunError."""
+        """Run every arm and evaluate. Raises RunError, and ModelError before anyone is asked."""
+        check_start(self.study, self.surroundings.weights)
         keeper = self.surroundings.keeper
         decisions = keeper.decided()
         self._wait_for_hospitals(resumed=decisions is not None)
@@ -216,7 +219,7 @@ class StudyRun:
 
             (arm,) = trial.arms
             where.listener.arm_started(arm, num_rounds, is_trial=True)
-            arm_run = self._arm_run(trial, arm, scaling, first_state(trial, arm))
+            arm_run = self._arm_run(trial, arm, scaling, first_state(trial, arm, where.weights))
             where.play_rounds(arm_run, num_rounds, note)
             return records
 
@@ -226,7 +229,7 @@ class StudyRun:
         self, study: Study, decisions: Decisions
     ) -> tuple[dict[str, RunState], dict[str, list[RoundRecord]]]:
         where = self.surroundings
-        firsts = {arm: first_state(study, arm) for arm in study.arms}
+        firsts = {arm: first_state(study, arm, where.weights) for arm in study.arms}
         states, finished = where.keeper.resume(study, firsts)
         records: dict[str, list[RoundRecord]] = {arm: [] for arm in study.arms}
         for record in finished:
@@ -292,10 +295,21 @@ class StudyRun:
         )
 
 
-def first_state(study: Study, arm: str) -> RunState:
-    """An arm's state before its first round."""
-    model = build_model(study.model, study.task.input_shape, study.task.num_outputs, study.seed)
-    return one_round.start(algorithm_of(study, arm), flat_parameters(model))
+def check_start(study: Study, weights: Path | None) -> None:
+    """Raise ModelError where the model of a study is not here, before anybody waits for it."""
+    study.check_model()
+    if study.model.pretrained is not None or not study.model.has_free_shapes:
+        first_state(study, next(iter(study.arms)), weights)
+
+
+def first_state(study: Study, arm: str, weights: Path | None = None) -> RunState:
+    """An arm's state before its first round; `weights`: where files that models start from are.
+
+    Raises ModelError.
+    """
+    task = study.task
+    start = first_parameters(study.model, task.input_shape, task.num_outputs, study.seed, weights)
+    return one_round.start(algorithm_of(study, arm), start)
 
 
 def play_in_turn(

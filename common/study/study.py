@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from erosion.common.algorithms import AnyArm, ArmSettings
-from erosion.common.algorithms.base import BuildContext
+from erosion.common.algorithms.base import ArmBase, BuildContext
 from erosion.common.algorithms.personal_layers import problem_with_own
-from erosion.common.errors import StudyError
+from erosion.common.errors import ModelError, StudyError
 from erosion.common.learning.layout import parameter_layout
 from erosion.common.learning.models import ModelSettings
 from erosion.common.learning.training import Training
@@ -142,7 +142,11 @@ class Study(Settings):
                 raise ValueError(
                     f"evaluation.compare names the arm {arm!r}; the arms are {', '.join(self.arms)}"
                 )
+        if self.training.augmentation is not None and not isinstance(self.task, ImageTask):
+            raise ValueError("training.augmentation is for images; leave it out")
         self.model.check_task(self.task.input_shape)
+        if self.model.frozen and self.model.has_free_shapes:
+            self._check_frozen()
         self._check_arms(self.arms)
         if self.federation.sealed and (problem := self._problem_with_sealing()):
             raise ValueError(f"federation.sealed = true: {problem}")
@@ -170,18 +174,41 @@ class Study(Settings):
                 " one role"
             )
 
+    def _check_frozen(self) -> None:
+        try:
+            self.build_context.layout()
+        except ModelError as problem:
+            raise ValueError(str(problem)) from None
+
     def _check_arms(self, arms: Mapping[str, AnyArm]) -> None:
+        """What does not need the model's parameters, and for models at hand what does."""
         for name, arm_settings in arms.items():
-            layout = self.build_context.layout
             problem = (
                 arm_settings.problem_with(len(self.hospitals))
                 or arm_settings.problem_with_training(self.training)
                 or arm_settings.problem_with_task(self.task)
-                or arm_settings.problem_with_model(layout)
-                or problem_with_own(arm_settings.own_parameters, layout)
+                or (self._problem_with_model(arm_settings) if self.model.has_free_shapes else None)
             )
             if problem:
                 raise ValueError(f"arms.{name}: {problem}")
+
+    def _problem_with_model(self, arm_settings: ArmBase) -> str | None:
+        layout = self.build_context.layout
+        return arm_settings.problem_with_model(layout) or problem_with_own(
+            arm_settings.own_parameters, layout
+        )
+
+    def check_model(self) -> None:
+        """Build a model that reading the study does not build, and hold every arm against it.
+
+        A site calls this once its limits allow the model's code to run. Raises ModelError.
+        """
+        if self.model.has_free_shapes:
+            return
+        for name, arm_settings in self.arms.items():
+            if problem := self._problem_with_model(arm_settings):
+                raise ModelError(f"Study {self.name}: arms.{name}: {problem}.")
+        self.build_context.layout()
 
     def _check_candidates(self) -> None:
         for arm, tried in (self.selection.candidates if self.selection else {}).items():

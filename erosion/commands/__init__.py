@@ -9,6 +9,7 @@ from erosion.commands import (
     enroll,
     experiment,
     log,
+    models,
     predict,
     review,
     schema,
@@ -35,5 +36,6 @@ COMMANDS = (  # in the order of `erosion --help`
     audit.COMMAND,
     predict.COMMAND,
     algorithms.COMMAND,
+    models.COMMAND,
     schema.COMMAND,
 )

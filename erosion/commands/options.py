@@ -48,6 +48,17 @@ def add_outputs(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_weights(parser: argparse.ArgumentParser) -> None:
+    """`--weights`: the folder with files that models start from."""
+    parser.add_argument(
+        "--weights",
+        type=Path,
+        default=Path("weights"),
+        metavar="FOLDER",
+        help="where the files are that a study's model starts from (default: %(default)s/)",
+    )
+
+
 def add_supervised(parser: argparse.ArgumentParser) -> None:
     """`--until-stdin-closes`: the program ends with the one that started it."""
     parser.add_argument(

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from erosion.commands.command import Command
+from erosion.commands.options import add_weights
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,6 +23,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         " written beside each prediction",
     )
     parser.add_argument("--arm", help="another arm's model than the one the run ended with")
+    add_weights(parser)
     parser.add_argument("-o", "--output", type=Path, help="a CSV file (default: standard output)")
 
 
@@ -34,7 +36,14 @@ def _run(options: argparse.Namespace) -> int:
         from erosion.client.site_file import load_site
 
         source = table_source(load_site(options.site).data)
-    predict(options.run, options.data, options.output, source=source, arm=options.arm)
+    predict(
+        options.run,
+        options.data,
+        options.output,
+        source=source,
+        arm=options.arm,
+        weights=options.weights,
+    )
     return 0
 
 

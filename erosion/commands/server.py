@@ -4,7 +4,13 @@ import argparse
 from pathlib import Path
 
 from erosion.commands.command import Command
-from erosion.commands.options import add_log_format, add_outputs, add_runs, add_supervised
+from erosion.commands.options import (
+    add_log_format,
+    add_outputs,
+    add_runs,
+    add_supervised,
+    add_weights,
+)
 from erosion.common.errors import StudyError
 from erosion.common.support.allocator import keep_freed_memory
 from erosion.common.support.logs import configure_logging
@@ -52,6 +58,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where a round's updates are kept (default: auto, on the disk if they would take more"
         " than a quarter of the memory)",
     )
+    add_weights(parser)
     parser.add_argument("--run-folder", type=Path, help="an empty folder for this very run")
     add_outputs(parser)
     add_log_format(parser)
@@ -95,6 +102,7 @@ def _run(options: argparse.Namespace) -> int:
             observers,
             federation=federation,
             updates=options.updates,
+            weights=options.weights,
         )
     return 0
 

@@ -3,7 +3,7 @@
 import argparse
 
 from erosion.commands.command import Command
-from erosion.commands.options import add_data_dir, add_outputs, add_runs
+from erosion.commands.options import add_data_dir, add_outputs, add_runs, add_weights
 from erosion.common.support.logs import configure_logging
 
 
@@ -17,6 +17,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_runs(parser)
     add_data_dir(parser)
+    add_weights(parser)
     add_outputs(parser)
 
 
@@ -30,6 +31,7 @@ def _run(options: argparse.Namespace) -> int:
         data_dir=options.data_dir,
         verbosity=options.verbose,
         outputs=options.output,
+        weights=options.weights,
     )
 
 

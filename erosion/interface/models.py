@@ -20,17 +20,23 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def load_model(run_folder: str | os.PathLike[str], arm: str | None = None) -> "Model":
+def load_model(
+    run_folder: str | os.PathLike[str],
+    arm: str | None = None,
+    weights: str | os.PathLike[str] = "weights",
+) -> "Model":
     """The model of a finished run.
 
     Args:
         run_folder: For example runs/20260101T120000-mine.
         arm: Which arm's; by default the one that the verdict favours, or else the study's first.
 
+        weights: The folder with the file that the model started from, where it has one.
+
     Raises:
         ErosionError: Where there is no such model, or one of another version.
     """
-    saved = load_saved_model(Path(run_folder), arm)
+    saved = load_saved_model(Path(run_folder), arm, Path(weights))
     return ESTIMATORS.get(saved.task.outcome, Model)(saved)
 
 

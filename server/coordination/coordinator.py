@@ -40,8 +40,11 @@ class Coordinator:
         link: Link,
         folder: RunFolder,
         notify: Callable[[RunEvent], None] = lambda _event: None,
+        *,
+        weights: Path | None = None,
     ) -> None:
-        """The caller starts and stops `link`."""
+        """The caller starts and stops `link`. `weights`: where files that models start from are."""
+        self._weights = weights
         self._study, self._link, self._folder, self._notify = study, link, folder, notify
         authorizer = link if link.enrolled_only else None
         self._transport = NetworkTransport(study, link.grid, authorizer)
@@ -63,6 +66,7 @@ class Coordinator:
                     storage=storage_in(link.updates),
                     run=folder.run,
                     address=link.address,
+                    weights=self._weights,
                     remedy="Mend that and go on with `erosion server --resume"
                     f" {folder.to_resume}`; ",
                     where_states_are=" The parameters of every arm are in"
@@ -158,6 +162,7 @@ def _card(study: Study, arm: str, evaluation: EvaluateReply) -> ModelCard:
         user=study.user,
         task=study.task,
         model=study.model,
+        seed=study.seed,
         scaling=evaluation.scaling,
         missing_means=evaluation.missing_means,
         versions=provenance.versions(),

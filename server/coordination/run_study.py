@@ -1,13 +1,14 @@
 """A study from the opened port to the closed one: for one user, or for every hospital in turn."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Literal
 
 from flwr.app import Message
 
 from erosion.common.errors import CheckpointError, RunError
 from erosion.common.protocol import wire
-from erosion.common.rounds.study_run import UserDeclinedError
+from erosion.common.rounds.study_run import UserDeclinedError, check_start
 from erosion.common.study.study import Study
 from erosion.common.support.allocator import return_freed_memory
 from erosion.common.support.files import write_atomically
@@ -37,18 +38,23 @@ def run_study(
     *,
     federation: FederationFolder | None = None,
     updates: UpdatesIn = "auto",
+    weights: Path | None = None,
 ) -> Result | Overview:
-    """Listen and run the study; see `make_link`. Raises LinkError, EnrolmentError, RunError.
+    """Listen and run the study; see `make_link`.
+
+    Raises LinkError, EnrolmentError, RunError, ModelError.
 
     `updates`: where a round's updates are kept; "auto": on the disk if they are many and large.
+    `weights`: the folder with the files that models start from.
     """
+    check_start(study, weights)
     on_disk = updates == "disk" or (updates == "auto" and need_disk(study, memory_bytes()))
     if on_disk:
         return_freed_memory()
     link = make_link(study, address, federation, spool=folder.spool if on_disk else None)
     link.start()
     try:
-        result = run_on(link, study, folder, observers)
+        result = run_on(link, study, folder, observers, weights=weights)
     except BaseException:  # Ctrl-C, too, must close the port
         link.stop(completed=False)
         raise
@@ -63,13 +69,20 @@ def need_disk(study: Study, memory: int) -> bool:
     return 4 * largest * len(study.hospitals) > MEMORY_SHARE * memory
 
 
-def run_on(link: Link, study: Study, folder: RunFolder, observers: Observers) -> Result | Overview:
+def run_on(
+    link: Link,
+    study: Study,
+    folder: RunFolder,
+    observers: Observers,
+    *,
+    weights: Path | None = None,
+) -> Result | Overview:
     """Run the study over a link that is open already. Raises RunError."""
     status = CoordinatorStatus(folder.status, study)
     observers.add("status.json", status)
 
     def run_one(study: Study, folder: RunFolder) -> Result:
-        coordinator = Coordinator(study, link, folder, observers.notify)
+        coordinator = Coordinator(study, link, folder, observers.notify, weights=weights)
         status.waiting_for = coordinator.waiting_for
         return coordinator.run()
 

@@ -34,7 +34,7 @@ def test_a_file_that_cannot_be_written_is_an_os_error_and_the_old_one_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "model"
-    checkpoint.save_model(path, VALUES)
+    checkpoint.save_model(path, VALUES, {"weight": VALUES.shape})
 
     def full(*_: object, **__: object) -> None:
         raise safetensors.SafetensorError(
@@ -43,7 +43,7 @@ def test_a_file_that_cannot_be_written_is_an_os_error_and_the_old_one_stays(
 
     monkeypatch.setattr(safetensors.torch, "save_file", full)
     with pytest.raises(OSError, match="No space left on device") as problem:
-        checkpoint.save_model(path, VALUES + 1)
+        checkpoint.save_model(path, VALUES + 1, {"weight": VALUES.shape})
     assert problem.value.filename == str(path)
     assert torch.equal(checkpoint.load_model(path), VALUES)
     assert [file.name for file in tmp_path.iterdir()] == ["model"]

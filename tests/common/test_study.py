@@ -226,7 +226,8 @@ def test_an_empty_file_is_told_what_it_needs(tmp_path: Path) -> None:
         (
             'name = "mlp"',
             'name = "mpl"',
-            "model.name = 'mpl'; it must be one of 'logistic', 'mlp', 'mnist_cnn', 'resnet18'",
+            "model.name = 'mpl'; it must be one of 'logistic', 'mlp', 'mnist_cnn', 'resnet18',"
+            " 'torchvision', 'monai', 'installed'",
         ),
         ("[8]", "[8, 0]", "model.hidden[1] = 0; it must be 1 or more"),
         (

@@ -1,0 +1,59 @@
+"""A model of one's own: a Python package that every site has installed by itself."""
+
+from collections.abc import Sequence
+from inspect import signature
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+from torch import nn
+
+from erosion.common.learning.installed_models import failed, load_factory
+from erosion.common.learning.model_base import ModelBase
+from erosion.common.learning.pretrained import Sha256
+from erosion.common.learning.trainable import check_trainable
+
+Option = bool | int | float | str
+Options = dict[str, Option | list[Option]]
+
+
+class Installed(ModelBase):
+    """A model that a package installed at each site makes: any `nn.Module`.
+
+    The package declares an entry point in the group `erosion.models`. It names a function, or a
+    class, that is called with `input_shape`, `num_outputs` and the study's `options`, and gives the
+    module. A site runs it only if its `limits.installed_models` allow this name with this hash.
+    """
+
+    runs_installed_code: ClassVar[bool] = True
+    has_free_shapes: ClassVar[bool] = False
+
+    name: Literal["installed"] = "installed"
+    entry_point: str = Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][\w.-]*$")
+    sha256: Sha256  # of the package's files, as `erosion models` prints it
+    options: Options = Field(default_factory=dict)  # keyword arguments of the factory
+
+    def check_task(self, input_shape: Sequence[int]) -> None:
+        """What it can take, only its own code knows."""
+
+    def build(self, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
+        """What the factory makes. Raises ModelError, whatever the factory does."""
+        what = f"The model {self.described()}"
+        factory = load_factory(self.entry_point, self.sha256)
+        arguments: dict[str, Any] = {
+            **self.options,
+            "input_shape": tuple(input_shape),
+            "num_outputs": num_outputs,
+        }
+        try:
+            signature(factory).bind(**arguments)
+        except (TypeError, ValueError) as problem:
+            raise failed(f"{what} does not take {', '.join(arguments)}", problem) from None
+        try:
+            model = factory(**arguments)
+        except (Exception, SystemExit) as problem:  # noqa: BLE001 - somebody else's code
+            raise failed(f"{what} could not be made", problem) from None
+        return check_trainable(model, what)
+
+    def described(self) -> str:
+        """By its entry point."""
+        return repr(self.entry_point)

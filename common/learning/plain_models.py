@@ -1,0 +1,104 @@
+"""The models that come with the program and are made of torch alone, and resnet18."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import prod
+from typing import Annotated, Literal
+
+from pydantic import Field
+from torch import nn
+
+from erosion.common.learning.model_base import ModelBase
+
+
+class Logistic(ModelBase):
+    """A linear model, started at zero: for classes, multinomial logistic regression."""
+
+    name: Literal["logistic"] = "logistic"
+
+    def check_task(self, input_shape: Sequence[int]) -> None:
+        """Any input fits: it is flattened."""
+
+    def build(self, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
+        """One linear layer to `num_outputs` outputs."""
+        linear = nn.Linear(prod(input_shape), num_outputs)
+        nn.init.zeros_(linear.weight)
+        nn.init.zeros_(linear.bias)
+        return nn.Sequential(nn.Flatten(), linear)
+
+
+class Mlp(ModelBase):
+    """A multilayer perceptron with ReLU."""
+
+    name: Literal["mlp"] = "mlp"
+    hidden: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(32,), min_length=1)
+
+    def check_task(self, input_shape: Sequence[int]) -> None:
+        """Any input fits: it is flattened."""
+
+    def build(self, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
+        """Linear layers with ReLU between them."""
+        widths = [prod(input_shape), *self.hidden]
+        layers: list[nn.Module] = [nn.Flatten()]
+        for width_in, width_out in pairwise(widths):
+            layers += [nn.Linear(width_in, width_out), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Linear(widths[-1], num_outputs))
+
+
+class MnistCnn(ModelBase):
+    """The network of Gengler et al. 2020: 356,234 parameters on 1x28x28 images, 10 classes."""
+
+    name: Literal["mnist_cnn"] = "mnist_cnn"
+
+    def check_task(self, input_shape: Sequence[int]) -> None:
+        """Refuse what is not an image."""
+        needs_image("mnist_cnn", input_shape)
+
+    def build(self, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
+        """Three 3x3 convolutions of stride 2 and padding 1, then 128 hidden units."""
+        channels, height, width = input_shape
+        layers: list[nn.Module] = []
+        for channels_in, channels_out in ((channels, 32), (32, 64), (64, 128)):
+            layers += [nn.Conv2d(channels_in, channels_out, 3, stride=2, padding=1), nn.ReLU()]
+            height, width = (height + 1) // 2, (width + 1) // 2
+        return nn.Sequential(
+            *layers,
+            nn.Flatten(),
+            nn.Linear(128 * height * width, 128),
+            nn.ReLU(),
+            nn.Linear(128, num_outputs),
+        )
+
+
+class Resnet18(ModelBase):
+    """torchvision's resnet18 with group normalisation: no running statistics to average."""
+
+    name: Literal["resnet18"] = "resnet18"
+
+    def check_task(self, input_shape: Sequence[int]) -> None:
+        """Refuse what is not an image."""
+        needs_image("resnet18", input_shape)
+
+    def build(self, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
+        """11.2 million parameters; the first convolution takes one channel for grey images."""
+        from erosion.common.learning.torchvision_import import models
+
+        network: nn.Module = models.resnet18(
+            num_classes=num_outputs, norm_layer=lambda channels: nn.GroupNorm(32, channels)
+        )
+        if input_shape[0] != 3:
+            network.conv1 = nn.Conv2d(input_shape[0], 64, 7, stride=2, padding=3, bias=False)
+        return network
+
+
+def needs_image(name: str, input_shape: Sequence[int]) -> None:
+    """Raise ValueError for a table, or a volume."""
+    if len(input_shape) == 1:
+        raise ValueError(
+            f"model.name = {name!r} needs an image task; for a table use 'logistic' or 'mlp'"
+        )
+    if len(input_shape) != 3:
+        raise ValueError(
+            f"model.name = {name!r} is for images, and the study has volumes; use 'logistic',"
+            " 'mlp', 'monai', or a model of your own ('installed')"
+        )

@@ -1,0 +1,188 @@
+"""Which parameters of a module are trained and travel, and whether a module can be trained at all.
+
+A parameter that does not require a gradient is frozen: it keeps its value, at every site the same,
+and is in no flat vector. Buffers are constants. So a batch normalisation uses the statistics that
+it has from a file of weights, in training too: averaged or private statistics would make the model
+another one at every site.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from erosion.common.errors import ModelError
+from erosion.common.learning.pretrained import matches, some
+
+
+def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """Those that local training changes and that travel, in `model.parameters()` order."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def named_trained_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """The same with their names; one that has several counts once, by the first."""
+    return ((name, p) for name, p in model.named_parameters() if p.requires_grad)
+
+
+def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
+    """Freeze the parameters that the patterns name; raises ModelError."""
+    named = dict(model.named_parameters(remove_duplicate=False))
+    for pattern in patterns:
+        if not any(matches(name, (pattern,)) for name in named):
+            raise ModelError(
+                f"model.frozen names {pattern!r}; the model's parameters are {some(list(named))}."
+            )
+    for name, parameter in named.items():
+        if matches(name, patterns):
+            parameter.requires_grad_(False)
+    if not trained_parameters(model):
+        raise ModelError(
+            "Every parameter of the model is frozen, so nothing is left to train. Leave some out of"
+            " model.frozen."
+        )
+
+
+def to_training(model: nn.Module) -> None:
+    """Training mode, but for what is frozen as a whole and for normalisation with statistics."""
+    model.train()
+    for module in model.modules():
+        parameters = list(module.parameters())
+        is_frozen = bool(parameters) and not any(p.requires_grad for p in parameters)
+        if is_frozen or _has_statistics(module):
+            module.eval()
+
+
+def check_trainable(model: object, what: str) -> nn.Module:
+    """The module, if its parameters can travel and its buffers are constants; raises ModelError.
+
+    `what` opens the messages.
+    """
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"{what} gave a {type(model).__name__}; it must give an nn.Module.")
+    parameters = dict(model.named_parameters())
+    for name, parameter in parameters.items():
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise ModelError(f"{what}: {name} has no shape yet. Give lazy layers their sizes.")
+    if not any(p.requires_grad and p.numel() for p in parameters.values()):
+        raise ModelError(f"{what} has no parameter that is trained. Give it one.")
+    for name, parameter in parameters.items():
+        if parameter.requires_grad and parameter.dtype != torch.float32:
+            raise ModelError(
+                f"{what}: {name} is {parameter.dtype}; what is trained travels as torch.float32."
+                " Convert it, or freeze it."
+            )
+    _check_memory({name: p for name, p in parameters.items() if p.requires_grad}, what)
+    return model
+
+
+def check_statistics(model: nn.Module, what: str) -> None:
+    """Raise ModelError for a normalisation whose running statistics were never gathered."""
+    for name, module in model.named_modules():
+        if not _has_statistics(module):
+            continue
+        mean, variance = module.running_mean, module.running_var
+        assert isinstance(mean, Tensor)
+        assert isinstance(variance, Tensor)
+        if mean.is_meta:
+            continue
+        if not mean.any() and bool((variance == 1).all()):
+            raise ModelError(
+                f"{what}: {name} ({type(module).__name__}) has running statistics that nobody has"
+                " gathered, and hospitals' statistics cannot be averaged. Use GroupNorm or"
+                " LayerNorm, write track_running_stats=False, or start from a file of weights"
+                " (model.pretrained), whose statistics then stay."
+            )
+
+
+def try_out(model: nn.Module, input_shape: Sequence[int], num_outputs: int, what: str) -> None:
+    """One training step's forward and backward on made-up patients; raises ModelError."""
+    inputs = torch.randn(2, *input_shape, generator=torch.Generator().manual_seed(0))
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    starts = [parameter.detach().clone() for parameter in trained_parameters(model)]
+    to_training(model)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        try:
+            outputs = model(inputs)
+            _check_outputs(outputs, num_outputs, what)
+            torch.autograd.backward(outputs.square().mean())
+            reached = any(parameter.grad is not None for parameter in trained_parameters(model))
+            _move(
+                trained_parameters(model),
+                [start + 0.1 * torch.randn_like(start) for start in starts],
+            )
+            model(inputs)  # elsewhere, where a buffer that follows the parameters has changed
+        except ModelError:
+            raise
+        except Exception as problem:  # noqa: BLE001 - somebody else's code
+            reason = (str(problem).strip().splitlines() or [""])[0][:300]
+            raise ModelError(
+                f"{what} cannot be trained on inputs of shape {('n', *input_shape)}:"
+                f" {type(problem).__name__}: {reason}. Mend the package, or ask whoever wrote it."
+            ) from None
+    _move(trained_parameters(model), starts)
+    model.zero_grad(set_to_none=True)
+    model.eval()
+    if not reached:
+        raise ModelError(f"{what}: no gradient reaches its parameters. Mend its forward().")
+    for name, buffer in model.named_buffers():
+        if name not in buffers or not torch.equal(buffers[name], buffer):
+            raise ModelError(
+                f"{what}: the buffer {name} changes in training, and only parameters travel. Use a"
+                " layer without such a buffer, or freeze the part that it belongs to."
+            )
+
+
+def tied_names(model: nn.Module) -> list[str]:
+    """Second names of parameters that the module uses more than once, as `second = first`."""
+    first: dict[int, str] = {}
+    tied = []
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if id(parameter) in first:
+            tied.append(f"{name} = {first[id(parameter)]}")
+        first.setdefault(id(parameter), name)
+    return tied
+
+
+def _move(parameters: Sequence[nn.Parameter], values: Sequence[Tensor]) -> None:
+    with torch.no_grad():
+        for parameter, value in zip(parameters, values, strict=True):
+            parameter.copy_(value)
+
+
+def _check_memory(parameters: dict[str, nn.Parameter], what: str) -> None:
+    """Two parameters that are one by `is` count once; other views of one memory are refused."""
+    owner: dict[int, str] = {}
+    for name, parameter in parameters.items():
+        if parameter.is_meta or not parameter.numel():
+            continue
+        place = parameter.untyped_storage().data_ptr()
+        if place in owner:
+            raise ModelError(
+                f"{what}: {name} and {owner[place]} are different parameters in the same memory."
+                " Tie them by using one nn.Parameter in both places."
+            )
+        owner[place] = name
+
+
+def _check_outputs(outputs: object, num_outputs: int, what: str) -> None:
+    if not isinstance(outputs, Tensor) or outputs.shape != (2, num_outputs):
+        given = (
+            f"a tensor of shape {tuple(outputs.shape)}"
+            if isinstance(outputs, Tensor)
+            else f"a {type(outputs).__name__}"
+        )
+        raise ModelError(
+            f"{what} gives {given} for 2 patients; the study's task needs a tensor of shape"
+            f" (2, {num_outputs})."
+        )
+    if not outputs.is_floating_point() or not bool(torch.isfinite(outputs).all()):
+        raise ModelError(f"{what} gives outputs that are not finite numbers. Mend its start.")
+    if not outputs.requires_grad:
+        raise ModelError(f"{what}: no gradient reaches its parameters. Mend its forward().")
+
+
+def _has_statistics(module: nn.Module) -> bool:
+    return isinstance(module, _NormBase) and module.running_mean is not None

@@ -1,0 +1,205 @@
+"""Models of packages that are installed here, and everything that can be wrong with one."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from erosion.common.errors import ModelError
+from erosion.common.learning import installed_models
+from erosion.common.learning.installed import Installed
+from erosion.common.learning.installed_models import every_installed_model, installed_model
+from erosion.common.learning.layout import parameter_layout
+from erosion.common.learning.models import build_model, flat_parameters
+from tests.support.installed_package import SMALL_NET, install
+
+
+@pytest.fixture(autouse=True)
+def _forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a test imports is forgotten after it."""
+    before = set(sys.modules)
+    monkeypatch.setattr(installed_models, "_loaded", {})
+    yield
+    for name in set(sys.modules) - before:
+        if name.startswith("ward_"):
+            del sys.modules[name]
+
+
+def built(sha256: str, name: str = "small-net", **options: Any) -> torch.nn.Module:
+    settings = Installed(entry_point=name, sha256=sha256, options=options)
+    return build_model(settings, (3,), 2, seed=7)
+
+
+def problem_of(sha256: str, **options: Any) -> str:
+    with pytest.raises(ModelError) as problem:
+        built(sha256, **options)
+    assert problem.value.public == str(problem.value)
+    assert "\n" not in str(problem.value)
+    return str(problem.value)
+
+
+def test_a_factory_gets_shapes_and_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sha256 = install(tmp_path, monkeypatch, package="ward_a")
+    assert len(flat_parameters(built(sha256))) == 3 * 4 + 4 + 4 * 2 + 2
+    assert len(flat_parameters(built(sha256, width=5))) == 3 * 5 + 5 + 5 * 2 + 2
+    assert torch.equal(flat_parameters(built(sha256)), flat_parameters(built(sha256)))
+    settings = Installed(entry_point="small-net", sha256=sha256, options={"width": 6})
+    assert parameter_layout(settings, (3,), 2)["3.bias"] == slice(36, 38)
+    assert [m.name for m in every_installed_model() if not isinstance(m, ModelError)] == [
+        "small-net"
+    ]
+
+
+def test_the_hash_covers_every_file_and_nothing_that_python_makes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sha256 = install(tmp_path, monkeypatch, package="ward_b")
+    package = tmp_path / "ward_b"
+    (package / "__pycache__").mkdir(exist_ok=True)
+    (package / "__pycache__/x.pyc").write_bytes(b"made")
+    (package / ".hidden").write_text("of an editor")
+    assert installed_model("small-net").sha256 == sha256
+    for place in ("more.py", "inner/__init__.py", "table.csv", "alone.pyc"):
+        (package / place).parent.mkdir(exist_ok=True)
+        (package / place).write_text("x = 1\n")
+        changed = installed_model("small-net").sha256
+        assert changed != sha256
+        sha256 = changed
+    (package / "linked.py").symlink_to(package / "more.py")
+    with pytest.raises(ModelError, match="holds a link"):
+        installed_model("small-net")
+
+
+def test_nothing_is_imported_under_another_hash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker = tmp_path / "ran"
+    source = f"from pathlib import Path\nPath({str(marker)!r}).touch()\n"
+    sha256 = install(tmp_path, monkeypatch, source, package="ward_c")
+    message = problem_of("0" * 64)
+    assert f"(ward_c 1.0) has the SHA-256 {sha256}, the study names {'0' * 64}" in message
+    assert not marker.exists()
+    assert "ward_c" not in sys.modules
+
+
+def test_a_package_that_was_replaced_is_not_mixed_with_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built(install(tmp_path, monkeypatch, package="ward_d"))
+    (tmp_path / "ward_d/__init__.py").write_text("make = None\n")
+    message = problem_of(installed_model("small-net").sha256)
+    assert "The package ward_d was replaced while this program ran" in message
+
+
+def test_what_is_not_installed_or_installed_twice_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "No model 'small-net' is installed here (in erosion.models: none)" in problem_of(
+        "0" * 64
+    )
+    sha256 = install(tmp_path / "1", monkeypatch, package="ward_e")
+    install_again = {"package": "ward_f"}
+    with pytest.raises(ModelError, match="more than once here"):
+        install(tmp_path / "2", monkeypatch, **install_again)
+    assert "is installed more than once here (ward_e:make, ward_f:make)" in problem_of(sha256)
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("ward_absent:make", "The package ward_absent of the model 'small-net' is not there"),
+        ("not an object", "is declared as 'not an object'. Write it as package.module:factory"),
+    ],
+)
+def test_an_entry_point_to_nothing_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, message: str
+) -> None:
+    with pytest.raises(ModelError, match=message):
+        install(tmp_path, monkeypatch, package="ward_g", target=target)
+
+
+def of_body(body: str) -> str:
+    """A factory with this body."""
+    lines = ["import torch", "from torch import nn", "def make(input_shape, num_outputs):"]
+    return "\n".join([*lines, *(f"    {line}" for line in body.splitlines())]) + "\n"
+
+
+TIED_VIEWS = """a = nn.Linear(3, 2)
+b = nn.Linear(3, 2)
+b.weight = nn.Parameter(a.weight.data)
+return nn.Sequential(a, nn.Linear(2, 3), b)"""
+
+FAULTY = {
+    "raise ValueError('no luck')": "could not be made: ValueError: no luck. Mend the package",
+    "raise SystemExit(3)": "could not be made: SystemExit: 3",
+    "return None": "gave a NoneType; it must give an nn.Module",
+    "return nn.Flatten()": "has no parameter that is trained",
+    "return nn.LazyLinear(2)": "has no shape yet. Give lazy layers their sizes",
+    "return nn.Linear(3, 2).double()": "weight is torch.float64; what is trained travels as",
+    "return nn.Linear(3, 2).to(torch.bfloat16)": "weight is torch.bfloat16; what is trained",
+    "return nn.Linear(3, 2, dtype=torch.complex64)": "weight is torch.complex64",
+    "return nn.Linear(4, 2)": "cannot be trained on inputs of shape ('n', 3): RuntimeError: mat1",
+    "return nn.Linear(3, 5)": "gives a tensor of shape (2, 5) for 2 patients; the study's task",
+    "return nn.LSTM(3, 2)": "gives a tuple for 2 patients",
+    "return nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))": "1 (BatchNorm1d) has running stat",
+    "return nn.utils.parametrizations.spectral_norm(nn.Linear(3, 2))": "buffer parametrizations",
+    "x = nn.Linear(3, 2)\nnn.init.constant_(x.bias, float('nan'))\nreturn x": "not finite numbers",
+    "x = nn.Linear(3, 2)\nx.requires_grad_(False)\nreturn x": "has no parameter that is trained",
+    "x = nn.Linear(3, 2)\nx.forward = lambda i: i[:, :2].detach()\nreturn x": "no gradient reaches",
+    TIED_VIEWS: "2.weight and 0.weight are different parameters in the same memory",
+}
+
+
+@pytest.mark.parametrize("body", FAULTY)
+def test_a_model_that_cannot_be_trained_is_refused_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str
+) -> None:
+    sha256 = install(tmp_path, monkeypatch, of_body(body), package="ward_h")
+    message = problem_of(sha256)
+    assert message.startswith("The model 'small-net'")
+    assert FAULTY[body] in message
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("import absent_module\n", "cannot be imported: ModuleNotFoundError: No module named"),
+        ("raise RuntimeError('broken')\n", "cannot be imported: RuntimeError: broken"),
+        ("def make(:\n", "cannot be imported: SyntaxError"),
+        ("make = 5\n", "is a int; it must be a function or class"),
+        ("other = 5\n", "cannot be imported: AttributeError"),
+        ("def make(shape): pass\n", "does not take input_shape, num_outputs: TypeError: missing a"),
+    ],
+)
+def test_a_package_that_cannot_be_used_is_refused_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, message: str
+) -> None:
+    assert message in problem_of(install(tmp_path, monkeypatch, source, package="ward_i"))
+
+
+def test_an_option_that_the_factory_does_not_know_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sha256 = install(tmp_path, monkeypatch, SMALL_NET, package="ward_j")
+    assert "does not take depth, input_shape, num_outputs" in problem_of(sha256, depth=3)
+
+
+def test_a_tied_parameter_travels_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = "a, b = nn.Linear(3, 3), nn.Linear(3, 3)\nb.weight = a.weight\n"
+    body += "return nn.Sequential(a, b, nn.Linear(3, 2))"
+    model = built(install(tmp_path, monkeypatch, of_body(body), package="ward_k"))
+    assert len(flat_parameters(model)) == 9 + 3 + 3 + 8
+
+
+def test_constant_buffers_and_frozen_parts_are_no_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = "a = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))\n"
+    body += "a[1].running_mean.fill_(0.5)\na.requires_grad_(False)\n"
+    body += "b = nn.Linear(3, 2)\nb.register_buffer('scale', torch.ones(2))\n"
+    body += "return nn.Sequential(a, nn.Dropout(0.5), b)"
+    model = built(install(tmp_path, monkeypatch, of_body(body), package="ward_l"))
+    assert len(flat_parameters(model)) == 8
