@@ -12,7 +12,14 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
 MENU = {
-    "Using it": ["data-sources.md", "own-models.md", "outputs.md", "python.md", "algorithms.md", "gems.md"],
+    "Using it": [
+        "data-sources.md",
+        "own-models.md",
+        "outputs.md",
+        "python.md",
+        "algorithms.md",
+        "gems.md",
+    ],
     "Trusting it": [
         "threat-model.md",
         "privacy.md",
