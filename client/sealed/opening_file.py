@@ -23,7 +23,7 @@ class OpeningFile:
         temporary = path.with_suffix(".new")
         try:
             temporary.touch(mode=0o600)
-            temporary.write_bytes(opening.encoded())
+            opening.write(temporary)
             temporary.replace(path)
         except OSError as problem:
             raise SiteError(

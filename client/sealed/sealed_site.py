@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from erosion.client.sealed.sum_ledger import SumLedger
 from erosion.common.errors import Refusal
 from erosion.common.sealed import distance, key_agreement, ring, roster, shamir
-from erosion.common.sealed.audit import masked_words
 from erosion.common.sealed.digest import digest
+from erosion.common.sealed.masked_update import masked_words
 from erosion.common.sealed.masks import Words
 from erosion.common.sealed.modulus_proof import problem_with_modulus
 from erosion.common.sealed.opening import Opening

@@ -112,6 +112,8 @@ class Ask:
     # None: all whose update the round wants and who answered whatever they were asked in it so far
     sends_parameters: bool = True  # those that the round starts from travel along; False: none do
     any_number: bool = False  # the method goes on with however few answers there are
+    as_it_comes: "Callable[[HospitalName, SiteAnswer], SiteAnswer] | None" = None
+    # what is kept of each screened answer until the others are there; None: all of it
 
 
 @dataclass(frozen=True, slots=True, eq=False)

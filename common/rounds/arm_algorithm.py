@@ -4,7 +4,8 @@ from typing import Any
 
 from erosion.common.algorithms.base import Algorithm
 from erosion.common.sealed.coordinator_keys import CoordinatorKeys
-from erosion.common.sealed.sealed_rounds import SealedTerms, seal
+from erosion.common.sealed.measured_round import SealedTerms
+from erosion.common.sealed.sealed_rounds import seal
 from erosion.common.sealed.sum_records import SumRecords
 from erosion.common.study.study import Study
 

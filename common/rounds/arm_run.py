@@ -10,7 +10,14 @@ from typing import Any
 
 from erosion.common.aggregation.cohort import Cohort, HospitalName, MemoryCohort, Update
 from erosion.common.aggregation.vectors import norm
-from erosion.common.algorithms.base import Algorithm, Brings, RoundStart, TensorTerms
+from erosion.common.algorithms.base import (
+    Algorithm,
+    Ask,
+    Brings,
+    RoundStart,
+    SiteAnswer,
+    TensorTerms,
+)
 from erosion.common.errors import RunError
 from erosion.common.protocol.messages import Metrics, TrainRequest, TrainResult
 from erosion.common.rounds.arm_algorithm import algorithm_of
@@ -203,10 +210,12 @@ class ArmRun:
                 count = None if self.study.fold is not None else described[name]
                 most = None if name == self.study.user else sample_cap(described, name)
                 terms = replace(expected, num_samples=count, most_samples=most)
-                self._take(taken, name, reply, terms)
+                self._take(taken, name, reply, terms, ask)
             del reply  # what is used of it is in the answer
 
-    def _take(self, taken: _Taken, name: HospitalName, reply: Reply, expected: Expected) -> None:
+    def _take(
+        self, taken: _Taken, name: HospitalName, reply: Reply, expected: Expected, ask: Ask
+    ) -> None:
         content = reply.content
         answer: Answer
         site_seconds = None
@@ -221,6 +230,8 @@ class ArmRun:
             taken.metrics = content.header.metrics if isinstance(content, TrainResult) else None
         if isinstance(answer, Update):
             answer = self._storage.keep(answer)
+        elif isinstance(answer, SiteAnswer):
+            answer = ask.as_it_comes(name, answer) if ask.as_it_comes else answer
         elif isinstance(answer, Rejection | Absence):  # a site's own words may be megabytes
             answer = replace(answer, reason=printable(answer.reason) or "no reason given")
         taken.answers[name] = answer

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from erosion.common.sealed import ring
 from erosion.common.sealed.evidence import Evidence
-from erosion.common.sealed.key_agreement import agree, derive, public_half
-from erosion.common.sealed.masks import Words, add_mask
+from erosion.common.sealed.key_agreement import public_half
+from erosion.common.sealed.masked_update import masked_words
 from erosion.common.sealed.opening import Opening
-from erosion.common.sealed.roster import Roster, View, roster_hash, sketch_seed, words_hash
+from erosion.common.sealed.roster import roster_hash, sketch_seed, words_hash
 from erosion.common.sealed.sketch import sketch
 
 TOLERANCE = 1e-3  # of a distance, relative or absolute; a rounding error is a thousandth of that
@@ -37,20 +37,6 @@ class Finding:
         return abs(self.shown - self.claimed) <= TOLERANCE * max(1.0, self.shown)
 
 
-def masked_words(
-    view: View, roster: Roster, name: str, update: NDArray[np.float32], secrets: tuple[bytes, bytes]
-) -> Words:
-    """What a hospital sends in leg 3; `secrets` are its seed and its mask key."""
-    seed, mask_key = secrets
-    words = ring.encode(update, view.weights[name], view.scale)
-    add_mask(words, derive(seed, b"self" + view.hash), +1)
-    for other in view.members:
-        if other != name:
-            key = derive(agree(mask_key, roster[other].mask), b"pair" + view.hash)
-            add_mask(words, key, +1 if name < other else -1)
-    return words
-
-
 def examine(evidence: Evidence, own: NDArray[np.float32], opening: Opening) -> Finding:
     """Hold an opening against what its hospital sent; `own` is the user's update."""
     name = opening.name
@@ -62,7 +48,11 @@ def examine(evidence: Evidence, own: NDArray[np.float32], opening: Opening) -> F
     view = evidence.view(everyone)
     if opening.view != view.hash.hex():
         return Finding(name, claimed, None, "the opening is of another round")
-    if len(opening.update) != len(own) or public_half(opening.mask_key) != roster[name].mask:
+    if not (
+        len(opening.update) == len(own)
+        and ring.fits(opening.update, view.scale)
+        and public_half(opening.mask_key) == roster[name].mask
+    ):
         return Finding(name, claimed, None, "the opening is not of what it sent")
     words = masked_words(view, roster, name, opening.update, (opening.seed, opening.mask_key))
     if words_hash(words) != evidence.delivered[name].words:

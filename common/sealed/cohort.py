@@ -85,7 +85,6 @@ class SealedCohort:
         factors: list[float] = weights.tolist()
         own, rest = factors[0], factors[1:]
         asked = dict(zip(self.peers, rest, strict=True))
-        wide: Tensor = self.own.delta.double()
         if not any(rest):
             return self.own.delta * own
         if self.sum is None:
@@ -95,8 +94,8 @@ class SealedCohort:
         share = 1.0
         if made.capped:  # what the cap took is shared out in proportion, the user's own included
             share = (own + sum(rest)) / (own + times * sum(made.told.values()))
-        moved: Tensor = share * (own * wide + times * made.total)
-        return moved.float()
+        moved: Tensor = made.total * (share * times)  # float64, as the sum is
+        return moved.add_(self.own.delta, alpha=share * own).float()
 
 
 class LoneCohort(SealedCohort):

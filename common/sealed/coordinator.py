@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from erosion.common.sealed import ring, shamir
 from erosion.common.sealed.distance import Asker, Question
-from erosion.common.sealed.key_agreement import agree, derive, public_half
-from erosion.common.sealed.masks import Words, add_mask
+from erosion.common.sealed.key_agreement import public_half
+from erosion.common.sealed.masked_update import pair_mask, self_mask
+from erosion.common.sealed.masks import Words, apply_masks
 from erosion.common.sealed.paillier import PrivateKey
 from erosion.common.sealed.roster import (
     Roster,
@@ -66,7 +67,7 @@ class Attempt:
         delivered: Sequence[str],
         released: Mapping[str, tuple[Mapping[str, bytes], Mapping[str, bytes]]],
     ) -> NDArray[np.float64]:
-        """The sum of the masked updates `total` without their masks: (dim,).
+        """The sum of the masked updates, whose masks are taken off `total` itself: (dim,).
 
         `released` are the shares that each site gave, of seeds and of keys. Raises CannotUnmask.
         """
@@ -79,17 +80,17 @@ class Attempt:
         }
         lost = sorted(set(view.members) - set(delivered))
         keys = {name: {s: given[1].get(name) for s, given in released.items()} for name in lost}
-        words = total.copy()
-        for name in delivered:
-            add_mask(words, derive(self._secret(name, seeds[name]), b"self" + view.hash), -1)
+        masks = [self_mask(view, self._secret(name, seeds[name]), -1) for name in delivered]
         for gone in lost:
             private = self._secret(gone, keys[gone])
             if public_half(private) != self.roster[gone].mask:
                 raise CannotUnmask(f"the shares of {gone}'s key do not fit")
-            for name in delivered:
-                secret = agree(private, self.roster[name].mask)
-                add_mask(words, derive(secret, b"pair" + view.hash), -1 if name < gone else +1)
-        return ring.decode(words, view.scale)
+            masks += [
+                pair_mask(view, private, self.roster[name].mask, -1 if name < gone else +1)
+                for name in delivered
+            ]
+        apply_masks(total, masks)
+        return ring.decode(total, view.scale)
 
     def check(
         self,
@@ -105,7 +106,9 @@ class Attempt:
             len(self.own) ** 0.5 * len(delivered) / 2 / view.scale
             + sum(weights.values()) * len(asker.own) ** 0.5 / asker.scale
         )
-        return check_sum(total, self.own, weights, distances, rounding=rounding)
+        return check_sum(
+            total, self.own, weights, distances, own_norm=self.own_norm, rounding=rounding
+        )
 
     def _secret(self, name: str, shares: Mapping[str, bytes | None]) -> bytes:
         place_of = places(self.roster)
@@ -118,12 +121,3 @@ class Attempt:
             return shamir.combine(dict(held[: self.needed]))
         except ValueError:
             raise CannotUnmask(f"the shares of {name}'s secret do not fit together") from None
-
-
-def add_up(masked: Mapping[str, Words]) -> Words:
-    """The sum modulo 2^32 of what came in leg 3: (dim,)."""
-    first, *rest = (masked[name] for name in sorted(masked))
-    total = first.copy()
-    for words in rest:
-        total += words
-    return total

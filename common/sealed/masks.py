@@ -1,6 +1,6 @@
 """Masks: the AES-256-CTR keystream of a key as little-endian uint32, added modulo 2^32."""
 
-from typing import Literal
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
@@ -8,24 +8,43 @@ from numpy.typing import NDArray
 
 Words = NDArray[np.uint32]  # numbers modulo 2^32
 
-CHUNK = 1 << 18  # words at a time: 1 MiB, which stays in the cache
-_ZEROS = bytes(4 * CHUNK)
+CHUNK = 1 << 16  # words at a time: 256 KiB, so that words and masks stay in the cache
+_BLOCK = 16  # bytes of AES; the cipher wants room for all but one of them behind what it writes
+_ZEROS = memoryview(bytes(4 * CHUNK))
 
 
 def keystream(key: bytes) -> CipherContext:
     """The stream of a key from its beginning: IV 0, because a key is used once."""
-    return Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+    return Cipher(algorithms.AES(key), modes.CTR(bytes(_BLOCK))).encryptor()
 
 
-def add_mask(words: Words, key: bytes, sign: Literal[1, -1]) -> None:
-    """words += sign * mask, modulo 2^32, in place."""
-    stream = keystream(key)
-    buffer = bytearray(4 * CHUNK + 15)
-    for start in range(0, len(words), CHUNK):
-        part = words[start : start + CHUNK]
-        stream.update_into(memoryview(_ZEROS)[: 4 * len(part)], buffer)
-        mask = np.frombuffer(buffer, "<u4", len(part))
-        if sign > 0:
+def chunks(length: int) -> Iterator[slice]:
+    """The parts in which long vectors are gone through."""
+    for start in range(0, length, CHUNK):
+        yield slice(start, min(length, start + CHUNK))
+
+
+class Mask:
+    """A mask that is added, or taken off, part by part from its beginning."""
+
+    def __init__(self, key: bytes, sign: int) -> None:
+        """`sign`: +1 where it is added, -1 where it is taken off."""
+        self._stream, self._add = keystream(key), sign > 0
+        self._buffer = bytearray(4 * CHUNK + _BLOCK - 1)
+        self._words = np.frombuffer(self._buffer, "<u4", CHUNK)
+
+    def apply(self, part: Words) -> None:
+        """The mask's next words to or from `part`, up to CHUNK of them, in place."""
+        self._stream.update_into(_ZEROS[: 4 * len(part)], self._buffer)
+        mask = self._words[: len(part)]
+        if self._add:
             part += mask
         else:
             part -= mask
+
+
+def apply_masks(words: Words, masks: Sequence[Mask]) -> None:
+    """All masks from their beginnings, in place and in one pass."""
+    for place in chunks(len(words)):
+        for mask in masks:
+            mask.apply(words[place])

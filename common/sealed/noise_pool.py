@@ -1,12 +1,15 @@
 """Paillier noise made ahead, while the hospitals train."""
 
 import threading
+import time
 from collections import deque
+from functools import cached_property
 
-import gmpy2
 from gmpy2 import mpz
 
-from erosion.common.sealed.paillier import PrivateKey
+from erosion.common.sealed.paillier import NoiseMaker, PrivateKey
+
+_BREATH = 1e-5  # seconds in which others have Python's lock, after each millisecond of work
 
 
 class NoisePool:
@@ -17,6 +20,7 @@ class NoisePool:
         self._key = key
         self._ready: deque[mpz] = deque()
         self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()  # of the maker, which is made once
 
     def prepare(self, count: int) -> None:
         """Have so many ready in a while."""
@@ -30,9 +34,17 @@ class NoisePool:
         try:
             return self._ready.popleft()
         except IndexError:
-            return self._key.noise()
+            return self._make()
+
+    def _make(self) -> mpz:
+        with self._lock:
+            return self._maker.make()
+
+    @cached_property
+    def _maker(self) -> NoiseMaker:
+        return NoiseMaker(self._key)
 
     def _fill(self, count: int) -> None:
-        gmpy2.get_context().allow_release_gil = True  # of this thread
         while len(self._ready) < count:
-            self._ready.append(self._key.noise())
+            self._ready.append(self._make())
+            time.sleep(_BREATH)

@@ -21,20 +21,22 @@ class Opening:
     seed: bytes  # of the self mask
     mask_key: bytes
 
-    def encoded(self) -> bytes:
-        """As a safetensors file."""
+    def write(self, path: Path) -> None:
+        """As a safetensors file, without another copy of the update. Raises OSError."""
         about = {
             "name": self.name,
             "view": self.view,
             "seed": self.seed.hex(),
             "mask_key": self.mask_key.hex(),
         }
-        content: bytes = safetensors.numpy.save({"update": self.update}, metadata=about)
-        return content
+        try:
+            safetensors.numpy.save_file({"update": self.update}, path, metadata=about)
+        except safetensors.SafetensorError as problem:  # what its file operations raise
+            raise OSError(str(problem)) from None
 
 
 def read_opening(path: Path, error: type[ErosionError]) -> Opening:
-    """Read what `encoded` gave; raises `error`."""
+    """Read what `write` wrote; raises `error`."""
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
             about = file.metadata() or {}

@@ -8,6 +8,8 @@ import gmpy2
 from cryptography.hazmat.primitives.asymmetric import rsa
 from gmpy2 import mpz
 
+from erosion.common.sealed.power_table import PowerTable, generator
+
 MODULUS_BITS = 3072
 
 
@@ -48,23 +50,31 @@ class PrivateKey:
         """Its public half."""
         return PublicKey(self.p * self.q)
 
-    def noise(self) -> mpz:
-        """r^n mod n^2 of a random r, many times faster than without the primes.
-
-        Modulo p^2 it is x^p of x = r^q mod p, which is as random as r is: an exponent of half the
-        length.
-        """
-        p, q = self.p, self.q
-        by_p = gmpy2.powmod(_random_below(p), p, p**2)
-        by_q = gmpy2.powmod(_random_below(q), q, q**2)
-        return by_q + q**2 * ((by_p - by_q) * self.q_inverse % p**2)
-
     def decrypt(self, ciphertext: mpz) -> int:
         """The message, from 0 to n - 1."""
         p, q = self.p, self.q
         by_p = (gmpy2.powmod(ciphertext, p - 1, p**2) - 1) // p * self.h_p % p
         by_q = (gmpy2.powmod(ciphertext, q - 1, q**2) - 1) // q * self.h_q % q
         return int(by_p + p * ((by_q - by_p) * self.p_inverse % q))
+
+
+class NoiseMaker:
+    """r^n mod n^2 of a random r, thirty times faster than without the primes.
+
+    Modulo p^2 the n-th powers are the p - 1 powers of one of them, g^p of a generator g modulo p. A
+    random one is that to a random exponent, which a table gives without squarings; likewise q.
+    """
+
+    def __init__(self, key: PrivateKey) -> None:
+        """Makes both tables: 38 MB for a modulus of 3072 bits."""
+        self._key = key
+        self._tables = [(f, _table(f)) for f in (key.p, key.q)]
+
+    def make(self) -> mpz:
+        """A fresh one."""
+        key = self._key
+        by_p, by_q = (table.power(_random_below(f)) for f, table in self._tables)
+        return by_q + key.q**2 * ((by_p - by_q) * key.q_inverse % key.p**2)
 
 
 def new_private_key(bits: int = MODULUS_BITS) -> PrivateKey:
@@ -83,38 +93,40 @@ def new_private_key(bits: int = MODULUS_BITS) -> PrivateKey:
 
 
 def product_of_powers(bases: Sequence[mpz], exponents: Sequence[int], modulus: mpz) -> mpz:
-    """prod base^exponent mod modulus for whole exponents; negative ones invert, all at once.
-
-    Straus's method: all powers share their squarings, four bits at a time.
-    """
+    """prod base^exponent mod modulus for whole exponents; negative ones invert, all at once."""
     upper = [(b, e) for b, e in zip(bases, exponents, strict=True) if e > 0]
     lower = [(b, -e) for b, e in zip(bases, exponents, strict=True) if e < 0]
-    total = _straus(upper, modulus)
+    total = _in_buckets(upper, modulus)
     if lower:
-        total = total * gmpy2.invert(_straus(lower, modulus), modulus) % modulus
+        total = total * gmpy2.invert(_in_buckets(lower, modulus), modulus) % modulus
     return total
 
 
-def _straus(powers: Sequence[tuple[mpz, int]], modulus: mpz) -> mpz:
-    width = 4
+def _in_buckets(powers: Sequence[tuple[mpz, int]], modulus: mpz) -> mpz:
+    """Pippenger's method: bases with the same digit are multiplied before they are raised to it."""
+    width = 5 if len(powers) >= 32 else 3  # bits of a digit
     num_digits = -(-max((e.bit_length() for _, e in powers), default=0) // width)
-    tables = [_powers_of(base, (1 << width) - 1, modulus) for base, _ in powers]
     total = mpz(1)
     for place in reversed(range(num_digits)):
         for _ in range(width):
             total = total * total % modulus
-        for (_, exponent), table in zip(powers, tables, strict=True):
-            digit = (exponent >> (width * place)) & ((1 << width) - 1)
-            if digit:
-                total = total * table[digit] % modulus
+        buckets: dict[int, mpz] = {}
+        for base, exponent in powers:
+            if digit := (exponent >> (width * place)) & ((1 << width) - 1):
+                known = buckets.get(digit)
+                buckets[digit] = base if known is None else known * base % modulus
+        # bucket_d^d over all d is the product, over d downwards, of what came so far
+        so_far = mpz(1)
+        for digit in range((1 << width) - 1, 0, -1):
+            if digit in buckets:
+                so_far = so_far * buckets[digit] % modulus
+            total = total * so_far % modulus
     return total
 
 
-def _powers_of(base: mpz, highest: int, modulus: mpz) -> list[mpz]:
-    powers = [mpz(1)]
-    for _ in range(highest):
-        powers.append(powers[-1] * base % modulus)
-    return powers
+def _table(prime: mpz) -> PowerTable:
+    base = gmpy2.powmod(generator(prime, _random_below), prime, prime**2)
+    return PowerTable(base, prime**2, (prime.bit_length() + 7) // 8)
 
 
 def _random_below(n: mpz) -> int:

@@ -8,7 +8,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.common.sealed.masks import CHUNK, Words
+from erosion.common.sealed.masks import CHUNK, Words, chunks
 
 LARGEST = 2.0**30  # of a scaled value
 
@@ -23,21 +23,36 @@ def scale_for(own_norm: float, largest_distance: float) -> float:
 
 
 def fits(update: NDArray[np.float32], scale: float) -> bool:
-    """Whether every value of the update is within the range."""
-    return float(np.abs(update).max(initial=0.0)) * scale <= LARGEST
+    """Whether every value of the update is a number within the range."""
+    largest = max(float(update.max(initial=0.0)), -float(update.min(initial=0.0)))
+    return scale > 0 and largest * scale <= LARGEST  # never where one of them is NaN
+
+
+class Encoder:
+    """The nearest whole numbers to factor * scale * value, modulo 2^32, of updates that fit."""
+
+    def __init__(self, factor: float, scale: float) -> None:
+        """Of one hospital in one sum."""
+        self._times = factor * scale
+        self._wide = np.empty(CHUNK, np.float64)
+
+    def encode(self, part: NDArray[np.float32], words: Words) -> None:
+        """A part of an update, up to CHUNK values, into `words`, which is as long."""
+        wide = self._wide[: len(part)]
+        np.multiply(part, self._times, out=wide, dtype=np.float64)
+        np.rint(wide, out=wide)
+        words.view(np.int32)[:] = wide
 
 
 def encode(update: NDArray[np.float32], factor: float, scale: float) -> Words:
-    """The nearest whole number to factor * scale * value, modulo 2^32: (dim,)."""
-    words = np.empty(len(update), np.uint32)
-    for start in range(0, len(update), CHUNK):
-        part = update[start : start + CHUNK].astype(np.float64)
-        scaled = np.rint(part * (factor * scale))
-        words[start : start + CHUNK] = scaled.astype(np.int64).astype(np.uint32)
+    """A whole update: (dim,)."""
+    words, encoder = np.empty(len(update), np.uint32), Encoder(factor, scale)
+    for place in chunks(len(update)):
+        encoder.encode(update[place], words[place])
     return words
 
 
 def decode(words: Words, scale: float) -> NDArray[np.float64]:
     """The values of a sum whose masks are off: (dim,)."""
-    values: NDArray[np.float64] = words.view(np.int32) / scale
+    values: NDArray[np.float64] = words.view(np.int32) * (1 / scale)  # a power of 2: exact
     return values

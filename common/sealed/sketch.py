@@ -3,10 +3,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.common.sealed.masks import CHUNK, keystream
+from erosion.common.sealed.masks import CHUNK, chunks, keystream
 
-BUCKETS = 256  # k; vectors up to here stay as they are
-_ZEROS = bytes(2 * CHUNK)
+BUCKETS = 256  # k, a power of 2; vectors up to here stay as they are
+_ZEROS = memoryview(bytes(2 * CHUNK))
 
 
 def is_exact(dim: int) -> bool:
@@ -17,15 +17,19 @@ def is_exact(dim: int) -> bool:
 def sketch(vector: NDArray[np.float32], seed: bytes) -> NDArray[np.float64]:
     """S v: every value with a random sign in one of k random buckets; (k,), or v itself (dim,).
 
-    The same seed gives the same signs and buckets everywhere.
+    The same seed gives the same signs and buckets everywhere: each value has 16 bits of the seed's
+    stream, of which the lowest eight are its bucket and the next its sign.
     """
     if is_exact(len(vector)):
         return vector.astype(np.float64)
     stream = keystream(seed)
-    sums = np.zeros(BUCKETS)
-    for start in range(0, len(vector), CHUNK):
-        part = vector[start : start + CHUNK].astype(np.float64)
-        bits = np.frombuffer(stream.update(memoryview(_ZEROS)[: 2 * len(part)]), "<u2")
-        np.negative(part, out=part, where=(bits >> 15).astype(bool))
-        sums += np.bincount(bits & (BUCKETS - 1), weights=part, minlength=BUCKETS)
-    return sums
+    buffer = bytearray(2 * CHUNK + 15)
+    bits, choices = np.frombuffer(buffer, "<u2", CHUNK), np.empty(CHUNK, np.intp)
+    sums = np.zeros(2 * BUCKETS)  # of those with either sign
+    for place in chunks(len(vector)):
+        part = vector[place]
+        stream.update_into(_ZEROS[: 2 * len(part)], buffer)
+        chosen = choices[: len(part)]
+        np.bitwise_and(bits[: len(part)], 2 * BUCKETS - 1, out=chosen, casting="unsafe")
+        sums += np.bincount(chosen, weights=part, minlength=2 * BUCKETS)
+    return sums[:BUCKETS] - sums[BUCKETS:]

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from erosion.client.sealed.sealed_site import Identity, MaskedUpdate, SealedSite
 from erosion.client.sealed.sum_ledger import SumLedger
-from erosion.common.sealed.coordinator import Attempt, add_up
+from erosion.common.sealed.coordinator import Attempt
 from erosion.common.sealed.modulus_proof import prove
 from erosion.common.sealed.roster import RoundContext
 from erosion.common.sealed.sum_check import SumCheck
 from erosion.common.sealed.sum_rules import SumRules
 from erosion.common.support.keys import PrivateKey, new_private_key
-from tests.common.sealed.keys import paillier_key
+from tests.common.sealed.keys import noise, paillier_key
 from tests.common.sealed.vectors import f32
 
 Values = NDArray[np.float32]
@@ -66,7 +66,7 @@ class Script:
         self.attempt = Attempt(self.context, roster, self.own, norm)
         key = paillier_key()
         self.asker = self.attempt.asker(key)
-        question, proof = self.attempt.question(self.asker, key.noise), prove(key)
+        question, proof = self.attempt.question(self.asker, noise), prove(key)
         self.envelopes: dict[str, dict[str, bytes]] = {}
         for name in self.there("distance", names):
             asked = self.tamper("distance", name, roster)
@@ -98,7 +98,7 @@ class Script:
             delivered, told = self.tamper("unmask", name, (receipts, told))
             given = self.sites[name].unmask(delivered, told)
             released[name] = (given.seeds, given.keys)
-        total = add_up({name: masked[name].words for name in self.delivered})
+        total = np.sum([sent.words for sent in masked.values()], axis=0, dtype=np.uint32)
         return self.attempt.unmasked(self.view, total, self.delivered, released)
 
     def sum(self, told: Mapping[str, float]) -> NDArray[np.float64]:

@@ -12,7 +12,7 @@ from erosion.common.protocol.messages import TrainRequest, TrainResult
 from erosion.common.sealed import legs
 from erosion.common.sealed.modulus_proof import prove
 from erosion.common.sealed.numbers import to_rows
-from tests.common.sealed.keys import paillier_key
+from tests.common.sealed.keys import noise, paillier_key
 from tests.support.sealed_study import ARM, hospitals, patients, sealed_study
 from tests.support.small_study import make_site
 
@@ -50,7 +50,7 @@ def test_the_user_answers_its_own_coordinator_in_the_clear(tmp_path: Path) -> No
 
 def question(**changes: Any) -> TrainRequest:
     key = paillier_key()
-    sealed = [key.public.encrypt(value, key.noise()) for value in range(6)]
+    sealed = [key.public.encrypt(value, noise()) for value in range(6)]
     hello = {"mask": "00" * 32, "seal": "11" * 32, "signature": "22" * 70}
     options: dict[str, Any] = {
         "values": {

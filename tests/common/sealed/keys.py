@@ -2,10 +2,22 @@
 
 from functools import cache
 
-from erosion.common.sealed.paillier import PrivateKey, new_private_key
+from gmpy2 import mpz
+
+from erosion.common.sealed.paillier import NoiseMaker, PrivateKey, new_private_key
 
 
 @cache
 def paillier_key(bits: int = 2048) -> PrivateKey:
     """The same key each time."""
     return new_private_key(bits)
+
+
+@cache
+def _maker() -> NoiseMaker:
+    return NoiseMaker(paillier_key())
+
+
+def noise() -> mpz:
+    """Fresh noise of that key."""
+    return _maker().make()

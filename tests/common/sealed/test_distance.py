@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from erosion.common.sealed.distance import Asker, Question, answer, problem_with_question
 from erosion.common.sealed.modulus_proof import problem_with_modulus, prove
 from erosion.common.sealed.paillier import PublicKey, product_of_powers
-from tests.common.sealed.keys import paillier_key
+from erosion.common.sealed.power_table import PowerTable, generator
+from tests.common.sealed.keys import noise, paillier_key
 from tests.common.sealed.vectors import f32
 
 SEED = bytes(32)
@@ -22,7 +23,7 @@ def ask(own: list[float], other: list[float]) -> float:
     key = paillier_key()
     mine, theirs = f32(own), f32(other)
     asker = Asker.of(key, mine, float(np.linalg.norm(mine.astype(float))), SEED)
-    return asker.distance(answer(asker.question(key.noise), theirs, SEED))
+    return asker.distance(answer(asker.question(noise), theirs, SEED))
 
 
 def test_the_distances_by_hand() -> None:
@@ -52,7 +53,7 @@ def test_an_update_far_away_saturates() -> None:
 def test_decrypting_undoes_encrypting_with_either_noise() -> None:
     key = paillier_key()
     for message in (0, 1, 2**64, int(key.public.n) - 1):
-        assert key.decrypt(key.public.encrypt(message, key.noise())) == message
+        assert key.decrypt(key.public.encrypt(message, noise())) == message
         assert key.decrypt(key.public.encrypt(message, key.public.noise())) == message
 
 
@@ -60,12 +61,25 @@ def test_noise_made_with_the_primes_is_an_nth_power_too() -> None:
     """n-th powers are what decrypts to 0: their (p - 1)(q - 1)-th power modulo n^2 is 1."""
     key = paillier_key()
     n = key.public.n
-    for noise in (key.noise(), key.public.noise()):
-        assert 0 < noise < n**2
-        assert gmpy2.powmod(noise, (key.p - 1) * (key.q - 1), n**2) == 1
+    for made in (noise(), key.public.noise()):
+        assert 0 < made < n**2
+        assert gmpy2.powmod(made, (key.p - 1) * (key.q - 1), n**2) == 1
 
 
-@given(st.lists(st.tuples(st.integers(2, 10**9), st.integers(-(2**31), 2**31)), max_size=8))
+def test_a_table_gives_powers() -> None:
+    """3^13 mod 101 = 38: 3^13 = 1594323 = 101 * 15785 + 38."""
+    assert PowerTable(mpz(3), mpz(101), 2).power(13) == 38
+    assert PowerTable(mpz(3), mpz(101), 2).power(0) == 1
+    assert PowerTable(mpz(3), mpz(101), 2).power(65535) == pow(3, 65535, 101)
+
+
+def test_a_generator_has_all_powers() -> None:
+    """Of 1 to 12, the generators modulo 13 are 2, 6, 7 and 11."""
+    drawn = iter([1, 3, 4, 5, 12, 11])
+    assert generator(mpz(13), lambda _below: next(drawn)) == 11
+
+
+@given(st.lists(st.tuples(st.integers(2, 10**9), st.integers(-(2**31), 2**31)), max_size=40))
 def test_powers_together_are_the_product_of_powers(powers: list[tuple[int, int]]) -> None:
     modulus = mpz(2**127 - 1)
     expected = mpz(1)
@@ -79,7 +93,7 @@ def test_a_crafted_question_gets_64_bits() -> None:
     """u = (2^300, 2^600): the answer is |v|^2 modulo 2^64, and random above."""
     key = paillier_key()
     public, v = key.public, f32([1234567, -7654321])
-    sealed = [public.encrypt(2**300, key.noise()), public.encrypt(2**600, key.noise())]
+    sealed = [public.encrypt(2**300, noise()), public.encrypt(2**600, noise())]
     seen = [key.decrypt(answer(Question(public, sealed, 1.0), v, SEED)) for _ in range(2)]
     square = int(np.dot(v.astype(int), v.astype(int)))
     assert {value % 2**64 for value in seen} == {square % 2**64}
@@ -119,7 +133,7 @@ def test_a_square_modulus_cannot_be_proved() -> None:
 )
 def test_a_malformed_question_has_a_reason(change, reason) -> None:  # type: ignore[no-untyped-def]
     public = paillier_key().public
-    honest = [public.encrypt(value, paillier_key().noise()) for value in (3, 4)]
+    honest = [public.encrypt(value, noise()) for value in (3, 4)]
     assert problem_with_question(Question(public, honest, 1.0), 2) is None
     sealed, scale = change(public.n, honest)
     assert reason in str(problem_with_question(Question(public, sealed, scale), 2))

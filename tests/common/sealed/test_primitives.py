@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from erosion.common.sealed import key_agreement, ring, shamir
 from erosion.common.sealed.digest import digest
-from erosion.common.sealed.masks import CHUNK, add_mask
+from erosion.common.sealed.masks import CHUNK, Mask, Words, apply_masks
 from erosion.common.sealed.share_envelope import Channel, Shares
 from erosion.common.sealed.sketch import BUCKETS, sketch
 from tests.common.sealed.vectors import f32, u32
@@ -30,6 +30,10 @@ def test_two_sites_agree_on_a_secret_that_differs_by_purpose() -> None:
     assert key_agreement.public_half(a) == a_public
     secret = key_agreement.agree(a, b_public)
     assert key_agreement.derive(secret, b"pair") != key_agreement.derive(secret, b"self")
+
+
+def add_mask(words: Words, key: bytes, sign: int) -> None:
+    apply_masks(words, [Mask(key, sign)])
 
 
 def test_the_keystream_is_the_standard_one() -> None:

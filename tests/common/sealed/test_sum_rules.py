@@ -72,9 +72,9 @@ def test_the_check_by_hand() -> None:
     others = np.array([[8, 4], [3, 9], [-3, -4]])
     weights = {"a": 0.25, "b": 0.25, "c": 0.8 / 3.6}
     total = np.array(list(weights.values())) @ others
-    check = check_sum(total, own, weights, {"a": 1, "b": 1, "c": 2}, rounding=0)
+    check = check_sum(total, own, weights, {"a": 1, "b": 1, "c": 2}, own_norm=5, rounding=0)
     assert check.apart == pytest.approx(0.53432, abs=1e-5)
     assert check.at_most == pytest.approx(4.72222 * 1.001, abs=1e-4)
     assert check.holds
-    lie = check_sum(total, own, weights, {"a": 0.1, "b": 0.1, "c": 0.1}, rounding=0)
+    lie = check_sum(total, own, weights, {"a": 0.1, "b": 0.1, "c": 0.1}, own_norm=5, rounding=0)
     assert not lie.holds

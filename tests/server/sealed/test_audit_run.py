@@ -36,7 +36,7 @@ def audited(folder: Path, claimed: float) -> list[Path]:
     paths = []
     for name, sent in masked.items():
         path = folder / f"{name}.safetensors"
-        path.write_bytes(sent.opening.encoded())
+        sent.opening.write(path)
         paths.append(path)
     return paths
 

@@ -1,0 +1,137 @@
+"""Legs 1 and 2 of a sealed round: everybody has trained, and how far each is from the user."""
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+
+from erosion.common.aggregation import vectors
+from erosion.common.aggregation.cohort import Cohort, HospitalName, Update
+from erosion.common.algorithms.base import (
+    Answers,
+    Ask,
+    Brings,
+    Payload,
+    RoundStart,
+    TensorTerms,
+)
+from erosion.common.sealed import legs
+from erosion.common.sealed.cohort import SealedCohort, SealedSum
+from erosion.common.sealed.coordinator import Attempt
+from erosion.common.sealed.coordinator_keys import CoordinatorKeys
+from erosion.common.sealed.distance import Asker
+from erosion.common.sealed.numbers import from_rows, to_rows
+from erosion.common.sealed.roster import RoundContext, received_hash
+from erosion.common.sealed.sum_records import PendingSum, SumRecords
+from erosion.common.sealed.sum_rules import SumRules
+
+T = TypeVar("T")
+Leg = Generator[Ask, Answers, T]
+RULES = SumRules()  # a hospital may ask for more, and is then absent where it does not get it
+
+
+class Skipped(Exception):  # noqa: N818 - ends the round, not the run
+    """The round gives no step, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class SealedTerms:
+    """Whose rounds they are."""
+
+    study: str  # digest
+    arm: str
+    user: HospitalName
+    peers: tuple[HospitalName, ...]  # that the study names
+    run: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trained:
+    """After leg 1."""
+
+    begun: RoundStart
+    own: Update
+    peers: Mapping[HospitalName, Update]  # without their deltas
+    attempt: Attempt
+
+    @classmethod
+    def of(cls, terms: SealedTerms, begun: RoundStart, attempt: bytes, cohort: Cohort) -> "Trained":
+        """Of what came back. Raises Skipped."""
+        own, *others = cohort.updates
+        own_norm = vectors.norm(own.delta)  # the cohort has no other values
+        if not own_norm > 0:
+            raise Skipped("the user's own update has norm zero, which gives a sealed sum no range")
+        peers = {update.agent: update for update in others}
+        if len(peers) < RULES.min_summed:
+            raise Skipped(f"{len(peers)} hospitals answered; a sealed sum needs {RULES.min_summed}")
+        received = received_hash(begun.parameters)
+        context = RoundContext(terms.study, terms.run, terms.arm, begun.round, attempt, received)
+        roster = {name: update.hello for name, update in peers.items() if update.hello is not None}
+        return cls(begun, own, peers, Attempt(context, roster, own.delta.numpy(), own_norm))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measured:
+    """After leg 2."""
+
+    trained: Trained
+    asker: Asker
+    distances: Mapping[HospitalName, float]
+    envelopes: Mapping[HospitalName, Mapping[HospitalName, bytes]]  # by sender, then receiver
+    earlier: PendingSum | None  # the sum of this round that was begun before an interruption
+
+    def inbox(self, name: HospitalName) -> dict[HospitalName, bytes]:
+        """The envelopes for one site."""
+        return {s: sent[name] for s, sent in self.envelopes.items() if name in sent}
+
+    def cohort(self, names: Sequence[HospitalName], made: SealedSum | None = None) -> SealedCohort:
+        """What the algorithm is asked about."""
+        peers = {name: self.trained.peers[name] for name in names}
+        return SealedCohort(self.trained.own, peers, self.distances, made)
+
+
+def measure(trained: Trained, keys: CoordinatorKeys, records: SumRecords) -> Leg[Measured]:
+    """Leg 2. Raises Skipped."""
+    attempt, public = trained.attempt, keys.key.public
+    asker = attempt.asker(keys.key)
+    question = attempt.question(asker, keys.pool.take)
+    keys.pool.prepare(len(question.sealed_own))  # for the next round, from now on
+    num_bytes = public.modulus_bytes
+    answered = yield Ask(
+        legs.DISTANCE,
+        Payload(
+            {
+                legs.SEALED_OWN: to_rows(question.sealed_own, 2 * num_bytes),
+                legs.MODULUS_PROOF: to_rows(keys.proof, num_bytes),
+            },
+            legs.DistanceAsked(
+                roster={n: legs.HelloKeys.of(h) for n, h in attempt.roster.items()},
+                modulus=int(public.n).to_bytes(num_bytes),
+                scale=question.scale,
+            ).model_dump(mode="json"),
+        ),
+        brings=Brings(
+            tensors={legs.SEALED_DISTANCE: TensorTerms((2 * num_bytes,), torch.uint8)},
+            values=legs.DistanceSaid,
+        ),
+        hospitals=sorted(attempt.roster),
+        sends_parameters=False,
+    )
+    distances = {}
+    for name, reply in answered.replies.items():
+        (sealed,) = from_rows(reply.tensors[legs.SEALED_DISTANCE].reshape(1, -1))
+        if 0 < sealed < public.n**2:
+            distances[name] = asker.distance(sealed)
+    envelopes = {name: answered.replies[name].values.envelopes for name in distances}
+    earlier = records.pending()
+    if earlier is None or earlier.round != trained.begun.round:
+        return Measured(trained, asker, distances, envelopes, None)
+    if earlier.roster != tuple(sorted(attempt.roster)) or earlier.distances.keys() != (
+        distances.keys()
+    ):
+        raise Skipped(
+            "a sum of this round was begun before an interruption, with other hospitals; no update"
+            " enters a second sum"
+        )
+    return Measured(trained, asker, earlier.distances, envelopes, earlier)

@@ -1,0 +1,39 @@
+"""The sum of masked updates, added up as they come: none of them is kept."""
+
+from collections.abc import Collection
+from typing import cast
+
+from erosion.common.aggregation.cohort import HospitalName
+from erosion.common.algorithms.base import SiteAnswer
+from erosion.common.sealed import legs
+from erosion.common.sealed.masks import Words
+from erosion.common.sealed.roster import Receipt, words_hash
+
+
+class RunningSum:
+    """Of one round."""
+
+    def __init__(self, only: Collection[HospitalName] | None = None) -> None:
+        """`only`: whose updates are added; None: whoever sends one."""
+        self._only = only
+        self._total: Words | None = None  # modulo 2^32: (dim,)
+        self.receipts: dict[HospitalName, Receipt] = {}  # of those who are in it
+
+    @property
+    def total(self) -> Words:
+        """Of one update or more."""
+        if self._total is None:
+            raise ValueError("nothing was added yet")
+        return self._total
+
+    def add(self, name: HospitalName, answer: SiteAnswer) -> SiteAnswer:
+        """Add an answer to leg 3, and return it without its words."""
+        words = cast(Words, answer.tensors[legs.WORDS].numpy())
+        if self._only is None or name in self._only:
+            signature = answer.values.signature
+            self.receipts[name] = Receipt(words_hash(words), signature)
+            if self._total is None:
+                self._total = words.copy()
+            else:
+                self._total += words
+        return SiteAnswer({}, answer.values)

@@ -1,0 +1,166 @@
+"""Legs 3 and 4 of a sealed round: the weighted updates under masks, and the masks off their sum."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from erosion.common.aggregation.cohort import HospitalName
+from erosion.common.algorithms.base import Ask, Brings, Payload, TensorTerms
+from erosion.common.sealed import legs
+from erosion.common.sealed.cohort import SumWanted
+from erosion.common.sealed.coordinator import CannotUnmask
+from erosion.common.sealed.evidence import ContextOf, Evidence
+from erosion.common.sealed.measured_round import RULES, Leg, Measured, Skipped
+from erosion.common.sealed.roster import Receipt, View
+from erosion.common.sealed.running_sum import RunningSum
+from erosion.common.sealed.sum_check import SumCheck
+from erosion.common.sealed.sum_records import PendingSum, SumRecords
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wanted:
+    """The sum that the algorithm wants."""
+
+    told: Mapping[HospitalName, float]
+    capped: frozenset[HospitalName] = field(default=frozenset())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Summed:
+    """After leg 4."""
+
+    values: NDArray[np.float64]  # (dim,) the sum
+    weights: Mapping[HospitalName, float]  # of those who are in it
+    check: SumCheck
+    evidence: Evidence  # what an audit needs, where the check does not hold
+
+
+def allowed(wanted: SumWanted) -> Wanted | None:
+    """The weights that the sites are told, or None where too few hospitals have any.
+
+    Raises Skipped.
+    """
+    factors = wanted.factors
+    total = wanted.own + sum(factors.values())
+    if not (wanted.own >= 0 and min(factors.values()) >= 0 and total <= 1 + 1e-9):
+        raise Skipped("the method wants weights that no sealed sum can have")
+    lowered = RULES.capped(factors)
+    if lowered is None:
+        return None
+    # What the cap took is shared out in proportion, the user's own included.
+    share = total / (wanted.own + sum(lowered.values()))
+    capped = frozenset(name for name in factors if lowered[name] < factors[name])
+    told = {name: share * weight for name, weight in lowered.items()} if capped else factors
+    return Wanted(told, capped)
+
+
+def sum_up(measured: Measured, wanted: Wanted, records: SumRecords) -> Leg[Summed]:
+    """Both legs. Raises Skipped."""
+    attempt, told = measured.trained.attempt, wanted.told
+    pending = _begun(measured, told, records)
+    view = attempt.view(told, measured.distances)
+    running = RunningSum(pending.delivered)
+    yield _masked(measured, view, running)
+    delivered = sorted(running.receipts)
+    if pending.delivered is not None and delivered != sorted(pending.delivered):
+        raise Skipped(
+            "a sum of this round was begun before an interruption, and not all of its hospitals are"
+            " there"
+        )
+    weights = {name: told[name] for name in delivered}
+    if problem := RULES.problem_with(weights):
+        raise Skipped(f"too few hospitals sent their masked update ({problem})")
+    records.begin(pending.model_copy(update={"delivered": tuple(delivered)}))
+    released = yield _unmask(measured, view, running.receipts)
+    shares = {n: (r.values.seeds, r.values.keys) for n, r in released.replies.items()}
+    try:
+        values = attempt.unmasked(view, running.total, delivered, shares)
+    except CannotUnmask as why:
+        raise Skipped(str(why)) from None
+    check = attempt.check(values, view, delivered, measured.distances, measured.asker)
+    return Summed(values, weights, check, _evidence(measured, view, running.receipts, check))
+
+
+def _begun(
+    measured: Measured, told: Mapping[HospitalName, float], records: SumRecords
+) -> PendingSum:
+    """The sum, written down before anybody is asked for it."""
+    trained, earlier = measured.trained, measured.earlier
+    if earlier is not None and earlier.told != told:
+        raise Skipped("another sum of this round was begun before an interruption")
+    pending = PendingSum(
+        round=trained.begun.round,
+        roster=tuple(sorted(trained.attempt.roster)),
+        distances=dict(measured.distances),
+        told=dict(told),
+        delivered=None if earlier is None else earlier.delivered,
+    )
+    records.begin(pending)
+    return pending
+
+
+def _masked(measured: Measured, view: View, running: RunningSum) -> Ask:
+    to_each = {
+        name: Payload(values=_told(measured, view, name).model_dump(mode="json"))
+        for name in view.members
+    }
+    dim = len(measured.trained.own.delta)
+    return Ask(
+        legs.MASKED,
+        to_each=to_each,
+        brings=Brings(
+            tensors={legs.WORDS: TensorTerms((dim,), torch.uint32)}, values=legs.MaskedSaid
+        ),
+        hospitals=view.members,
+        sends_parameters=False,
+        as_it_comes=running.add,
+    )
+
+
+def _unmask(measured: Measured, view: View, receipts: Mapping[HospitalName, Receipt]) -> Ask:
+    delivered = {name: legs.ReceiptSaid.of(receipt) for name, receipt in receipts.items()}
+    members = set(view.members)
+    helpers = [n for n in sorted(measured.envelopes) if n in receipts or n not in members]
+    to_each = {
+        name: Payload(
+            values=legs.UnmaskAsked(
+                delivered=delivered,
+                told=None if name in members else _told(measured, view, name),
+            ).model_dump(mode="json")
+        )
+        for name in helpers
+    }
+    return Ask(
+        legs.UNMASK,
+        to_each=to_each,
+        brings=Brings(values=legs.UnmaskSaid),
+        hospitals=helpers,
+        sends_parameters=False,
+        any_number=True,
+    )
+
+
+def _told(measured: Measured, view: View, name: HospitalName) -> legs.MaskedAsked:
+    """What leg 3 tells a site, and leg 4 one that was not in it."""
+    return legs.MaskedAsked(
+        weights=dict(view.weights), scale=view.scale, envelopes=measured.inbox(name)
+    )
+
+
+def _evidence(
+    measured: Measured, view: View, receipts: Mapping[HospitalName, Receipt], check: SumCheck
+) -> Evidence:
+    attempt = measured.trained.attempt
+    return Evidence(
+        context=ContextOf.of(attempt.context),
+        roster={n: legs.HelloKeys.of(h) for n, h in attempt.roster.items()},
+        weights=dict(view.weights),
+        scale=view.scale,
+        distances=dict(measured.distances),
+        delivered={n: legs.ReceiptSaid.of(receipt) for n, receipt in receipts.items()},
+        apart=check.apart,
+        at_most=check.at_most,
+    )
