@@ -54,5 +54,4 @@ def encode(update: NDArray[np.float32], factor: float, scale: float) -> Words:
 
 def decode(words: Words, scale: float) -> NDArray[np.float64]:
     """The values of a sum whose masks are off: (dim,)."""
-    values: NDArray[np.float64] = words.view(np.int32) * (1 / scale)  # a power of 2: exact
-    return values
+    return np.multiply(words.view(np.int32), 1 / scale, dtype=np.float64)  # a power of 2: exact

@@ -98,7 +98,9 @@ class Script:
             delivered, told = self.tamper("unmask", name, (receipts, told))
             given = self.sites[name].unmask(delivered, told)
             released[name] = (given.seeds, given.keys)
-        total = np.sum([sent.words for sent in masked.values()], axis=0, dtype=np.uint32)
+        total = np.zeros(len(self.own), np.uint32)
+        for sent in masked.values():
+            total += sent.words
         return self.attempt.unmasked(self.view, total, self.delivered, released)
 
     def sum(self, told: Mapping[str, float]) -> NDArray[np.float64]:
