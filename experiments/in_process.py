@@ -73,6 +73,11 @@ class InProcess:
                 else Reply(connection, content, seconds=took)
             )
 
+    def hears(self, connection: Connection) -> bool:
+        """Everybody is here."""
+        del connection
+        return True
+
     def wait_for_change(self, seconds: float) -> None:
         """The time has passed."""
         self._waited += seconds

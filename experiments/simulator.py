@@ -51,6 +51,7 @@ def simulate(
         keeper,
         play_in_turn(transport),
         weights=weights or (user.site.compute.weights if user is not None else None),
+        longest_wait_seconds=0.0,  # nobody comes or goes here
     )
     return StudyRun(study, surroundings).run()
 

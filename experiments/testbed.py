@@ -203,6 +203,8 @@ def deploy(
     compute = {} if weights is None else {"weights": str(weights.resolve())}
     if weights is not None:
         place += ["--weights", str(weights)]
+    if study.federation.longest_wait_seconds is None:  # nobody starts a site again here
+        place.append(f"--longest-wait={study.federation.join_deadline_seconds:g}")
     print(
         f"Starting the coordinator and {len(hospitals)} hospitals, a process each ...", flush=True
     )

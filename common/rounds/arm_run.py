@@ -37,6 +37,7 @@ from erosion.common.rounds.one_round import (
 )
 from erosion.common.rounds.screening import Expected, reject_outsized, sample_cap, screen
 from erosion.common.rounds.transport import Connection, Reply, Transport
+from erosion.common.rounds.waiting import Needed, Waiting
 from erosion.common.sealed.coordinator_keys import CoordinatorKeys
 from erosion.common.sealed.sum_records import SumRecords
 from erosion.common.study.study import Study
@@ -69,7 +70,7 @@ class _Taken:
     answers: dict[HospitalName, Answer]
     replies: dict[HospitalName, ExchangeRecord] = field(default_factory=dict)  # outcome left open
     metrics: Metrics | None = None  # the user's
-    user_left: bool = False  # its connection broke while it was asked
+    left: set[HospitalName] = field(default_factory=set)  # whose connection broke meanwhile
 
 
 class ArmRun:
@@ -83,6 +84,7 @@ class ArmRun:
         transport: Transport,
         *,
         storage: Storage,
+        waiting: Waiting,
         remedy: str = "",
         sum_records: SumRecords | None = None,
         sealing_keys: CoordinatorKeys | None = None,
@@ -93,7 +95,7 @@ class ArmRun:
         """
         self.state = state
         self._terms, self._membership, self._transport = terms, membership, transport
-        self._storage, self._remedy = storage, remedy
+        self._storage, self._waiting, self._remedy = storage, waiting, remedy
         self._settings = terms.study.arms[terms.arm]
         self._algorithm: Algorithm[Any] = algorithm_of(
             terms.study, terms.arm, run=terms.run, records=sum_records, keys=sealing_keys
@@ -112,14 +114,14 @@ class ArmRun:
     def round(self) -> RoundSteps:
         """The next round; `state` is moved on when it ends.
 
-        A round without the user's own update is lost, so its site is given time to come back:
-        before the round, and where its connection breaks while it is asked.
+        It begins when the user's site and a quorum are here, and a hospital that it cannot do
+        without is waited for and asked again where its connection breaks meanwhile.
         """
         study, transport, members = self.study, self._transport, self._membership
-        deadline = study.federation.round_deadline_seconds
-        started = transport.now()
-        members.wait_for(study.user, deadline)
         names = wanted(study, self._algorithm, self.state)
+        spare = spare_hospitals(study)
+        self._waiting.until_here(Needed(names, max(1, len(names) - spare)))
+        started = transport.now()
         present = tuple(name for name in names if name in members.members)
         begun = RoundStart(self.state.round + 1, study.user, present, self.state.params)
         in_progress = RoundInProgress(
@@ -128,7 +130,7 @@ class ArmRun:
             begun,
             arm=self.arm,
             wanted=names,
-            spare=spare_hospitals(study),
+            spare=spare,
             cohort_of=self._storage.cohort_of,
         )
         metrics: Metrics | None = None
@@ -169,20 +171,32 @@ class ArmRun:
     def _exchange(
         self, in_progress: RoundInProgress
     ) -> Generator[Exchange, Iterator[Reply], _Taken]:
-        user, seconds = self.study.user, self.study.federation.round_deadline_seconds
-        asked = in_progress.asked
+        user, asked = self.study.user, in_progress.asked
         self._membership.refresh()
         members = self._membership.members
         present = [name for name in asked if name in members]
         away = (name for name in asked if name not in members)
         taken = _Taken({name: Absence(self._membership.why_away(name)) for name in away})
         yield from self._ask(in_progress, taken, present)
-        if taken.user_left:  # in the middle of the exchange, which is not lost if it comes back
-            self._membership.wait_for(user, seconds)
-            if user in self._membership.members:
-                yield from self._ask(in_progress, taken, [user])
+        if again := self._wait_for_those_who_left(in_progress, taken):
+            yield from self._ask(in_progress, taken, again)
         taken.answers = reject_outsized(taken.answers, user, norm(self.state.params))
         return taken
+
+    def _wait_for_those_who_left(
+        self, in_progress: RoundInProgress, taken: _Taken
+    ) -> list[HospitalName]:
+        """Hospitals to ask again; nobody, where the exchange can do without them, or not be saved.
+
+        Once: a site that breaks down whenever it is asked must not keep the round for ever.
+        """
+        user, enough, left = self.study.user, in_progress.needs(taken.answers), taken.left
+        given = {n for n, a in taken.answers.items() if isinstance(a, Update | SiteAnswer)}
+        if enough is None or user not in given | left or len(given | left) < enough:
+            return []
+        names = [name for name in in_progress.asked if name in left or name == user]
+        self._waiting.until_here(Needed(names, enough - len(given - {user})))
+        return [name for name in names if name in left and self._membership.is_here(name)]
 
     def _ask(
         self, in_progress: RoundInProgress, taken: _Taken, names: list[HospitalName]
@@ -225,8 +239,10 @@ class ArmRun:
             sealed = expected.brings.sealed and name != self.study.user
             answer = screen(content, name, replace(expected, sealed=sealed))
             site_seconds = getattr(content.header, "seconds", None)
+        taken.left.discard(name)
+        if reply.left:
+            taken.left.add(name)
         if name == self.study.user:
-            taken.user_left = reply.left
             taken.metrics = content.header.metrics if isinstance(content, TrainResult) else None
         if isinstance(answer, Update):
             answer = self._storage.keep(answer)

@@ -36,6 +36,9 @@ class MembershipListener(Protocol):
     def left(self, hospital: str) -> None:
         """A hospital lost its connection."""
 
+    def waits_for(self, hospitals: Sequence[str]) -> None:
+        """The study stands still until these are here; none: it goes on."""
+
 
 class NobodyListening:
     """A `MembershipListener` that has no use for it."""
@@ -47,6 +50,9 @@ class NobodyListening:
         """Nothing is done."""
 
     def left(self, hospital: str) -> None:
+        """Nothing is done."""
+
+    def waits_for(self, hospitals: Sequence[str]) -> None:
         """Nothing is done."""
 
 
@@ -61,7 +67,7 @@ class Member:
 
 
 class Membership:
-    """Admits newcomers and notices who left. Only `wait_for` waits."""
+    """Admits newcomers and notices who left; it does not wait."""
 
     def __init__(self, study: Study, transport: Transport, listener: MembershipListener) -> None:
         self._study, self._transport, self._listener = study, transport, listener
@@ -98,13 +104,10 @@ class Membership:
                 case KeptOut():
                     self._kept_out(event)
 
-    def wait_for(self, hospital: HospitalName, seconds: float) -> None:
-        """Until that hospital is a member, or the time is over."""
-        self.refresh()
-        end = self._transport.now() + seconds
-        while hospital not in self._members and (left := end - self._transport.now()) > 0:
-            self._transport.wait_for_change(min(LOOK_SECONDS, left))
-            self.refresh()
+    def is_here(self, hospital: HospitalName) -> bool:
+        """It is a member, and has shown that it lives."""
+        member = self._members.get(hospital)
+        return member is not None and self._transport.hears(member.connection)
 
     def why_away(self, hospital: HospitalName) -> str:
         """Completes "the hospital ..."."""

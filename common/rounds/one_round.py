@@ -218,10 +218,16 @@ class RoundInProgress:
             return list(self.ask.hospitals)
         return [name for name in self._wanted if name not in self._lost]
 
+    def needs(self, answers: Mapping[HospitalName, Answer]) -> int | None:
+        """How many of `asked` must answer beside the user; None: these `answers` will do."""
+        if not self._why_skip(answers, _useful(answers)):
+            return None
+        return 1 if self.ask.any_number else self._enough(answers)
+
     def answer(self, answers: Mapping[HospitalName, Answer]) -> None:
         """Go on with what came back: an answer, or the reason for its lack, of all `asked`."""
         asked = self.asked
-        useful = {n: a for n in asked if isinstance(a := answers[n], Update | SiteAnswer)}
+        useful = _useful({name: answers[name] for name in asked})
         self._answers |= {
             name: answer
             for name, answer in answers.items()
@@ -266,10 +272,17 @@ class RoundInProgress:
             return f"the user's own site {own.reason.removeprefix('the site ')}"
         if self.ask.any_number:
             return ""
-        needed = max(1, len(answers.keys() | self._lost) - self._spare)
+        needed = self._enough(answers)
         if len(useful) < needed:
             return f"{len(useful)} usable updates, {needed} are needed (federation.quorum)"
         return ""
+
+    def _enough(self, answers: Mapping[HospitalName, Answer]) -> int:
+        return max(1, len(answers.keys() | self._lost) - self._spare)
+
+
+def _useful(answers: Mapping[HospitalName, Answer]) -> dict[HospitalName, Update | SiteAnswer]:
+    return {name: a for name, a in answers.items() if isinstance(a, Update | SiteAnswer)}
 
 
 def spare_hospitals(study: Study) -> int:

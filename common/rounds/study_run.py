@@ -19,15 +19,13 @@ from erosion.common.rounds.model_selection import SelectedSettings, choose, chos
 from erosion.common.rounds.one_round import Absence, Rejection, RoundRecord, RunState, Terms
 from erosion.common.rounds.screening import problem_with_evaluation
 from erosion.common.rounds.transport import Transport
+from erosion.common.rounds.waiting import Needed, UserDeclinedError, Waiting, in_words
 from erosion.common.sealed.coordinator_keys import CoordinatorKeys
 from erosion.common.sealed.sum_records import SumRecords
 from erosion.common.study.study import Study
 
 EVALUATE_SECONDS = 600.0  # bootstrap intervals of every arm, on a slow machine
-
-
-class UserDeclinedError(RunError):
-    """The site of the hospital whom the model is for takes no part."""
+MOST_EVALUATIONS = 10  # of a user's site whose connection breaks whenever it is asked
 
 
 class Listener(MembershipListener, Protocol):
@@ -95,6 +93,7 @@ class Surroundings:
     remedy: str = ""  # how to go on with a run that was given up, for messages
     where_states_are: str = ""  # of every arm, for messages
     weights: Path | None = None  # folder with the files that models start from
+    longest_wait_seconds: float | None = None  # for hospitals that are needed; None: no end
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +124,20 @@ class StudyRun:
     study: Study
     surroundings: Surroundings
     membership: Membership = field(init=False)
+    waiting: Waiting = field(init=False)
 
     def __post_init__(self) -> None:
         """Nobody is there yet."""
         where = self.surroundings
         self.membership = Membership(self.study, where.transport, where.listener)
+        self.waiting = Waiting(
+            self.study,
+            self.membership,
+            where.transport,
+            where.listener,
+            longest_seconds=where.longest_wait_seconds,
+            remedy=where.remedy,
+        )
 
     def run(self) -> Outcome:
         """Run every arm and evaluate. Raises RunError, and ModelError before anyone is asked."""
@@ -147,14 +155,16 @@ class StudyRun:
         return Outcome(study, finals, records, evaluated, decisions.choices)
 
     def _wait_for_hospitals(self, *, resumed: bool) -> None:
-        """Until all are here, or the join deadline passes and those that must be are.
+        """Until all are here, or the join deadline has passed and those that must be are.
 
         Every arm is then run with the same hospitals, unless the study lets others join at any
         time. A study that is resumed goes on with those that are there.
         """
         study, members, transport = self.study, self.membership, self.surroundings.transport
-        seconds = study.federation.join_deadline_seconds
-        end = transport.now() + seconds
+        begun = transport.now()
+        told: tuple[str, ...] = ()
+        deadline = study.federation.join_deadline_seconds
+        longest = self.surroundings.longest_wait_seconds
         while True:
             members.refresh()
             if study.user in members.declined:
@@ -162,39 +172,62 @@ class StudyRun:
                     f"The user's own site {study.user!r} cannot take part:"
                     f" {members.declined[study.user]}."
                 )
-            left = end - transport.now()
-            if not members.missing or left <= 0:
+            waited = transport.now() - begun
+            if not members.missing or (waited >= deadline and self._may_begin(resumed=resumed)):
                 break
+            if waited >= deadline:
+                if longest is not None and waited >= longest:
+                    raise RunError(self._why_not_begun(waited))
+                if told != tuple(members.missing):
+                    told = tuple(members.missing)
+                    self.surroundings.listener.waits_for(told)
+            next_mark = deadline if waited < deadline else longest
+            left = LOOK_SECONDS if next_mark is None else next_mark - waited
             transport.wait_for_change(min(LOOK_SECONDS, left))
+        if told:
+            self.surroundings.listener.waits_for(())
+        if len(members.members) < study.federation.quorum:  # the others have declined
+            raise RunError(self._why_not_begun(transport.now() - begun))
+        if study.federation.join == "at_start" and not resumed:
+            members.cohort = frozenset(members.members)
+
+    def _may_begin(self, *, resumed: bool) -> bool:
+        """The join deadline has passed: are those here that the study cannot begin without?"""
+        study, here = self.study, self.membership.members
+        enough = study.user in here and len(here) >= study.federation.quorum
+        return enough and (resumed or study.federation.start == "quorum")
+
+    def _why_not_begun(self, waited: float) -> str:
+        study, members = self.study, self.membership
         if study.user in members.undecided and study.user not in members.members:
-            raise RunError(
-                f"The user's own site did not take part within {seconds:g} s:"
+            return (
+                f"The user's own site did not take part within {waited:.0f} s:"
                 f" {members.undecided[study.user]}."
             )
         if study.user not in members.members:
-            raise RunError(
-                f"The user's own site {study.user!r} did not connect within {seconds:g} s."
-                " Start it with `erosion client SITE.toml`, where coordinator.address is"
-                f" {self.surroundings.address!r}."
+            return (
+                f"The user's own site {study.user!r} did not connect within {waited:.0f} s."
+                f" Start it with `erosion client SITE.toml`{self._whereto()}."
             )
         if len(members.members) < study.federation.quorum:
-            raise RunError(
-                f"{len(members.members)} hospitals connected within {seconds:g} s, the study's"
+            return (
+                f"{len(members.members)} hospitals connected within {waited:.0f} s, the study's"
                 f" quorum is {study.federation.quorum}."
-                f" Missing: {', '.join(members.missing) or 'none'};"
-                f" declined: {', '.join(members.declined) or 'none'};"
-                f" not approved yet: {', '.join(members.undecided) or 'none'}."
+                f" Missing: {in_words(members.missing) or 'none'};"
+                f" declined: {in_words([*members.declined]) or 'none'};"
+                f" not approved yet: {in_words([*members.undecided]) or 'none'}."
             )
-        if members.missing and study.federation.start == "all" and not resumed:
-            raise RunError(
-                f"{', '.join(members.missing)} did not connect within {seconds:g} s, and the study"
-                " waits for all of its hospitals, so that every arm is compared on the same ones."
-                " Start their sites, raise federation.join_deadline_seconds, or begin without them:"
-                ' federation.start = "quorum" in the study file, or `erosion server'
-                " --start-with-quorum`."
-            )
-        if study.federation.join == "at_start" and not resumed:
-            members.cohort = frozenset(members.members)
+        return (
+            f"{in_words(members.missing)} did not connect within {waited:.0f} s, and the study"
+            " waits for all of its hospitals, so that every arm is compared on the same ones."
+            " Start their sites, raise federation.longest_wait_seconds, or begin without them:"
+            ' federation.start = "quorum" in the study file, or `erosion server'
+            " --start-with-quorum`."
+        )
+
+    def _whereto(self) -> str:
+        address = self.surroundings.address
+        return f", where coordinator.address is {address!r}" if address else ""
 
     def _pooled_scaling(self) -> Scaling | None:
         if self.study.scaling != "federated":
@@ -257,6 +290,7 @@ class StudyRun:
             self.membership,
             where.transport,
             storage=where.storage,
+            waiting=self.waiting,
             remedy=where.remedy,
             sum_records=where.keeper.sum_records(arm),
             sealing_keys=where.sealing_keys,
@@ -268,15 +302,11 @@ class StudyRun:
         """Ask the user's site for the final figures; it may take a moment to come back first."""
         where, user = self.surroundings, study.user
         request = one_round.evaluate_request(study, finals, scaling=scaling, run=where.run)
-        end = where.transport.now() + EVALUATE_SECONDS
         problem = "it was not connected"
-        while (left := end - where.transport.now()) > 0:
-            self.membership.refresh()
-            member = self.membership.members.get(user)
-            if member is None:
-                where.transport.wait_for_change(min(LOOK_SECONDS, left))
-                continue
-            (reply,) = where.transport.ask({member.connection: request}, left)
+        for _ in range(MOST_EVALUATIONS):
+            self.waiting.until_here(Needed([user], 1))
+            connection = self.membership.members[user].connection
+            (reply,) = where.transport.ask({connection: request}, EVALUATE_SECONDS)
             match reply.content:
                 case EvaluateResult() as result:
                     wrong = problem_with_evaluation(result, user, finals)

@@ -95,12 +95,16 @@ class Transport(Protocol):
         """
         ...
 
+    def hears(self, connection: Connection) -> bool:
+        """Is there a sign of life since its last request went unanswered, if one did?"""
+        ...
+
     def wait_for_change(self, seconds: float) -> None:
         """Return when there may be news, or after `seconds`."""
         ...
 
     def now(self) -> float:
-        """Seconds on a clock that only goes forward."""
+        """Seconds in which this program has run; while it was stopped, none passed."""
         ...
 
 

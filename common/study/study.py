@@ -55,7 +55,10 @@ class Federation(Settings):
     join: Literal["at_start", "any_time"] = "at_start"  # "any_time": who comes later takes part
     # from then on, so arms are compared on different hospitals; who was there may always come back
     max_update_norm: float | None = Field(default=None, gt=0)  # a larger update is rejected
-    max_skipped_rounds: int = Field(default=3, ge=1)  # in a row; then the run stops
+    longest_wait_seconds: float | None = Field(default=None, gt=0)  # for the user or the quorum,
+    # then the run stops, to be resumed; None: it waits for as long as that takes
+    max_skipped_rounds: int = Field(default=3, ge=1)  # in a row, with all there that are needed;
+    # then the run stops
     sealed: bool = False  # nobody sees a single update; see `sealing`
 
 

@@ -64,6 +64,8 @@ def _coordinator(values: Mapping[str, Any]) -> list[tuple[str, str]]:
         lines.append(("connected", _names(values.get("connected"))))
         if values.get("missing"):
             lines.append(("missing", _names(values["missing"])))
+        if values.get("stands_still_for"):
+            lines.append(("waiting for", _names(values["stands_still_for"])))
         if values.get("waiting_for"):
             lines.append(("waiting for", f"answers of {_names(values['waiting_for'])}"))
     if values.get("weights"):

@@ -33,6 +33,13 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         " as many as the study's quorum (default: as the study file says, or wait for all)",
     )
     parser.add_argument(
+        "--longest-wait",
+        type=float,
+        metavar="SECONDS",
+        help="end, to be resumed, when hospitals without which the study cannot go on are away for"
+        " so long (default: as the study file says, or wait for as long as it takes)",
+    )
+    parser.add_argument(
         "--federation",
         type=Path,
         default=Path("federation"),
@@ -103,6 +110,7 @@ def _run(options: argparse.Namespace) -> int:
             federation=federation,
             updates=options.updates,
             weights=options.weights,
+            longest_wait_seconds=options.longest_wait,
         )
     return 0
 

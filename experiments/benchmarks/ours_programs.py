@@ -26,6 +26,7 @@ from erosion.common.rounds import one_round
 from erosion.common.rounds.arm_run import ArmRun
 from erosion.common.rounds.membership import Membership, NobodyListening
 from erosion.common.rounds.one_round import RoundRecord, Terms
+from erosion.common.rounds.waiting import Needed, Waiting
 from erosion.common.study.study import Study
 from erosion.common.support.allocator import keep_freed_memory, return_freed_memory
 from erosion.common.support.logs import configure_logging
@@ -106,10 +107,8 @@ def serve(
     link.start()
     transport = NetworkTransport(study, link.grid)
     membership = Membership(study, transport, NobodyListening())
-    for name in study.hospitals:
-        membership.wait_for(name, JOIN_SECONDS)
-        if name not in membership.members:
-            raise SystemExit(f"{name} did not join within {JOIN_SECONDS:g} s")
+    waiting = Waiting(study, membership, transport, NobodyListening(), longest_seconds=JOIN_SECONDS)
+    waiting.until_here(Needed(study.hospitals, len(study.hospitals)))
     before = resident_bytes("VmRSS")
     clock = RoundClock(folder / "clock.jsonl")
     algorithm = study.arms["fedavg"].build(study.build_context)
@@ -119,6 +118,7 @@ def serve(
         membership,
         transport,
         storage=storage_in(link.updates),
+        waiting=waiting,
     )
     with RunKeeper(RunFolder(folder)) as keeper:
         keeper.resume(study, {})

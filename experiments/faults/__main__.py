@@ -10,7 +10,6 @@ from pathlib import Path
 
 from erosion.common.support.logs import configure_logging
 from erosion.experiments.faults import table
-from erosion.experiments.faults.network import why_no_networks
 from erosion.experiments.faults.scenes import SCENES, play
 from erosion.server.run import provenance
 
@@ -26,11 +25,10 @@ def main() -> int:
     configure_logging(0)
     rows = table.read(options.json) if options.json and options.json.exists() else {}
     failed, commit = 0, provenance.commit()
-    no_networks = why_no_networks()
     for name in options.faults or SCENES:
         scene = SCENES[name]
-        if scene.needs_network and no_networks:
-            print(f"{name}: left out, {no_networks}", flush=True)
+        if reason := scene.why_not():
+            print(f"{name}: left out, {reason}", flush=True)
             continue
         started = time.monotonic()
         try:

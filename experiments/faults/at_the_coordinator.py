@@ -6,6 +6,7 @@ from typing import Any
 from erosion.experiments.faults.network import COORDINATOR, SmallDisk
 from erosion.experiments.faults.row import Observation, Row
 from erosion.experiments.faults.stage import Stage
+from erosion.experiments.faults.stepped_clock import SteppedClock
 
 DISK_KILOBYTES, LEFT_BYTES = 256, 12 * 1024
 RUN_ERROR = 7  # exit code
@@ -23,6 +24,40 @@ def killed(stage: Stage) -> Row:
     seen.wait_until_back()
     _hold_against(before, stage.journal())
     return seen.row()
+
+
+def frozen(stage: Stage, *, seconds: float) -> Row:
+    """Stopped for longer than every deadline, as a suspended virtual machine, then continued."""
+    coordinator = stage.begin()[COORDINATOR]
+    seen = Observation(stage, f"coordinator frozen for {seconds:g} s")
+    coordinator.freeze()
+    time.sleep(seconds)
+    seen.repaired()
+    coordinator.thaw()
+    seen.wait_until_back()
+    _wait_for_everybody(stage)
+    return seen.row()
+
+
+def clock_stepped(stage: Stage, *, whose: str, seconds: int) -> Row:
+    """Somebody sets the wall clock of one machine, and sets it right again."""
+    clock = stage.clocks[whose] = SteppedClock(stage.folder)
+    stage.begin()
+    name = "coordinator's" if whose == COORDINATOR else f"{whose}'s"
+    seen = Observation(
+        stage, f"{name} clock stepped by {seconds:+d} s", None if whose == COORDINATOR else whose
+    )
+    for step in (seconds, 0):
+        clock.step(step)
+        stage.wait_for_rounds(len(stage.rounds) + 10)
+    seen.repaired()
+    seen.wait_until_back()
+    return seen.row()
+
+
+def _wait_for_everybody(stage: Stage) -> None:
+    now = time.monotonic()
+    stage.first(lambda seen: all(seen.has(hospital) for hospital in stage.study.hospitals), now)
 
 
 def disk_full(stage: Stage) -> Row:

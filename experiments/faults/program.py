@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,7 +20,13 @@ class Program:
     """Starts at once; its output goes to `log`, after what is there already."""
 
     def __init__(
-        self, name: str, arguments: Sequence[str], log: Path, *, within: Sequence[str] = ()
+        self,
+        name: str,
+        arguments: Sequence[str],
+        log: Path,
+        *,
+        within: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         """`within` is put before the command: `ip netns exec NAME` replaces itself by it."""
         self.name, self._log = name, log
@@ -33,7 +39,12 @@ class Program:
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+                env={
+                    **os.environ,
+                    "OMP_NUM_THREADS": "1",
+                    "PYTHONUNBUFFERED": "1",
+                    **(environment or {}),
+                },
                 start_new_session=True,
             )
 

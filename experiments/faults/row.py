@@ -11,7 +11,7 @@ from erosion.experiments.faults.stage import Seen, Stage
 
 _NEWS = re.compile(  # of all that the programs say; how far a study is would be no news
     r"^erosion: |^round |joined|lost its connection|absent|rejected|skipped|not take part"
-    r"|connected to|the coordinator at|^Listening|key",
+    r"|connected to|the coordinator at|^Listening|key|waiting for|goes on",
     re.IGNORECASE,
 )
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from erosion.experiments.faults import at_a_site, at_the_coordinator, in_the_network, with_keys
-from erosion.experiments.faults.network import Network
+from erosion.experiments.faults.network import COORDINATOR, Network, why_no_networks
 from erosion.experiments.faults.row import Row
 from erosion.experiments.faults.stage import DEADLINE_SECONDS, HOSPITALS, Stage, small_study
+from erosion.experiments.faults.stepped_clock import why_no_steps
 
 # 1 MB of parameters take 4 s at 2 Mbit/s.
 LARGE_MODEL: Mapping[str, Any] = {
@@ -36,7 +37,14 @@ class Scene:
     act: Callable[[Stage], Row]
     study: Mapping[str, Any] = field(default_factory=dict)  # what differs from the usual one
     needs_network: bool = False
+    needs_compiler: bool = False
     slow_line_of: str | None = None
+
+    def why_not(self) -> str | None:
+        """Why it cannot be played on this machine; None where it can."""
+        if self.needs_network and (reason := why_no_networks()):
+            return reason
+        return why_no_steps() if self.needs_compiler else None
 
 
 SCENES: Mapping[str, Scene] = {
@@ -55,8 +63,24 @@ SCENES: Mapping[str, Scene] = {
     "user-killed": Scene(at_a_site.user_killed),
     "coordinator-killed": Scene(at_the_coordinator.killed),
     "disk-full": Scene(at_the_coordinator.disk_full),
+    "coordinator-frozen": Scene(partial(at_the_coordinator.frozen, seconds=300)),
+    "clock-ahead": Scene(
+        partial(at_the_coordinator.clock_stepped, whose=COORDINATOR, seconds=300),
+        needs_compiler=True,
+    ),
+    "clock-behind": Scene(
+        partial(at_the_coordinator.clock_stepped, whose=COORDINATOR, seconds=-300),
+        needs_compiler=True,
+    ),
+    "site-clock-ahead": Scene(
+        partial(at_the_coordinator.clock_stepped, whose="bob", seconds=300), needs_compiler=True
+    ),
+    "site-clock-behind": Scene(
+        partial(at_the_coordinator.clock_stepped, whose="bob", seconds=-300), needs_compiler=True
+    ),
     "coordinator-absent": Scene(at_the_coordinator.absent_at_the_start),
     "line-cut": Scene(partial(in_the_network.cut_for, seconds=60), needs_network=True),
+    "peers-cut": Scene(in_the_network.peers_cut, needs_network=True),
     "line-cut-briefly": Scene(partial(in_the_network.cut_for, seconds=8), needs_network=True),
     "user-line-cut": Scene(
         partial(in_the_network.cut_for, seconds=8, site="alice"), needs_network=True

@@ -20,6 +20,7 @@ from erosion.common.study.study import Study
 from erosion.experiments.faults.network import COORDINATOR, COORDINATOR_ADDRESS, Network
 from erosion.experiments.faults.patience import POLL_SECONDS, wait_until
 from erosion.experiments.faults.program import Program
+from erosion.experiments.faults.stepped_clock import SteppedClock
 from erosion.experiments.free_ports import LOOPBACK, free_ports
 from erosion.server.enrolment.enrolment import enrol_site, init_federation
 from erosion.server.enrolment.federation_folder import Address, FederationFolder
@@ -80,6 +81,7 @@ class Stage:
         """On this machine alone, or on the machines of `network`."""
         self.folder, self.study, self.network = folder, study, network
         self.run = folder / "run"
+        self.clocks: dict[str, SteppedClock] = {}  # of programs whose wall clock is their own
         self.programs: dict[str, Program] = {}  # the latest of each name
         self._started: list[Program] = []
         self.rounds: list[Seen] = []
@@ -182,7 +184,9 @@ class Stage:
     def _start(self, label: str, arguments: list[str], machine: str) -> Program:
         within = [] if self.network is None else self.network.inside(machine)
         log = self.folder / f"{label}.log"
-        program = Program(label, arguments, log, within=within)
+        clock = self.clocks.get(label)
+        environment = clock.environment if clock else None
+        program = Program(label, arguments, log, within=within, environment=environment)
         self.programs[label] = program
         self._started.append(program)
         return program

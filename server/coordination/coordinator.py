@@ -42,9 +42,15 @@ class Coordinator:
         notify: Callable[[RunEvent], None] = lambda _event: None,
         *,
         weights: Path | None = None,
+        longest_wait_seconds: float | None = None,
     ) -> None:
-        """The caller starts and stops `link`. `weights`: where files that models start from are."""
+        """The caller starts and stops `link`.
+
+        `weights`: where files that models start from are. `longest_wait_seconds`: for hospitals
+        that are needed; None: no end.
+        """
         self._weights = weights
+        self._longest_wait_seconds = longest_wait_seconds
         self._study, self._link, self._folder, self._notify = study, link, folder, notify
         authorizer = link if link.enrolled_only else None
         self._transport = NetworkTransport(study, link.grid, authorizer)
@@ -65,8 +71,9 @@ class Coordinator:
                     play_rounds=self._play_rounds,
                     storage=storage_in(link.updates),
                     run=folder.run,
-                    address=link.address,
                     weights=self._weights,
+                    address=link.address_for_sites,
+                    longest_wait_seconds=self._longest_wait_seconds,
                     remedy="Mend that and go on with `erosion server --resume"
                     f" {folder.to_resume}`; ",
                     where_states_are=" The parameters of every arm are in"

@@ -1,6 +1,7 @@
 """Turns what the driver tells its listener into the run's events."""
 
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 
 from erosion.common.rounds.one_round import RoundRecord
 from erosion.server.output.events import (
@@ -11,6 +12,7 @@ from erosion.server.output.events import (
     HospitalLeft,
     RoundFinished,
     RunEvent,
+    WaitsFor,
 )
 
 
@@ -19,6 +21,7 @@ class EventListener:
 
     def __init__(self, notify: Callable[[RunEvent], None]) -> None:
         self._notify = notify
+        self._waits_since: datetime | None = None  # for people to read
 
     def joined(self, hospital: str, num_samples: int, missing: Sequence[str]) -> None:
         """A hospital came or came back."""
@@ -31,6 +34,14 @@ class EventListener:
     def left(self, hospital: str) -> None:
         """A hospital lost its connection."""
         self._notify(HospitalLeft(hospital))
+
+    def waits_for(self, hospitals: Sequence[str]) -> None:
+        """The study stands still until these are here; none: it goes on."""
+        if self._waits_since is None or not hospitals:
+            self._waits_since = datetime.now(UTC)
+        self._notify(WaitsFor(tuple(hospitals), self._waits_since))
+        if not hospitals:
+            self._waits_since = None
 
     def arm_started(self, arm: str, rounds: int, *, is_trial: bool = False) -> None:
         """An arm begins, or a trial of its settings."""

@@ -4,7 +4,6 @@ Of the link it needs a Flower `Grid` and the few questions of `SiteLink`. The st
 `describe`; a site that was not sent a study yet, or has lost it, gets it with the request.
 """
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -139,12 +138,12 @@ class NetworkTransport:
                 records[key] = _encoded(encoder, request, with_study=with_study)
             site.studies.add(request.study.digest)
             num_bytes = wire.num_bytes(records[key])
-            self._sent[connection] = _Sent(request, num_bytes, time.monotonic())
+            self._sent[connection] = _Sent(request, num_bytes, self.now())
             yield _message(records[key], site.node_id, request, seconds)
 
     def replies(self, messages: Iterable[Message], seconds: float) -> Iterator[Reply]:
         """What came back, one reply for each of `messages` that were made last."""
-        deadline = time.monotonic() + seconds
+        deadline = self.now() + seconds
         by_node = {self._sites[c].node_id: c for c in self._sent if c in self._sites}
         waiting = dict(self._sent)
         sent_again: list[Iterable[Message]] = []
@@ -165,16 +164,22 @@ class NetworkTransport:
                 del message
                 yield reply
                 del reply
+        self._grid.probe(self._sites[connection].node_id for connection in waiting)
         for connection, sent in waiting.items():
             yield too_late(connection, seconds, sent.bytes_sent)
+
+    def hears(self, connection: Connection) -> bool:
+        """Sites whose answer is overdue were asked at once whether they live."""
+        site = self._sites.get(connection)
+        return site is not None and self._grid.hears(site.node_id)
 
     def wait_for_change(self, seconds: float) -> None:
         """Until a site comes, goes or answers."""
         self._grid.wait_for_news(seconds)
 
     def now(self) -> float:
-        """The machine's clock."""
-        return time.monotonic()
+        """The line's clock."""
+        return self._grid.clock.now()
 
     def unanswered(self) -> set[Connection]:
         """Who was asked and has not answered; for other threads to look at."""
@@ -234,7 +239,7 @@ class NetworkTransport:
 
     def _with_study(self, connection: Connection, deadline: float) -> Iterable[Message]:
         """Ask once more, at once, and let the site have the study."""
-        sent, seconds = self._sent[connection], max(0.0, deadline - time.monotonic())
+        sent, seconds = self._sent[connection], max(0.0, deadline - self.now())
         record = _encoded(wire.Encoder(), sent.request, with_study=True)
         sent.bytes_sent += wire.num_bytes(record)
         message = _message(record, self._sites[connection].node_id, sent.request, seconds)
@@ -258,7 +263,7 @@ class NetworkTransport:
             connection,
             content,
             left,
-            time.monotonic() - sent.at,
+            self.now() - sent.at,
             sent.bytes_sent,
             received_bytes(message),
         )

@@ -8,7 +8,8 @@ from flwr.app import Message
 
 from erosion.common.errors import CheckpointError, RunError
 from erosion.common.protocol import wire
-from erosion.common.rounds.study_run import UserDeclinedError, check_start
+from erosion.common.rounds.study_run import check_start
+from erosion.common.rounds.waiting import UserDeclinedError
 from erosion.common.study.study import Study
 from erosion.common.support.allocator import return_freed_memory
 from erosion.common.support.files import write_atomically
@@ -39,6 +40,7 @@ def run_study(
     federation: FederationFolder | None = None,
     updates: UpdatesIn = "auto",
     weights: Path | None = None,
+    longest_wait_seconds: float | None = None,
 ) -> Result | Overview:
     """Listen and run the study; see `make_link`.
 
@@ -46,6 +48,7 @@ def run_study(
 
     `updates`: where a round's updates are kept; "auto": on the disk if they are many and large.
     `weights`: the folder with the files that models start from.
+    `longest_wait_seconds`: for hospitals that are needed; None: as the study says.
     """
     check_start(study, weights)
     on_disk = updates == "disk" or (updates == "auto" and need_disk(study, memory_bytes()))
@@ -54,7 +57,14 @@ def run_study(
     link = make_link(study, address, federation, spool=folder.spool if on_disk else None)
     link.start()
     try:
-        result = run_on(link, study, folder, observers, weights=weights)
+        result = run_on(
+            link,
+            study,
+            folder,
+            observers,
+            weights=weights,
+            longest_wait_seconds=longest_wait_seconds,
+        )
     except BaseException:  # Ctrl-C, too, must close the port
         link.stop(completed=False)
         raise
@@ -76,13 +86,24 @@ def run_on(
     observers: Observers,
     *,
     weights: Path | None = None,
+    longest_wait_seconds: float | None = None,
 ) -> Result | Overview:
     """Run the study over a link that is open already. Raises RunError."""
+    longest = longest_wait_seconds or study.federation.longest_wait_seconds
+    if longest is None and study.has_every_user:  # one that is away must not keep the others
+        longest = study.federation.join_deadline_seconds
     status = CoordinatorStatus(folder.status, study)
     observers.add("status.json", status)
 
     def run_one(study: Study, folder: RunFolder) -> Result:
-        coordinator = Coordinator(study, link, folder, observers.notify, weights=weights)
+        coordinator = Coordinator(
+            study,
+            link,
+            folder,
+            observers.notify,
+            weights=weights,
+            longest_wait_seconds=longest,
+        )
         status.waiting_for = coordinator.waiting_for
         return coordinator.run()
 

@@ -1,6 +1,5 @@
 """Flower's Grid over the line: messages go to the connected sites, and replies come back."""
 
-import time
 import uuid
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -12,6 +11,7 @@ from flwr.serverapp import Grid
 from erosion.common.protocol.admission_terms import Reason
 from erosion.common.protocol.error_codes import MESSAGE_UNAVAILABLE, NODE_UNAVAILABLE
 from erosion.common.protocol.flower_messages import ReplyMessage, RequestMessage
+from erosion.common.support.running_time import RunningTime
 from erosion.server.link.exchange import Asked
 from erosion.server.link.sessions import Sessions
 from erosion.server.link.site_session import Request, SiteSession
@@ -28,8 +28,10 @@ NODE_LEFT, UNREADABLE = NODE_UNAVAILABLE, MESSAGE_UNAVAILABLE
 class LinkGrid(Grid):
     """Used by the strategy's thread; the line's own thread does the sending."""
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, sessions: Sessions, clock: RunningTime | None = None) -> None:
+        """`clock`: by which deadlines pass."""
         self._sessions, self._exchange = sessions, sessions.exchange
+        self.clock = clock or RunningTime()
         self._run: Any = None
 
     def set_run(self, run: Any) -> None:
@@ -105,12 +107,23 @@ class LinkGrid(Grid):
         """
         waiting = set(self.push_messages(messages, most_reply_bytes=most_reply_bytes))
         seconds = LONGEST_ROUND_SECONDS if timeout is None else timeout
-        return self._arriving(waiting, time.monotonic() + seconds)
+        return self._arriving(waiting, self.clock.now() + seconds)
 
     def wait_for_news(self, seconds: float) -> None:
         """Return when a site comes, goes or answers, or after `seconds`."""
         self._exchange.news.wait(seconds)
         self._exchange.news.clear()
+
+    def probe(self, node_ids: Iterable[int]) -> None:
+        """Ask sites whether they live; see `hears`."""
+        for node_id in node_ids:
+            if (session := self._sessions.live(node_id)) is not None:
+                self._sessions.call(node_id, session.number, SiteSession.probe)
+
+    def hears(self, node_id: int) -> bool:
+        """Was something heard of the site since it was probed, if it was?"""
+        session = self._sessions.live(node_id)
+        return session is not None and session.is_heard
 
     def forget(self, message_ids: Iterable[str]) -> None:
         """Drop requests and whatever arrived or will arrive in reply to them."""
@@ -121,7 +134,7 @@ class LinkGrid(Grid):
     def _arriving(self, waiting: set[str], deadline: float) -> Iterator[Message]:
         try:
             while waiting:
-                left = deadline - time.monotonic()
+                left = deadline - self.clock.now()
                 self._exchange.news.clear()
                 for reply in self._arrived(list(waiting)):
                     waiting.discard(reply.metadata.reply_to_message_id)
@@ -130,7 +143,7 @@ class LinkGrid(Grid):
                 if left <= 0:
                     break
                 if waiting:
-                    left = deadline - time.monotonic()
+                    left = deadline - self.clock.now()
                     self._exchange.news.wait(max(0.0, min(left, 1.0)))
         finally:
             self.forget(waiting)

@@ -17,6 +17,7 @@ from erosion.common.protocol.admission_terms import Reason
 from erosion.common.protocol.flower_identity import identify
 from erosion.common.protocol.messages import PROTOCOL
 from erosion.common.support.open_files import raise_limit
+from erosion.common.support.running_time import RunningTime
 from erosion.common.support.software import software_version
 from erosion.server.enrolment.authorizer import Authorizer
 from erosion.server.enrolment.rejections import RejectionLog, TurnedAway
@@ -48,12 +49,13 @@ class Link:
         certificate: ServingCertificate | None = None,
         admission: Authorizer | None = None,
         spool: Path | None = None,
+        address_in_kits: str = "",
     ) -> None:
         """Listen on `address` ("host:port").
 
         `certificate`: what sites are shown, None for plain gRPC. `admission`: whom to let in, None
         for everybody. `spool`: a folder for large replies and updates of the round under way, made
-        anew and removed in the end; None keeps them in memory.
+        anew and removed in the end; None keeps them in memory. `address_in_kits`: what sites dial.
         """
         self._keeper = RejectionLog(admission)
         self._exchange = Exchange()
@@ -61,8 +63,10 @@ class Link:
         self._spool, self._certificate = spool, certificate
         self.updates = spool and spool / "updates"  # where a round's are to be kept; None: memory
         self.versions = Versions(WIRE, PROTOCOL, software_version())
-        self.grid = LinkGrid(self._sessions)
+        self.clock = RunningTime()
+        self.grid = LinkGrid(self._sessions, self.clock)
         self._asked_address = self.address = address
+        self._address_in_kits = address_in_kits
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._server: Any = None
@@ -88,6 +92,12 @@ class Link:
                 " or give another address with --address HOST:PORT."
             ) from None
         self.address = f"{self._asked_address.rpartition(':')[0]}:{port}"
+
+    @property
+    def address_for_sites(self) -> str:
+        """What a site can dial: 0.0.0.0 is where to listen, and nobody's address."""
+        host = self.address.rpartition(":")[0].strip("[]")
+        return self._address_in_kits if host in ("0.0.0.0", "::", "") else self.address
 
     @property
     def enrolled_only(self) -> bool:
@@ -156,6 +166,7 @@ class Link:
         """Seconds in which this program runs; those in which it was stopped do not count."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
+            self.clock.now()
             self._sessions.end_those_kept_out()
             for session in self._sessions.all_live():
                 session.tick()

@@ -46,6 +46,7 @@ def make_link(
         certificate=certificate,
         admission=admission,
         spool=spool,
+        address_in_kits=place.address,
     )
 
 

@@ -125,6 +125,7 @@ class SiteSession:
         self._arriving: Assembly | None = None
         self._answers: Asked | None = None  # what the reply under way answers; None: nobody waits
         self._heard = asyncio.Event()
+        self.is_heard = True  # since it was probed; for other threads to look at
         self._silent_ticks, self._is_reading = 0, True
         self._frames_left = MOST_FRAMES
 
@@ -161,6 +162,11 @@ class SiteSession:
         elif self._silent_ticks % PING_TICKS == 0:
             self._say(frame(Kind.PING))
 
+    def probe(self) -> None:
+        """Ask the site whether it lives; `is_heard` says so once it has answered."""
+        self.is_heard = False
+        self._say(frame(Kind.PING))
+
     async def answers(self) -> bool:
         """Ask the site whether it lives, and wait a moment for its answer."""
         self._heard.clear()
@@ -189,6 +195,7 @@ class SiteSession:
             while (received := await read()) is not None:
                 self._silent_ticks = 0
                 self._heard.set()
+                self.is_heard = True
                 await self._take(received)
         finally:
             await self._leave()

@@ -1,6 +1,7 @@
 """What happens in a run, as values that observers are told."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from erosion.common.rounds.one_round import RoundRecord
@@ -43,6 +44,14 @@ class HospitalLeft:
     """A hospital lost its connection."""
 
     hospital: str
+
+
+@dataclass(frozen=True, slots=True)
+class WaitsFor:
+    """The study stands still until hospitals that it needs are here; nobody: it goes on."""
+
+    hospitals: tuple[str, ...]
+    since: datetime  # UTC, by this machine's clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +127,7 @@ RunEvent = (
     | HospitalJoined
     | HospitalDeclined
     | HospitalLeft
+    | WaitsFor
     | ArmStarted
     | RoundFinished
     | ArmFinished

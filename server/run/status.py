@@ -19,6 +19,7 @@ from erosion.server.output.events import (
     StudyFailed,
     StudyStarted,
     UserFailed,
+    WaitsFor,
 )
 from erosion.server.output.plain_text import printable
 
@@ -72,6 +73,9 @@ class CoordinatorStatus:
             case HospitalLeft(hospital):
                 self._connected.discard(hospital)
                 self._show_hospitals()
+            case WaitsFor(hospitals, since):
+                told = [f"{name} since {since:%Y-%m-%d %H:%M} UTC" for name in hospitals]
+                self._file.show(stands_still_for=told)
             case ArmStarted():
                 self._file.show(
                     phase="training", arm=event.title, round=0, rounds=event.rounds, weights={}

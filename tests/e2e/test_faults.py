@@ -1,13 +1,19 @@
 """The cheap rows of the fault table; `python -m experiments.faults` does them all."""
 
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from erosion.experiments.faults import scenes, table
 from erosion.experiments.faults.network import why_no_networks
-from erosion.experiments.faults.row import Row
+from erosion.experiments.faults.row import Observation, Row
 from erosion.experiments.faults.scenes import SCENES
+from erosion.experiments.faults.stage import Stage, small_study
+from erosion.experiments.faults.stepped_clock import SteppedClock, why_no_steps
 from erosion.experiments.two_machines import deploy
 
 NO_NETWORKS = why_no_networks()
@@ -36,6 +42,52 @@ def test_a_full_disk_is_said_in_one_sentence_and_the_run_goes_on_once_there_is_r
     assert "No space left" in said
     assert "--resume" in said
     assert row.rounds_lost == 0
+
+
+@pytest.mark.skipif(why_no_steps() is not None, reason=why_no_steps() or "")
+def test_a_coordinator_that_slept_and_whose_clock_was_set_loses_no_more_than_a_round(
+    tmp_path: Path,
+) -> None:
+    """Both at once, and longer than the line's every deadline, to save time."""
+    with Stage(tmp_path, small_study()) as stage:
+        clock = stage.clocks["coordinator"] = SteppedClock(tmp_path)
+        coordinator = stage.begin()["coordinator"]
+        seen = Observation(stage, "coordinator frozen")
+        clock.step(-300)
+        stage.wait_for_rounds(len(stage.rounds) + 3)
+        coordinator.freeze()
+        time.sleep(32)
+        clock.step(300)
+        coordinator.thaw()
+        seen.repaired()
+        seen.wait_until_back()
+        stage.wait_for_rounds(len(stage.rounds) + 3)
+        row = seen.row()
+    assert row.rounds_lost <= 1
+    assert not [line for line in row.coordinator_says if line.startswith("erosion: ")]
+
+
+def test_a_stepped_clock_moves_the_wall_clock_alone(tmp_path: Path) -> None:
+    if reason := why_no_steps():
+        pytest.skip(reason)
+    clock = SteppedClock(tmp_path)
+    clock.step(-3600)
+    program = (
+        "import datetime, time;"
+        "print(time.time(), datetime.datetime.now().timestamp(), time.monotonic())"
+    )
+    before = time.monotonic()
+    said = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **clock.environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    stepped, also, monotonic = map(float, said.stdout.split())
+    assert stepped == pytest.approx(time.time() - 3600, abs=600)
+    assert also == pytest.approx(stepped, abs=600)
+    assert before <= monotonic <= time.monotonic()
 
 
 @needs_networks

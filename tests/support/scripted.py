@@ -40,6 +40,7 @@ from erosion.common.rounds.transport import (
     Result,
     too_late,
 )
+from erosion.common.rounds.waiting import Waiting
 from erosion.common.sealed.sum_records import RecordsInMemory
 from erosion.common.study.study import Study
 
@@ -89,6 +90,7 @@ class Scripted:
     log: list[tuple[str, int, str]] = field(default_factory=list)  # hospital, round, step asked
     requests: list[tuple[str, Request]] = field(default_factory=list)
     turned_away: list[tuple[str, str]] = field(default_factory=list)
+    silent: set[str] = field(default_factory=set)  # connected, without a sign of life
     _names: dict[Connection, str] = field(default_factory=dict)
     _news: list[News] = field(default_factory=list)
     _numbers: int = 0
@@ -151,6 +153,10 @@ class Scripted:
             self.clock += seconds
         for connection in late:
             yield too_late(connection, seconds, 100)
+
+    def hears(self, connection: Connection) -> bool:
+        """A sign of life, unless the script says otherwise."""
+        return self._names.get(connection) not in self.silent
 
     def wait_for_change(self, seconds: float) -> None:
         """Time passes."""
@@ -225,6 +231,9 @@ class Kept:
     def left(self, hospital: str) -> None:
         self.events.append(("left", hospital))
 
+    def waits_for(self, hospitals: Sequence[str]) -> None:
+        self.events.append(("waits_for", *hospitals))
+
     def arm_started(self, arm: str, rounds: int, *, is_trial: bool = False) -> None:
         self.events.append(("arm_started", arm, rounds))
 
@@ -237,7 +246,10 @@ class Kept:
 
 def study_run(transport: Scripted, kept: Kept, **changes: Any) -> StudyRun:
     """The driver over a script."""
-    where = Surroundings(transport, kept, kept, play_in_turn(transport))
+    longest = transport.study.federation.longest_wait_seconds
+    where = Surroundings(
+        transport, kept, kept, play_in_turn(transport), longest_wait_seconds=longest
+    )
     return StudyRun(transport.study, replace(where, **changes))
 
 
@@ -245,4 +257,12 @@ def arm_run(transport: Scripted, arm: str) -> ArmRun:
     """One arm from its beginning, over a script."""
     membership = Membership(transport.study, transport, NobodyListening())
     state = first_state(transport.study, arm)
-    return ArmRun(Terms(transport.study, arm), state, membership, transport, storage=Storage())
+    waiting = Waiting(transport.study, membership, transport, NobodyListening(), longest_seconds=60)
+    return ArmRun(
+        Terms(transport.study, arm),
+        state,
+        membership,
+        transport,
+        storage=Storage(),
+        waiting=waiting,
+    )

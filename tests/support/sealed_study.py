@@ -143,6 +143,7 @@ def run_over(line: Line, keeper: Keeper) -> Outcome:
         play_in_turn(line),
         sealing_keys=CoordinatorKeys(paillier_key),
         run="run",
+        longest_wait_seconds=60.0,
     )
     return StudyRun(line.study, surroundings).run()
 

@@ -19,6 +19,7 @@ from erosion.server.output.events import (
     StudyFailed,
     StudyStarted,
     UserFailed,
+    WaitsFor,
 )
 
 
@@ -48,6 +49,10 @@ class JsonProgress:
                 self._say("declined", hospital=hospital, reason=reason)
             case HospitalLeft(hospital):
                 self._say("left", hospital=hospital)
+            case WaitsFor(hospitals, since):
+                self._say(
+                    "waits_for", hospitals=list(hospitals), since=since.isoformat("T", "seconds")
+                )
             case ArmStarted():
                 self._say("arm_started", arm=event.title, rounds=event.rounds)
             case RoundFinished(record):

@@ -24,6 +24,7 @@ from erosion.server.output.events import (
     RunFinished,
     StudyStarted,
     UserFailed,
+    WaitsFor,
 )
 from erosion.server.output.plain_text import shortened
 from erosion.server.output.terminal import words
@@ -78,6 +79,8 @@ class LiveProgress:
                 self._say(words.declined(hospital, reason), style="yellow")
             case HospitalLeft(hospital):
                 self._say(words.left(hospital), style="yellow")
+            case WaitsFor(hospitals, since):
+                self._say(words.stands_still(hospitals, since), style="yellow")
             case ArmStarted():
                 self._waiting = ""
                 self._arm = ArmProgress(event.title, event.rounds, self._hospitals, self._shown)

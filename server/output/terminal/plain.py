@@ -20,6 +20,7 @@ from erosion.server.output.events import (
     RunFinished,
     StudyStarted,
     UserFailed,
+    WaitsFor,
 )
 from erosion.server.output.plain_text import figure_text, printable
 from erosion.server.output.terminal import words
@@ -63,6 +64,8 @@ class PlainProgress:
                 self._say(words.declined(hospital, reason))
             case HospitalLeft(hospital):
                 self._say(words.left(hospital))
+            case WaitsFor(hospitals, since):
+                self._say(words.stands_still(hospitals, since))
             case ArmStarted():
                 self._arm = ArmProgress(event.title, event.rounds, self._hospitals, self._shown)
                 self._silent_seconds = 0.0

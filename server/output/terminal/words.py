@@ -1,6 +1,7 @@
 """The sentences that the live and the plain progress share."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
 from erosion.common.study.study import Study
@@ -34,6 +35,13 @@ def waiting(missing: Sequence[str]) -> str:
     names = [_name(hospital) for hospital in missing[:MOST_NAMES]]
     more = [f"{len(missing) - MOST_NAMES} more"] if len(missing) > MOST_NAMES else []
     return f"waiting for {', '.join(names + more)}"
+
+
+def stands_still(hospitals: Sequence[str], since: datetime) -> str:
+    """For whom the study waits, and since when; or that it goes on."""
+    if not hospitals:
+        return "the study goes on"
+    return f"{waiting(hospitals)} since {since.astimezone():%H:%M}"
 
 
 def declined(hospital: str, reason: str) -> str:
