@@ -17,6 +17,7 @@ MENU = {
         "own-models.md",
         "outputs.md",
         "python.md",
+        "flower.md",
         "algorithms.md",
         "gems.md",
     ],

@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def measure(
     """
     with Processes(deadline_seconds=deadline_seconds) as processes:
         clock = processes.folder / "rounds.jsonl"
-        control = _start_deployment(processes, num_sites)
+        control = start_deployment(processes, num_sites)
         app = _write_app(
             processes.folder / "app",
             PYPROJECT.format(
@@ -74,10 +75,12 @@ def measure(
                 clock=clock,
             ),
         )
-        settings = SETTINGS.format(name=CONNECTION, address=f"{LOOPBACK}:{control}")
-        (processes.folder / "config.toml").write_text(settings, encoding="utf-8")
-        run = _flwr(processes, "run", str(app), CONNECTION)
-        _wait_for_run(processes, int(run["run-id"]), clock)
+        run_app(
+            processes,
+            app,
+            control,
+            is_done=lambda: clock.exists() and '"shift"' in clock.read_text(encoding="utf-8"),
+        )
         return Measurement(
             name="stock-torch" if import_torch else "stock",
             num_sites=num_sites,
@@ -90,8 +93,25 @@ def measure(
         )
 
 
-def _start_deployment(processes: Processes, num_sites: int) -> int:
+def run_app(processes: Processes, app: Path, control: int, *, is_done: Callable[[], bool]) -> None:
+    """`flwr run`, to the run's end; `is_done` where the app has done its work.
+
+    Raises BenchmarkError where the run fails.
+    """
+    settings = SETTINGS.format(name=CONNECTION, address=f"{LOOPBACK}:{control}")
+    (processes.folder / "config.toml").write_text(settings, encoding="utf-8")
+    run = _flwr(processes, "run", str(app), CONNECTION)
+    _wait_for_run(processes, int(run["run-id"]), is_done)
+
+
+def start_deployment(
+    processes: Processes,
+    num_sites: int,
+    node_config: str = "site={site}",
+    env: Mapping[str, str] | None = None,
+) -> int:
     """Start the SuperLink and one SuperNode per site; return the Control API's port."""
+    given = dict(env or {})
     fleet, control, appio, *site_ports = free_ports(3 + num_sites)
     processes.start(
         "flower-superlink",
@@ -102,6 +122,7 @@ def _start_deployment(processes: Processes, num_sites: int) -> int:
             *("--control-api-address", f"{LOOPBACK}:{control}"),
             *("--serverappio-api-address", f"{LOOPBACK}:{appio}"),
         ],
+        env=given,
     )
     processes.wait_for_ports([fleet, control, appio])
     for site, port in enumerate(site_ports):
@@ -111,9 +132,9 @@ def _start_deployment(processes: Processes, num_sites: int) -> int:
                 *(_program("flower-supernode"), "--insecure"),
                 *("--superlink", f"{LOOPBACK}:{fleet}"),
                 *("--clientappio-api-address", f"{LOOPBACK}:{port}"),
-                *("--node-config", f"site={site}"),
+                *("--node-config", node_config.format(site=site)),
             ],
-            env={"FLWR_HOME": str(processes.folder / f"site-{site}")},
+            env={**given, "FLWR_HOME": str(processes.folder / f"site-{site}")},
         )
     processes.wait_for_ports(site_ports)
     return control
@@ -126,12 +147,11 @@ def _write_app(folder: Path, pyproject: str) -> Path:
     return folder
 
 
-def _wait_for_run(processes: Processes, run_id: int, clock: Path) -> None:
+def _wait_for_run(processes: Processes, run_id: int, is_done: Callable[[], bool]) -> None:
     """Wait until Flower lists the run as finished and completed."""
     asked = time.monotonic()
     while True:
-        done = clock.exists() and '"shift"' in clock.read_text(encoding="utf-8")
-        if done or time.monotonic() - asked > ASK_SECONDS:
+        if is_done() or time.monotonic() - asked > ASK_SECONDS:
             listed = _flwr(processes, "list", CONNECTION, "--run-id", str(run_id))["runs"][0]
             asked = time.monotonic()
             if listed["status"].startswith("finished"):

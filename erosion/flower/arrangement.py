@@ -1,0 +1,119 @@
+"""A model's arrays as one flat vector of what is compared, and the rest beside it."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord
+from numpy.typing import NDArray
+from torch import Tensor
+
+from erosion.common.algorithms.base import Layout
+from erosion.common.errors import StudyError
+
+Values = NDArray[np.generic]
+
+# What PyTorch's batch normalisation keeps beside its parameters: no gradient moves it, and in the
+# distance between two updates it drowns everything else.
+BATCH_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    shape: tuple[int, ...]
+    dtype: np.dtype[np.generic]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """Which arrays a model has, by name, and which of them are its parameters."""
+
+    names: tuple[str, ...]  # in the model's order, which Flower's users rely on
+    parameters: Mapping[str, _Form]  # floating-point numbers: the flat vector
+    rest: Mapping[str, _Form]  # buffers and counters
+
+    @classmethod
+    def of(cls, arrays: ArrayRecord, buffers: Collection[str] | None) -> "Arrangement":
+        """From the first arrays of a run. `buffers`: what is no parameter; None: by their names.
+
+        Raises StudyError.
+        """
+        if unknown := sorted(set(buffers or ()) - set(arrays)):
+            raise StudyError(
+                f"buffers names {', '.join(unknown)}; the model's arrays are {', '.join(arrays)}."
+            )
+        parameters: dict[str, _Form] = {}
+        rest: dict[str, _Form] = {}
+        for name, array in arrays.items():
+            values = array.numpy()
+            form = _Form(values.shape, values.dtype)
+            if buffers is None:
+                is_buffer = name.rpartition(".")[2] in BATCH_STATISTICS
+            else:
+                is_buffer = name in buffers
+            (rest if is_buffer or values.dtype.kind != "f" else parameters)[name] = form
+        if not parameters:
+            raise StudyError("The initial arrays hold no floating-point parameters to be trained.")
+        return cls(tuple(arrays), parameters, rest)
+
+    @property
+    def dim(self) -> int:
+        """How many numbers the vector has."""
+        return max(int(place.stop) for place in self.layout.values())
+
+    @property
+    def layout(self) -> Layout:
+        """Every parameter's place in the vector."""
+        places, at = {}, 0
+        for name, form in self.parameters.items():
+            places[name] = slice(at, at + int(np.prod(form.shape)))
+            at = places[name].stop
+        return places
+
+    def vector(self, arrays: ArrayRecord) -> Tensor:
+        """The parameters: (dim,) float32. Raises ValueError where an array is not as it was."""
+        parts = [_values(arrays, name, form).ravel() for name, form in self.parameters.items()]
+        with np.errstate(over="ignore"):  # what is too large becomes infinite, and is screened
+            return torch.from_numpy(np.concatenate(parts).astype(np.float32))
+
+    def rest_of(self, arrays: ArrayRecord) -> dict[str, Values]:
+        """Everything else. Raises ValueError."""
+        values = {name: _values(arrays, name, form) for name, form in self.rest.items()}
+        for name, each in values.items():
+            if each.dtype.kind == "f" and not np.isfinite(each).all():
+                raise ValueError(f"the array {name!r} with a value that is not finite")
+        return values
+
+    def record(self, vector: Tensor, rest: Mapping[str, Values]) -> ArrayRecord:
+        """The arrays of these parameters, in the model's order and types."""
+        places, numbers = self.layout, vector.numpy()
+        made = {
+            name: numbers[places[name]].reshape(form.shape).astype(form.dtype)
+            for name, form in self.parameters.items()
+        }
+        made |= {name: rest[name].astype(form.dtype) for name, form in self.rest.items()}
+        return ArrayRecord({name: Array(made[name]) for name in self.names})
+
+    def description(self) -> str:
+        """What tells one model from another."""
+        forms = {**self.parameters, **self.rest}
+        return repr([(n, forms[n].shape, str(forms[n].dtype), n in self.rest) for n in self.names])
+
+
+def _values(arrays: ArrayRecord, name: str, form: _Form) -> Values:
+    if name not in arrays:
+        raise ValueError(f"no array {name!r}")
+    array = arrays[name]
+    if tuple(array.shape) != form.shape:
+        raise ValueError(f"the array {name!r} of shape {tuple(array.shape)}, not {form.shape}")
+    try:
+        values: Values = array.numpy()
+        found = values.shape, values.dtype.kind
+    except Exception as problem:  # noqa: BLE001 - whatever another machine's bytes do to numpy
+        raise ValueError(
+            f"the array {name!r}, which cannot be read ({type(problem).__name__})"
+        ) from None
+    if found != (form.shape, form.dtype.kind):
+        raise ValueError(f"the array {name!r} of another shape or type than was sent")
+    return values

@@ -1,0 +1,367 @@
+"""Aggregation rules for one site's model, as strategies that Flower's own `start` drives."""
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from erosion.common.aggregation.cohort import Update
+from erosion.common.aggregation.vectors import norm
+from erosion.common.algorithms.base import (
+    Algorithm,
+    ArmBase,
+    BuildContext,
+    RoundStart,
+)
+from erosion.common.errors import RunError, StudyError
+from erosion.common.rounds.one_round import (
+    Absence,
+    Answer,
+    Rejection,
+    RoundInProgress,
+    RoundRecord,
+    RunState,
+    start,
+)
+from erosion.common.rounds.screening import reject_outsized, sample_cap
+from erosion.flower.arrangement import Arrangement, Values
+from erosion.flower.names import Names, shown
+from erosion.flower.reading import Read, Reading
+from erosion.flower.rules import needs_more, rule_of
+from erosion.flower.saved import Saved
+
+logger = logging.getLogger("erosion.flower")
+
+LOOK_SECONDS = 0.5  # between two looks at who is connected
+
+
+class Personalized(Strategy):
+    """A rule of `erosion algorithms` for one site, the user's.
+
+    Every node trains the model that it is sent, as for Flower's FedAvg, and says in its reply's
+    metrics who it is. The rule makes the user's next model of the user's own update and of those
+    that serve it. Weights and distances of every round are in the metrics that Flower collects,
+    and in `records`.
+    """
+
+    def __init__(
+        self,
+        rule: str | ArmBase,
+        *,
+        user: int | str,
+        num_rounds: int,
+        settings: Mapping[str, Any] | None = None,
+        nodes: Mapping[int, int | str] | None = None,
+        buffers: Collection[str] | None = None,
+        state: Path | str | None = None,
+        quorum: int = 2,
+        min_available_nodes: int = 2,
+        wait_seconds: float = 600.0,
+        max_skipped_rounds: int = 3,
+        max_update_norm: float | None = None,
+        evaluate: bool = True,
+        name_key: str = "partition-id",
+        samples_seen_key: str = "samples-seen",
+        weighted_by_key: str = "num-examples",
+        arrayrecord_key: str = "arrays",
+        configrecord_key: str = "config",
+    ) -> None:
+        """The rule by its name, with `settings`, or made already. Raises StudyError.
+
+        `user`: what the user's node calls itself under `name_key`. `num_rounds`: of the whole run.
+        `nodes`: the name of every node, where the coordinator knows them; a node's own word is not
+        asked then. `buffers`: arrays that are not part of the distance, None for what batch
+        normalisation keeps. `state`: a file to go on from, written before every round. `quorum`:
+        usable updates that a round needs, the user's included. `wait_seconds`: how long a round
+        waits for the user's node and for `min_available_nodes`. `evaluate`: on the user's node.
+        """
+        self.rule = rule_of(rule, dict(settings or {}))
+        self.user, self.num_rounds = shown(user), num_rounds
+        self.records: list[RoundRecord] = []
+        self._buffers, self._quorum, self._min_nodes = buffers, quorum, min_available_nodes
+        self._wait_seconds, self._max_skipped = wait_seconds, max_skipped_rounds
+        self._evaluate = evaluate
+        self._reading = Reading(name_key, weighted_by_key, samples_seen_key, max_update_norm)
+        self._arrays_key, self._config_key = arrayrecord_key, configrecord_key
+        known = None if nodes is None else {node: shown(name) for node, name in nodes.items()}
+        if known is not None and self.user not in known.values():
+            raise StudyError(f"nodes has no {self.user!r}, the user; name its node, too.")
+        self._known, self._names = known, Names(known)
+        self._saved = None if state is None else Saved(Path(state))
+        self._model: Arrangement | None = None
+        self._state: RunState | None = None
+        self._algorithm: Algorithm[Any] | None = None
+        self._rest: dict[str, Values] = {}  # buffers and counters as they go out
+        self._asked: list[int] = []
+        self._connected: list[int] = []
+
+    @property
+    def rounds_done(self) -> int:
+        """Of `num_rounds`, those that the state file has: start with so many rounds less."""
+        if self._state is not None:
+            return self._state.round
+        return 0 if self._saved is None else self._saved.rounds()
+
+    def summary(self) -> None:
+        """Say what is about to run."""
+        logger.info("\t├──> %s for %r: %s", self.rule.algorithm, self.user, self.rule)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Send the model to whoever the rule listens to. Raises RunError, StudyError."""
+        self._connected = self._wait_for_nodes(grid)
+        if server_round == 1:
+            self._begin(arrays)
+        else:  # as they come: a wrapper may have added noise
+            self._take_over(arrays)
+        model, _, state = self._ready()
+        if state.stopped:
+            self._asked = []
+            return []
+        if self._saved is not None:
+            self._saved.write(state, self._names.of_node, self._rest, self._digest())
+        self._asked = [node for node in self._connected if self._wants(node)]
+        config["server-round"] = state.round + 1
+        content = RecordDict(
+            {
+                self._arrays_key: model.record(state.params, self._rest),
+                self._config_key: config,
+            }
+        )
+        return [
+            Message(content, dst_node_id=node, message_type=MessageType.TRAIN)
+            for node in self._asked
+        ]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """The user's next model, or None where the round is skipped. Raises RunError."""
+        model, algorithm, state = self._ready()
+        if state.stopped:
+            return None, None
+        received = {reply.metadata.src_node_id: reply for reply in replies}
+        answers, own = self._answers(model, state, received)
+        del received
+        in_progress = RoundInProgress(
+            state,
+            algorithm,
+            RoundStart(state.round + 1, self.user, tuple(answers), state.params),
+            arm=self.rule.algorithm,
+            wanted=tuple(answers),
+            spare=len(answers.keys() | set(self._names.of_node.values())) - self._quorum,
+        )
+        in_progress.answer(answers)
+        assert in_progress.finished is not None, "the rule asks once a round"
+        self._state, record = in_progress.finished
+        record = replace(record, note=record.note.replace("(federation.quorum)", "(quorum)"))
+        self.records.append(record)
+        self._tell(record)
+        if record.outcome != "done":
+            self._raise_if_hopeless(record)
+            return None, _metrics(record, {})
+        self._rest = dict(own.rest)
+        return model.record(self._state.params, self._rest), _metrics(record, own.metrics)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """The model is the user's, so the user's node evaluates it."""
+        del server_round
+        node = self._names.node_of(self.user)
+        if not self._evaluate or node is None or node not in grid.get_node_ids():
+            return []
+        config["server-round"] = self.rounds_done
+        content = RecordDict({self._arrays_key: arrays, self._config_key: config})
+        return [Message(content, dst_node_id=node, message_type=MessageType.EVALUATE)]
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """What the user's node measured."""
+        del server_round
+        for reply in replies:
+            if not reply.has_error():
+                for metrics in reply.content.metric_records.values():
+                    return metrics
+        return None
+
+    def _begin(self, arrays: ArrayRecord) -> None:
+        self._model = model = Arrangement.of(arrays, self._buffers)
+        problem = self.rule.problem_with(len(self._connected)) or self.rule.problem_with_model(
+            lambda: model.layout
+        )
+        if problem:
+            raise StudyError(f"{self.rule.algorithm}: {problem}")
+        context = BuildContext(self.num_rounds, len(self._connected), lambda: model.layout)
+        self._algorithm = self.rule.build(context)
+        if problem := needs_more(self.rule, self._algorithm, model):
+            raise StudyError(
+                f"{self.rule.algorithm} {problem}. Run it as a study: `erosion server`."
+            )
+        self._rest = _own_arrays(model.rest_of, arrays)
+        self._state = start(self._algorithm, _own_arrays(model.vector, arrays))
+        self._names = Names(self._known)
+        self.records = []
+        if self._saved is not None and self._saved.exists:
+            self._state, names, self._rest = self._saved.read(
+                self._state, self._rest, self._digest()
+            )
+            if self._known is None:
+                self._names.of_node.update(names)
+
+    def _take_over(self, arrays: ArrayRecord) -> None:
+        model, _, state = self._ready()
+        self._state = replace(state, params=_own_arrays(model.vector, arrays))
+        self._rest = _own_arrays(model.rest_of, arrays)
+
+    def _ready(self) -> tuple[Arrangement, Algorithm[Any], RunState]:
+        if self._model is None or self._algorithm is None or self._state is None:
+            raise RunError(
+                "The strategy has not begun: Flower calls configure_train(1, ...) first."
+            )
+        return self._model, self._algorithm, self._state
+
+    def _wait_for_nodes(self, grid: Grid) -> list[int]:
+        end = time.monotonic() + self._wait_seconds
+        while True:
+            nodes = sorted(grid.get_node_ids())
+            users = self._names.node_of(self.user)
+            enough = len(nodes) >= self._min_nodes
+            # Without a list, the user's site may have come back as one of the unknown nodes.
+            unknown = self._known is None and not set(nodes) <= set(self._names.of_node)
+            if enough and (users is None or users in nodes or unknown):
+                return nodes
+            if time.monotonic() >= end:
+                raise RunError(
+                    f"{len(nodes)} nodes are connected after {self._wait_seconds:g} s, and"
+                    f" {self._min_nodes} are needed (min_available_nodes)."
+                    if not enough
+                    else f"The node of {self.user!r} is not connected; waited"
+                    f" {self._wait_seconds:g} s for it (wait_seconds)."
+                )
+            time.sleep(LOOK_SECONDS)
+
+    def _wants(self, node: int) -> bool:
+        name = self._names.of_node.get(node)
+        if name is None:
+            return self._known is None  # it says who it is with its reply
+        return self._rule_asks(name)
+
+    def _rule_asks(self, name: str) -> bool:
+        _, algorithm, state = self._ready()
+        return name == self.user or algorithm.asks(state.algorithm_state, name)
+
+    def _answers(
+        self, model: Arrangement, state: RunState, received: Mapping[int, Message]
+    ) -> tuple[dict[str, Answer], Read]:
+        """What each site answered, by name; and the user's reply."""
+        said = {
+            node: name
+            for node, reply in received.items()
+            if (name := self._reading.name_in(reply)) is not None
+        }
+        doubts = self._names.hear(said, self._connected)
+        answers: dict[str, Answer] = {}
+        own = Read(Absence(""))
+        counts: dict[str, int] = {}
+        for node in self._asked:
+            name = self._names.of_node.get(node)
+            agent = f"node {node}" if name is None else name
+            reply = received.get(node)
+            if name is not None and not self._rule_asks(name):
+                continue  # asked because nobody knew who it is
+            if reply is None or reply.has_error():
+                why = "" if reply is None else shown(reply.error.reason or "an error")
+                answers.setdefault(agent, Absence(why or "did not answer"))
+            elif node in doubts:
+                answers[agent] = Rejection(doubts[node])
+            elif name is None:
+                answers[agent] = Rejection(f"does not say its name ({self._reading.name_key!r})")
+            else:
+                found = self._reading.read(
+                    reply, agent, state.params, model, self.rule, state.round + 1
+                )
+                answers[agent] = found.answer
+                if agent == self.user:
+                    own = found
+                if isinstance(found.answer, Update):
+                    counts[agent] = found.answer.num_samples
+        for name in self._names.of_node.values():
+            if name not in answers and self._rule_asks(name):
+                answers[name] = Absence("was not connected")
+        if self.user not in answers:
+            heard = ", ".join(map(repr, sorted(set(self._names.of_node.values())))) or "no names"
+            answers[self.user] = Absence(f"is not known: no node calls itself so ({heard} heard)")
+        for name, answer in answers.items():
+            if isinstance(answer, Update) and name != self.user:
+                capped = min(answer.num_samples, sample_cap(counts, name))
+                answers[name] = replace(answer, num_samples=capped)
+        return reject_outsized(answers, self.user, norm(state.params)), own
+
+    def _tell(self, record: RoundRecord) -> None:
+        for name, site in record.hospitals.items():
+            if site.outcome in ("rejected", "absent"):
+                logger.warning("round %d: %s: %s", record.round, name, site.reason)
+        if record.note:
+            logger.warning("round %d (%s): %s", record.round, record.outcome, record.note)
+
+    def _raise_if_hopeless(self, record: RoundRecord) -> None:
+        assert self._state is not None
+        if self._state.skipped_in_a_row >= self._max_skipped:
+            raise RunError(
+                f"{self._max_skipped} rounds in a row were skipped (max_skipped_rounds); the last"
+                f" because {record.note}."
+            )
+
+    def _digest(self) -> str:
+        model, *_ = self._ready()
+        about = [self.rule.model_dump(mode="json"), self.user, model.description(), self.num_rounds]
+        return hashlib.sha256(json.dumps(about).encode()).hexdigest()
+
+
+class WeightErosion(Personalized):
+    """Sites lose their weight by how far their updates are from the user's."""
+
+    def __init__(self, *, user: int | str, num_rounds: int, **options: Any) -> None:
+        """`settings` are those of `weight_erosion`; everything else as for `Personalized`."""
+        super().__init__("weight_erosion", user=user, num_rounds=num_rounds, **options)
+
+
+class EvidenceErosion(Personalized):
+    """Sites count by their patients and by how little their distance is more than noise.
+
+    Their replies' metrics bring "noise"; see `mean_and_noise`.
+    """
+
+    def __init__(self, *, user: int | str, num_rounds: int, **options: Any) -> None:
+        """`settings` are those of `evidence_erosion`; everything else as for `Personalized`."""
+        super().__init__("evidence_erosion", user=user, num_rounds=num_rounds, **options)
+
+
+def _own_arrays(part: Any, arrays: ArrayRecord) -> Any:
+    """A part of arrays that come from this side. Raises StudyError."""
+    try:
+        return part(arrays)
+    except ValueError as problem:
+        raise StudyError(f"The model to be sent has {problem}.") from None
+
+
+def _metrics(record: RoundRecord, own: Mapping[str, Any]) -> MetricRecord:
+    """Weights and distances by name, beside what the user's node measured in training."""
+    values: dict[str, Any] = dict(own)
+    for name, site in record.hospitals.items():
+        if site.weight_after is not None:
+            values[f"weight-{name}"] = float(site.weight_after)
+        if site.distance is not None:
+            values[f"distance-{name}"] = float(site.distance)
+    return MetricRecord(values)

@@ -1,0 +1,45 @@
+"""Which rules an ordinary ClientApp can serve."""
+
+from typing import Any
+
+from erosion.common.algorithms import REGISTRY
+from erosion.common.algorithms.base import TRAIN, Algorithm, ArmBase, broadcasts_nothing
+from erosion.common.errors import StudyError
+from erosion.common.settings.base import validate
+from erosion.flower.arrangement import Arrangement
+
+MOST_ATTACHED = 64  # numbers that a reply's metrics bring for a rule
+
+
+def rule_of(rule: str | ArmBase, settings: dict[str, Any]) -> ArmBase:
+    """A rule by its name, with its settings, or as it is. Raises StudyError."""
+    if isinstance(rule, ArmBase):
+        made = rule
+    elif rule not in REGISTRY:
+        raise StudyError(f"There is no rule {rule!r}; the rules are {', '.join(REGISTRY)}.")
+    else:
+        if rule == "evidence_erosion":  # what stays at a site is its ClientApp's business
+            settings = {"own_parameters": (), **settings}
+        made = validate(REGISTRY[rule], settings, f"The settings of {rule}", StudyError)
+    if made.own_parameters:
+        raise StudyError(
+            f"own_parameters = {made.own_parameters!r}: what stays at a site is for its ClientApp"
+            " to keep; leave it out of the arrays that it sends and receives."
+        )
+    return made
+
+
+def needs_more(rule: ArmBase, algorithm: Algorithm[Any], model: Arrangement) -> str:
+    """What of a rule an ordinary ClientApp does not do; "" where it is all there."""
+    kind, dim = type(rule), model.dim
+    if kind.train is not ArmBase.train and rule.algorithm != "evidence_erosion":
+        return "trains in a way of its own"
+    if kind.personal is not ArmBase.personal:
+        return "predicts in a way of its own"
+    if algorithm.exchanges is not None or list(rule.site_steps()) != [TRAIN]:
+        return "asks more than once in a round"
+    if algorithm.broadcast is not broadcasts_nothing:
+        return "sends more than the model"
+    if any(size > MOST_ATTACHED for size in rule.attachment_sizes(dim).values()):
+        return "wants more than the model back"
+    return ""

@@ -1,0 +1,1 @@
+"""An app that knows nothing of this project but its strategy."""

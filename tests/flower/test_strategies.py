@@ -1,0 +1,377 @@
+"""`erosion.flower`: the rules as ordinary Flower strategies."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
+from flwr.serverapp.strategy import FedAvg as FlowersFedAvg
+
+from erosion.common.errors import CheckpointError, RunError, StudyError
+from erosion.flower import EvidenceErosion, Personalized, WeightErosion, mean_and_noise
+from tests.support.flower_grid import InProcessGrid, Node, moved_by, reply
+
+FIRST = {"w": np.zeros(2, dtype=np.float32)}
+
+
+def arrays(values: dict[str, Any]) -> ArrayRecord:
+    return ArrayRecord({name: torch.as_tensor(value) for name, value in values.items()})
+
+
+def run(strategy: Any, grid: InProcessGrid, rounds: int = 1, first: Any = None) -> Any:
+    return strategy.start(grid, arrays(FIRST if first is None else first), num_rounds=rounds)
+
+
+def w_of(result: Any) -> list[float]:
+    values: list[float] = result.arrays["w"].numpy().tolist()
+    return values
+
+
+def erosion(**options: Any) -> WeightErosion:
+    given = {"settings": {"distance_penalty": 0.1, "size_penalty": 0.0}, "wait_seconds": 0.0}
+    return WeightErosion(**{"user": 0, "num_rounds": 3, **given, **options})
+
+
+def test_the_numbers_of_one_round_are_those_of_the_paper() -> None:
+    grid = InProcessGrid({7: moved_by(1, 0, name=0), 8: moved_by(0, 1, name=1)})
+    result = run(erosion(), grid)
+    # d = |(0, 1) - (1, 0)| / 1 = sqrt 2; the weight falls from 1 by .1 sqrt 2, with p_s = 0
+    weight = 1 - 0.1 * 2**0.5
+    metrics = result.train_metrics_clientapp[1]
+    assert metrics["weight-1"] == pytest.approx(weight)
+    assert metrics["distance-1"] == pytest.approx(2**0.5)
+    assert w_of(result) == pytest.approx([1 / (1 + weight), weight / (1 + weight)])
+
+
+def test_a_site_that_has_lost_its_weight_is_not_asked_again() -> None:
+    grid = InProcessGrid(
+        {7: moved_by(1, 0, name=0), 8: moved_by(-9, 0, name=1), 9: moved_by(1, 0, name=2)}
+    )
+    run(erosion(settings={"distance_penalty": 0.2}, quorum=2), grid, rounds=2)
+    assert grid.asked == [[7, 8, 9], [7], [7, 9], [7]]  # training, and the user's evaluation
+
+
+def test_as_fedavg_it_gives_flowers_own_numbers() -> None:
+    nodes = {
+        n: moved_by(0.25 * n, -1.0, name=n, samples=count) for n, count in ((1, 5), (2, 11), (3, 8))
+    }
+    ours = Personalized("fedavg", user=1, num_rounds=3, evaluate=False)
+    flowers = FlowersFedAvg(fraction_evaluate=0.0)
+    assert w_of(run(ours, InProcessGrid(nodes), 3)) == pytest.approx(
+        w_of(run(flowers, InProcessGrid(nodes), 3)), abs=1e-6
+    )
+
+
+def test_statistics_of_batch_normalisation_stay_out_of_the_distance() -> None:
+    def node(name: int, statistic: float) -> Node:
+        def answer(request: Message) -> RecordDict:
+            content = request.content.array_records["arrays"]
+            w = content["w"].numpy() + np.array([1, 0], dtype=np.float32)
+            counted = content["1.num_batches_tracked"].numpy() + 5
+            values = {"w": w, "1.running_mean": np.full(1, statistic, np.float32)}
+            return reply({**values, "1.num_batches_tracked": counted}, name)
+
+        return answer
+
+    first = {**FIRST, "1.running_mean": np.zeros(1, np.float32), "1.num_batches_tracked": 0}
+    grid = InProcessGrid({7: node(0, 2.0), 8: node(1, 20.0)})
+    result = run(erosion(), grid, first=first)
+    assert result.train_metrics_clientapp[1]["distance-1"] == 0.0
+    assert list(result.arrays) == ["w", "1.running_mean", "1.num_batches_tracked"]
+    assert result.arrays["1.running_mean"].numpy().tolist() == [2.0]  # the user's own
+    assert result.arrays["1.num_batches_tracked"].numpy() == 5
+    asked_for = run(erosion(buffers=()), grid, first=first)
+    # (20 - 2) / |(1, 0, 2)|
+    assert asked_for.train_metrics_clientapp[1]["distance-1"] == pytest.approx(18 / 5**0.5)
+
+
+@pytest.mark.parametrize("when", ["config", "metrics"])
+def test_a_name_is_a_text_or_a_number(when: str) -> None:
+    names = ("north", "south") if when == "config" else (0, 1)
+    grid = InProcessGrid({7: moved_by(1, 0, name=names[0]), 8: moved_by(0, 1, name=names[1])})
+    result = run(erosion(user=names[0]), grid)
+    assert f"weight-{names[1]}" in result.train_metrics_clientapp[1]
+
+
+def outcomes(strategy: Personalized) -> dict[str, str]:
+    return {name: site.outcome for name, site in strategy.records[-1].hospitals.items()}
+
+
+def reasons(strategy: Personalized) -> dict[str, str]:
+    return {name: site.reason for name, site in strategy.records[-1].hospitals.items()}
+
+
+def of_values(**values: Any) -> Node:
+    return lambda _request: reply(values, 2)
+
+
+BAD: dict[str, tuple[Node, str]] = {
+    "no name": (moved_by(1, 0, name=None), "does not say its name ('partition-id')"),
+    "not finite": (moved_by(float("nan"), 0, name=2), "a value that is not finite"),
+    "too large for float32": (of_values(w=np.array([1e300, 0.0])), "a value that is not finite"),
+    "changed shape": (of_values(w=np.zeros(3, np.float32)), "'w' of shape (3,), not (2,)"),
+    "whole numbers": (of_values(w=np.zeros(2, np.int32)), "another shape or type"),
+    "no such array": (of_values(v=np.zeros(2, np.float32)), "no array 'w'"),
+    "no arrays": (lambda _: RecordDict({"c": ConfigRecord({"partition-id": "2"})}), "no arrays"),
+    "half a patient": (moved_by(1, 0, name=2, samples=0.5), "'num-examples' = 0.5, not a whole"),  # type: ignore[arg-type]
+    "no patients": (moved_by(1, 0, name=2, samples=0), "0 samples"),
+    "an error": (lambda _: Error(2, "disk full"), "disk full"),
+    "silence": (lambda _: None, "did not answer"),
+    "out of proportion": (moved_by(1e6, 0, name=2), "times what is usual"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_reply_that_cannot_be_used_costs_only_itself(what: str) -> None:
+    node, reason = BAD[what]
+    good = {7: moved_by(1, 0, name=0), 8: moved_by(1, 0.5, name=1)}
+    strategy = erosion(quorum=2)
+    result = run(strategy, InProcessGrid({**good, 9: node}))
+    assert w_of(result) == w_of(run(erosion(), InProcessGrid(good)))
+    assert [r for r in reasons(strategy).values() if reason in r], reasons(strategy)
+
+
+def test_an_array_whose_bytes_are_something_else_is_a_rejection() -> None:
+    def answer(request: Message) -> RecordDict:
+        content = moved_by(1, 0, name=1)(request)
+        assert isinstance(content, RecordDict)
+        content.array_records["arrays"]["w"].data = b"\x80\x04 not an array"
+        return content
+
+    strategy = erosion(quorum=1)
+    run(strategy, InProcessGrid({7: moved_by(1, 0, name=0), 8: answer}))
+    assert "cannot be read" in reasons(strategy)["1"]
+
+
+def test_two_new_nodes_of_one_name_are_both_refused() -> None:
+    nodes = {7: moved_by(1, 0, name=0), 8: moved_by(0, 1, name=1), 9: moved_by(1, 1, name=1)}
+    strategy = erosion(quorum=1)
+    run(strategy, InProcessGrid(nodes))
+    assert outcomes(strategy) == {"0": "accepted", "node 8": "rejected", "node 9": "rejected"}
+
+
+def test_a_name_stays_with_the_node_that_had_it_first() -> None:
+    grid = InProcessGrid({7: moved_by(1, 0, name=0), 8: moved_by(0, 1, name=1)})
+    strategy = erosion(quorum=1, evaluate=False)
+    rounds = iter([None, lambda: grid.nodes.update({6: moved_by(9, 9, name=0)}), None])
+    _between_rounds(strategy, rounds)
+    run(strategy, grid, rounds=2)
+    assert "as another node does" in reasons(strategy)["node 6"]
+    assert outcomes(strategy)["0"] == "accepted"
+
+
+def test_a_site_that_comes_back_as_another_node_keeps_its_weight() -> None:
+    grid = InProcessGrid({7: moved_by(1, 0, name=0), 8: moved_by(0, 1, name=1)})
+    strategy = erosion()
+
+    def back() -> None:
+        del grid.nodes[8]
+        grid.nodes[5] = moved_by(0, 1, name=1)
+
+    _between_rounds(strategy, iter([None, back]))
+    run(strategy, grid, rounds=2)
+    before = strategy.records[0].hospitals["1"].weight_after
+    assert strategy.records[1].hospitals["1"].weight_before == before != 1.0
+
+
+def test_a_node_cannot_change_its_name() -> None:
+    names = iter([1, 0])
+    grid = InProcessGrid(
+        {7: moved_by(1, 0, name=0), 8: lambda m: moved_by(0, 1, name=next(names))(m)}
+    )
+    strategy = erosion(quorum=1)
+    run(strategy, grid, rounds=2)
+    assert "its name is '1'" in reasons(strategy)["1"]
+
+
+def test_with_a_list_of_nodes_no_word_of_theirs_counts() -> None:
+    grid = InProcessGrid(
+        {7: moved_by(1, 0, name=None), 8: moved_by(0, 1, name=None), 9: moved_by(5, 5, name=0)}
+    )
+    strategy = erosion(user="home", nodes={7: "home", 8: "peer"})
+    result = run(strategy, grid)
+    assert outcomes(strategy) == {"home": "accepted", "peer": "accepted"}
+    assert grid.asked[0] == [7, 8]
+    assert "weight-peer" in result.train_metrics_clientapp[1]
+
+
+def _between_rounds(strategy: Personalized, acts: Any) -> None:
+    """Do something before each round."""
+    configure = strategy.configure_train
+
+    def before(*given: Any) -> Any:
+        act = next(acts, None)
+        if act is not None:
+            act()
+        return configure(*given)
+
+    strategy.configure_train = before  # type: ignore[method-assign,assignment]
+
+
+def test_an_unknown_user_ends_the_run_with_the_names_that_were_heard() -> None:
+    grid = InProcessGrid({7: moved_by(1, 0, name=0), 8: moved_by(0, 1, name=1)})
+    with pytest.raises(RunError, match=r"3 rounds in a row .* no node calls itself so .*'0', '1'"):
+        run(erosion(user="nobody"), grid, rounds=5)
+
+
+def test_a_round_without_the_user_is_skipped_and_the_model_stays() -> None:
+    replies: list[Callable[[Message], Any]] = [
+        moved_by(1, 0, name=0),
+        lambda _: None,
+        moved_by(1, 0, name=0),
+    ]
+    turn = iter(replies)
+    grid = InProcessGrid({7: lambda m: next(turn)(m), 8: moved_by(0, 1, name=1)})
+    strategy = erosion(evaluate=False)
+    run(strategy, grid, rounds=3)
+    assert [r.outcome for r in strategy.records] == ["done", "skipped", "done"]
+
+
+def test_no_replies_at_all_end_the_run_in_words() -> None:
+    grid = InProcessGrid({7: lambda _: None, 8: lambda _: None})
+    with pytest.raises(RunError, match="rounds in a row were skipped"):
+        run(erosion(), grid, rounds=5)
+
+
+def test_nodes_that_do_not_come_end_the_run_in_words() -> None:
+    with pytest.raises(RunError, match=r"1 nodes are connected .* 2 are needed"):
+        run(erosion(), InProcessGrid({7: moved_by(1, 0, name=0)}))
+
+
+def test_a_user_that_stays_away_ends_the_run_in_words() -> None:
+    grid = InProcessGrid(
+        {7: moved_by(1, 0, name=0), 8: moved_by(0, 1, name=1), 9: moved_by(0, 1, name=2)}
+    )
+    strategy = erosion()
+    _between_rounds(strategy, iter([None, lambda: grid.nodes.pop(7)]))
+    with pytest.raises(RunError, match="The node of '0' is not connected"):
+        run(strategy, grid, rounds=2)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Personalized("erosion", user=0, num_rounds=1), "no rule 'erosion'"),
+        (lambda: erosion(settings={"distance_penalty": -1}), "it must be 0 or more"),
+        (lambda: erosion(nodes={1: "a"}), "nodes has no '0'"),
+        (
+            lambda: Personalized(
+                "fedavg", user=0, num_rounds=1, settings={"own_parameters": ["w"]}
+            ),
+            "for its ClientApp to keep",
+        ),
+    ],
+)
+def test_an_operators_mistake_is_named(make: Callable[[], Any], words: str) -> None:
+    with pytest.raises(StudyError, match=words):
+        make()
+
+
+@pytest.mark.parametrize("rule", ["scaffold", "fedlin", "ditto", "fedprox", "personal_gems"])
+def test_a_rule_that_needs_its_own_part_at_the_sites_is_refused(rule: str) -> None:
+    grid = InProcessGrid({7: moved_by(1, 0, name=0), 8: moved_by(0, 1, name=1)})
+    with pytest.raises(StudyError, match="Run it as a study"):
+        run(Personalized(rule, user=0, num_rounds=1), grid)
+
+
+def test_buffers_that_the_model_does_not_have_are_named() -> None:
+    with pytest.raises(StudyError, match="buffers names v; the model's arrays are w"):
+        run(erosion(buffers=["v"]), InProcessGrid({7: moved_by(1, 0, name=0), 8: moved_by(name=1)}))
+
+
+def test_a_run_that_was_cut_off_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
+    def grid() -> InProcessGrid:
+        def drifting(name: int, way: float) -> Node:
+            def answer(request: Message) -> RecordDict:
+                number = request.content.config_records["config"]["server-round"]
+                assert isinstance(number, int)
+                made = moved_by(1, way * number, name=name)(request)
+                assert isinstance(made, RecordDict)
+                return made
+
+            return answer
+
+        return InProcessGrid({7: drifting(0, 0.1), 8: drifting(1, 0.3), 9: drifting(2, -0.7)})
+
+    whole = run(erosion(num_rounds=5), grid(), rounds=5)
+    file = tmp_path / "state.safetensors"
+    cut_off = erosion(num_rounds=5, state=file)
+    _between_rounds(cut_off, iter([None, None, None, _break_off]))
+    with pytest.raises(KeyboardInterrupt):
+        run(cut_off, grid(), rounds=5)
+    resumed = erosion(num_rounds=5, state=file)
+    assert resumed.rounds_done == 2  # the third was done, and is done again
+    result = run(resumed, grid(), rounds=5 - resumed.rounds_done)
+    assert w_of(result) == w_of(whole)
+    assert resumed.records[-1].round == 5
+
+
+def _break_off() -> None:
+    raise KeyboardInterrupt
+
+
+def test_the_state_of_another_model_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "state.safetensors"
+    nodes = {7: moved_by(1, 0, name=0), 8: moved_by(0, 1, name=1)}
+    run(erosion(state=file), InProcessGrid(nodes))
+    with pytest.raises(CheckpointError, match="another model, rule, user"):
+        run(erosion(state=file, settings={"distance_penalty": 0.2}), InProcessGrid(nodes))
+    file.write_bytes(b"nothing")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        run(erosion(state=file), InProcessGrid(nodes))
+
+
+def test_inside_flowers_differential_privacy_the_noise_stays_in_the_model() -> None:
+    grid = InProcessGrid({7: moved_by(1, 0, name=0), 8: moved_by(0, 1, name=1)})
+    strategy = erosion(evaluate=False)
+    private = DifferentialPrivacyServerSideFixedClipping(
+        strategy, noise_multiplier=5.0, clipping_norm=0.5, num_sampled_clients=2
+    )
+    result = private.start(grid, arrays(FIRST), num_rounds=2)
+    sent = [content.array_records["arrays"]["w"].numpy() for content in grid.sent if content]
+    assert strategy.records[0].hospitals["1"].distance == pytest.approx(2**0.5, rel=1e-5)
+    # What the second round starts from is the first one's aggregate with noise, not the aggregate.
+    assert np.abs(sent[-1] - 0.25).max() > 1e-3
+    assert result.arrays is not None
+
+
+def test_evidence_erosion_takes_its_noise_from_the_metrics() -> None:
+    near = {7: moved_by(1, 0, name=0, noise=0.1), 8: moved_by(0.9, 0.1, name=1, noise=0.1)}
+    far = moved_by(-1, 0, name=2, noise=0.1)
+    strategy = EvidenceErosion(user=0, num_rounds=2, evaluate=False)
+    weights = run(strategy, InProcessGrid({**near, 9: far})).train_metrics_clientapp[1]
+    # D_1 = .02 is all noise: weight n_1 / n_0 = 1. D_2 = 4, b^2 = 4 - 2 (.1 + .1) = 3.6:
+    # weight 1 / (1 + 2 * 3.6 / .1) = 1 / 73
+    assert weights["weight-1"] == 1.0
+    assert weights["weight-2"] == pytest.approx(1 / 73, rel=1e-5)
+    without = EvidenceErosion(user=0, num_rounds=2, evaluate=False, quorum=1)
+    run(without, InProcessGrid({**near, 9: moved_by(1, 0, name=2)}))
+    assert "'noise' = None, not 1 numbers" in reasons(without)["2"]
+
+
+def test_the_mean_of_two_halves_and_its_noise() -> None:
+    first = {"w": torch.tensor([1.0, 2.0]), "bn.running_mean": torch.tensor([0.0])}
+    second = {"w": torch.tensor([3.0, 2.0]), "bn.running_mean": torch.tensor([9.0])}
+    mean, noise = mean_and_noise(first, second)
+    assert mean["w"].tolist() == [2.0, 2.0]
+    assert noise == 1.0  # |(-2, 0)|^2 / 4, the statistic left out
+    with pytest.raises(ValueError, match="different models"):
+        mean_and_noise(first, {"w": first["w"]})
+
+
+def test_a_rule_that_stops_asks_nobody_any_more() -> None:
+    grid = InProcessGrid({7: moved_by(0, 0, name=0), 8: moved_by(0, 1, name=1)})
+    run(erosion(settings={"zero_norm": "stop"}, evaluate=False), grid, rounds=3)
+    assert grid.asked[::2] == [[7, 8], [], []]
+
+
+def test_flowers_own_process_keeps_its_identity() -> None:
+    """A stock ServerApp's process knows its task; our line's stand-in must not replace that."""
+    script = "import sys, erosion.flower; sys.exit('erosion.common.protocol.wire' in sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

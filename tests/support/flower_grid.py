@@ -1,0 +1,106 @@
+"""A Flower Grid in this process, whose nodes are ClientApps or plain functions."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Error,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.serverapp import Grid
+
+from erosion.common.protocol.flower_identity import identify
+
+identify()
+
+Node = Callable[[Message], RecordDict | Error | None]  # None: no answer
+
+
+class InProcessGrid(Grid):
+    """Asks one node after another."""
+
+    def __init__(self, nodes: Mapping[int, Node]) -> None:
+        self.nodes = dict(nodes)
+        self.asked: list[list[int]] = []  # of every call
+        self.sent: list[RecordDict] = []  # the first request of every call
+
+    def set_run(self, run: Any) -> None:
+        """Nothing is done."""
+
+    @property
+    def run(self) -> Any:
+        """There is none."""
+        return None
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Flower's older way."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> list[int]:
+        """All that are there."""
+        return list(self.nodes)
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Not used."""
+        raise NotImplementedError
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Not used."""
+        raise NotImplementedError
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        """The answers, in the order in which nodes were asked."""
+        del timeout
+        requests = list(messages)
+        self.asked.append([m.metadata.dst_node_id for m in requests])
+        self.sent += [m.content for m in requests[:1]]
+        replies = []
+        for request in requests:
+            answer = self.nodes[request.metadata.dst_node_id](request)
+            if answer is not None:
+                replies.append(Message(answer, reply_to=request))
+        return replies
+
+
+def moved_by(*step: float, name: object, samples: int = 10, **more: Any) -> Node:
+    """A node that moves the model's one array `w` by `step`, and says so."""
+
+    def answer(request: Message) -> RecordDict:
+        arrays = request.content.array_records["arrays"]
+        moved = arrays["w"].numpy() + np.array(step, dtype=np.float32)
+        return reply({**{n: a.numpy() for n, a in arrays.items()}, "w": moved}, name, samples, more)
+
+    return answer
+
+
+def reply(
+    arrays: Mapping[str, Any],
+    name: object,
+    samples: Any = 10,
+    more: Mapping[str, Any] | None = None,
+) -> RecordDict:
+    """What a ClientApp answers; a name that is a text goes into a config."""
+    metrics = {"num-examples": samples, **(more or {})}
+    records: dict[str, Any] = {}
+    if isinstance(name, int):
+        metrics["partition-id"] = name
+    elif name is not None:
+        records["site"] = ConfigRecord({"partition-id": str(name)})
+    records["arrays"] = ArrayRecord({n: Array(np.asarray(a)) for n, a in arrays.items()})
+    records["metrics"] = MetricRecord(metrics)
+    return RecordDict(records)
