@@ -30,6 +30,17 @@ class BallOptions(Settings):
             return {**cls.authors, **values}
         return values
 
+    @model_validator(mode="after")
+    def _preset_is_one(self) -> "BallOptions":
+        values = {name: getattr(self, name) for name in self.authors}
+        if self.preset == "authors" and all(values[n] != self.authors[n] for n in values):
+            raise ValueError(
+                "preset = 'authors' has nothing left to set, because the arm gives"
+                f" {', '.join(values)}; leave out one or the other (among the candidates of a"
+                " selection, write the settings themselves)"
+            )
+        return self
+
 
 class MeetingOptions(BallOptions):
     """And how far a model is from a hospital's."""

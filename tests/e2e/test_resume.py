@@ -89,29 +89,42 @@ def test_killed_at_every_phase_and_resumed_is_bit_identical(tmp_path: Path) -> N
 
 
 def test_killed_between_two_exchanges_and_resumed_is_bit_identical(tmp_path: Path) -> None:
-    study = small_study(arms={"fedlin": {"own_parameters": ["output_bias"]}}, rounds=3)
-    text, address = study.canonical_json(), free_address()
-    sites = [start(programs.honest, str(write_site(tmp_path, n, address))) for n in study.hospitals]
-    folders = [tmp_path / "runs" / name for name in ("killed", "uninterrupted")]
+    network = {"model": {"name": "mlp", "hidden": [6]}, "rounds": 1}
+    studies = {  # and which rounds the journal has when the coordinator is killed
+        "fedlin": (
+            small_study(arms={"fedlin": {"own_parameters": ["output_bias"]}}, rounds=3),
+            [1],
+        ),
+        "network_gems": (small_study(arms={"network_gems": {"clusters": 4}}, **network), []),
+    }
+    address = free_address()
+    names = studies["fedlin"][0].hospitals
+    sites = [start(programs.honest, str(write_site(tmp_path, n, address))) for n in names]
+    runs = tmp_path / "runs"
     try:
-        killed = start(coordinate, text, str(folders[0]), address, "between two exchanges")
-        killed.join(PATIENCE)
-        assert killed.exitcode == -signal.SIGKILL
-        assert [line["round"] for line in read_journal(RunFolder(folders[0]).journal)] == [1]
-        for folder in folders:
-            finished = start(coordinate, text, str(folder), address, None)
-            finished.join(PATIENCE)
-            assert finished.exitcode == 0
+        for arm, (study, done) in studies.items():
+            text = study.canonical_json()
+            killed = start(coordinate, text, str(runs / arm), address, "between two exchanges")
+            killed.join(PATIENCE)
+            assert killed.exitcode == -signal.SIGKILL, arm
+            lines = read_journal(RunFolder(runs / arm).journal)
+            assert [line["round"] for line in lines] == done
+            for name in (arm, f"{arm}-uninterrupted"):
+                finished = start(coordinate, text, str(runs / name), address, None)
+                finished.join(PATIENCE)
+                assert finished.exitcode == 0, name
     finally:
         for site in sites:
             site.kill()
             site.join(PATIENCE)
-    resumed, uninterrupted = (RunFolder(folder) for folder in folders)
-    lines = [[without_times(x) for x in read_journal(r.journal)] for r in (resumed, uninterrupted)]
-    assert lines[0] == lines[1]
-    assert [step["step"] for step in lines[0][1]["steps"]] == ["gradient", "train"]
-    expected = final_params(study, uninterrupted, "fedlin")
-    assert torch.equal(final_params(study, resumed, "fedlin"), expected)
+    steps = {"fedlin": ["gradient", "train"], "network_gems": ["neurons", "output", "check"]}
+    for arm, (study, done) in studies.items():
+        both = [RunFolder(runs / name) for name in (arm, f"{arm}-uninterrupted")]
+        journals = [[without_times(line) for line in read_journal(r.journal)] for r in both]
+        assert journals[0] == journals[1]
+        assert [step["step"] for step in journals[0][len(done)]["steps"]] == steps[arm]
+        resumed, uninterrupted = (final_params(study, run, arm) for run in both)
+        assert torch.equal(resumed, uninterrupted), arm
 
 
 def test_a_run_that_ended_is_not_resumed(
