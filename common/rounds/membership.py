@@ -39,6 +39,9 @@ class MembershipListener(Protocol):
     def waits_for(self, hospitals: Sequence[str]) -> None:
         """The study stands still until these are here; none: it goes on."""
 
+    def begun_without(self, absent: Mapping[str, str]) -> None:
+        """The study begins, or goes on, while these are not there, and why."""
+
 
 class NobodyListening:
     """A `MembershipListener` that has no use for it."""
@@ -53,6 +56,9 @@ class NobodyListening:
         """Nothing is done."""
 
     def waits_for(self, hospitals: Sequence[str]) -> None:
+        """Nothing is done."""
+
+    def begun_without(self, absent: Mapping[str, str]) -> None:
         """Nothing is done."""
 
 
@@ -83,11 +89,13 @@ class Membership:
 
     @property
     def missing(self) -> Sequence[HospitalName]:
-        """Hospitals of the study that are neither here nor declined."""
+        """Hospitals that may still come: neither here, nor declined, nor kept out by `cohort`."""
         return [
             name
             for name in self._study.hospitals
-            if name not in self._members and name not in self.declined
+            if name not in self._members
+            and name not in self.declined
+            and (self.cohort is None or name in self.cohort)
         ]
 
     def refresh(self) -> None:
@@ -115,6 +123,8 @@ class Membership:
             return f"declined: {self.declined[hospital]}"
         if hospital in self.undecided:
             return "has not approved the study yet"
+        if self.cohort is not None and hospital not in self.cohort:
+            return "was not there when the study began"
         return "was not connected"
 
     def _introduced(self, connection: Connection, described: DescribeReply) -> None:

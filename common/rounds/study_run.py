@@ -7,6 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from erosion.common.aggregation.cohort import HospitalName
 from erosion.common.errors import RunError
 from erosion.common.learning.models import first_parameters
 from erosion.common.protocol.messages import EvaluateReply, EvaluateResult, Scaling
@@ -47,6 +48,7 @@ class Decisions:
 
     scaling: Scaling | None  # pooled over the hospitals that were there
     choices: Mapping[str, SelectedSettings]  # by arm
+    cohort: frozenset[HospitalName] | None = None  # who takes part in every arm; None: anybody
 
 
 class Keeper(Protocol):
@@ -144,10 +146,13 @@ class StudyRun:
         check_start(self.study, self.surroundings.weights)
         keeper = self.surroundings.keeper
         decisions = keeper.decided()
+        if decisions is not None:
+            self.membership.cohort = decisions.cohort
         self._wait_for_hospitals(resumed=decisions is not None)
         if decisions is None:
             scaling = self._pooled_scaling()
-            decisions = Decisions(scaling, self._choices(scaling))
+            choices = self._choices(scaling)
+            decisions = Decisions(scaling, choices, self.membership.cohort)
             keeper.decide(decisions)
         study = chosen(self.study, decisions.choices)
         finals, records = self._run_arms(study, decisions)
@@ -157,8 +162,9 @@ class StudyRun:
     def _wait_for_hospitals(self, *, resumed: bool) -> None:
         """Until all are here, or the join deadline has passed and those that must be are.
 
-        Every arm is then run with the same hospitals, unless the study lets others join at any
-        time. A study that is resumed goes on with those that are there.
+        A hospital that declines is waited for no more. Every arm is then run with the same
+        hospitals, unless the study lets others join at any time. A study that is resumed goes on
+        with those of them that are there.
         """
         study, members, transport = self.study, self.membership, self.surroundings.transport
         begun = transport.now()
@@ -190,6 +196,9 @@ class StudyRun:
             raise RunError(self._why_not_begun(transport.now() - begun))
         if study.federation.join == "at_start" and not resumed:
             members.cohort = frozenset(members.members)
+        absent = {n: members.why_away(n) for n in study.hospitals if n not in members.members}
+        if absent:
+            self.surroundings.listener.begun_without(absent)
 
     def _may_begin(self, *, resumed: bool) -> bool:
         """The join deadline has passed: are those here that the study cannot begin without?"""

@@ -26,6 +26,7 @@ from erosion.server.link import Link
 from erosion.server.output.events import RunEvent, RunFinished, StudyStarted
 from erosion.server.output.report.write import write_report
 from erosion.server.run import provenance
+from erosion.server.run.absences import absences
 from erosion.server.run.ledger import as_csv, contributions
 from erosion.server.run.result import ArmResult, Result, SecondsPerRound, Selected, verdict
 from erosion.server.run.run_folder import RunFolder
@@ -141,6 +142,7 @@ def result_of(outcome: Outcome, started: str, seconds: float) -> Result:
         comparison=evaluation.comparison,
         class_counts=evaluation.class_counts,
         contributions=contributions(study.hospitals, outcome.records[first_arm]),
+        absent=absences(study.hospitals, study.user, outcome.records),
         peak_megabytes=peak_megabytes() or 0.0,
         verdict=verdict(
             type(study.task), evaluation.comparison, evaluation.arms, evaluation.base_rate

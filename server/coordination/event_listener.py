@@ -1,6 +1,6 @@
 """Turns what the driver tells its listener into the run's events."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from erosion.common.rounds.one_round import RoundRecord
@@ -12,6 +12,7 @@ from erosion.server.output.events import (
     HospitalLeft,
     RoundFinished,
     RunEvent,
+    StudyBegunWithout,
     WaitsFor,
 )
 
@@ -42,6 +43,10 @@ class EventListener:
         self._notify(WaitsFor(tuple(hospitals), self._waits_since))
         if not hospitals:
             self._waits_since = None
+
+    def begun_without(self, absent: Mapping[str, str]) -> None:
+        """The study begins without hospitals."""
+        self._notify(StudyBegunWithout(dict(absent)))
 
     def arm_started(self, arm: str, rounds: int, *, is_trial: bool = False) -> None:
         """An arm begins, or a trial of its settings."""

@@ -46,11 +46,14 @@ class RunKeeper:
     def decided(self) -> Decisions | None:
         """What `beginning.json` says."""
         earlier = self._earlier
-        return None if earlier is None else Decisions(earlier.scaling, earlier.chosen())
+        if earlier is None:
+            return None
+        cohort = None if earlier.cohort is None else frozenset(earlier.cohort)
+        return Decisions(earlier.scaling, earlier.chosen(), cohort)
 
     def decide(self, decisions: Decisions) -> None:
         """Write `beginning.json`."""
-        settled = RunDecisions.of(self.started, decisions.scaling, decisions.choices)
+        settled = RunDecisions.of(self.started, decisions)
         settled.write(self._folder.beginning)
 
     def resume(

@@ -1,5 +1,6 @@
 """What happens in a run, as values that observers are told."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -52,6 +53,13 @@ class WaitsFor:
 
     hospitals: tuple[str, ...]
     since: datetime  # UTC, by this machine's clock
+
+
+@dataclass(frozen=True, slots=True)
+class StudyBegunWithout:
+    """The study begins, or goes on, while hospitals are not there."""
+
+    absent: Mapping[str, str]  # and why, completing "the hospital ..."
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +136,7 @@ RunEvent = (
     | HospitalDeclined
     | HospitalLeft
     | WaitsFor
+    | StudyBegunWithout
     | ArmStarted
     | RoundFinished
     | ArmFinished

@@ -3,7 +3,10 @@
 from erosion.common.protocol.messages import FinalMetrics
 from erosion.server.output.plain_text import printable
 from erosion.server.output.round_news import RESULT_OF_STOPPED
+from erosion.server.run.overview import Overview
 from erosion.server.run.result import Result, Selected
+
+MOST_ABSENT = 6  # hospitals named, of each kind
 
 
 def verdict_sentences(text: str) -> tuple[str, str]:
@@ -19,6 +22,44 @@ def stops(result: Result) -> list[str]:
         for name, arm in result.arms.items()
         if arm.stopped is not None
     ]
+
+
+def absences(result: Result) -> list[str]:
+    """Who was missing, to stand beside the verdict; empty where nobody was."""
+    everywhere = [a for a in result.absent if a.everywhere]
+    at_times = [a for a in result.absent if not a.everywhere]
+    said = [
+        f"{printable(a.hospital, at_most=48)} took no part ({printable(a.reason)})."
+        for a in everywhere[:MOST_ABSENT]
+    ]
+    for absent in at_times[:MOST_ABSENT]:
+        missed = ", ".join(
+            f"{count} of {absent.wanted[arm]} in {printable(arm)}"
+            for arm, count in absent.rounds.items()
+        )
+        said.append(
+            f"{printable(absent.hospital, at_most=48)} was missing in some rounds: {missed}"
+            f" (the last time: {printable(absent.reason)})."
+        )
+    more = len(result.absent) - len(said)
+    if more:
+        said.append(f"{more} more hospitals were missing; the report's events name them.")
+    if at_times:
+        said.append("So the arms were not trained with the same hospitals throughout.")
+    return said
+
+
+def absences_by_user(overview: Overview) -> list[str]:
+    """The same where every hospital is the user: who was missing for whom."""
+    missed: dict[str, list[str]] = {}
+    for user, line in overview.users.items():
+        for absent in line.absent:
+            missed.setdefault(absent.hospital, []).append(user)
+    return [
+        f"{printable(who, at_most=48)} was missing, at least at times, while the model of"
+        f" {', '.join(users[:MOST_ABSENT])}{' and others' * (len(users) > MOST_ABSENT)} was made."
+        for who, users in list(missed.items())[:MOST_ABSENT]
+    ] + (["More hospitals were missing; their own reports say so."] * (len(missed) > MOST_ABSENT))
 
 
 def class_sizes(result: Result) -> str:

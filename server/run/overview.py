@@ -12,6 +12,7 @@ from erosion.common.study.study import Study
 from erosion.common.tasks import DEFAULT, REGISTRY
 from erosion.common.tasks.task import Task
 from erosion.server.run import provenance
+from erosion.server.run.absences import Absent
 from erosion.server.run.result import Contribution, Result, worse_than_base_rate
 
 TOO_FEW, UNCLEAR = "too few patients", "no clear difference"
@@ -26,6 +27,7 @@ class UserResult(Settings):
     comparison: Comparison | None
     adjusted_p_value: float | None = None  # Holm's, over all hospitals that were compared
     conclusion: str = ""  # by the adjusted p-value
+    absent: tuple[Absent, ...] = ()  # hospitals that rounds of its part went without
     weights: dict[str, float]  # of each hospital in the first arm: mean over all rounds, own is 1
 
     def of_base_rate(self, metric: str) -> float | None:
@@ -99,6 +101,7 @@ def line_of(result: Result) -> UserResult:
         class_counts=result.class_counts,
         base_rate=result.base_rate,
         comparison=result.comparison,
+        absent=result.absent,
         weights=mean_weights(result.contributions, result.user, first.rounds),
     )
 

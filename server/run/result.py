@@ -12,6 +12,7 @@ from erosion.common.protocol.messages import Comparison, FinalMetrics, Metrics
 from erosion.common.settings.base import Settings
 from erosion.common.tasks import DEFAULT, REGISTRY
 from erosion.common.tasks.task import Task
+from erosion.server.run.absences import Absent
 
 FORMAT: Final = 1  # raised when a key changes its meaning
 REMEDY = "Run the study again."
@@ -78,6 +79,7 @@ class Result(Settings):
     comparison: Comparison | None
     class_counts: dict[str, int]  # of the user's test patients; empty where none are counted
     contributions: dict[str, Contribution]
+    absent: tuple[Absent, ...] = ()  # hospitals that rounds went without
     peak_megabytes: float  # resident memory of the coordinator
     verdict: Verdict
 

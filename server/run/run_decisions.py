@@ -1,6 +1,5 @@
 """A run's initial decisions, kept so that a resumed run goes on by them."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
@@ -10,7 +9,9 @@ from erosion.common.errors import CheckpointError
 from erosion.common.formats.json_file import read_json
 from erosion.common.protocol.messages import Scaling
 from erosion.common.rounds.model_selection import SelectedSettings
+from erosion.common.rounds.study_run import Decisions
 from erosion.common.settings.base import Settings
+from erosion.common.settings.names import Name
 from erosion.common.support.files import write_atomically
 from erosion.server.run.run_folder import RunFolder
 
@@ -32,16 +33,17 @@ class RunDecisions(Settings):
     scaling: Scaling | None  # pooled over the hospitals that were there
     choices: dict[str, _SelectedSettings]  # by arm
 
+    cohort: tuple[Name, ...] | None = None  # hospitals that may take part; None: all of the study
+
     @classmethod
-    def of(
-        cls, started: str, scaling: Scaling | None, choices: Mapping[str, SelectedSettings]
-    ) -> Self:
+    def of(cls, started: str, decisions: Decisions) -> Self:
         """Gather what was decided."""
         kept = {
             arm: _SelectedSettings(settings=dict(c.settings), rounds=c.rounds, loss=c.loss)
-            for arm, c in choices.items()
+            for arm, c in decisions.choices.items()
         }
-        return cls(started=started, scaling=scaling, choices=kept)
+        cohort = None if decisions.cohort is None else tuple(sorted(decisions.cohort))
+        return cls(started=started, scaling=decisions.scaling, choices=kept, cohort=cohort)
 
     def chosen(self) -> dict[str, SelectedSettings]:
         """What every arm is run with."""

@@ -11,6 +11,7 @@ from erosion.common.rounds.one_round import Absence
 from erosion.common.rounds.transport import KeptOut
 from erosion.common.rounds.waiting import UserDeclinedError
 from erosion.common.study.study import Study
+from erosion.server.run.absences import Absent, absences
 from tests.support.scripted import Kept, Scripted, metrics, study_run, trained
 from tests.support.small_study import make_study
 
@@ -93,6 +94,25 @@ def test_a_hospital_that_was_there_may_come_back_where_newcomers_may_not() -> No
     assert ("waits_for", "b") in kept.events  # and not c, for whom it is too late
     assert outcomes(kept, "b")[1:] == ["accepted"] * 3
     assert outcomes(kept, "c") == ["absent"] * 4
+
+
+def test_a_hospital_that_declines_is_not_waited_for_and_is_named() -> None:
+    transport, kept = Scripted(study(federation={"start": "all", "join": "at_start"})), Kept()
+    transport.join("a", "b")
+    transport.decline("c", "limits.studies allows others only")
+    study_run(transport, kept).run()
+    assert transport.clock == 0.0
+    away = {"c": "declined: limits.studies allows others only"}
+    assert ("begun_without", away) in kept.events
+    assert absences(["a", "b", "c"], "a", {"fedavg": kept.records}) == (
+        Absent(
+            hospital="c",
+            rounds={"fedavg": 4},
+            wanted={"fedavg": 4},
+            everywhere=True,
+            reason="declined: limits.studies allows others only",
+        ),
+    )
 
 
 def test_below_the_quorum_it_does_not_begin() -> None:
@@ -514,6 +534,46 @@ def test_a_run_that_goes_on_keeps_its_scaling_and_its_choices() -> None:
     study_run(second, kept).run()
     assert kept.decisions == decisions
     assert len(kept.trials) == num_trials == 2 * 5
+
+
+def test_a_run_that_goes_on_keeps_its_hospitals_and_takes_no_newcomer() -> None:
+    of = study(federation={"join": "at_start"}, arms={"fedavg": {}, "weight_erosion": {}})
+    kept = Kept()
+
+    def respond(name: str, request: TrainRequest) -> TrainResult:
+        if request.arm == "weight_erosion":
+            raise KilledError
+        return trained(name, request)
+
+    first = Scripted(of, respond)
+    first.join("a", "b")
+    with pytest.raises(KilledError):
+        study_run(first, kept).run()
+    second = everybody(of)  # c, too
+    study_run(second, kept).run()
+    assert second.clock == 0.0  # a and b are all that it waits for
+    assert outcomes(kept, "b") == ["accepted"] * 8
+    assert outcomes(kept, "c") == ["absent"] * 8
+    assert kept.records[-1].hospitals["c"].reason == "was not there when the study began"
+    assert second.turned_away[0][0] == "c"
+
+
+def test_an_open_run_that_goes_on_takes_newcomers() -> None:
+    kept = Kept()
+
+    def respond(name: str, request: TrainRequest) -> TrainResult:
+        if request.round == 3:
+            raise KilledError
+        return trained(name, request)
+
+    first = Scripted(study(), respond)
+    first.join("a", "b")
+    with pytest.raises(KilledError):
+        study_run(first, kept).run()
+    study_run(everybody(study()), kept).run()
+    assert outcomes(kept, "c") == ["absent", "absent", "accepted", "accepted"]
+    (absent,) = absences(["a", "b", "c"], "a", {"fedavg": kept.records})
+    assert (absent.rounds, absent.everywhere) == ({"fedavg": 2}, False)
 
 
 def test_the_evaluation_waits_for_the_user_to_come_back() -> None:

@@ -16,6 +16,7 @@ from erosion.common.errors import CheckpointError, ErosionError
 from erosion.common.formats.model_card import read_model
 from erosion.common.rounds import checkpoint, one_round
 from erosion.common.rounds.one_round import RunState
+from erosion.common.rounds.study_run import Decisions
 from erosion.common.support.status_words import find_life_sign, in_words
 from erosion.server.output.report.run_data import read_run
 from erosion.server.run.journal import read_records
@@ -47,13 +48,16 @@ FILES: dict[str, Callable[[Path], Any]] = {
     "beginning.json": lambda folder: read_run_decisions(RunFolder(folder)),
     "status.json": read_status,
 }
+COHORT = frozenset({"home", "alike"})
 VERSIONED = [name for name in FILES if name.endswith(".json")]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = RUN.write(tmp_path_factory.mktemp("runs") / "run")
-    RunDecisions.of("2026-05-04T09:21:07+00:00", None, {}).write(path / "beginning.json")
+    RunDecisions.of("2026-05-04T09:21:07+00:00", Decisions(None, {}, COHORT)).write(
+        path / "beginning.json"
+    )
     status = {"format": 1, "study": "s", "user": "u", "phase": "training", "weights": {"a": 1.0}}
     (path / "status.json").write_text(json.dumps(status))
     return path

@@ -8,7 +8,9 @@ from rich.console import Console
 
 from erosion.common.protocol.messages import Comparison, FinalMetrics
 from erosion.server.output.report.overview_page import render_overview, write_overview
+from erosion.server.output.result_words import absences_by_user
 from erosion.server.output.terminal.overview_table import print_overview
+from erosion.server.run.absences import Absent
 from erosion.server.run.overview import (
     TOO_FEW,
     UNCLEAR,
@@ -128,6 +130,17 @@ def test_the_page_shows_all_and_no_name_becomes_part_of_it(tmp_path: Path) -> No
 def test_a_user_whom_nobody_helped_has_no_table_of_helpers() -> None:
     alone = line(0.5).model_copy(update={"weights": {"a": 1.0}})
     assert "Who helped whom" not in render_overview(of({"a": alone}), {})
+
+
+def test_who_was_missing_is_told_beside_the_verdict() -> None:
+    away = Absent(
+        hospital="kos", rounds={"fedavg": 3}, wanted={"fedavg": 30}, everywhere=False, reason="gone"
+    )
+    found = of({"a": line(0.001).model_copy(update={"absent": (away,)}), "b": line(0.5)})
+    told = "kos was missing, at least at times, while the model of a was made."
+    assert absences_by_user(found) == [told]
+    assert told in render_overview(found, {})
+    assert absences_by_user(of({"a": line(0.5)})) == []
 
 
 def test_the_terminal_fits_into_eighty_columns() -> None:

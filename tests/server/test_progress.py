@@ -4,6 +4,7 @@ import io
 import re
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from erosion.server.output.events import (
     HospitalJoined,
     HospitalLeft,
     RoundFinished,
+    StudyBegunWithout,
     StudyStarted,
 )
 from erosion.server.output.progress import progress
@@ -25,6 +27,7 @@ from erosion.server.output.terminal.live import LiveProgress, draw_arm
 from erosion.server.output.terminal.plain import PlainProgress, weights_in_words
 from erosion.server.output.terminal.summary import print_summary
 from erosion.server.output.terminal.weight_bars import WeightBars, bar
+from erosion.server.run.absences import absences
 from tests.support.stopped_run import NOTE, make_stopped_run
 from tests.support.synthetic_run import (
     ARMS,
@@ -174,6 +177,30 @@ def test_a_hospital_that_declines_is_shown_with_its_reason_on_one_safe_line() ->
     )
 
 
+def test_it_is_said_without_whom_a_study_begins() -> None:
+    stream, console = io.StringIO(), live_console()
+    begun = StudyBegunWithout({"kos\x1b[2J": "declined: [red]no[/red]"})
+    with closing(LiveProgress(console)) as live:
+        for observer in (PlainProgress(stream), live):
+            observer.notify(begun)
+    told = "Begins without kos�[2J (declined: [red]no[/red])"
+    assert stream.getvalue() == told + "\n"
+    assert told in without_codes(written(console))
+
+
+def test_who_was_missing_stands_below_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(reasons={"miscoded": "a number that is not finite"})
+    records = {arm: [r for r in run.records if r.arm == arm] for arm in ARMS}
+    missing = absences(HOSPITALS, "home", records)
+    told = replace(run, result=run.result.model_copy(update={"absent": missing}))
+    words = " ".join(plain_text(told, monkeypatch).split())
+    after = words[words.index("p = 0.006.") :]
+    assert "miscoded took no part (a number that is not finite)." in after
+    pattern = r"large-tumours was missing in some rounds: \d+ of \d\d in weight_er"
+    assert re.search(pattern, after)
+    assert "So the arms were not trained with the same hospitals throughout." in after
+
+
 def test_a_hospitals_words_are_not_markup_on_a_live_terminal() -> None:
     console = live_console()
     with closing(LiveProgress(console)) as observer:
@@ -185,7 +212,8 @@ def test_the_live_lines_show_round_metric_weights_and_seconds() -> None:
     text = drawn(filled(make_records("weight_erosion")[:12]), width=100)
     first, *bars = text.splitlines()
     assert re.fullmatch(
-        r"weight_erosion +[━╸╺ ]+ +12/30 +accuracy 0\.956 +log loss 0\.148 +\d\d ms a round *",
+        r"weight_erosion +[━╸╺ ]+ +12/30 +after 11: +accuracy 0\.956 +log loss 0\.148"
+        r" +\d\d ms a round *",
         first,
     )
     assert "home          ████████ 1.00" in bars[0]

@@ -17,6 +17,7 @@ from erosion.server.output.report.page import MOST_EVENTS
 from erosion.server.output.report.run_data import RunData, read_run
 from erosion.server.output.report.write import write_report
 from erosion.server.output.round_news import grouped, news_of
+from erosion.server.run.absences import absences
 from erosion.server.run.result import Selected, verdict
 from erosion.server.run.run_folder import RunFolder
 from tests.support.html_page import EVIL, Page
@@ -165,6 +166,15 @@ def test_skipped_rounds_are_shaded_counted_and_told_with_their_reason(folder: Pa
     assert "2 skipped" in text
     assert "Shaded: skipped rounds" in text
     assert "A gap is a round in which the site of home sent no figures" in text
+
+
+def test_who_was_missing_stands_beside_the_verdict(folder: Path) -> None:
+    run = make_run()
+    missing = absences(HOSPITALS, "home", {"fedavg": [r for r in run.records if r.arm == "fedavg"]})
+    told = replace(run, result=run.result.model_copy(update={"absent": missing}))
+    text = Page(written(told, folder)).text
+    assert text.index("was missing in some rounds") < text.index("The verdict rests on")
+    assert "was missing" not in Page(written(run, folder / "whole")).text
 
 
 def test_an_arm_that_stopped_is_told_of_in_a_sentence(folder: Path) -> None:

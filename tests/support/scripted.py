@@ -234,6 +234,9 @@ class Kept:
     def waits_for(self, hospitals: Sequence[str]) -> None:
         self.events.append(("waits_for", *hospitals))
 
+    def begun_without(self, absent: Mapping[str, str]) -> None:
+        self.events.append(("begun_without", dict(absent)))
+
     def arm_started(self, arm: str, rounds: int, *, is_trial: bool = False) -> None:
         self.events.append(("arm_started", arm, rounds))
 

@@ -9,6 +9,7 @@ from erosion.server.output.plain_text import figure_text, seconds_text
 from erosion.server.output.report.html_table import Cell, table, text
 from erosion.server.output.report.overview_figures import loss_figure
 from erosion.server.output.report.page import day, verdict_box, whole_page
+from erosion.server.output.result_words import absences_by_user
 from erosion.server.run.overview import Overview, UserResult
 from erosion.server.run.run_folder import USERS
 
@@ -53,7 +54,8 @@ def _verdict(overview: Overview) -> str:
         f" {SIGNIFICANCE:g} and {text(needs)}. A"
         " hospital’s own report looks at its own comparison alone.</p>"
     )
-    return verdict_box(heading, overview.verdict, found=found) + (note if tested else "")
+    away = "".join(f'<p class="note">{text(line)}</p>\n' for line in absences_by_user(overview))
+    return verdict_box(heading, overview.verdict, found=found) + away + (note if tested else "")
 
 
 def _figures(overview: Overview, links: Mapping[str, str]) -> str:

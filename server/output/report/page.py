@@ -14,6 +14,7 @@ from erosion.server.output.report.metric_table import base_rate_row, how_to_read
 from erosion.server.output.report.run_data import RunData
 from erosion.server.output.report.style import STYLE
 from erosion.server.output.result_words import (
+    absences,
     chosen_text,
     class_sizes,
     stops,
@@ -69,7 +70,8 @@ def verdict_box(heading: str, verdict: str, *, found: bool) -> str:
 def _verdict(result: Result) -> str:
     heading = f"Study {text(result.study)}, for {text(result.user)}, {text(day(result.started))}"
     found = result.verdict.best_arm is not None
-    return verdict_box(heading, result.verdict.text, found=found) + _how_sure(result)
+    away = "".join(f'<p class="note">{text(sentence)}</p>\n' for sentence in absences(result))
+    return verdict_box(heading, result.verdict.text, found=found) + away + _how_sure(result)
 
 
 def _how_sure(result: Result) -> str:

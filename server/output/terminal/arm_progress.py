@@ -84,6 +84,11 @@ class ArmProgress:
         return "  ".join(f"{m.label} {figure_text(metrics.get(m.name))}" for m in self._shown)
 
     @property
+    def dated_figures(self) -> str:
+        """The same, and after which round they were measured: the latest is still at work."""
+        return f"after {self.metrics_after}: {self.figures}" if self.figures else ""
+
+    @property
     def pace(self) -> str:
         """The median round."""
         return f"{seconds_text(self.median_seconds)} a round" if self.round else ""

@@ -16,6 +16,7 @@ from erosion.server.output.events import (
     RoundFinished,
     RunEvent,
     RunFinished,
+    StudyBegunWithout,
     StudyFailed,
     StudyStarted,
     UserFailed,
@@ -53,6 +54,8 @@ class JsonProgress:
                 self._say(
                     "waits_for", hospitals=list(hospitals), since=since.isoformat("T", "seconds")
                 )
+            case StudyBegunWithout(absent):
+                self._say("begun_without", absent=dict(absent))
             case ArmStarted():
                 self._say("arm_started", arm=event.title, rounds=event.rounds)
             case RoundFinished(record):

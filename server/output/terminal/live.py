@@ -22,6 +22,7 @@ from erosion.server.output.events import (
     RoundFinished,
     RunEvent,
     RunFinished,
+    StudyBegunWithout,
     StudyStarted,
     UserFailed,
     WaitsFor,
@@ -81,6 +82,8 @@ class LiveProgress:
                 self._say(words.left(hospital), style="yellow")
             case WaitsFor(hospitals, since):
                 self._say(words.stands_still(hospitals, since), style="yellow")
+            case StudyBegunWithout(absent):
+                self._say(words.begun_without(absent), style="yellow")
             case ArmStarted():
                 self._waiting = ""
                 self._arm = ArmProgress(event.title, event.rounds, self._hospitals, self._shown)
@@ -148,12 +151,12 @@ def draw_arm(arm: ArmProgress, width: int, height: int) -> RenderableType:
         Text(shortened(arm.arm, LONGEST_ARM), style="bold"),
         ProgressBar(total=max(1, arm.rounds), completed=arm.round),
         Text(f"{arm.round}/{arm.rounds}"),
-        *([Text(arm.figures)] if wide else []),
+        *([Text(arm.dated_figures)] if wide else []),
         Text(arm.pace, style="dim"),
     )
     parts: list[RenderableType] = [line]
     if not wide and arm.figures:
-        parts.append(Text(f"  {arm.figures}"))
+        parts.append(Text(f"  {arm.dated_figures}"))
     if len(arm.weights) > 1:
         rows_left = height - len(parts) - 2  # a line for "and 3 more", one for the cursor
         parts.append(WeightBars(arm.weights, arm.remarks, most_rows=max(1, rows_left)))

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from erosion.common.protocol.messages import FinalMetrics
 from erosion.server.output.plain_text import figure_text
-from erosion.server.output.result_words import verdict_sentences
+from erosion.server.output.result_words import absences_by_user, verdict_sentences
 from erosion.server.run.overview import TOO_FEW, UNCLEAR, Overview, UserResult
 
 SHORT = {UNCLEAR: "unclear", TOO_FEW: "too few"}
@@ -32,6 +32,8 @@ def print_overview(console: Console, overview: Overview, report: Path | None) ->
     finding, figures = verdict_sentences(overview.verdict)
     console.print(Text(finding, style="bold"))
     console.print(Text(figures))
+    for sentence in absences_by_user(overview):
+        console.print(Text(sentence, style="yellow"))
     if report is not None:
         console.print()
         console.print(Text(f"Report: {report}"), soft_wrap=True)

@@ -18,6 +18,7 @@ from erosion.server.output.events import (
     RoundFinished,
     RunEvent,
     RunFinished,
+    StudyBegunWithout,
     StudyStarted,
     UserFailed,
     WaitsFor,
@@ -66,6 +67,8 @@ class PlainProgress:
                 self._say(words.left(hospital))
             case WaitsFor(hospitals, since):
                 self._say(words.stands_still(hospitals, since))
+            case StudyBegunWithout(absent):
+                self._say(words.begun_without(absent))
             case ArmStarted():
                 self._arm = ArmProgress(event.title, event.rounds, self._hospitals, self._shown)
                 self._silent_seconds = 0.0

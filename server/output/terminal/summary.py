@@ -10,6 +10,7 @@ from erosion.common.protocol.messages import FinalMetrics
 from erosion.common.tasks.task import Task
 from erosion.server.output.plain_text import figure_text, seconds_text
 from erosion.server.output.result_words import (
+    absences,
     chosen_text,
     class_sizes,
     interval_text,
@@ -46,6 +47,8 @@ def print_summary(console: Console, result: Result, report: Path) -> None:
     finding, figures = verdict_sentences(result.verdict.text)
     console.print(Text(finding, style="bold"))
     console.print(Text(figures))
+    for sentence in absences(result):
+        console.print(Text(sentence, style="yellow"))
     console.print()
     # A path is left to the terminal to wrap, so that it can be copied in one piece.
     console.print(Text(f"Report: {report}"), soft_wrap=True)

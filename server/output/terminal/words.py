@@ -1,6 +1,6 @@
 """The sentences that the live and the plain progress share."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -42,6 +42,13 @@ def stands_still(hospitals: Sequence[str], since: datetime) -> str:
     if not hospitals:
         return "the study goes on"
     return f"{waiting(hospitals)} since {since.astimezone():%H:%M}"
+
+
+def begun_without(absent: Mapping[str, str]) -> str:
+    """Who does not take part from the start."""
+    named = [f"{_name(who)} ({printable(why)})" for who, why in list(absent.items())[:MOST_NAMES]]
+    more = [f"{len(absent) - MOST_NAMES} more"] if len(absent) > MOST_NAMES else []
+    return f"Begins without {', '.join(named + more)}"
 
 
 def declined(hospital: str, reason: str) -> str:
