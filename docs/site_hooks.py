@@ -15,6 +15,8 @@ MENU = {
     "Using it": [
         "data-sources.md",
         "own-models.md",
+        "study-file.md",
+        "site-file.md",
         "outputs.md",
         "python.md",
         "flower.md",

@@ -8,20 +8,32 @@ from erosion.commands.command import Command
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", choices=["study", "site"])
+    parser.add_argument(
+        "--format",
+        choices=["json", "markdown"],
+        default="json",
+        help="a JSON schema, for editors and programs, or a page (default: %(default)s)",
+    )
 
 
 def _run(options: argparse.Namespace) -> int:
-    from erosion.client.site_file import Site
-    from erosion.common.study.study import Study
+    from erosion.reference.pages import PAGES
 
-    model = Study if options.file == "study" else Site
-    print(json.dumps(model.model_json_schema(), indent=2))
+    page = PAGES[options.file]
+    if options.format == "markdown":
+        print(page.markdown(), end="")
+    else:
+        print(json.dumps(page.schema(), indent=2))
     return 0
 
 
 COMMAND = Command(
     name="schema",
-    summary="print the JSON schema of the study or the site file",
+    summary="print every key of the study or the site file",
+    examples="""\
+  erosion schema study
+  erosion schema site --format markdown
+""",
     add_arguments=_add_arguments,
     run=_run,
 )

@@ -1,0 +1,95 @@
+"""Every key of both files is explained, in the schema and on pages that are current."""
+
+import json
+from pathlib import Path
+
+import pytest
+from pydantic import Field
+
+from erosion.client.site_file import Limits
+from erosion.command_line import main
+from erosion.common.settings.base import Settings
+from erosion.reference.explained import explanations
+from erosion.reference.page import markdown, sections
+from erosion.reference.pages import PAGES
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_no_key_lacks_an_explanation(name: str) -> None:
+    without = {
+        f"{form.__name__}.{key}"
+        for section in sections(PAGES[name].model)
+        for form in section.forms
+        for key, said in explanations(form).items()
+        if not said
+    }
+    assert not without, (
+        "say what they mean in erosion/reference/keys.toml, in the method's list of parameters, or"
+        " in a comment beside the key"
+    )
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_page_is_current(name: str) -> None:
+    page = DOCS / f"{name}-file.md"
+    command = f"erosion schema {name} --format markdown > docs/{page.name}"
+    assert page.read_text(encoding="utf-8") == PAGES[name].markdown(), f"run: {command}"
+    assert page.name in (DOCS / "site_hooks.py").read_text()  # the menu
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_key_of_the_schema_is_described(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["schema", name]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    parts = {"": schema, **schema["$defs"]}
+    keys = [
+        (part, key, v) for part, s in parts.items() for key, v in s.get("properties", {}).items()
+    ]
+    assert [(part, key) for part, key, value in keys if not value.get("description")] == []
+    assert len(keys) > 40
+
+
+class Colour(Settings):
+    """One colour.
+
+    And more that is of no use to a user.
+    """
+
+    red: int = Field(default=3, ge=0, lt=256)  # of 255; "#" is not a comment
+    # and this goes on
+    # This belongs to the next.
+    name: str
+    green: float = 0.5
+
+
+class Picture(Settings):
+    """Pixels. Parameters: `shown` (whether it is (ever) seen; or not) and `back`.
+
+    Source: nobody.
+    """
+
+    shown: bool = True
+    back: Colour = Colour(name="white")
+
+
+def test_a_key_is_explained_by_its_comment_or_its_methods_parameters() -> None:
+    assert explanations(Colour) == {
+        "red": 'Of 255; "#" is not a comment and this goes on.',
+        "name": "",
+        "green": "",
+    }
+    assert explanations(Picture)["shown"] == "Whether it is (ever) seen; or not."
+    assert explanations(Limits)["min_patients"].startswith("Training patients that there must be")
+
+
+def test_a_page_has_a_table_for_every_table_of_the_file() -> None:
+    page = markdown(Picture, "Pictures", "How to paint.", "paint")
+    assert page.startswith("# Pictures\n")
+    assert "| `red` | whole number from 0 below 256 | `3` | Of 255;" in page
+    assert "| `name` | text | required |  |" in page
+    assert page.index("At the top") < page.index("`[back]`") < page.index("One colour.")
+    assert "no use" not in page
