@@ -187,7 +187,8 @@ def _toml(value: Any) -> str:
 
 def _kind(field: FieldInfo) -> str:
     """What may stand there, in words."""
-    schema = TypeAdapter(field.annotation).json_schema()
+    annotation: Any = field.annotation
+    schema = TypeAdapter(annotation).json_schema()
     whole = dict(schema)
     for limit in field.metadata:
         for name, word in (("ge", "minimum"), ("gt", "exclusiveMinimum"), ("le", "maximum"),
