@@ -70,8 +70,8 @@ class LocalDataset:
         self._rows = patients.rows
         self._targets = patients.targets
         self._groups = patients.groups
-        self._pooled: Scaling | None = None  # that `_parts` were made with
         self._parts: tuple[Part, Part] | None = None
+        self._scaled_by: Scaling | None = None  # with which `_parts` were made
         self.sums = self._training_sums()
         self.missing_values = self._missing_values()
 
@@ -109,11 +109,16 @@ class LocalDataset:
         digest = hashlib.sha256(f"{self.study.seed}/{self.study.name}/{purpose}".encode()).digest()
         return int.from_bytes(digest[:8], "big")
 
-    def scaling(self, pooled: Scaling | None) -> Scaling | None:
-        """What the columns are scaled by; `pooled` is what the coordinator sent."""
+    def scaling(self, pooled: Scaling | None, arm: str | None = None) -> Scaling | None:
+        """What the columns are scaled by; `pooled` is what the coordinator sent.
+
+        An arm that asks nobody else is scaled by this hospital's own patients alone, so that
+        nothing that others send can move what the study's other arms are compared with.
+        """
         if self.study.scaling == "none":
             return None
-        if self.study.scaling == "local":
+        is_alone = arm is not None and self.study.arms[arm].user_only
+        if self.study.scaling == "local" or is_alone:
             return self._own_scaling()
         columns = self.study.task.input_shape[0]
         if pooled is None:
@@ -127,15 +132,15 @@ class LocalDataset:
             raise Refusal("The scaling has a deviation that is not more than 0.")
         return pooled
 
-    def parts(self, pooled: Scaling | None) -> tuple[Part, Part]:
+    def parts(self, pooled: Scaling | None, arm: str | None = None) -> tuple[Part, Part]:
         """The training part and the test part, the latter empty unless this is the user's site."""
-        if self._parts is None or pooled != self._pooled:
-            scaling = self.scaling(pooled)
+        scaling = self.scaling(pooled, arm)
+        if self._parts is None or scaling != self._scaled_by:
             self._parts = (
                 self._part(self.split.training, scaling),
                 self._part(self.split.test, scaling),
             )
-            self._pooled = pooled
+            self._scaled_by = scaling
         return self._parts
 
     def _part(self, patients: NDArray[np.int64], scaling: Scaling | None) -> Part:

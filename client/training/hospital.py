@@ -122,7 +122,7 @@ class Hospital:
         with faults_of(study.model):
             personal = {arm: self._personal(request, arm) for arm in request.parameters}
             predictions = {
-                arm: self._predictions(prepared, parameters, request.scaling)
+                arm: self._predictions(prepared, parameters, request.scaling, arm)
                 for arm, parameters in personal.items()
             }
 
@@ -152,6 +152,14 @@ class Hospital:
             base_rate=measured(np.tile(task.base_rate(training), (len(targets), 1))),
             comparison=comparison,
             scaling=prepared.scaling(request.scaling),
+            own_scaling=next(
+                (
+                    prepared.scaling(None, arm)
+                    for arm in request.parameters
+                    if _is_alone(study, arm)
+                ),
+                None,
+            ),
             missing_means=prepared.missing_values,
             class_counts=task.groups(targets),
         )
@@ -186,7 +194,7 @@ class Hospital:
         if work.is_user and isinstance(outcome, LocalOutcome):
             with faults_of(request.study.model):
                 personal = personal_parameters(settings, work, layout)
-                predicted = self._predictions(prepared, personal, request.scaling)
+                predicted = self._predictions(prepared, personal, request.scaling, request.arm)
             metrics = measure(
                 request.study.task, predicted, prepared.test_targets, prepared.training_targets
             )
@@ -255,7 +263,7 @@ class Hospital:
             if parameters is None
             else self._checked(parameters, prepared)
         )
-        training, _ = prepared.parts(request.scaling)
+        training, _ = prepared.parts(request.scaling, arm)
         kept = self._kept.before(_state_key(request, arm), moment)
         return LocalWork(
             agent=self.name,
@@ -287,10 +295,10 @@ class Hospital:
         return parameters.to(self.site.compute.device)
 
     def _predictions(
-        self, prepared: LocalDataset, parameters: Tensor, scaling: Scaling | None
+        self, prepared: LocalDataset, parameters: Tensor, scaling: Scaling | None, arm: str
     ) -> Floats:
         """Predictions for the test part: (n, k)."""
-        task, (_, test) = prepared.study.task, prepared.parts(scaling)
+        task, (_, test) = prepared.study.task, prepared.parts(scaling, arm)
         predicted = predictions_of(task, prepared.model, parameters, test.inputs)
         return task.usable(predicted.cpu().numpy())
 
@@ -328,6 +336,11 @@ def _arm(request: TrainRequest | EvaluateRequest, arm: str) -> ArmBase:
     if arm not in arms:
         raise Refusal(f"The request names the arm {arm!r}; the study has {', '.join(arms)}.")
     return arms[arm]
+
+
+def _is_alone(study: Study, arm: str) -> bool:
+    """Its columns are scaled by this hospital's patients alone, where the others' are not."""
+    return study.scaling == "federated" and study.arms[arm].user_only
 
 
 def _state_key(request: TrainRequest | EvaluateRequest, arm: str) -> StateKey:

@@ -6,9 +6,9 @@ Flower records. Everything that leaves a hospital is a field of a *Reply* in thi
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
-from pydantic import ConfigDict, Field, JsonValue
+from pydantic import ConfigDict, Field, JsonValue, model_validator
 from torch import Tensor
 
 from erosion.common.sealed.legs import HelloKeys
@@ -17,6 +17,8 @@ from erosion.common.study.study import Study
 
 SIGNIFICANCE = 0.02  # of a comparison; false claims stayed below 5 % in every simulated null
 FEWEST_OF_A_CLASS = 5  # test patients; with fewer the test is not to be trusted
+
+MOST_METRICS, LONGEST_METRIC = 64, 100  # of one model; characters of a name
 
 PROTOCOL = 2  # raised when a message changes its meaning
 
@@ -63,6 +65,16 @@ class Metrics(Settings):
     __pydantic_extra__: dict[str, float | None] = Field(init=False)  # None where it is undefined
 
     num_samples: int
+
+    @model_validator(mode="after")
+    def _few(self) -> Self:
+        """They go into the journal and onto the terminal."""
+        names = self.__pydantic_extra__
+        if len(names) > MOST_METRICS or any(len(name) > LONGEST_METRIC for name in names):
+            raise ValueError(
+                f"at most {MOST_METRICS} metrics, with names of at most {LONGEST_METRIC} characters"
+            )
+        return self
 
     def get(self, name: str) -> float | None:
         """The metric of that name; None where it is undefined or was not measured."""
@@ -134,6 +146,7 @@ class EvaluateReply(Settings):
     base_rate: FinalMetrics  # of one and the same prediction for everyone: the training part's
     comparison: Comparison | None
     scaling: Scaling | None  # what a new patient's columns must be scaled by
+    own_scaling: Scaling | None = None  # the same for arms that ask nobody else, where it differs
     missing_means: tuple[float, ...] | None = None
     # per encoded column, what stands for a missing value where only patients can tell: the mean of
     # a number that is not scaled, the indicators of the commonest category

@@ -33,16 +33,17 @@ def number_columns(task: Task) -> tuple[bool, ...]:
     return tuple(flags)
 
 
-def pool(sums: Sequence[FeatureSums], task: Task) -> Scaling:
+def pool(sums: Sequence[FeatureSums], task: Task, users: FeatureSums | None = None) -> Scaling:
     """The mean and (population) deviation of the rows of all hospitals together, at least one.
 
     A category's indicator, a column without values and a constant column keep the deviation 1.
-    No hospital moves them far: see `_usual`.
+    No hospital moves them far: see `_usual`. `users`: those of `sums` that are the user's own.
     """
     columns = []
     for index, is_number in enumerate(number_columns(task)):
-        parts = [_Sums(s.count[index], s.total[index], s.squares[index]) for s in sums]
-        usual = _usual([part for part in parts if part.count])
+        parts = [_column(s, index) for s in sums]
+        own = None if users is None else _column(users, index)
+        usual = _usual([part for part in parts if part.count], own)
         columns.append(_mean_and_deviation(usual) if is_number else (0.0, 1.0))
     return Scaling(mean=tuple(m for m, _ in columns), deviation=tuple(d for _, d in columns))
 
@@ -56,16 +57,24 @@ class _Sums:
     squares: float
 
 
-def _usual(parts: Sequence[_Sums]) -> _Sums:
+def _column(sums: FeatureSums, index: int) -> _Sums:
+    return _Sums(sums.count[index], sums.total[index], sums.squares[index])
+
+
+def _usual(parts: Sequence[_Sums], own: _Sums | None = None) -> _Sums:
     """What the hospitals have together, where each is within reason.
 
-    With three hospitals or more, one whose values lie far from what is usual (the median hospital's
-    mean and deviation) is left out of the column, and one that claims more patients than all others
-    together counts for as many as they have. Fewer cannot outvote anybody.
+    One whose values lie far from what is usual is left out of the column, and one that claims more
+    patients than all others together counts for as many as they have. With three hospitals or more
+    the median hospital's mean and deviation are what is usual; two cannot outvote each other, and
+    there it is the user's, whom the model is for (where it has values in that column).
     """
-    if len(parts) >= 3:
+    measured = own is not None and own.count > 1 and len(parts) == 2
+    if len(parts) >= 3 or measured:
         figures = [_mean_and_deviation(part) for part in parts]
         centre, spread = median(m for m, _ in figures), median(d for _, d in figures)
+        if measured and own is not None:
+            centre, spread = _mean_and_deviation(own)
         parts = [
             part
             for part, (mean, deviation) in zip(parts, figures, strict=True)

@@ -180,7 +180,9 @@ class ArmRun:
         yield from self._ask(in_progress, taken, present)
         if again := self._wait_for_those_who_left(in_progress, taken):
             yield from self._ask(in_progress, taken, again)
-        taken.answers = reject_outsized(taken.answers, user, norm(self.state.params))
+        taken.answers = reject_outsized(
+            taken.answers, user, norm(self.state.params), len(self.state.params)
+        )
         return taken
 
     def _wait_for_those_who_left(

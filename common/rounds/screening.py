@@ -16,6 +16,7 @@ from erosion.common.protocol.messages import EvaluateResult, StepResult, TrainRe
 from erosion.common.rounds.one_round import Answer, Rejection, RunState
 
 MOST_SAMPLES = 2**53  # beyond, a count is no longer exact as a float64
+LARGEST_STEP = 1e3  # root mean square of an update's values, where nothing else is a measure
 OUTSIZED = 20.0  # times the others' typical norm; a peer's larger update is rejected
 
 
@@ -96,13 +97,15 @@ def _update(result: TrainResult, expected: Expected) -> Answer:
 
 
 def reject_outsized(
-    answers: Mapping[HospitalName, Answer], user: HospitalName, params_norm: float
+    answers: Mapping[HospitalName, Answer], user: HospitalName, params_norm: float, dim: int
 ) -> dict[HospitalName, Answer]:
     """The answers of an exchange, less updates of peers that are out of all proportion.
 
     What is usual is the median norm of the *other* hospitals' updates, so that no site sets its own
     measure. With fewer than three others a median says little: the user's own update may be small
-    because its training has converged. Then the model's own norm counts as usual, too.
+    because its training has converged. Then the model's own norm counts as usual, too. Where
+    most others sent zeros there is no such measure, and a root mean square of LARGEST_STEP is the
+    bound.
     """
     norms = {n: a.norm for n, a in answers.items() if isinstance(a, Update) and a.norm is not None}
     screened = dict(answers)
@@ -110,10 +113,15 @@ def reject_outsized(
         others = [other for agent, other in norms.items() if agent != name]
         if name == user or not others:
             continue
-        usual = median(others) if len(others) >= 3 else max(median(others), params_norm)
-        if length > OUTSIZED * usual > 0:
+        usual = median(others)
+        if len(others) < 3 or not usual:
+            usual = max(usual, params_norm)
+        limit = OUTSIZED * usual or LARGEST_STEP * math.sqrt(dim)
+        if length > limit:
             screened[name] = Rejection(
                 f"norm {length:.4g}, more than {OUTSIZED:g} times what is usual ({usual:.4g})"
+                if usual
+                else f"norm {length:.4g}, at most {limit:.4g} is accepted where others send zeros"
             )
     return screened
 

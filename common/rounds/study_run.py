@@ -243,7 +243,8 @@ class StudyRun:
             return None
         members = self.membership.members
         sums = [members[name].sums for name in sorted(members)]
-        return pool([s for s in sums if s is not None], self.study.task)
+        users = members[self.study.user].sums
+        return pool([s for s in sums if s is not None], self.study.task, users)
 
     def _choices(self, scaling: Scaling | None) -> dict[str, SelectedSettings]:
         """What every arm is run with; where the study leaves it open, after trials."""

@@ -165,6 +165,7 @@ def write(folder: RunFolder, result: Result, outcome: Outcome) -> None:
 
 
 def _card(study: Study, arm: str, evaluation: EvaluateReply) -> ModelCard:
+    own = evaluation.own_scaling
     return ModelCard(
         study=study.name,
         arm=arm,
@@ -172,7 +173,7 @@ def _card(study: Study, arm: str, evaluation: EvaluateReply) -> ModelCard:
         task=study.task,
         model=study.model,
         seed=study.seed,
-        scaling=evaluation.scaling,
+        scaling=own if own is not None and study.arms[arm].user_only else evaluation.scaling,
         missing_means=evaluation.missing_means,
         versions=provenance.versions(),
     )

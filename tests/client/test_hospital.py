@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,34 @@ def test_federated_scaling_makes_training_independent_of_units(tmp_path: Path) -
     assert peer.train(request(study, scaling=scaling)).delta.equal(scaled)
     shifted = Scaling(mean=(0.0, 0.0), deviation=scaling.deviation)
     assert not peer.train(request(study, scaling=shifted)).delta.equal(scaled)
+
+
+def test_an_arm_that_asks_nobody_is_scaled_by_the_users_own_patients(tmp_path: Path) -> None:
+    """Whatever the others' sums were: what collaborating is compared with does not move."""
+    study = make_study(scaling="federated")
+    user = Hospital(user_site(tmp_path))
+    sums = user.describe(study).sums
+    assert sums is not None
+    own = pool([sums], study.task)
+    poisoned = Scaling(mean=(1e6, 0.0), deviation=(1e6, 1.0))
+    asked = request(study)
+    flat = asked.parameters
+    assert flat is not None
+    alone = [
+        user.train(replace(asked, arm="local", scaling=scaling)).delta
+        for scaling in (own, poisoned, None)
+    ]
+    assert alone[1].equal(alone[0])
+    assert alone[2].equal(alone[0])
+    together = [user.train(replace(asked, scaling=scaling)).delta for scaling in (own, poisoned)]
+    assert not together[1].equal(together[0])
+    finals = dict.fromkeys(study.arms, flat)
+    figures = [
+        user.evaluate(EvaluateRequest(study, finals, scaling)).header for scaling in (own, poisoned)
+    ]
+    assert figures[0].arms["local"] == figures[1].arms["local"]
+    assert figures[1].own_scaling == own
+    assert figures[1].scaling == poisoned
 
 
 def test_local_scaling_uses_the_training_part_alone(tmp_path: Path) -> None:

@@ -171,6 +171,18 @@ def test_of_many_hospitals_all_that_are_within_reason_are_pooled_exactly() -> No
 
 
 @pytest.mark.parametrize(
+    "lie", [sums_of(1e29, 0, 10**9), sums_of(50, 10, 10**9), sums_of(-1e6, 1e6, 60)]
+)
+def test_of_two_hospitals_the_users_is_the_measure(lie: FeatureSums) -> None:
+    own = HONEST[0]
+    lied_to = pool([own, lie], ONE_NUMBER, own)
+    assert abs(lied_to.mean[0] - 50) < 10
+    assert 5 < lied_to.deviation[0] < 20
+    both = pool([own, HONEST[1]], ONE_NUMBER, own)
+    assert 50 < both.mean[0] < 55
+
+
+@pytest.mark.parametrize(
     "lie",
     [
         sums_of(50, 10, 10**9),

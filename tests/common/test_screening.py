@@ -164,26 +164,34 @@ def updates_of(**norms: float) -> dict[str, Answer]:
 
 def test_a_peers_update_out_of_all_proportion_is_rejected() -> None:
     answers = updates_of(user=1.0, b=2.0, c=1.5, d=3e38)
-    screened = reject_outsized(answers, "user", params_norm=5.0)
+    screened = reject_outsized(answers, "user", params_norm=5.0, dim=1)
     rejected = screened.pop("d")
     assert isinstance(rejected, Rejection)
     assert "3e+38" in rejected.reason
     assert all(screened[name] is answers[name] for name in screened)
     fits = updates_of(user=1.0, b=2.0, c=1.5, d=OUTSIZED * 1.5)
-    assert reject_outsized(fits, "user", params_norm=5.0) == fits
+    assert reject_outsized(fits, "user", params_norm=5.0, dim=1) == fits
 
 
 def test_a_user_whose_training_has_converged_does_not_outlaw_its_only_peer() -> None:
     answers = updates_of(user=1e-6, b=2.0)
-    assert reject_outsized(answers, "user", params_norm=1.0) == answers
+    assert reject_outsized(answers, "user", params_norm=1.0, dim=1) == answers
     assert isinstance(
-        reject_outsized(updates_of(user=1e-6, b=1e6), "user", params_norm=1.0)["b"], Rejection
+        reject_outsized(updates_of(user=1e-6, b=1e6), "user", params_norm=1.0, dim=1)["b"],
+        Rejection,
     )
+
+
+def test_zeros_of_others_make_no_room_for_a_huge_update() -> None:
+    answers = updates_of(user=0.0, b=0.0, c=0.0, d=3e38)
+    assert isinstance(reject_outsized(answers, "user", params_norm=0.0, dim=4)["d"], Rejection)
+    moved = updates_of(user=0.0, b=0.0, c=0.0, d=1.0)
+    assert reject_outsized(moved, "user", params_norm=0.0, dim=4) == moved
 
 
 def test_the_users_own_update_is_measured_by_nobody() -> None:
     answers = updates_of(user=1e9, b=1.0, c=1.0, d=1.0)
-    assert reject_outsized(answers, "user", params_norm=1.0) == answers
+    assert reject_outsized(answers, "user", params_norm=1.0, dim=1) == answers
 
 
 def evaluated(hospital: str = "a", arms: Sequence[str] = ("x",), **personal: Tensor) -> str | None:
