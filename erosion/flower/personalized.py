@@ -306,7 +306,8 @@ class Personalized(Strategy):
             if isinstance(answer, Update) and name != self.user:
                 capped = min(answer.num_samples, sample_cap(counts, name))
                 answers[name] = replace(answer, num_samples=capped)
-        return reject_outsized(answers, self.user, norm(state.params)), own
+        params = state.params
+        return reject_outsized(answers, self.user, norm(params), len(params)), own
 
     def _tell(self, record: RoundRecord) -> None:
         for name, site in record.hospitals.items():
