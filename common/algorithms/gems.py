@@ -36,7 +36,7 @@ class Gems(SharedModel, ConvexOptions):
     that the predictions hardly depend on may move up to ten times as far; hospitals then send the
     axes, too, as many numbers as the model has), `masked_distance` (a slip of the authors' code for
     networks: differences are multiplied by the hospital's own parameters) and `preset` ("ours", or
-    "authors": ellipsoids, and the midpoint).
+    "authors": the midpoint).
     Source: Guha, Smith, Model Aggregation via Good-Enough Model Spaces, 2019.
     """
 

@@ -20,8 +20,9 @@ from erosion.experiments.papers.gems.feature_pools import _balanced, _by_lesion
 from erosion.experiments.papers.gems.fitting import Model, accuracy, fit, fit_for
 from erosion.experiments.papers.gems.grid import plans
 from erosion.experiments.papers.gems.mnist_pool import mnist_pool
-from erosion.experiments.papers.gems.page import draw, misses
+from erosion.experiments.papers.gems.page import draw
 from erosion.experiments.papers.gems.pools import Pool, Samples
+from erosion.experiments.papers.gems.reasons import lower, misses
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ["EROSION_DATA"]) if "EROSION_DATA" in os.environ else None
@@ -112,6 +113,34 @@ def test_a_cell_measures_all_its_variants(name: str, monkeypatch: pytest.MonkeyP
     assert again == figures
 
 
+@pytest.mark.parametrize(
+    ("name", "variants"),
+    [
+        ("mnist-convex-spaces-trial0", {"balls", "masked", "ellipsoids"}),
+        (
+            "mnist-network-changes-trial0",
+            {"masked", "no cluster lost", "lower bound", "from zeros"},
+        ),
+    ],
+)
+def test_a_comparison_has_the_local_models_of_the_other_cells(
+    name: str, variants: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cell_runs, "POOLS", {"mnist": small_pool})
+    monkeypatch.setattr(cell_runs, "PUBLIC", (100,))
+    by_name = {plan.name: plan for plan in plans()}
+    figures = cell_runs.run_cell(by_name[name].config, None, lambda: None)
+    ((what, by_nodes),) = figures.items()
+    assert f"-{what}-" in name
+    found = by_nodes["5"]
+    assert set(found) == variants | {"averaged", "tuned_local"}
+    model = name.split("-")[1]
+    other = cell_runs.run_cell(by_name[f"mnist-{model}-k5-trial0"].config, None, lambda: None)["5"]
+    assert found["averaged"] == other["averaged"]
+    if model == "convex":
+        assert found["balls"] == other["gems"]["authors"]
+
+
 @pytest.mark.data
 @pytest.mark.skipif(DATA is None, reason="EROSION_DATA is not set")
 def test_mnist_is_cut_into_three_parts_that_share_no_image() -> None:
@@ -129,6 +158,21 @@ def test_a_mean_that_is_off_its_target_is_told() -> None:
     assert misses({plan.name: cell}) == [
         "convex, 5 nodes, GEMS: 0.200 for 0.405 (tolerance 0.1)",
     ]
+
+
+def test_a_mean_below_the_papers_is_told_with_the_range_of_the_trials() -> None:
+    def cell(trial: int, averaged: float) -> Cell:
+        (plan,) = (p for p in plans() if p.name == f"mnist-convex-k5-trial{trial}")
+        gems = {"authors": {"accuracy": 0.45, "tuned": {"1000": 0.87}}}
+        figures = {"local": {"mean": 0.198}, "averaged": averaged, "gems": gems}
+        return Cell(plan, {"5": figures}, "commit", "command", 1.0)
+
+    found = {str(trial): cell(trial, averaged) for trial, averaged in ((0, 0.3), (1, 0.5))}
+    found = {each.plan.name: each for each in found.values()}
+    assert lower(found) == [
+        "MNIST, logistic regression, 5 nodes, the average: .400, published .458; the trials have"
+        " .300 to .500."
+    ]  # .45 for .458 is near enough
 
 
 def kept() -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """One cell of the GEMS grid: a data set, a kind of model, a number of nodes and a trial."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -37,6 +37,11 @@ def run_cell(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     pool = POOLS[config["dataset"]](data_dir, trial)
     widths = [pool.train.inputs.shape[1], *config["hidden"], pool.classes]
     figures: dict[str, Any] = {}
+    if (compares := config.get("compares")) is not None:
+        for count in config["nodes"]:
+            figures[str(count)] = _compared(config, pool, widths, count, trial)
+            tick()
+        return {compares: figures}
     if "global" in config["parts"]:
         model = fit(widths, pool.train, _generator(trial, 0))
         figures["global"] = accuracy(model, pool.test)
@@ -89,6 +94,31 @@ def _nodes(config: Values, pool: Pool, widths: list[int], count: int, trial: int
     return figures
 
 
+def _compared(
+    config: Values, pool: Pool, widths: list[int], count: int, trial: int
+) -> dict[str, Any]:
+    """Some settings beside each other, on the same local models as `_nodes` has."""
+    nodes = pool.nodes(count)
+    models = [
+        fit(widths, train, _generator(trial, 10 * count + number))
+        for number, (train, _) in enumerate(nodes)
+    ]
+    seed = 10 * trial + count
+    figures: dict[str, Any] = {
+        "averaged": accuracy(averaged(models), pool.test),
+        "tuned_local": _tuned_locals(models, pool, widths, trial, PUBLIC, DRAWS),
+    }
+    for name, raw in config["variants"].items():
+        if len(widths) == 2:
+            convex = ConvexOptions.model_validate(raw["options"])
+            found = intersected([], [m[0] for m in models], nodes, convex, seed)
+        else:
+            options = GemsOptions.model_validate(raw["options"])
+            found, _, _ = network_gems(models, nodes, pool.classes, options, seed)
+        figures[name] = _of_aggregate(found.model, found.figures, pool, trial, raw["tuning_epochs"])
+    return figures
+
+
 def _of_aggregate(
     model: Model, figures: dict[str, Any], pool: Pool, trial: int, epochs: int
 ) -> dict[str, Any]:
@@ -114,7 +144,12 @@ def _tuned(model: Model, pool: Pool, trial: int, epochs: int) -> dict[str, float
 
 
 def _tuned_locals(
-    models: list[Model], pool: Pool, widths: list[int], trial: int
+    models: list[Model],
+    pool: Pool,
+    widths: list[int],
+    trial: int,
+    counts: Sequence[int] = (1000,),
+    draws: int = 1,
 ) -> dict[str, float]:
     """Mean test accuracy of the local models after training all layers on public samples."""
 
@@ -127,7 +162,7 @@ def _tuned_locals(
         )
         return fmean(accuracy(model, pool.test) for model in tuned)
 
-    return {str(count): fmean(once(count, draw) for draw in range(DRAWS)) for count in PUBLIC}
+    return {str(count): fmean(once(count, draw) for draw in range(draws)) for count in counts}
 
 
 def _public_alone(pool: Pool, widths: list[int], trial: int) -> dict[str, float]:

@@ -106,7 +106,6 @@ def test_a_peer_with_the_users_own_update_leaves_no_room_for_others() -> None:
 def test_the_preset_is_the_authors_code_unless_told_otherwise() -> None:
     theirs = GemsOptions(preset="authors")
     assert theirs.skip_first_cluster
-    assert theirs.masked_distance
     assert theirs.divide_by_count
     assert (theirs.radius, theirs.retraining) == ("midpoint", "authors")
     mixed = GemsOptions(preset="authors", retraining="zeros")
@@ -118,12 +117,11 @@ def test_the_preset_is_the_authors_code_unless_told_otherwise() -> None:
     assert (ours.radius, ours.retraining) == ("lower_bound", "zeros")
 
 
-def test_for_convex_models_their_code_has_ellipsoids_and_no_mask() -> None:
+def test_of_convex_models_the_preset_has_the_radius_and_ellipsoids_are_asked_for() -> None:
     theirs = ConvexOptions(preset="authors")
-    assert (theirs.shape, theirs.radius) == ("ellipsoid", "midpoint")
-    assert not theirs.masked_distance
-    ours = ConvexOptions()
-    assert (ours.shape, ours.radius) == ("ball", "lower_bound")
+    assert (theirs.shape, theirs.radius, theirs.masked_distance) == ("ball", "midpoint", False)
+    assert ConvexOptions(preset="authors", shape="ellipsoid").radius == "midpoint"
     with pytest.raises(ValueError, match="an ellipsoid has a scale of its own"):
-        ConvexOptions(preset="authors", masked_distance=True)
-    assert ConvexOptions(preset="authors", shape="ball", masked_distance=True).masked_distance
+        ConvexOptions(shape="ellipsoid", masked_distance=True)
+    with pytest.raises(ValueError, match="has nothing left to set, because the arm gives radius"):
+        ConvexOptions(preset="authors", radius="lower_bound")

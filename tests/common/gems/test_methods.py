@@ -251,7 +251,7 @@ def test_the_authors_ellipsoids_make_a_round(tmp_path: Path) -> None:
     records, finals, _ = simulated(
         tmp_path,
         [twenty_patients(), twenty_patients(2), wrong],
-        arms={"gems": {"preset": "authors", "epsilon": 0.9}},
+        arms={"gems": {"preset": "authors", "shape": "ellipsoid", "epsilon": 0.9}},
     )
     (record,) = records["gems"]
     assert record.outcome == "done"

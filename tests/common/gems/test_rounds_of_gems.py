@@ -165,7 +165,7 @@ def run(transport: InProcess, of: Study, kept: Kept) -> Mapping[str, Tensor]:
     [
         pytest.param({"name": "logistic"}, {"gems": {}}, 2, id="gems"),
         pytest.param(
-            {"name": "logistic"}, {"gems": {"preset": "authors"}}, 2, id="gems, ellipsoids"
+            {"name": "logistic"}, {"gems": {"shape": "ellipsoid"}}, 2, id="gems, ellipsoids"
         ),
         pytest.param(MLP, {"network_gems": {"clusters": 3}}, 3, id="network_gems"),
         pytest.param(
