@@ -27,7 +27,7 @@ from erosion.experiments.testbed import study_path
 from erosion.server.output.report.overview_page import write_overview
 from erosion.server.output.terminal.overview_table import print_overview
 from erosion.server.run.ledger import contributions
-from erosion.server.run.overview import Overview, UserResult, mean_weights, overview
+from erosion.server.run.overview import EarlyStop, Overview, UserResult, mean_weights, overview
 
 
 def for_every_user(study: Study, hospitals: Mapping[str, Hospital]) -> dict[str, Simulation]:
@@ -51,6 +51,11 @@ def _line(study: Study, user: str, found: Simulation) -> UserResult:
         base_rate=found.evaluation.base_rate,
         comparison=found.evaluation.comparison,
         weights=mean_weights(ledger, user, len(records)),
+        stopped={
+            arm: EarlyStop(round=final.round, reason=final.stopped)
+            for arm, final in found.finals.items()
+            if final.stopped is not None
+        },
     )
 
 

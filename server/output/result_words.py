@@ -1,9 +1,11 @@
 """Parts of a result in words: the terminal and the report say the same."""
 
+import re
+
 from erosion.common.protocol.messages import FinalMetrics
 from erosion.server.output.plain_text import printable
 from erosion.server.output.round_news import RESULT_OF_STOPPED
-from erosion.server.run.overview import Overview
+from erosion.server.run.overview import EarlyStop, Overview
 from erosion.server.run.result import Result, Selected
 
 MOST_ABSENT = 6  # hospitals named, of each kind
@@ -60,6 +62,24 @@ def absences_by_user(overview: Overview) -> list[str]:
         f" {', '.join(users[:MOST_ABSENT])}{' and others' * (len(users) > MOST_ABSENT)} was made."
         for who, users in list(missed.items())[:MOST_ABSENT]
     ] + (["More hospitals were missing; their own reports say so."] * (len(missed) > MOST_ABSENT))
+
+
+def stops_by_user(overview: Overview) -> list[str]:
+    """The same where every hospital was the user: a sentence for each arm and reason.
+
+    Numbers in a reason may differ from one hospital to the next; the first hospital's is given.
+    """
+    found: dict[tuple[str, str], list[tuple[str, EarlyStop]]] = {}
+    for user, line in overview.users.items():
+        for arm, stop in line.stopped.items():
+            same = arm, re.sub(r"\d+", "#", stop.reason)
+            found.setdefault(same, []).append((user, stop))
+    return [
+        f"{arm} stopped for "
+        + ", ".join(f"{printable(user)} in round {stop.round}" for user, stop in stops)
+        + f": {printable(stops[0][1].reason)}; {RESULT_OF_STOPPED}."
+        for (arm, _), stops in found.items()
+    ]
 
 
 def class_sizes(result: Result) -> str:

@@ -18,6 +18,13 @@ from erosion.server.run.result import Contribution, Result, worse_than_base_rate
 TOO_FEW, UNCLEAR = "too few patients", "no clear difference"
 
 
+class EarlyStop(Settings):
+    """Where an arm's rule ended it."""
+
+    round: int
+    reason: str
+
+
 class UserResult(Settings):
     """One hospital's line."""
 
@@ -29,6 +36,7 @@ class UserResult(Settings):
     conclusion: str = ""  # by the adjusted p-value
     absent: tuple[Absent, ...] = ()  # hospitals that rounds of its part went without
     weights: dict[str, float]  # of each hospital in the first arm: mean over all rounds, own is 1
+    stopped: dict[str, EarlyStop] = Field(default_factory=dict)  # by arm, those that ended early
 
     def of_base_rate(self, metric: str) -> float | None:
         """A metric of its base rate; None where it is undefined or was not measured."""
@@ -103,6 +111,11 @@ def line_of(result: Result) -> UserResult:
         comparison=result.comparison,
         absent=result.absent,
         weights=mean_weights(result.contributions, result.user, first.rounds),
+        stopped={
+            arm: EarlyStop(round=ended.rounds, reason=ended.stopped)
+            for arm, ended in result.arms.items()
+            if ended.stopped is not None
+        },
     )
 
 

@@ -14,15 +14,17 @@ from erosion.server.run.absences import Absent
 from erosion.server.run.overview import (
     TOO_FEW,
     UNCLEAR,
+    EarlyStop,
     Overview,
     UserResult,
     adjusted,
+    line_of,
     mean_weights,
     overview,
 )
 from erosion.server.run.result import Contribution
 from tests.support.html_page import EVIL, Page
-from tests.support.synthetic_run import make_study
+from tests.support.synthetic_run import make_run, make_study
 
 USERS = ("a", "b", "c", "d")
 
@@ -67,6 +69,14 @@ def of(lines: dict[str, UserResult], without: dict[str, str] | None = None) -> O
     )
 
 
+def printed(found: Overview) -> str:
+    """On a terminal of eighty columns."""
+    stream = io.StringIO()
+    console = Console(file=stream, width=80, color_system=None, force_terminal=False)
+    print_overview(console, found, Path("runs/x/report.html"))
+    return stream.getvalue()
+
+
 def test_holms_method_by_hand() -> None:
     # Of four p-values .01, .04, .03, .005 Holm's are: .005 x 4 = .02; .01 x 3 = .03; .03 x 2 = .06;
     # .04 x 1 = .04, but never less than the one before: .06.
@@ -94,6 +104,40 @@ def test_the_verdict_names_those_whom_it_helps_and_those_whom_it_harms() -> None
         " patients to tell for 1 (b). "
     )
     assert of({"b": line(0.1, TOO_FEW)}).verdict.startswith("Too few test patients to tell")
+
+
+def test_an_arm_that_stopped_is_named_with_the_users_it_stopped_for() -> None:
+    cone = {
+        "weight_erosion": EarlyStop(round=4, reason="the updates fit into no cone of 84 degrees")
+    }
+    still = {"local": EarlyStop(round=2, reason="the user's update is zero")}
+    lines = {
+        "a": line(0.5).model_copy(update={"stopped": cone}),
+        "b": line(0.5).model_copy(update={"stopped": {"weight_erosion": EarlyStop(
+            round=7, reason="the updates fit into no cone of 85 degrees")}}),
+        "c": line(0.5),
+        EVIL: line(0.5).model_copy(update={"stopped": still}),
+    }  # fmt: skip
+    said = (
+        "weight_erosion stopped for a in round 4, b in round 7: the updates fit into no cone of 84"
+        " degrees; the model reached there is the arm's result."
+    )
+    found = of(lines)
+    page = Page(render_overview(found, {}))
+    assert said in page.text
+    assert "in round 2: the user's update is zero" in page.text
+    assert "script" not in [tag for tag, _ in page.tags]
+    assert said in " ".join(printed(found).split())
+    assert "stopped" not in printed(of({"a": line(0.5)}))
+
+
+def test_a_hospitals_line_takes_the_stops_from_its_result() -> None:
+    result = make_run(rounds=3).result
+    arm, ended = next(iter(result.arms.items()))
+    early = ended.model_copy(update={"rounds": 3, "stopped": "nothing moves"})
+    stopped = result.model_copy(update={"arms": {**result.arms, arm: early}})
+    assert line_of(stopped).stopped == {arm: EarlyStop(round=3, reason="nothing moves")}
+    assert line_of(result).stopped == {}
 
 
 def test_without_a_comparison_nothing_is_claimed() -> None:
@@ -144,11 +188,7 @@ def test_who_was_missing_is_told_beside_the_verdict() -> None:
 
 
 def test_the_terminal_fits_into_eighty_columns() -> None:
-    stream = io.StringIO()
-    console = Console(file=stream, width=80, color_system=None, force_terminal=False)
-    found = of({"a": line(0.001), "b": line(0.5)}, {"z": "its site did not connect"})
-    print_overview(console, found, Path("runs/x/report.html"))
-    text = stream.getvalue()
+    text = printed(of({"a": line(0.001), "b": line(0.5)}, {"z": "its site did not connect"}))
     assert max(map(len, text.splitlines())) <= 80
     row = next(row for row in text.splitlines() if row.startswith("a "))
     assert row.split() == [

@@ -9,7 +9,7 @@ from erosion.server.output.plain_text import figure_text, seconds_text
 from erosion.server.output.report.html_table import Cell, table, text
 from erosion.server.output.report.overview_figures import loss_figure
 from erosion.server.output.report.page import day, verdict_box, whole_page
-from erosion.server.output.result_words import absences_by_user
+from erosion.server.output.result_words import absences_by_user, stops_by_user
 from erosion.server.run.overview import Overview, UserResult
 from erosion.server.run.run_folder import USERS
 
@@ -94,6 +94,7 @@ def _figures(overview: Overview, links: Mapping[str, str]) -> str:
         " further apart the marks of a row, the more the choice matters to that hospital."
         "</figcaption></figure>\n"
         + table(headings, rows, numbers=range(1, len(headings) - 1))
+        + "".join(f'\n<p class="note">{text(said)}</p>' for said in stops_by_user(overview))
         + ("\n<h2>Without a model</h2>\n" + table(("Hospital", "Why"), without) if without else "")
     )
 

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from erosion.common.protocol.messages import FinalMetrics
 from erosion.server.output.plain_text import figure_text
-from erosion.server.output.result_words import absences_by_user, verdict_sentences
+from erosion.server.output.result_words import absences_by_user, stops_by_user, verdict_sentences
 from erosion.server.run.overview import TOO_FEW, UNCLEAR, Overview, UserResult
 
 SHORT = {UNCLEAR: "unclear", TOO_FEW: "too few"}
@@ -27,6 +27,10 @@ def print_overview(console: Console, overview: Overview, report: Path | None) ->
     console.print(Text(" / ".join(shown), style="bold"))
     console.print(_lines(overview, shown))
     console.print()
+    for sentence in (stopped := stops_by_user(overview)):
+        console.print(Text(sentence))
+    if stopped:
+        console.print()
     for user, reason in overview.without_model.items():
         console.print(Text(f"No model for {user}: {reason}", style="yellow"))
     finding, figures = verdict_sentences(overview.verdict)
