@@ -1,0 +1,126 @@
+"""Every hospital as the user: which parts are run, and what becomes of those that fail."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from erosion.command_line import main
+from erosion.common.errors import RunError
+from erosion.common.rounds.study_run import UserDeclinedError
+from erosion.common.study.study import Study
+from erosion.server.coordination.run_study import run_every_user
+from erosion.server.output.events import EveryUserFinished, RunEvent, UserFailed
+from erosion.server.run.result import Result
+from erosion.server.run.run_folder import RunFolder, new_run_folder, user_folder
+from tests.support.federation import small_study
+from tests.support.synthetic_run import make_run
+
+STUDY = small_study(user="all", arms=["fedavg", "local"])
+RESULT = make_run(("fedavg", "local"), STUDY.hospitals, rounds=2).result
+
+
+class Parts:
+    """Runs a hospital's part as a test wants it."""
+
+    def __init__(self, **problems: RunError) -> None:
+        self.problems, self.events, self.ran = problems, list[RunEvent](), list[str]()
+
+    def run_one(self, study: Study, folder: RunFolder) -> Result:
+        self.ran.append(study.user)
+        if (problem := self.problems.get(study.user)) is not None:
+            raise problem
+        result = RESULT.model_copy(update={"user": study.user})
+        folder.result.write_text(result.model_dump_json())
+        folder.report.touch()
+        return result
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return new_run_folder(tmp_path, STUDY)
+
+
+def test_every_hospital_is_the_user_once(folder: RunFolder) -> None:
+    parts = Parts()
+    found = run_every_user(STUDY, folder, parts.run_one, parts.events.append)
+    assert parts.ran == list(found.users) == list(STUDY.hospitals)
+    assert found.without_model == {}
+    assert parts.events == [EveryUserFinished(found, folder.path)]
+    assert folder.result.exists()
+    report = folder.report.read_text()
+    assert [f'href="users/{user}/report.html"' in report for user in STUDY.hospitals] == [True] * 3
+
+
+def test_a_hospital_that_only_helps_has_no_model_and_the_run_has_ended(folder: RunFolder) -> None:
+    parts = Parts(bob=UserDeclinedError("limits.as_user = false"))
+    found = run_every_user(STUDY, folder, parts.run_one, parts.events.append)
+    assert list(found.users) == ["alice", "carol"]
+    assert found.without_model == {"bob": "limits.as_user = false"}
+    assert parts.events[0] == UserFailed("bob", "limits.as_user = false")
+    assert folder.has_ended
+
+
+def test_a_hospital_that_is_away_costs_no_other_its_model_and_gets_its_own_on_resuming(
+    folder: RunFolder,
+) -> None:
+    away = Parts(bob=RunError("'bob' did not connect within 60 s"))
+    with pytest.raises(RunError, match=r"bob: no model yet.*--resume"):
+        run_every_user(STUDY, folder, away.run_one, away.events.append)
+    assert away.ran == list(STUDY.hospitals)
+    assert away.events == [UserFailed("bob", "'bob' did not connect within 60 s")]
+    assert "carol" in folder.report.read_text()
+    assert not folder.has_ended
+    there = Parts()
+    found = run_every_user(STUDY, folder, there.run_one, there.events.append)
+    assert there.ran == ["bob"]
+    assert list(found.users) == list(STUDY.hospitals)
+    assert folder.has_ended
+
+
+def test_without_any_model_the_first_reason_is_given(folder: RunFolder) -> None:
+    parts = Parts(**{user: RunError(f"no {user}") for user in STUDY.hospitals})
+    with pytest.raises(RunError, match=r"No hospital has a model.*no alice"):
+        run_every_user(STUDY, folder, parts.run_one, parts.events.append)
+    assert not folder.report.exists()
+
+
+def damaged(part: RunFolder) -> None:
+    part.result.write_text("{")
+    part.report.touch()
+
+
+def of_another_version(part: RunFolder) -> None:
+    part.result.write_text('{"format": 99}')
+    part.report.touch()
+
+
+@pytest.mark.parametrize("change", [damaged, of_another_version])
+def test_a_part_whose_result_cannot_be_read_is_named_with_the_remedy(
+    folder: RunFolder, change: Callable[[RunFolder], None]
+) -> None:
+    part = user_folder(folder, STUDY.for_user("alice"))
+    change(part)
+    parts = Parts()
+    with pytest.raises(RunError, match="alice: no model yet"):
+        run_every_user(STUDY, folder, parts.run_one, parts.events.append)
+    assert parts.ran == ["bob", "carol"]
+    (told,) = parts.events
+    assert isinstance(told, UserFailed)
+    assert f"delete {part.path} and resume" in told.reason
+
+
+def test_a_part_of_a_run_is_not_resumed_alone(
+    folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part = user_folder(folder, STUDY.for_user("alice"))
+    assert main(["server", "--resume", str(part.path), "--insecure"]) == 7
+    assert f"part of the run in {folder.path}" in capsys.readouterr().err
+
+
+def test_the_whole_runs_folder_says_where_the_models_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "users").mkdir()
+    assert main(["predict", str(tmp_path), "new.csv"]) == 8
+    assert "users/HOSPITAL" in capsys.readouterr().err
