@@ -16,8 +16,9 @@ from erosion.server.run.overview import Overview
 from erosion.server.run.run_folder import RunFolder
 from tests.support import programs
 from tests.support.federation import small_study, write_site
-from tests.support.killed_coordinator import coordinate, start
+from tests.support.killed_coordinator import coordinate
 from tests.support.patience import PATIENCE
+from tests.support.processes import start
 
 # ditto and scaffold keep state at the sites: one user's must not become another's.
 ARMS = {"weight_erosion": {"distance_penalty": 0.1}, "ditto": {}, "scaffold": {}, "local": {}}

@@ -1,6 +1,5 @@
 """A real deployment for tests: the coordinator in this process, every site a process of its own."""
 
-import multiprocessing
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -41,12 +40,8 @@ from erosion.server.run.result import Result
 from erosion.server.run.run_folder import RunFolder, new_run_folder
 from tests.support import programs
 from tests.support.patience import PATIENCE
+from tests.support.processes import start
 from tests.support.small_study import make_study
-
-# Processes forked from one that has imported everything start in milliseconds. torch._dynamo is
-# what the first optimiser imports.
-_processes = multiprocessing.get_context("forkserver")
-multiprocessing.set_forkserver_preload(["torch", "torch._dynamo", "tests.support.programs"])
 
 
 def small_study(**changes: Any) -> Study:
@@ -187,8 +182,7 @@ class Federation:
         self, label: str, program: Callable[[str], None], site_file: Path
     ) -> BaseProcess:
         """Start `program` with a site file that is there already."""
-        process = _processes.Process(target=program, args=(str(site_file),), daemon=True)
-        process.start()
+        process = start(program, str(site_file))
         self.sites[label] = process
         return process
 

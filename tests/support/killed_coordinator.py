@@ -1,19 +1,25 @@
-"""A coordinator in a process of its own, which can be killed at a chosen moment of a run."""
+"""A coordinator in a process of its own, which is killed at a chosen moment of a run."""
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable
-from multiprocessing.process import BaseProcess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from erosion.common.rounds import checkpoint, study_run
-from erosion.common.study.study import study_from_json
+from erosion.common.protocol.messages import TrainRequest, TrainResult
+from erosion.common.rounds import checkpoint
+from erosion.common.rounds.one_round import RoundInProgress
+from erosion.common.rounds.study_run import StudyRun, Surroundings, play_in_turn
+from erosion.common.study.study import Study, study_from_json
+from erosion.server.coordination.network import NetworkTransport
+from erosion.server.coordination.run_keeper import RunKeeper
+from erosion.server.coordination.strategy import PersonalizedStrategy
+from erosion.server.link.site_session import SiteSession
 from erosion.server.output.observers import Observers
+from erosion.server.run.journal import Journal, read_journal
 from erosion.server.run.run_folder import RunFolder, open_run_folder
-
-processes = multiprocessing.get_context("forkserver")
+from tests.support.scripted import Kept, Scripted, trained
 
 
 def die(*_: Any, **__: Any) -> None:
@@ -21,14 +27,13 @@ def die(*_: Any, **__: Any) -> None:
 
 
 def coordinate(study: str, folder: str, address: str, phase: str | None) -> None:
-    """What `erosion server` does, with a bullet waiting in round 3 of the first arm."""
+    """What `erosion server` does; with a `phase`, only as far as that."""
     from erosion.common.support.logs import configure_logging
-    from erosion.server.coordination import coordinator, run_keeper, run_study, strategy
-    from erosion.server.link import site_session
+    from erosion.server.coordination import run_study
 
     configure_logging(0)
     if phase is not None:
-        lay_bullet(phase, coordinator, run_keeper, site_session, strategy)
+        NETWORK_BULLETS[phase]()
     parsed = study_from_json(study)
     run = (
         RunFolder(Path(folder)) if Path(folder).exists() else open_run_folder(Path(folder), parsed)
@@ -36,77 +41,155 @@ def coordinate(study: str, folder: str, address: str, phase: str | None) -> None
     run_study.run_study(parsed, run, address, Observers({}))
 
 
-def lay_bullet(
-    phase: str, coordinator: Any, run_keeper: Any, site_session: Any, strategy: Any
-) -> None:
-    def in_round_3(original: Callable[..., Any]) -> Callable[..., Any]:
-        def at(self: Any, *arguments: Any, **options: Any) -> Any:
-            if self._run.state.round == 2:
+def conduct(study: str, folder: str, phase: str | None) -> None:
+    """The same with hospitals that follow a script: their updates depend on the parameters."""
+    from erosion.server.coordination import coordinator
+
+    if phase is not None:
+        BULLETS[phase]()
+    parsed, run = study_from_json(study), RunFolder(Path(folder))
+    transport, kept = Scripted(parsed, towards_ten), Kept()
+    transport.join(*parsed.hospitals)
+    with RunKeeper(run) as keeper:
+        where = Surroundings(transport, kept, keeper, play_in_turn(transport), run=run.run)
+        outcome = StudyRun(parsed, where).run()
+    result = coordinator.result_of(outcome, keeper.started, 0.0)
+    coordinator.write(run, result, outcome)
+
+
+def towards_ten(name: str, request: TrainRequest) -> TrainResult:
+    """An update that depends on where the round begins."""
+    assert request.parameters is not None
+    answer = trained(name, request)
+    return replace(answer, delta=(10 - request.parameters) * answer.delta)
+
+
+def before_sending() -> None:
+    original = Scripted.ask
+
+    def ask(self: Scripted, requests: Any, seconds: float) -> Any:
+        first = next(iter(requests.values()))
+        return die() if getattr(first, "round", 0) == 3 else original(self, requests, seconds)
+
+    setattr(Scripted, "ask", ask)  # noqa: B010 - mypy allows no assignment here
+
+
+def before_aggregating() -> None:
+    original = RoundInProgress.answer
+
+    def answer(self: RoundInProgress, answers: Any) -> None:
+        return die() if self._begun.round == 3 else original(self, answers)
+
+    setattr(RoundInProgress, "answer", answer)  # noqa: B010
+
+
+def between_aggregation_and_journal() -> None:
+    original = Journal.append
+    setattr(  # noqa: B010
+        Journal, "append", lambda self, r: die() if r.round == 3 else original(self, r)
+    )
+
+
+def between_journal_and_checkpoint() -> None:
+    original = checkpoint.save
+    vars(checkpoint)["save"] = lambda path, state, **options: (
+        die() if state.round == 3 else original(path, state, **options)
+    )
+
+
+def while_the_checkpoint_is_written() -> None:
+    original, written = Path.replace, list[Path]()
+
+    def replace_or_die(self: Path, target: Path) -> Path:
+        if Path(target).suffix == ".safetensors":
+            written.append(target)
+            if len(written) == 3:
                 die()
-            return original(self, *arguments, **options)
+        return original(self, target)
 
-        return at
+    setattr(Path, "replace", replace_or_die)  # noqa: B010
 
-    arm = strategy.PersonalizedStrategy
-    if phase == "before sending":
-        arm.configure_train = in_round_3(arm.configure_train)
-    elif phase == "between two exchanges":  # of round 2: only a round's later ones come this way
-        transport = coordinator.NetworkTransport
-        ask, rounds = transport.ask, []
 
-        def ask_or_die(self: Any, requests: Any, seconds: float) -> Any:
-            rounds.append(requests)
-            return die() if len(rounds) == 2 else ask(self, requests, seconds)
+def during_evaluation() -> None:
+    setattr(StudyRun, "_evaluate", die)  # noqa: B010
 
-        transport.ask = ask_or_die
-    elif phase == "before aggregating":
-        arm.aggregate_train = in_round_3(arm.aggregate_train)
-    elif phase == "during upload":
-        begin, begun = site_session.SiteSession._begin, []
 
-        async def begin_reply(self: Any, body: memoryview) -> None:
-            begun.append(body)
-            if len(begun) == 3 + 2 * 3 + 2:  # introductions, two rounds, the second of the third
-                die()
-            await begin(self, body)
+def before_the_report() -> None:
+    from erosion.server.coordination import coordinator
 
-        site_session.SiteSession._begin = begin_reply
-    elif phase == "between aggregation and journal":
-        append = run_keeper.Journal.append
-        run_keeper.Journal.append = lambda self, r: die() if r.round == 3 else append(self, r)
-    elif phase == "between journal and checkpoint":
-        save = checkpoint.save
-        vars(checkpoint)["save"] = lambda path, state, **options: (
-            die() if state.round == 3 else save(path, state, **options)
-        )
-    elif phase == "while the checkpoint is written":
-        replace = Path.replace
-        written: list[Path] = []
+    vars(coordinator)["write_report"] = die
 
-        def replace_or_die(self: Path, target: Path) -> Path:
-            if Path(target).suffix == ".safetensors":
-                written.append(target)
-                if len(written) == 3:
-                    die()
-            return replace(self, target)
 
-        setattr(Path, "replace", replace_or_die)  # noqa: B010 - mypy allows no assignment here
-    elif phase == "in bob's part":
-        aggregate = arm.aggregate_train
-        arm.aggregate_train = lambda self, *given: (
+def during_an_upload() -> None:
+    """The second one of the first arm's third round."""
+    original, begun = SiteSession._begin, []
+
+    async def begin(self: Any, body: memoryview) -> None:
+        begun.append(body)
+        if len(begun) == 3 + 2 * 3 + 2:  # introductions, two rounds, the second of the third
             die()
-            if (self._run.study.user, self._run.state.round) == ("bob", 2)
-            else aggregate(self, *given)
-        )
-    elif phase == "during evaluation":
-        setattr(study_run.StudyRun, "_evaluate", die)  # noqa: B010 - mypy allows no assignment here
-    elif phase == "before the report":
-        coordinator.write_report = die
-    else:
-        raise AssertionError(phase)
+        await original(self, body)
+
+    setattr(SiteSession, "_begin", begin)  # noqa: B010
 
 
-def start(program: Callable[..., None], *arguments: object) -> BaseProcess:
-    process = processes.Process(target=program, args=arguments, daemon=True)
-    process.start()
-    return process
+def between_two_exchanges() -> None:
+    """Of round 2: only a round's later ones come this way."""
+    original, asked = NetworkTransport.ask, []
+
+    def ask(self: Any, requests: Any, seconds: float) -> Any:
+        asked.append(requests)
+        return die() if len(asked) == 2 else original(self, requests, seconds)
+
+    setattr(NetworkTransport, "ask", ask)  # noqa: B010
+
+
+def in_bobs_part() -> None:
+    original = PersonalizedStrategy.aggregate_train
+
+    def aggregate(self: Any, *given: Any) -> Any:
+        run = self._run
+        in_it = (run.study.user, run.state.round) == ("bob", 2)
+        return die() if in_it else original(self, *given)
+
+    setattr(PersonalizedStrategy, "aggregate_train", aggregate)  # noqa: B010
+
+
+Bullet = Callable[[], None]
+BULLETS: dict[str, Bullet] = {  # wherever the hospitals are
+    "before sending": before_sending,
+    "before aggregating": before_aggregating,
+    "between aggregation and journal": between_aggregation_and_journal,
+    "between journal and checkpoint": between_journal_and_checkpoint,
+    "while the checkpoint is written": while_the_checkpoint_is_written,
+    "during evaluation": during_evaluation,
+    "before the report": before_the_report,
+}
+NETWORK_BULLETS: dict[str, Bullet] = {
+    **BULLETS,
+    "during an upload": during_an_upload,
+    "between two exchanges": between_two_exchanges,
+    "in bob's part": in_bobs_part,
+}
+
+
+def without_times(line: dict[str, Any]) -> dict[str, Any]:
+    """A journal line less what no two runs share."""
+    hospitals = {
+        name: {key: value for key, value in entry.items() if key != "site_seconds"}
+        for name, entry in line["hospitals"].items()
+    }
+    for entry in hospitals.values():
+        entry.pop("bytes_received")  # the digits of the seconds travel too,
+        entry.pop("bytes_sent")  # and the run's name
+    steps = [{"step": step["step"], "asked": sorted(step["hospitals"])} for step in line["steps"]]
+    return {**line, "hospitals": hospitals, "steps": steps, "seconds": 0}
+
+
+def same_run(study: Study, folder: RunFolder, uninterrupted: RunFolder) -> bool:
+    """Are the journals equal but for times, and the final states bit by bit? Has it ended?"""
+    journals = [list(map(without_times, read_journal(f.journal))) for f in (folder, uninterrupted)]
+    states = [
+        [f.checkpoint(arm).read_bytes() for arm in study.arms] for f in (folder, uninterrupted)
+    ]
+    return folder.has_ended and journals[0] == journals[1] and states[0] == states[1]

@@ -1,0 +1,22 @@
+"""Processes for tests: forked from one that has imported everything, they start in milliseconds."""
+
+import multiprocessing
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+
+_processes = multiprocessing.get_context("forkserver")
+multiprocessing.set_forkserver_preload(
+    [
+        "torch",
+        "torch._dynamo",  # what the first optimiser imports
+        "tests.support.programs",
+        "tests.support.killed_coordinator",
+    ]
+)
+
+
+def start(program: Callable[..., None], *arguments: object) -> BaseProcess:
+    """Run `program` in a process of its own."""
+    process = _processes.Process(target=program, args=arguments, daemon=True)
+    process.start()
+    return process
