@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -111,6 +112,15 @@ class Network:
         return name
 
 
+def why_no_small_disk() -> str | None:
+    """The reason why no disk can be mounted here; None if one can be."""
+    try:
+        with tempfile.TemporaryDirectory() as folder, SmallDisk(Path(folder), 64):
+            return None
+    except OSError as problem:
+        return str(problem)
+
+
 class SmallDisk:
     """A disk of a few kilobytes, in memory. Use as a context manager."""
 
@@ -125,7 +135,8 @@ class SmallDisk:
         try:
             _run("mount", "-t", "tmpfs", "-o", size, "erosion-small-disk", str(self.path))
         except subprocess.CalledProcessError as problem:
-            raise OSError(f"no disk can be mounted here: {problem.stderr!r}") from None
+            said = problem.stderr.decode(errors="replace").strip()
+            raise OSError(f"no disk can be mounted here: {said}") from None
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -44,8 +44,12 @@ def processes_that_mention(word: str) -> list[int]:
 
 @pytest.fixture
 def testbed(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A testbed with so many rounds that it is still running when it is disturbed."""
+    """A testbed of three hospitals that is still running when it is disturbed."""
     study = quick_study(tmp_path, rounds=100_000)
+    five = '["home", "alike", "small-tumours", "large-tumours", "miscoded"]'
+    text = study.read_text()
+    assert five in text
+    study.write_text(text.replace(five, '["home", "alike", "miscoded"]'))
     process = subprocess.Popen(
         [sys.executable, "-m", "erosion", "testbed", str(study), "--runs", str(tmp_path / "runs")],
         stdout=subprocess.PIPE,
@@ -101,36 +105,6 @@ def test_the_testbed_ends_with_a_result_and_the_model_predicts(
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.data
-@pytest.mark.skipif(
-    not (Path(os.environ.get("EROSION_DATA") or "data") / "heart-disease").is_dir(),
-    reason="needs the heart-disease data: set EROSION_DATA to the folder that holds them",
-)
-def test_the_heart_disease_study_ends_with_a_result_for_cleveland(tmp_path: Path) -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "erosion", "testbed", "heart-disease", "--runs", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
-    assert run.returncode == 0, run.stderr
-    (folder,) = tmp_path.iterdir()
-    result = json.loads((folder / "result.json").read_text())
-    assert result["user"] == "cleveland"
-    assert set(result["arms"]["fedavg"]["weights"]) == {"cleveland", "hungary", "switzerland", "va"}
-
-
-def test_ctrl_c_stops_everything_that_the_testbed_started(
-    testbed: subprocess.Popen[str], tmp_path: Path
-) -> None:
-    os.kill(testbed.pid, signal.SIGINT)
-    _, errors = testbed.communicate(timeout=PATIENCE)
-    assert testbed.returncode == 130
-    assert "Traceback" not in errors
-    assert "interrupted" in errors
-    wait_until(lambda: processes_that_mention(str(tmp_path)) == [])
-
-
 def test_a_killed_testbed_leaves_nothing_running(
     testbed: subprocess.Popen[str], tmp_path: Path
 ) -> None:
@@ -152,7 +126,7 @@ def test_when_the_coordinator_dies_the_testbed_ends_with_its_exit_code(
     wait_until(lambda: processes_that_mention(str(tmp_path)) == [])
 
 
-def test_when_a_hospital_dies_people_are_told_and_the_study_goes_on(
+def test_when_a_hospital_dies_the_study_goes_on_and_ctrl_c_stops_all_that_was_started(
     testbed: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     (site,) = [
@@ -168,6 +142,10 @@ def test_when_a_hospital_dies_people_are_told_and_the_study_goes_on(
     os.kill(testbed.pid, signal.SIGINT)
     _, errors = testbed.communicate(timeout=PATIENCE)
     assert "The site of alike ended (exit code -9)" in errors
+    assert testbed.returncode == 130
+    assert "interrupted" in errors
+    assert "Traceback" not in errors
+    wait_until(lambda: processes_that_mention(str(tmp_path)) == [])
     for line in journal.read_text().splitlines():
         json.loads(line)
 

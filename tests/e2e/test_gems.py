@@ -44,10 +44,14 @@ def test_a_deployment_and_a_simulation_agree(
         result = federation.finish()
         simulated = federation.compare_with_simulation()
         records = list(federation.observer.records)
+        report = federation.run_folder.report.read_text()
     for arm, expected in simulated.records.items():
         found = [record for record in records if record.arm == arm]
         assert [(r.outcome, r.note) for r in found] == [(r.outcome, r.note) for r in expected]
         assert [r.outcome for r in found] == ["done", "stopped"]
+    for arm, ended in result.arms.items():  # an arm that its rule stops has a result
+        assert (ended.rounds, ended.stopped) == (2, simulated.records[arm][-1].note)
+        assert f"{arm} stopped in round 2: " in report
     first = records[0]
     assert [step.step for step in first.steps] == steps
     assert "by their own check" in first.note

@@ -1,4 +1,4 @@
-"""A hospital joins while hundreds of hostile connections stand, of every kind.
+"""A hospital joins while hundreds of hostile connections stand, of every kind at once.
 
 `python -m experiments.hostile_load` does the same with thousands, and measures.
 """
@@ -35,13 +35,16 @@ def link(tmp_path: Path) -> Iterator[Link]:
     link.stop()
 
 
-@pytest.mark.parametrize("kind", [*BY_STRANGERS, *BY_A_SITE])
-def test_a_hospital_joins_in_spite_of(link: Link, tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("kinds", [[*BY_STRANGERS], [*BY_A_SITE]], ids=["strangers", "a site"])
+def test_a_hospital_joins_in_spite_of(link: Link, tmp_path: Path, kinds: list[str]) -> None:
     files = [str(tmp_path / "mallory" / name) for name in ("node.crt", "node.key")]
-    attack = subprocess.Popen(
-        [sys.executable, "-m", MODULE, kind, str(CONNECTIONS), link.address, *files],
-        stdin=subprocess.PIPE,
-    )
+    each = str(CONNECTIONS // len(kinds))
+    attacks = [
+        subprocess.Popen(
+            [sys.executable, "-m", MODULE, kind, each, link.address, *files], stdin=subprocess.PIPE
+        )
+        for kind in kinds
+    ]
     try:
         time.sleep(3)  # for the connections to stand; if they do not yet, it is only easier
         coordinator = load_site(tmp_path / "bob" / "site.toml").coordinator
@@ -52,9 +55,10 @@ def test_a_hospital_joins_in_spite_of(link: Link, tmp_path: Path, kind: str) -> 
                 assert time.monotonic() < end
                 time.sleep(0.02)
             assert connection.receive(1.0) is None  # it stands
-        assert attack.poll() is None
+        assert [attack.poll() for attack in attacks] == [None] * len(kinds)
     finally:
-        attack.kill()
-        attack.wait(30)
-        if attack.stdin is not None:
-            attack.stdin.close()
+        for attack in attacks:
+            attack.kill()
+            attack.wait(30)
+            if attack.stdin is not None:
+                attack.stdin.close()

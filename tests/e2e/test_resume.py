@@ -17,8 +17,8 @@ from tests.support.killed_coordinator import coordinate, same_run
 from tests.support.patience import PATIENCE
 from tests.support.processes import start
 
-# scaffold and fedlin keep state at the sites, which must not count a repeated round twice; fedlin has
-# two exchanges in a round and parameters that never leave, network_gems has three.
+# scaffold and fedlin keep state at the sites, which must not count a repeated round twice; fedlin
+# has two exchanges in a round and parameters that never leave, network_gems has three exchanges.
 TWO_ARMS = small_study(
     arms={"scaffold": {}, "fedlin": {"own_parameters": ["output_bias"]}}, rounds=3
 )

@@ -12,15 +12,8 @@ from erosion.server.link import Link, transfer_throttle
 from erosion.server.link.file_space import FileSpace
 from tests.support.federation import Federation, small_study
 
-# Rules that read each update once, all together, and coordinate by coordinate; and attachments of
-# the model's size.
-ARMS: dict[str, Any] = {
-    "weight_erosion": {},
-    "krum": {},
-    "coordinate_median": {},
-    "scaffold": {},
-    "evidence_erosion": {},
-}
+# With attachments of the model's size; tests/common/test_disk_cohort.py has every rule.
+ARMS: dict[str, Any] = {"weight_erosion": {}, "scaffold": {}}
 LARGE: Mapping[str, Any] = {"name": "mlp", "hidden": [20_000]}  # 100,002 parameters
 VERY_LARGE: Mapping[str, Any] = {"name": "mlp", "hidden": [100_000]}  # 2 MB: goes to the disk
 

@@ -32,7 +32,8 @@ from erosion.common.support.logs import configure_logging
 from tests.support import malformed
 
 SEED = 7
-SILENT_EVERY = 40  # rounds; a reply that never becomes whole costs the round its deadline
+SITES = ("bob", "dave", "erin", "frank")  # that do so, each in its own order
+SILENT_EVERY = 25  # rounds; a reply that never becomes whole costs the round its deadline
 
 
 class Abuse:
@@ -207,10 +208,11 @@ CALLS: tuple[Callable[[Abuse], None], ...] = (
 SILENT: tuple[Callable[[Abuse], None], ...] = (says_nothing, never_becomes_whole)
 
 
-def answer(site: Abuse, number: int) -> None:
-    """Every kind of nonsense comes several times within 200 rounds."""
-    if number % SILENT_EVERY == SILENT_EVERY - 1:
-        SILENT[number // SILENT_EVERY % len(SILENT)](site)
+def answer(site: Abuse, round_number: int, index: int) -> None:
+    """Every kind of nonsense comes several times within 50 rounds with four sites."""
+    number = len(SITES) * round_number + index
+    if round_number % SILENT_EVERY == SILENT_EVERY - 1:
+        SILENT[index % len(SILENT)](site)
     elif number % 2 == 0:
         CALLS[number // 2 % len(CALLS)](site)
     else:
@@ -229,11 +231,11 @@ def fuzzes(site_file: str) -> None:
         with suppress(grpc.RpcError), credentials_for(site.coordinator).connect() as connection:
             while True:
                 if (request := connection.receive(60)) is not None:
-                    _respond(connection, request, app)
+                    _respond(connection, request, app, SITES.index(site.name))
         time.sleep(0.02)
 
 
-def _respond(connection: SiteLine, request: Message, app: ClientApp) -> None:
+def _respond(connection: SiteLine, request: Message, app: ClientApp, index: int) -> None:
     metadata = request.metadata
     if metadata.message_type == wire.NOTICE:
         return
@@ -245,6 +247,7 @@ def _respond(connection: SiteLine, request: Message, app: ClientApp) -> None:
     result = wire.decode_train_result(reply.content)
     number = result.header.round
     try:
-        answer(Abuse(connection, request, result, SEED + number), number)
+        seed = SEED + len(SITES) * number + index
+        answer(Abuse(connection, request, result, seed), number, index)
     except Exception as problem:  # noqa: BLE001 - what it could not even send; on to the next
         print(f"round {number}: {type(problem).__name__}: {str(problem)[:300]}", flush=True)
