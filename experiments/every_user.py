@@ -52,9 +52,9 @@ def _line(study: Study, user: str, found: Simulation) -> UserResult:
         comparison=found.evaluation.comparison,
         weights=mean_weights(ledger, user, len(records)),
         stopped={
-            arm: EarlyStop(round=final.round, reason=final.stopped)
+            arm: EarlyStop(round=final.round, reason=found.records[arm][-1].note)
             for arm, final in found.finals.items()
-            if final.stopped is not None
+            if final.stopped
         },
     )
 

@@ -7,7 +7,9 @@ import torch
 from erosion.client.site_file import load_site
 from erosion.client.training.hospital import Hospital
 from erosion.common.study.study import Study
+from erosion.experiments.every_user import side_by_side
 from erosion.experiments.simulator import simulate
+from erosion.server.run.overview import EarlyStop
 from tests.support.early_stopping import ROUND, default_study, write_sites
 
 
@@ -26,4 +28,6 @@ def test_the_default_study_with_a_narrow_cone_stops_and_its_other_arm_runs(tmp_p
     shorter = Study.model_validate({**study.model_dump(), "rounds": ROUND - 1})
     reached = simulate(shorter, hospitals).finals["weight_erosion"]
     assert torch.equal(stopped.params, reached.params)
+    (line,) = side_by_side(study, {study.user: simulated}, seconds=1.0).users.values()
+    assert line.stopped == {"weight_erosion": EarlyStop(round=ROUND, reason=last.note)}
     assert set(simulated.evaluation.arms) == {"weight_erosion", "local"}
