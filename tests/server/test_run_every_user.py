@@ -7,7 +7,7 @@ import pytest
 
 from erosion.command_line import main
 from erosion.common.errors import RunError
-from erosion.common.rounds.study_run import UserDeclinedError
+from erosion.common.rounds.waiting import UserDeclinedError
 from erosion.common.study.study import Study
 from erosion.server.coordination.run_study import run_every_user
 from erosion.server.output.events import EveryUserFinished, RunEvent, UserFailed
