@@ -33,10 +33,19 @@ from erosion.common.rounds.one_round import (
     StepRecord,
     Terms,
     spare_hospitals,
+    undo,
     wanted,
 )
 from erosion.common.rounds.screening import Expected, reject_outsized, sample_cap, screen
 from erosion.common.rounds.transport import Connection, Reply, Transport
+from erosion.common.rounds.undoing import (
+    LastRound,
+    Lengths,
+    culprit_of,
+    harm_of,
+    lengths_of,
+    usual,
+)
 from erosion.common.rounds.waiting import Needed, Waiting
 from erosion.common.sealed.coordinator_keys import CoordinatorKeys
 from erosion.common.sealed.sum_records import SumRecords
@@ -71,6 +80,7 @@ class _Taken:
     replies: dict[HospitalName, ExchangeRecord] = field(default_factory=dict)  # outcome left open
     metrics: Metrics | None = None  # the user's
     left: set[HospitalName] = field(default_factory=set)  # whose connection broke meanwhile
+    lengths: dict[HospitalName, Lengths] = field(default_factory=dict)  # of what they brought
 
 
 class ArmRun:
@@ -96,6 +106,8 @@ class ArmRun:
         self.state = state
         self._terms, self._membership, self._transport = terms, membership, transport
         self._storage, self._waiting, self._remedy = storage, waiting, remedy
+        self._last: LastRound | None = None
+        self._losses: list[float] = []  # of the user's, since this program started
         self._settings = terms.study.arms[terms.arm]
         self._algorithm: Algorithm[Any] = algorithm_of(
             terms.study, terms.arm, run=terms.run, records=sum_records, keys=sealing_keys
@@ -135,14 +147,20 @@ class ArmRun:
         )
         metrics: Metrics | None = None
         steps: list[StepRecord] = []
+        lengths: dict[HospitalName, Lengths] = {}
+        undone: tuple[RunState, RoundRecord] | None = None
         while in_progress.finished is None:
             step, begun_at = in_progress.ask.step, transport.now()
             taken = yield from self._exchange(in_progress)
             metrics = taken.metrics or metrics
             steps.append(StepRecord(step, transport.now() - begun_at, _entries(taken)))
+            undone = undone or self._undone(metrics, taken.answers)
+            lengths |= {n: x for n, x in taken.lengths.items() if _is_used(taken.answers[n])}
             in_progress.answer(taken.answers)
             del taken  # the updates are large; do not hold them twice
-        self.state, record = in_progress.finished
+        after, record = undone or in_progress.finished
+        self._remember(record, lengths, metrics, is_undone=undone is not None)
+        self.state = after
         return replace(
             record,
             hospitals={
@@ -153,6 +171,42 @@ class ArmRun:
             seconds=transport.now() - started,
             steps=tuple(steps) if len(steps) > 1 else (),
         )
+
+    def _undone(
+        self, metrics: Metrics | None, answers: Mapping[HospitalName, Answer]
+    ) -> tuple[RunState, RoundRecord] | None:
+        """What is to be noted instead of this round, where the last one has done harm."""
+        last, user = self._last, self.study.user
+        if last is None or not (harm := harm_of(last, user, self._loss(metrics), answers)):
+            return None
+        if (found := culprit_of(last, user)) is None:
+            return None
+        culprit, times = found
+        reason = f"{harm}; what {culprit} sent was {times:.4g} times as long as usual"
+        return undo(self.state, last.before, answers, arm=self.arm, culprit=culprit, reason=reason)
+
+    def _remember(
+        self,
+        record: RoundRecord,
+        lengths: Mapping[HospitalName, Lengths],
+        metrics: Metrics | None,
+        *,
+        is_undone: bool,
+    ) -> None:
+        """What the next round may have to go back to. Nobody sees single updates where sealed."""
+        if is_undone or self.study.federation.sealed:
+            self._last = None
+        elif record.outcome == "done":
+            if (loss := self._loss(metrics)) is not None:
+                self._losses.append(loss)
+            kept = self._storage.keep(
+                Update("before", self.state.round, self.state.params, num_samples=1, samples_seen=1)
+            )
+            before = replace(self.state, params=kept.delta)
+            self._last = LastRound(before, lengths, usual(self._losses))
+
+    def _loss(self, metrics: Metrics | None) -> float | None:
+        return None if metrics is None else metrics.get(self.study.task.verdict_metric)
 
     def is_over(self, num_rounds: int) -> bool:
         """The arm has had so many rounds, or its rule has stopped it."""
@@ -247,6 +301,7 @@ class ArmRun:
         if name == self.study.user:
             taken.metrics = content.header.metrics if isinstance(content, TrainResult) else None
         if isinstance(answer, Update):
+            taken.lengths[name] = lengths_of(answer)
             answer = self._storage.keep(answer)
         elif isinstance(answer, SiteAnswer):
             answer = ask.as_it_comes(name, answer) if ask.as_it_comes else answer
@@ -269,6 +324,10 @@ class ArmRun:
             for name, size in self._settings.attachment_sizes(len(self.state.params)).items()
         }
         return replace(brings, tensors={**announced, **brings.tensors})
+
+
+def _is_used(answer: Answer) -> bool:
+    return isinstance(answer, Update)
 
 
 def play(run: ArmRun, transport: Transport) -> RoundRecord:

@@ -53,6 +53,7 @@ class RunState:
     weights: Mapping[HospitalName, float] = field(default_factory=dict)  # after the last round
     skipped_in_a_row: int = 0
     stopped: bool = False  # the rule has ended the arm: `params` are its result
+    distrusted: Mapping[HospitalName, str] = field(default_factory=dict)  # asked no more, and why
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,8 @@ def wanted(study: Study, algorithm: Algorithm[Any], state: RunState) -> list[Hos
     return [
         name
         for name in study.hospitals
-        if name == study.user or algorithm.asks(state.algorithm_state, name)
+        if name == study.user
+        or (name not in state.distrusted and algorithm.asks(state.algorithm_state, name))
     ]
 
 
@@ -343,12 +345,34 @@ def _conclude(
         weights={**state.weights, **step.weights},
         skipped_in_a_row=state.skipped_in_a_row + 1 if step.outcome == "skipped" else 0,
         stopped=step.outcome == "stopped",
+        distrusted=state.distrusted,
     )
     records = {
         agent: replace(record, distance=_finite(distances.get(agent)))
         for agent, record in _records(answers, state.weights, after.weights).items()
     }
     return after, RoundRecord(arm, after.round, step.outcome, step.note, records)
+
+
+def undo(
+    state: RunState,
+    before: RunState,
+    answers: Mapping[HospitalName, Answer],
+    *,
+    arm: str,
+    culprit: HospitalName,
+    reason: str,
+) -> tuple[RunState, RoundRecord]:
+    """Go back to the state `before`; the round that showed the harm counts, and moves nothing."""
+    note = f"round {state.round} is undone: {reason}; {culprit} is not asked any more in {arm}"
+    after = replace(
+        before,
+        round=state.round + 1,
+        skipped_in_a_row=0,
+        distrusted={**before.distrusted, culprit: f"round {state.round}: {reason}"},
+    )
+    records = _records(answers, state.weights, {**state.weights, **before.weights})
+    return after, RoundRecord(arm, after.round, "skipped", note, records)
 
 
 def _skip(

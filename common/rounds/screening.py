@@ -15,6 +15,7 @@ from erosion.common.algorithms.base import TRAIN, UPDATES, Brings, SiteAnswer, T
 from erosion.common.protocol.messages import EvaluateResult, StepResult, TrainResult
 from erosion.common.rounds.one_round import Answer, Rejection, RunState
 
+NOT_FINITE = "a value that is not finite"
 MOST_SAMPLES = 2**53  # beyond, a count is no longer exact as a float64
 LARGEST_STEP = 1e3  # root mean square of an update's values, where nothing else is a measure
 OUTSIZED = 20.0  # times the others' typical norm; a peer's larger update is rejected
@@ -78,7 +79,7 @@ def _update(result: TrainResult, expected: Expected) -> Answer:
     if delta.dtype != torch.float32:
         return Rejection(f"numbers of type {delta.dtype}, expected torch.float32")
     if not is_finite(delta):
-        return Rejection("a value that is not finite")
+        return Rejection(NOT_FINITE)
     if problem := _problem_with(result.attachments, expected.brings.tensors):
         return Rejection(problem)
     limit = math.inf if expected.max_norm is None else expected.max_norm
@@ -182,7 +183,7 @@ def _problem_with(tensors: Mapping[str, Tensor], terms: Mapping[str, TensorTerms
         if tensor.dtype != wanted.dtype:
             return f"{name!r} of type {tensor.dtype}, expected {wanted.dtype}"
         if tensor.dtype.is_floating_point and not is_finite(tensor.flatten()):
-            return "a value that is not finite"
+            return NOT_FINITE
     return None
 
 

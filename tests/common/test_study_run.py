@@ -1,5 +1,6 @@
 """The driver over a scripted transport: who takes part, which rounds there are, what is resumed."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,8 @@ import torch
 from erosion.common.errors import RunError
 from erosion.common.protocol.messages import Metrics, TrainRequest, TrainResult
 from erosion.common.rounds.one_round import Absence
-from erosion.common.rounds.transport import KeptOut
+from erosion.common.rounds.study_run import first_state
+from erosion.common.rounds.transport import KeptOut, Result
 from erosion.common.rounds.waiting import UserDeclinedError
 from erosion.common.study.study import Study
 from erosion.server.run.absences import Absent, absences
@@ -440,6 +442,74 @@ def test_a_hospital_that_is_eroded_is_not_asked_any_more() -> None:
     assert outcomes(kept, "b") == ["accepted", "not_asked", "not_asked", "not_asked"]
     assert kept.records[-1].hospitals["b"].weight_after == 0.0
     assert [entry[1] for entry in transport.log if entry[0] == "b"] == [1]
+
+
+# -- A round that does harm ----------------------------------------------------------------------
+
+
+def poisons(rounds: set[int], *, times: float = 15.0) -> tuple[Scripted, Kept]:
+    """Hospital b sends what screening lets pass, and what the user's model does not survive."""
+
+    def respond(name: str, request: TrainRequest) -> TrainResult:
+        result = trained(name, request)
+        if name == "b" and request.round in rounds:
+            result = replace(result, delta=times * result.delta)
+        if name == "a":
+            assert request.parameters is not None
+            starts.append(request.parameters)
+            astray = (request.parameters - starts[0]).abs().max() > 0.35 * request.round
+            figures = metrics(30.0 if astray else 0.5)
+            result = replace(result, header=result.header.model_copy(update={"metrics": figures}))
+        return result
+
+    starts: list[torch.Tensor] = []
+    of = study(rounds=6, hospitals=["a", "b", "c", "d"])
+    return everybody(of, respond=respond), Kept()
+
+
+def test_a_round_that_ruins_the_users_model_is_undone_and_the_culprit_named() -> None:
+    transport, kept = poisons({2})
+    study_run(transport, kept).run()
+    assert [record.outcome for record in kept.records] == ["done"] * 2 + ["skipped"] + ["done"] * 3
+    note = kept.records[2].note
+    assert "round 2 is undone: the user's loss was 30 after it, and usually 0.5" in note
+    assert "what b sent was" in note
+    assert "b is not asked any more in fedavg" in note
+    assert outcomes(kept, "b")[3:] == ["not_asked"] * 3
+    assert [entry[1] for entry in transport.log if entry[0] == "b"] == [1, 2, 3]
+    state = kept.states["fedavg"]
+    assert list(state.distrusted) == ["b"]
+    assert state.skipped_in_a_row == 0
+    # one round of all, and after it three of a, c and d: 0.1, 0.3 and 0.4
+    first = first_state(transport.study, "fedavg").params
+    moved = torch.full_like(first, (0.1 + 0.2 + 0.3 + 0.4) / 4 + 3 * (0.1 + 0.3 + 0.4) / 3)
+    torch.testing.assert_close(state.params - first, moved)
+
+
+def test_who_is_distrusted_stays_so_when_the_run_goes_on() -> None:
+    transport, kept = poisons({2})
+    study_run(transport, kept).run()
+    kept.states["fedavg"] = replace(kept.states["fedavg"], round=5)
+    again, _ = poisons({2})
+    study_run(again, kept).run()
+    assert "b" not in {name for name, _, _ in again.log}
+
+
+def test_training_that_diverges_by_itself_names_nobody() -> None:
+    transport, kept = poisons({2}, times=1.0)
+    honest = transport.respond
+
+    def respond(name: str, request: TrainRequest) -> Result | Absence | None:
+        result = honest(name, request)
+        if name == "a" and request.round >= 3 and isinstance(result, TrainResult):
+            header = result.header.model_copy(update={"metrics": metrics(30.0)})
+            return replace(result, header=header)
+        return result
+
+    transport.respond = respond
+    study_run(transport, kept).run()
+    assert [record.outcome for record in kept.records] == ["done"] * 6
+    assert not kept.states["fedavg"].distrusted
 
 
 # -- A rule that stops ---------------------------------------------------------------------------
