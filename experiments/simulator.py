@@ -5,6 +5,7 @@ from pathlib import Path
 
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import StudyError
+from erosion.common.rounds.cross_fitting import Curves
 from erosion.common.rounds.membership import NobodyListening
 from erosion.common.rounds.one_round import RoundRecord, RunState
 from erosion.common.rounds.study_run import (
@@ -87,6 +88,13 @@ class _TellsOfRounds:
         del study, state
         self._on_round(record)
 
+    def finished_folds(self) -> Sequence[Curves]:
+        """None."""
+        return ()
+
+    def keep_fold(self, curves: Curves) -> None:
+        """Not kept."""
+
     def sum_records(self, arm: str) -> RecordsInMemory:
         """In memory."""
         del arm
@@ -96,7 +104,9 @@ class _TellsOfRounds:
 class _Nobody(NobodyListening):
     """Has no use for what happens: the transport logs what goes wrong."""
 
-    def arm_started(self, arm: str, rounds: int, *, is_trial: bool = False) -> None:
+    def arm_started(
+        self, arm: str, rounds: int, *, is_trial: bool = False, title: str = ""
+    ) -> None:
         """Nothing is done."""
 
     def round_finished(self, record: RoundRecord, *, is_trial: bool = False) -> None:

@@ -85,7 +85,10 @@ class Consent:
     def note_evaluation(self, request: EvaluateRequest) -> None:
         """The same for the final figures of a run."""
         approved = self.check(request.study)
-        answer = Answer(approved, request.run, request.study.digest, "", 0, FINAL_FIGURES)
+        study = request.study
+        # A fold's predictions stay here, so they count as a round and not as final figures.
+        number = 0 if study.fold is None else study.rounds + 2
+        answer = Answer(approved, request.run, study.digest, "", number, FINAL_FIGURES)
         self._note(answer, _hash_of_evaluation(request))
 
     def _check_fields(self, request: TrainRequest) -> None:

@@ -6,6 +6,7 @@ the study that leads to them; whatever it does not lead to was not approved.
 """
 
 from erosion.common.errors import ErosionError
+from erosion.common.rounds.cross_fitting import fold_studies
 from erosion.common.rounds.model_selection import candidates, trials
 from erosion.common.settings.base import validate
 from erosion.common.study.study import Study
@@ -21,6 +22,8 @@ def leads_to(approved: Study, study: Study) -> bool:
         approved = approved.for_user(study.user)
         if study.digest == approved.digest:
             return True
+    if approved.evaluation.folds is not None:
+        return any(fold.digest == study.digest for fold in fold_studies(approved))
     if approved.selection is None:
         return False
     return _is_trial(approved, study) if study.fold is not None else _is_chosen(approved, study)

@@ -9,6 +9,7 @@ from erosion.client.site_file import Site
 from erosion.client.training.limits import problem_with_code
 from erosion.common.errors import ModelError
 from erosion.common.learning.installed import Installed
+from erosion.common.rounds.cross_fitting import folds_of
 from erosion.common.study.study import Study
 
 _MOST_CHANGES = 40  # lines
@@ -46,7 +47,12 @@ def asked(site: Site, study: Study) -> Iterator[str]:
     training = study.training
     amount = f"{training.epochs} passes" if training.epochs else f"{training.steps} steps"
     yield f"a round is {amount} of mini-batches of {training.batch_size} patients"
-    if site.name == study.user:
+    if folds := len(folds_of(study)):
+        yield (
+            f"before that all of it {folds} times, each without a fold of {study.user}'s patients,"
+            " whom the models then predict"
+        )
+    if site.name == study.user and not folds:
         share = study.evaluation.test_share
         yield f"{share:.0%} of the patients are set aside, and the models are measured on them"
 
@@ -65,6 +71,8 @@ def leaving(site: Site, study: Study) -> Iterator[str]:
     if site.name == study.user:
         yield "as the user: the models' figures on the test patients, every round and at the end"
         yield "as the user: its personal model, to its coordinator"
+    if folds := len(folds_of(study)):
+        yield f"all of this {folds} times more, for as many folds of {study.user}'s patients"
     yield "never: a patient's row, an image, a date, a name or an identifier"
 
 

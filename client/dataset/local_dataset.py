@@ -61,7 +61,8 @@ class LocalDataset:
         self.split: Split = split_patients(
             study, site.name, patients.rows, patients.targets, patients.groups, patients.is_test
         )
-        if site.name == study.user and not len(self.split.test):
+        is_tested = study.evaluation.folds is None or study.fold is not None
+        if site.name == study.user and is_tested and not len(self.split.test):
             raise DataError(
                 f"{site.data.describe()}: the rows of each class are all of one patient, so none"
                 " can be held back to measure a model on. Add patients."
@@ -103,6 +104,18 @@ class LocalDataset:
     def training_targets(self) -> Targets:
         """Of the training patients: (n, ...)."""
         return self._targets[self.split.training]
+
+    @property
+    def fingerprint(self) -> str:
+        """Of all patients, in their order."""
+        content = hashlib.sha256(np.ascontiguousarray(self._rows).tobytes())
+        content.update(np.ascontiguousarray(self._targets).tobytes())
+        return content.hexdigest()
+
+    @property
+    def targets(self) -> Targets:
+        """Of all patients: (n, ...)."""
+        return self._targets
 
     def seed(self, purpose: str) -> int:
         """A seed that depends on the study, the hospital's part in it, and the purpose."""

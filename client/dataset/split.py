@@ -1,7 +1,8 @@
 """The user's test set: patients on whom no model is trained.
 
 Where a study's settings are being chosen, a fold of the training part takes its place, and the
-true test part is not used at all.
+true test part is not used at all. In a cross-fitted evaluation every patient is in a fold that is
+the test set once for each cut, and the final models are trained on all.
 """
 
 import hashlib
@@ -51,18 +52,26 @@ def split_patients(
         return _declared(study, hospital, targets, is_test)
     if hospital != study.user:
         return Split(np.arange(len(targets)), np.zeros(0, dtype=np.int64))
-    lots = _lots(f"{study.seed}/{study.name}/{hospital}/", rows, targets)
+    fold = study.fold
+    if study.evaluation.folds is not None and fold is None:
+        return Split(np.arange(len(targets)), np.zeros(0, dtype=np.int64))
+    cut = f"{fold.cut}/" if fold is not None and fold.cut is not None else ""
+    lots = _lots(f"{study.seed}/{study.name}/{hospital}/{cut}", rows, targets)
     strata = study.task.strata(targets)
     training: list[_Patient] = []  # by stratum, then by lot
     test: list[_Patient] = []
     patients = _patients(np.arange(len(targets)) if groups is None else groups, strata, lots)
+    if fold is not None and fold.cut is not None:
+        by_stratum = sorted(patients, key=lambda patient: patient.stratum)
+        training, test = _folded(by_stratum, fold, hospital)
+        return Split(_rows(training), _rows(test))
     for stratum in np.unique(strata).tolist():
         members = [patient for patient in patients if patient.stratum == stratum]
         tested = _tested(members, study.evaluation.test_share)
         test += tested
         training += [patient for patient in members if patient not in tested]
-    if study.fold is not None:
-        training, test = _folded(training, study.fold, hospital)
+    if fold is not None:
+        training, test = _folded(training, fold, hospital)
     return Split(_rows(training), _rows(test))
 
 
@@ -137,9 +146,12 @@ def _folded(
 ) -> tuple[list[_Patient], list[_Patient]]:
     """The training part without the fold, and the fold: every `of`-th patient of each stratum."""
     if len(training) < fold.of:
+        key, what = (
+            ("selection", "training patients") if fold.cut is None else ("evaluation", "patients")
+        )
         raise DataError(
-            f"selection.folds = {fold.of}; {hospital} has {len(training)} training patients. Write"
-            " fewer folds, or leave out [selection]."
+            f"{key}.folds = {fold.of}; {hospital} has {len(training)} {what}. Write fewer folds, or"
+            " leave them out."
         )
     held_out = training[fold.number :: fold.of]
     kept = set(held_out)

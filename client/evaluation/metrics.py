@@ -1,6 +1,6 @@
 """How well a model predicts the user's test patients, with bootstrap intervals."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import isfinite
 
 import numpy as np
@@ -14,10 +14,11 @@ CHUNK = 2_000_000  # numbers of the bootstrap in memory at a time
 def measure(task: Task, predictions: Floats, targets: Targets, training: Targets) -> Metrics:
     """The task's metrics of predictions (n, k) for targets (n, ...), at least one patient.
 
-    `training` are the targets of the user's training part: the base rate comes from them.
+    `training` are the targets of the user's training part: the base rate comes from them. With
+    several predictions of each patient, (m, n, k), a metric is its mean over them.
     """
     weights = np.ones((1, len(targets)))
-    figures = task.figures(predictions, targets, weights, training)
+    figures = _figures(task, predictions, targets, weights, training)
     values = {metric.name: float(figures[metric.name][0]) for metric in task.metrics}
     defined = {name: value if isfinite(value) else None for name, value in values.items()}
     return Metrics.model_validate({"num_samples": len(targets), **defined})
@@ -39,7 +40,7 @@ def measure_with_intervals(
     """
     gathered: dict[str, list[Floats]] = {}
     for weights in _draws(len(targets), resamples, seed):
-        for name, values in task.figures(predictions, targets, weights, training).items():
+        for name, values in _figures(task, predictions, targets, weights, training).items():
             gathered.setdefault(name, []).append(values)
     point = measure(task, predictions, targets, training)
     intervals = {}
@@ -50,6 +51,16 @@ def measure_with_intervals(
             low, high = np.quantile(values, [0.025, 0.975])
             intervals[name] = Interval(low=float(low), high=float(high))
     return FinalMetrics.model_validate({**point.model_dump(), "intervals": intervals})
+
+
+def _figures(
+    task: Task, predictions: Floats, targets: Targets, weights: Floats, training: Targets
+) -> Mapping[str, Floats]:
+    """`task.figures`, or their means over several predictions of each patient."""
+    if predictions.ndim == 2:
+        return task.figures(predictions, targets, weights, training)
+    each = [task.figures(one, targets, weights, training) for one in predictions]
+    return {name: np.mean([figures[name] for figures in each], axis=0) for name in each[0]}
 
 
 def _draws(num_patients: int, resamples: int, seed: int) -> Iterator[Floats]:

@@ -18,13 +18,15 @@ def compare(
     targets: Targets,
     *,
     seed: int,
+    level: float = SIGNIFICANCE,
 ) -> Comparison:
     """The first arm against the second, by the task's loss of each test patient.
 
-    `predictions` are each (n, k). No difference is claimed unless p <= 0.02 and the smallest group
+    `predictions` are each (n, k); or (m, n, k), several of each patient, whose losses are averaged
+    first. No difference is claimed unless p <= `level` and the smallest group
     of patients that the task needs has at least five: each of two or more classes, or events.
     """
-    arm, reference = (task.patient_losses(p, targets) for p in predictions)
+    arm, reference = (_losses(task, p, targets) for p in predictions)
     differences = arm - reference
     smallest = task.smallest_group(targets)
     mean = float(differences.mean())
@@ -36,14 +38,22 @@ def compare(
         smallest_class=smallest,
         mean_difference=mean,
         p_value=p_value,
-        conclusion=_conclusion(mean, p_value, smallest),
+        conclusion=_conclusion(mean, p_value, smallest, level),
+        level=level,
     )
 
 
-def _conclusion(mean_difference: float, p_value: float, smallest_class: int) -> str:
+def _losses(task: Task, predictions: Floats, targets: Targets) -> Floats:
+    if predictions.ndim == 2:
+        return task.patient_losses(predictions, targets)
+    losses: Floats = np.mean([task.patient_losses(one, targets) for one in predictions], axis=0)
+    return losses
+
+
+def _conclusion(mean_difference: float, p_value: float, smallest_class: int, level: float) -> str:
     if smallest_class < FEWEST_OF_A_CLASS:
         return "too few patients"
-    if p_value > SIGNIFICANCE:
+    if p_value > level:
         return "no clear difference"
     return "better" if mean_difference < 0 else "worse"
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib import metadata
 from time import perf_counter
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from erosion.client.dataset.local_dataset import LocalDataset
+from erosion.client.evaluation.cross_fitted import KEPT_AS, gathered, kept_of_fold, number_of
 from erosion.client.evaluation.metrics import measure, measure_with_intervals
 from erosion.client.evaluation.verdict import compare
 from erosion.client.sealed.sealed_site import Identity
@@ -26,6 +28,8 @@ from erosion.common.errors import Refusal, SiteError
 from erosion.common.learning.local_sgd import predictions_of
 from erosion.common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork, Tensors
 from erosion.common.protocol.messages import (
+    CROSS_FITTED_SIGNIFICANCE,
+    SIGNIFICANCE,
     DescribeReply,
     EvaluateReply,
     EvaluateRequest,
@@ -38,6 +42,8 @@ from erosion.common.protocol.messages import (
     TrainRequest,
     TrainResult,
 )
+from erosion.common.rounds.cross_fitting import folds_of
+from erosion.common.study.selection import Fold
 from erosion.common.study.study import Study
 from erosion.common.tasks.task import Floats
 
@@ -111,7 +117,11 @@ class Hospital:
         return result
 
     def evaluate(self, request: EvaluateRequest) -> EvaluateResult:
-        """The final figures of every arm on the user's test part; refused anywhere else."""
+        """The final figures of every arm for the user's patients; refused anywhere else.
+
+        They are of the test part, or of all patients where each was predicted with its fold. Of a
+        fold, the predictions are kept and there are no figures yet.
+        """
         study = request.study
         if self.name != study.user:
             raise Refusal(
@@ -121,10 +131,17 @@ class Hospital:
         task, targets, training = study.task, prepared.test_targets, prepared.training_targets
         with faults_of(study.model):
             personal = {arm: self._personal(request, arm) for arm in request.parameters}
-            predictions = {
-                arm: self._predictions(prepared, parameters, request.scaling, arm)
-                for arm, parameters in personal.items()
-            }
+            is_fold = study.fold is not None and study.fold.cut is not None
+            if is_fold or study.evaluation.folds is None:
+                predictions = self._all_predictions(prepared, personal, request.scaling)
+        level = SIGNIFICANCE
+        if study.fold is not None and is_fold:
+            return self._keep_fold(request, study.fold, prepared, predictions)
+        if study.evaluation.folds is not None:
+            place, end = _folds_key(request), Moment(len(folds_of(study)) + 1)
+            kept = self._kept.before(place, end)
+            predictions = gathered(study, list(personal), prepared, kept)
+            targets, level = prepared.targets, CROSS_FITTED_SIGNIFICANCE
 
         def measured(predicted: Floats) -> FinalMetrics:
             return measure_with_intervals(
@@ -145,6 +162,7 @@ class Hospital:
                 (predictions[arm], predictions[reference]),
                 targets,
                 seed=prepared.seed("comparison"),
+                level=level,
             )
         reply = EvaluateReply(
             hospital=self.name,
@@ -170,6 +188,23 @@ class Hospital:
         }
         return EvaluateResult(reply, differing)
 
+    def _keep_fold(
+        self,
+        request: EvaluateRequest,
+        fold: Fold,
+        prepared: LocalDataset,
+        predictions: Mapping[str, Floats],
+    ) -> EvaluateResult:
+        """Keep the predictions of a fold's patients; nothing of them leaves."""
+        place, moment = _folds_key(request), Moment(number_of(request.study, fold))
+        before = self._kept.before(place, moment)
+        new = kept_of_fold(fold, prepared, predictions)
+        self._kept.keep(place, moment, before=before, after={**before, **new})
+        header = EvaluateReply(
+            hospital=self.name, arms={}, comparison=None, scaling=None, class_counts={}
+        )
+        return EvaluateResult(header)
+
     def _take_step(self, request: TrainRequest) -> TrainResult | StepResult:
         started = perf_counter()
         prepared = self._prepare(request.study)
@@ -191,7 +226,7 @@ class Hospital:
         with faults_of(request.study.model):
             outcome = take_step(settings, work, layout)
         metrics = None
-        if work.is_user and isinstance(outcome, LocalOutcome):
+        if work.is_user and isinstance(outcome, LocalOutcome) and len(prepared.split.test):
             with faults_of(request.study.model):
                 personal = personal_parameters(settings, work, layout)
                 predicted = self._predictions(prepared, personal, request.scaling, request.arm)
@@ -294,6 +329,13 @@ class Hospital:
             raise Refusal("The request brings parameters that are not finite; training diverged.")
         return parameters.to(self.site.compute.device)
 
+    def _all_predictions(
+        self, prepared: LocalDataset, arms: Mapping[str, Tensor], scaling: Scaling | None
+    ) -> dict[str, Floats]:
+        return {
+            arm: self._predictions(prepared, found, scaling, arm) for arm, found in arms.items()
+        }
+
     def _predictions(
         self, prepared: LocalDataset, parameters: Tensor, scaling: Scaling | None, arm: str
     ) -> Floats:
@@ -345,6 +387,12 @@ def _is_alone(study: Study, arm: str) -> bool:
 
 def _state_key(request: TrainRequest | EvaluateRequest, arm: str) -> StateKey:
     return StateKey(request.study.digest, arm, request.run)
+
+
+def _folds_key(request: EvaluateRequest) -> StateKey:
+    """Of the study without a fold: the predictions of all folds are kept together."""
+    whole = request.study.model_copy(update={"fold": None})
+    return StateKey(whole.digest, KEPT_AS, request.run)
 
 
 def software_version() -> str:

@@ -16,6 +16,7 @@ from erosion.common.settings.base import Settings
 from erosion.common.study.study import Study
 
 SIGNIFICANCE = 0.02  # of a comparison; false claims stayed below 5 % in every simulated null
+CROSS_FITTED_SIGNIFICANCE = 0.01  # of one on cross-fitted predictions, whose models share patients
 FEWEST_OF_A_CLASS = 5  # test patients; with fewer the test is not to be trusted
 
 MOST_METRICS, LONGEST_METRIC = 64, 100  # of one model; characters of a name
@@ -111,6 +112,7 @@ class Comparison(Settings):
     mean_difference: float  # loss of `arm` minus that of `reference`; below 0: `arm` is better
     p_value: float  # two-sided paired sign-flip test
     conclusion: str  # "better", "worse", "no clear difference" or "too few patients"
+    level: float = SIGNIFICANCE  # a difference is claimed at p-values up to this
 
 
 class TrainReply(Settings):
@@ -139,11 +141,16 @@ class StepReply(Settings):
 
 
 class EvaluateReply(Settings):
-    """The user's final figures: they leave the site, the patients' rows do not."""
+    """The user's final figures: they leave the site, the patients' rows do not.
+
+    Where a fold of a cross-fitted evaluation was predicted there are none yet, for any arm.
+    """
 
     hospital: str
     arms: dict[str, FinalMetrics]
-    base_rate: FinalMetrics  # of one and the same prediction for everyone: the training part's
+    base_rate: FinalMetrics | None = (
+        None  # of one and the same prediction for everyone: the training part's
+    )
     comparison: Comparison | None
     scaling: Scaling | None  # what a new patient's columns must be scaled by
     own_scaling: Scaling | None = None  # the same for arms that ask nobody else, where it differs

@@ -133,12 +133,18 @@ def sample_cap(described: Mapping[HospitalName, int], name: HospitalName) -> int
 
 
 def problem_with_evaluation(
-    result: EvaluateResult, user: HospitalName, finals: Mapping[str, RunState]
+    result: EvaluateResult,
+    user: HospitalName,
+    finals: Mapping[str, RunState],
+    *,
+    is_fold: bool = False,
 ) -> str | None:
-    """Why the user's final figures cannot be used; None where they can."""
+    """Why the user's final figures cannot be used; None where they can. A fold has none."""
     header = result.header
     if header.hospital != user:
         return f"it answered as {header.hospital!r}"
+    if is_fold:
+        return "it has figures of a fold" if header.arms or result.personal else None
     if missing := sorted(finals.keys() - header.arms.keys()):
         return f"its figures lack {', '.join(missing)}"
     if strange := sorted((header.arms.keys() | result.personal.keys()) - finals.keys()):

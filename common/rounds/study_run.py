@@ -1,7 +1,7 @@
 """A study from the first hospital's arrival to the figures: the same over every transport."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -10,11 +10,12 @@ from torch import Tensor
 from erosion.common.aggregation.cohort import HospitalName
 from erosion.common.errors import RunError
 from erosion.common.learning.models import first_parameters
-from erosion.common.protocol.messages import EvaluateReply, EvaluateResult, Scaling
+from erosion.common.protocol.messages import EvaluateReply, EvaluateResult, Metrics, Scaling
 from erosion.common.protocol.scaling import pool
 from erosion.common.rounds import one_round
 from erosion.common.rounds.arm_algorithm import algorithm_of
 from erosion.common.rounds.arm_run import ArmRun, Storage, play
+from erosion.common.rounds.cross_fitting import Curves, fold_studies, mean_curves
 from erosion.common.rounds.membership import LOOK_SECONDS, Membership, MembershipListener
 from erosion.common.rounds.model_selection import SelectedSettings, choose, chosen
 from erosion.common.rounds.one_round import Absence, Rejection, RoundRecord, RunState, Terms
@@ -25,6 +26,7 @@ from erosion.common.sealed.coordinator_keys import CoordinatorKeys
 from erosion.common.sealed.sum_records import SumRecords
 from erosion.common.study.study import Study
 
+CROSS_FITTING = "cross-fitting"  # what the folds of a cross-fitted evaluation are shown as
 EVALUATE_SECONDS = 600.0  # bootstrap intervals of every arm, on a slow machine
 MOST_EVALUATIONS = 10  # of a user's site whose connection breaks whenever it is asked
 
@@ -32,8 +34,10 @@ MOST_EVALUATIONS = 10  # of a user's site whose connection breaks whenever it is
 class Listener(MembershipListener, Protocol):
     """Is told what happens in a study."""
 
-    def arm_started(self, arm: str, rounds: int, *, is_trial: bool = False) -> None:
-        """An arm begins, or a trial of its settings."""
+    def arm_started(
+        self, arm: str, rounds: int, *, is_trial: bool = False, title: str = ""
+    ) -> None:
+        """An arm begins, or a trial of it; `title` says what for, where not for its settings."""
 
     def round_finished(self, record: RoundRecord, *, is_trial: bool = False) -> None:
         """A round ended: done, skipped, or stopped by the arm's rule."""
@@ -73,6 +77,13 @@ class Keeper(Protocol):
 
     def keep_round(self, study: Study, state: RunState, record: RoundRecord) -> None:
         """Keep a finished round: its record first, then the state after it."""
+
+    def finished_folds(self) -> Sequence[Curves]:
+        """The folds of a cross-fitted evaluation that an earlier start finished, in their order."""
+        ...
+
+    def keep_fold(self, curves: Curves) -> None:
+        """Note that one more fold is finished; a run that goes on begins with the next."""
 
     def sum_records(self, arm: str) -> SumRecords:
         """What a sealed arm's sums are kept in."""
@@ -155,7 +166,8 @@ class StudyRun:
             decisions = Decisions(scaling, choices, self.membership.cohort)
             keeper.decide(decisions)
         study = chosen(self.study, decisions.choices)
-        finals, records = self._run_arms(study, decisions)
+        curves = self._cross_fit(study, decisions)
+        finals, records = self._run_arms(study, decisions, curves)
         evaluated = self._evaluate(study, finals, decisions.scaling)
         return Outcome(study, finals, records, evaluated, decisions.choices)
 
@@ -268,8 +280,56 @@ class StudyRun:
 
         return {arm: choose(self.study, arm, run_trial) for arm in self.study.arms}
 
+    def _cross_fit(self, study: Study, decisions: Decisions) -> dict[str, list[Metrics]]:
+        """Run every arm without each fold's patients, who are predicted; metrics by round.
+
+        Each fold is a whole run; one that was interrupted begins anew.
+        """
+        where, every = self.surroundings, fold_studies(study)
+        if not every:
+            return {}
+        finished = list(where.keeper.finished_folds())
+        rounds = {arm: choice.rounds for arm, choice in decisions.choices.items()}
+        each = sum(rounds.values())
+        what = f"{len(every)} folds, each a run of {len(rounds)} arms"
+        where.listener.arm_started(CROSS_FITTING, len(every) * each, is_trial=True, title=what)
+        for number, fold in enumerate(every[len(finished) :], start=len(finished)):
+            played = number * each
+            finals, curves = {}, {}
+            for arm, num_rounds in rounds.items():
+                state, curve = self._fold_rounds(fold, arm, num_rounds, decisions.scaling, played)
+                finals[arm], curves[arm] = state, curve
+                played += num_rounds
+            self._evaluate(fold, finals, decisions.scaling)
+            where.keeper.keep_fold(curves)
+            finished.append(curves)
+        return mean_curves(finished, rounds)
+
+    def _fold_rounds(
+        self, fold: Study, arm: str, num_rounds: int, scaling: Scaling | None, played: int
+    ) -> tuple[RunState, list[Metrics | None]]:
+        """An arm without a fold's patients; `played` rounds of other folds and arms came before."""
+        where = self.surroundings
+        curve: list[Metrics | None] = []
+
+        def note(record: RoundRecord) -> None:
+            curve.append(record.user_metrics)
+            where.keeper.keep_trial_round(record)
+            # Weights and figures of one arm in one fold would say little among all the others.
+            hospitals = {
+                name: replace(entry, weight_before=None, weight_after=None)
+                for name, entry in record.hospitals.items()
+            }
+            number = played + record.round
+            shown = replace(record, round=number, hospitals=hospitals, user_metrics=None)
+            where.listener.round_finished(shown, is_trial=True)
+
+        arm_run = self._arm_run(fold, arm, scaling, first_state(fold, arm, where.weights))
+        where.play_rounds(arm_run, num_rounds, note)
+        return arm_run.state, curve
+
     def _run_arms(
-        self, study: Study, decisions: Decisions
+        self, study: Study, decisions: Decisions, curves: Mapping[str, Sequence[Metrics]]
     ) -> tuple[dict[str, RunState], dict[str, list[RoundRecord]]]:
         where = self.surroundings
         firsts = {arm: first_state(study, arm, where.weights) for arm in study.arms}
@@ -282,6 +342,9 @@ class StudyRun:
             arm_run = self._arm_run(study, arm, decisions.scaling, states[arm])
 
             def note(record: RoundRecord, arm_run: ArmRun = arm_run) -> None:
+                curve = curves.get(record.arm, ())
+                if record.round <= len(curve):  # no patient is set aside, so the round has none
+                    record = replace(record, user_metrics=curve[record.round - 1])
                 where.keeper.keep_round(study, arm_run.state, record)
                 records[record.arm].append(record)
                 where.listener.round_finished(record)
@@ -319,7 +382,8 @@ class StudyRun:
             (reply,) = where.transport.ask({connection: request}, EVALUATE_SECONDS)
             match reply.content:
                 case EvaluateResult() as result:
-                    wrong = problem_with_evaluation(result, user, finals)
+                    is_fold = study.fold is not None
+                    wrong = problem_with_evaluation(result, user, finals, is_fold=is_fold)
                     if wrong is None:
                         return result
                     problem = wrong

@@ -9,10 +9,15 @@ from erosion.common.settings.names import Name
 
 
 class Fold(Settings):
-    """One of several equal parts of the user's training patients, class by class."""
+    """One of several equal parts of the user's patients, class by class.
+
+    Without a `cut` they are parts of the training patients, to choose settings by; with one, of all
+    patients, to be predicted by models that never saw them. Each cut is another one.
+    """
 
     number: int = Field(ge=0)  # from 0
     of: int = Field(ge=2)
+    cut: int | None = Field(default=None, ge=1)
 
 
 class Selection(Settings):

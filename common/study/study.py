@@ -33,6 +33,9 @@ class Evaluation(Settings):
     test_share: float = Field(default=0.3, gt=0, lt=1)  # of the user's patients
     split_column: str | None = Field(default=None, min_length=1)  # of the table, with "train" or
     # "test" for each patient, in place of test_share; nobody trains on any hospital's "test"
+    folds: int | None = Field(default=None, ge=2, le=20)  # in place of test_share: the user's
+    # patients are cut into so many folds, and each is predicted by runs of every arm without it
+    repeats: int = Field(default=1, ge=1, le=20)  # with so many different cuts into folds
     bootstrap: int = Field(default=1000, ge=100, le=100_000)  # resamples for the intervals
     compare: tuple[str, str] | None = None  # the one declared comparison (arm, reference arm);
     # None: the first arm that is not local training, with local training
@@ -100,7 +103,8 @@ class Study(Settings):
     ]
     evaluation: Evaluation = Evaluation()
     selection: Selection | None = None
-    fold: Fold | None = None  # the program's: in a trial of a selection, what is held out
+    fold: Fold | None = None  # the program's: what is held out, in a trial of a selection or of
+    # a cross-fitted evaluation
     federation: Federation = Federation()
     testbed: Testbed | None = None
 
@@ -161,11 +165,31 @@ class Study(Settings):
             quorum=self.federation.quorum,
             max_update_norm=self.federation.max_update_norm,
             scaling=self.scaling,
-            selects=self.selection is not None or self.fold is not None,
+            selects=self.selection is not None
+            or self.fold is not None
+            or self.evaluation.folds is not None,
             every_user=self.has_every_user,
         ) or sealing.problem_with_arms(self.arms, self.training)
 
+    def _check_folds(self) -> None:
+        evaluation = self.evaluation
+        if evaluation.folds is None:
+            if evaluation.repeats > 1:
+                raise ValueError("evaluation.repeats is of evaluation.folds; give both, or neither")
+            return
+        if evaluation.split_column is not None:
+            raise ValueError(
+                "evaluation.folds: all of the user's patients are predicted in turn, so none is"
+                " declared a test patient; leave out split_column, or leave out folds"
+            )
+        if self.selection is not None:
+            raise ValueError(
+                "evaluation.folds: settings would have to be chosen anew in every fold, which this"
+                " program does not do; leave out [selection], or leave out folds"
+            )
+
     def _check_split(self) -> None:
+        self._check_folds()
         column = self.evaluation.split_column
         if column is None:
             return

@@ -28,7 +28,15 @@ from erosion.server.output.report.write import write_report
 from erosion.server.run import provenance
 from erosion.server.run.absences import absences
 from erosion.server.run.ledger import as_csv, contributions
-from erosion.server.run.result import ArmResult, Result, SecondsPerRound, Selected, verdict
+from erosion.server.run.result import (
+    OWN_PATIENTS,
+    ArmResult,
+    CrossFitting,
+    Result,
+    SecondsPerRound,
+    Selected,
+    verdict,
+)
 from erosion.server.run.run_folder import RunFolder
 
 
@@ -128,6 +136,7 @@ def result_of(outcome: Outcome, started: str, seconds: float) -> Result:
         for arm, state in outcome.finals.items()
     }
     first_arm = next(iter(outcome.finals))
+    folds, repeats = study.evaluation.folds, study.evaluation.repeats
     return Result(
         study=study.name,
         user=study.user,
@@ -144,8 +153,13 @@ def result_of(outcome: Outcome, started: str, seconds: float) -> Result:
         contributions=contributions(study.hospitals, outcome.records[first_arm]),
         absent=absences(study.hospitals, study.user, outcome.records),
         peak_megabytes=peak_megabytes() or 0.0,
+        cross_fitting=None if folds is None else CrossFitting(folds=folds, repeats=repeats),
         verdict=verdict(
-            type(study.task), evaluation.comparison, evaluation.arms, evaluation.base_rate
+            type(study.task),
+            evaluation.comparison,
+            evaluation.arms,
+            evaluation.base_rate,
+            tested="test patients" if folds is None else OWN_PATIENTS,
         ),
     )
 

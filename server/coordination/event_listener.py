@@ -48,9 +48,11 @@ class EventListener:
         """The study begins without hospitals."""
         self._notify(StudyBegunWithout(dict(absent)))
 
-    def arm_started(self, arm: str, rounds: int, *, is_trial: bool = False) -> None:
-        """An arm begins, or a trial of its settings."""
-        self._notify(ArmStarted(arm, rounds, is_trial=is_trial))
+    def arm_started(
+        self, arm: str, rounds: int, *, is_trial: bool = False, title: str = ""
+    ) -> None:
+        """An arm begins, or a trial of it."""
+        self._notify(ArmStarted(arm, rounds, is_trial=is_trial, trial=title))
 
     def round_finished(self, record: RoundRecord, *, is_trial: bool = False) -> None:
         """A round ended."""

@@ -6,10 +6,12 @@ from types import TracebackType
 from typing import Self
 
 from erosion.common.rounds import checkpoint
+from erosion.common.rounds.cross_fitting import Curves
 from erosion.common.rounds.one_round import RoundRecord, RunState
 from erosion.common.rounds.study_run import Decisions
 from erosion.common.sealed.sum_records import RecordFiles
 from erosion.common.study.study import Study
+from erosion.server.run.fold_record import read_folds, write_folds
 from erosion.server.run.journal import Journal, cut_back
 from erosion.server.run.run_decisions import RunDecisions, read_run_decisions
 from erosion.server.run.run_folder import RunFolder
@@ -27,6 +29,7 @@ class RunKeeper:
         )
         self._journal: Journal | None = None
         self._trials: Journal | None = None
+        self._folds: list[Curves] = []
 
     def __enter__(self) -> Self:
         """Nothing is open yet."""
@@ -82,6 +85,19 @@ class RunKeeper:
         self._journal.append(record)
         path = self._folder.checkpoint(record.arm)
         checkpoint.save(path, state, arm=record.arm, study_digest=study.digest)
+
+    def finished_folds(self) -> Sequence[Curves]:
+        """Those in `folds.json`; `trials.jsonl` has the rounds of all, begun ones too."""
+        self._folds = read_folds(self._folder.folds)
+        if not self._folds:
+            self._folder.trials.unlink(missing_ok=True)
+        self._trials = Journal(self._folder.trials)
+        return self._folds
+
+    def keep_fold(self, curves: Curves) -> None:
+        """Into `folds.json`."""
+        self._folds = [*self._folds, curves]
+        write_folds(self._folder.folds, self._folds)
 
     def sum_records(self, arm: str) -> RecordFiles:
         """Files in the folder of sealed sums."""

@@ -69,11 +69,12 @@ class ArmStarted:
     arm: str
     rounds: int
     is_trial: bool = False
+    trial: str = ""  # what the trial is for; empty: the choice of settings
 
     @property
     def title(self) -> str:
         """The arm's name, or what the trial is for."""
-        return f"{self.arm}, choosing its settings" if self.is_trial else self.arm
+        return self.trial or f"{self.arm}, choosing its settings" if self.is_trial else self.arm
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from erosion.server.run.absences import Absent
 
 FORMAT: Final = 1  # raised when a key changes its meaning
 REMEDY = "Run the study again."
+OWN_PATIENTS = "patients, each predicted by models that never saw them"
 
 
 class SecondsPerRound(Settings):
@@ -53,6 +54,13 @@ class Verdict(Settings):
     text: str
 
 
+class CrossFitting(Settings):
+    """How the figures were made where no test part was set aside."""
+
+    folds: int
+    repeats: int  # cuts into folds
+
+
 class Contribution(Settings):
     """One line of the ledger: what a hospital gave to the first arm."""
 
@@ -78,6 +86,7 @@ class Result(Settings):
     # prediction; None: written by a version that did not measure it
     comparison: Comparison | None
     class_counts: dict[str, int]  # of the user's test patients; empty where none are counted
+    cross_fitting: CrossFitting | None = None  # None: the figures are of a test part
     contributions: dict[str, Contribution]
     absent: tuple[Absent, ...] = ()  # hospitals that rounds went without
     peak_megabytes: float  # resident memory of the coordinator
@@ -89,6 +98,11 @@ class Result(Settings):
         if outcome not in REGISTRY:
             raise ValueError(f"it must be one of {', '.join(REGISTRY)}")
         return outcome
+
+    @property
+    def tested(self) -> str:
+        """What the patients are called whom the figures are of."""
+        return "patients" if self.cross_fitting else "test patients"
 
     @property
     def task(self) -> type[Task]:
@@ -106,10 +120,13 @@ def verdict(
     comparison: Comparison | None,
     arms: Mapping[str, FinalMetrics],
     base_rate: FinalMetrics | None = None,
+    *,
+    tested: str = "test patients",
 ) -> Verdict:
     """The finding of the declared comparison, and the figures behind it.
 
-    A model that predicts worse than the base rate is the headline, whatever was compared.
+    `tested`: what the patients are called whom the figures are of. A model that predicts worse than
+    the base rate is the headline, whatever was compared.
     """
     if comparison is None:
         text = (
@@ -118,7 +135,7 @@ def verdict(
         )
         return Verdict(best_arm=None, text=_warning(task, arms, base_rate, None) + text)
     arm, reference = comparison.arm, comparison.reference
-    size = f"{comparison.num_samples} test patients"
+    size = f"{comparison.num_samples} {tested}"
     figures = beside_each_other(task, arms[arm], arms[reference], base_rate)
     best: str | None
     match comparison.conclusion:

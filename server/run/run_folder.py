@@ -51,8 +51,13 @@ class RunFolder:
 
     @property
     def trials(self) -> Path:
-        """The same for trials, by which settings are chosen."""
+        """The same for trials, by which settings are chosen, and for folds."""
         return self.path / "trials.jsonl"
+
+    @property
+    def folds(self) -> Path:
+        """The finished folds of a cross-fitted evaluation."""
+        return self.path / "folds.json"
 
     @property
     def beginning(self) -> Path:

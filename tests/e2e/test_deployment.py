@@ -48,6 +48,29 @@ def test_a_deployment_ends_as_a_simulation_does_and_leaves_all_that_predicting_n
     assert "<html" in folder.report.read_text().lower()
 
 
+def test_a_cross_fitted_deployment_and_its_simulation_end_with_the_same_figures(
+    tmp_path: Path,
+) -> None:
+    study = small_study(
+        rounds=2,
+        arms={"evidence_erosion": {}, "local": {}},
+        evaluation={"folds": 2, "bootstrap": 100},
+    )
+    with Federation(study, tmp_path) as federation:
+        for name in study.hospitals:
+            federation.start_site(name)
+        federation.start()
+        result = federation.finish()
+        simulated = federation.compare_with_simulation()
+        assert result.comparison == simulated.evaluation.comparison
+        assert result.comparison is not None
+        assert result.comparison.num_samples == 60
+        assert result.cross_fitting is not None
+        assert "60 patients, each predicted by models that never saw them" in result.verdict.text
+        page = federation.run_folder.report.read_text()
+        assert "cut into 2 folds" in page
+
+
 def test_misbehaving_hospitals_are_recorded_and_the_study_goes_on(tmp_path: Path) -> None:
     hospitals = ["alice", "carol", *LIARS]
     study = small_study(rounds=2, arms={"fedavg": {}}, hospitals=hospitals)

@@ -20,6 +20,7 @@ from erosion.common.protocol.messages import (
     TrainResult,
 )
 from erosion.common.rounds.arm_run import ArmRun, Storage
+from erosion.common.rounds.cross_fitting import Curves
 from erosion.common.rounds.membership import Membership, NobodyListening
 from erosion.common.rounds.one_round import Absence, RoundRecord, RunState, Terms
 from erosion.common.rounds.study_run import (
@@ -197,6 +198,7 @@ class Kept:
     trials: list[RoundRecord] = field(default_factory=list)
     events: list[tuple[Any, ...]] = field(default_factory=list)
     sums: dict[str, RecordsInMemory] = field(default_factory=dict)
+    folds: list[Curves] = field(default_factory=list)
 
     def decided(self) -> Decisions | None:
         return self.decisions
@@ -219,6 +221,12 @@ class Kept:
         self.records.append(record)
         self.states[record.arm] = state
 
+    def finished_folds(self) -> Sequence[Curves]:
+        return list(self.folds)
+
+    def keep_fold(self, curves: Curves) -> None:
+        self.folds.append(curves)
+
     def sum_records(self, arm: str) -> RecordsInMemory:
         return self.sums.setdefault(arm, RecordsInMemory())
 
@@ -237,7 +245,9 @@ class Kept:
     def begun_without(self, absent: Mapping[str, str]) -> None:
         self.events.append(("begun_without", dict(absent)))
 
-    def arm_started(self, arm: str, rounds: int, *, is_trial: bool = False) -> None:
+    def arm_started(
+        self, arm: str, rounds: int, *, is_trial: bool = False, title: str = ""
+    ) -> None:
         self.events.append(("arm_started", arm, rounds))
 
     def round_finished(self, record: RoundRecord, *, is_trial: bool = False) -> None:

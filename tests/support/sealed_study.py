@@ -127,7 +127,9 @@ class Line(InProcess):
 class Nobody(NobodyListening):
     """Has no use for what happens."""
 
-    def arm_started(self, arm: str, rounds: int, *, is_trial: bool = False) -> None: ...
+    def arm_started(
+        self, arm: str, rounds: int, *, is_trial: bool = False, title: str = ""
+    ) -> None: ...
 
     def round_finished(self, record: RoundRecord, *, is_trial: bool = False) -> None: ...
 

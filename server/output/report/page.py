@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from html import escape
 
-from erosion.common.protocol.messages import FEWEST_OF_A_CLASS, SIGNIFICANCE
+from erosion.common.protocol.messages import FEWEST_OF_A_CLASS
 from erosion.common.settings.base import Settings
 from erosion.common.tasks.metric import Metric
 from erosion.server.output.plain_text import figure_text, ranges_text, seconds_text
@@ -83,12 +83,13 @@ def _how_sure(result: Result) -> str:
     return (
         f'<p class="note">The verdict rests on one comparison, {text(comparison.arm)} with'
         f" {text(comparison.reference)}, declared before the run: a paired sign-flip test of the"
-        f" {text(loss)} on the same {comparison.num_samples} test patients,"
+        f" {text(loss)} on the same {comparison.num_samples} {result.tested},"
         f" {comparison.smallest_class} of them {text(result.task.group_word)}. The mean difference"
         f" is {_signed(comparison.mean_difference)} (below 0, {text(comparison.arm)} is better)."
         " Were the two equally good, chance alone would give a difference as large in"
         f" {_share(comparison.p_value)} of such studies. A difference is claimed only where"
-        f" that is at most {100 * SIGNIFICANCE:g} % and {text(needs)}."
+        f" that is at most {100 * comparison.level:g} % and {text(needs)}."
+        f"{_what_is_assumed(result)}"
         " The rest of this page describes; it proves nothing.</p>"
     )
 
@@ -102,9 +103,8 @@ def _key_figures(run: RunData) -> str:
     headings = ("Arm", *(m.heading for m in result.task.metrics), "Rounds", "Time per round")
     return (
         "<h2>Key figures</h2>\n"
-        f'<p class="note">Measured on {size} test patients of {text(result.user)}{classes} on whom'
-        f" nothing was trained. Small print: 95 % bootstrap intervals. {text(how_to_read(result))}"
-        "</p>\n"
+        f'<p class="note">{_measured_on(result, size, classes)} Small print: 95 % bootstrap'
+        f" intervals. {text(how_to_read(result))}</p>\n"
         + table(
             headings,
             [
@@ -115,6 +115,35 @@ def _key_figures(run: RunData) -> str:
             best=best,
         )
         + "".join(f'<p class="note">{text(sentence)}</p>\n' for sentence in stops(result))
+    )
+
+
+def _measured_on(result: Result, size: int, classes: str) -> str:
+    """Whom the figures are of, and which model is delivered."""
+    user, cross = text(result.user), result.cross_fitting
+    if cross is None:
+        return f"Measured on {size} test patients of {user}{classes} on whom nothing was trained."
+    cuts = f" This was done with {cross.repeats} different cuts," if cross.repeats > 1 else ""
+    return (
+        f"Measured on all {size} patients of {user}{classes}, cut into {cross.folds} folds: each"
+        " was predicted by runs of every arm that were made without its fold."
+        f"{cuts + ' and the figures are means over them.' if cuts else ''} The models in the run"
+        " folder were then trained on all of these patients, so they have seen a little more than"
+        " those that the figures are of. Means and deviations for scaling include every patient."
+    )
+
+
+def _what_is_assumed(result: Result) -> str:
+    """What the test cannot see."""
+    trained = (
+        " The folds' models share most of their patients, so the level is stricter than for a test"
+        " part."
+        if result.cross_fitting
+        else ""
+    )
+    return (
+        f"{trained} The test knows only patients like these: an error that a model makes on rare"
+        " patients who happen not to be among them stays unseen."
     )
 
 
@@ -165,7 +194,7 @@ def _learning(run: RunData) -> str:
         f"<h2>How well each arm predicts for {user}</h2>\n"
         + _figure(
             metric_figure(run, first),
-            f"{text(first.heading)} on the test patients of {user} after each round; 0 is the"
+            f"{text(first.heading)} on the {run.result.tested} of {user} after each round; 0 is the"
             f" untrained model. {text(first.caption)}{gap}",
         )
         + "".join(

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
+from erosion.common.rounds.cross_fitting import folds_of
 from erosion.common.study.study import Study
 from erosion.server.output.plain_text import printable
 from erosion.server.output.round_news import News
@@ -16,8 +17,10 @@ def opening(study: Study, address: str, run_folder: Path) -> list[str]:
     arms = ", ".join(study.arms)
     hospitals = "1 hospital" if len(study.hospitals) == 1 else f"{len(study.hospitals)} hospitals"
     rounds = "1 round" if study.rounds == 1 else f"{study.rounds} rounds"
+    folds = len(folds_of(study))
+    first = f"; before that {folds} folds, each a run of its own" if folds else ""
     return [
-        f"Study {study.name} for {study.user}: {hospitals}, {rounds} of each arm ({arms})",
+        f"Study {study.name} for {study.user}: {hospitals}, {rounds} of each arm ({arms}){first}",
         f"Listening on {address}; the run is kept in {run_folder}",
     ]
 

@@ -1,0 +1,77 @@
+"""The user's predictions of its own patients, fold by fold, kept until every patient has one.
+
+They stay at the site: what leaves are figures over all of the patients.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+
+from erosion.client.dataset.local_dataset import LocalDataset
+from erosion.common.errors import Refusal
+from erosion.common.learning.local_work import Tensors
+from erosion.common.rounds.cross_fitting import folds_of
+from erosion.common.study.selection import Fold
+from erosion.common.study.study import Study
+from erosion.common.tasks.task import Floats
+
+KEPT_AS = "(cross-fitted)"  # in place of an arm, whose name has no brackets
+
+
+def number_of(study: Study, fold: Fold) -> int:
+    """The fold's place among all, from 1. Raises Refusal for one that the study does not have."""
+    every = folds_of(study)
+    if fold not in every:
+        raise Refusal(
+            f"The request is of fold {fold.number} of {fold.of} in cut {fold.cut}, which is none of"
+            " the study's (evaluation.folds, evaluation.repeats)."
+        )
+    return every.index(fold) + 1
+
+
+def kept_of_fold(fold: Fold, dataset: LocalDataset, predictions: Mapping[str, Floats]) -> Tensors:
+    """What is kept of one fold; `predictions` are each arm's for its patients, (n, k)."""
+    arms = {_name(fold, arm): torch.from_numpy(p.copy()) for arm, p in predictions.items()}
+    return arms | {
+        _name(fold, "patients"): torch.from_numpy(dataset.split.test.copy()),
+        _name(fold, "of"): _fingerprint(dataset),
+    }
+
+
+def gathered(
+    study: Study, arms: Sequence[str], dataset: LocalDataset, kept: Tensors
+) -> dict[str, Floats]:
+    """Each arm's predictions of every patient by models that never saw it, (cuts, n, k).
+
+    Raises Refusal where a fold's are missing or of other patients.
+    """
+    every: dict[str, list[Floats]] = {arm: [] for arm in arms}
+    for fold in folds_of(study):
+        if _name(fold, "patients") not in kept:
+            raise Refusal(
+                "The predictions of some folds are not here any more, because this site has lost"
+                " what it keeps (compute.state in the site file). Start the run anew."
+            )
+        if not torch.equal(kept[_name(fold, "of")], _fingerprint(dataset)):
+            raise Refusal(
+                "This site's data have changed since the run began, so the folds' predictions are"
+                " of other patients. Start the run anew."
+            )
+        rows = kept[_name(fold, "patients")].numpy()
+        for arm, cuts in every.items():
+            part = kept[_name(fold, arm)].numpy()
+            if fold.number == 0:
+                cuts.append(np.full((len(dataset.targets), part.shape[1]), np.nan))
+            cuts[-1][rows] = part
+    return {arm: np.stack(cuts) for arm, cuts in every.items()}
+
+
+def _name(fold: Fold, what: str) -> str:
+    return f"{fold.cut}/{fold.number}/{what}"
+
+
+def _fingerprint(dataset: LocalDataset) -> torch.Tensor:
+    digest = hashlib.sha256(dataset.fingerprint.encode()).digest()
+    return torch.tensor(list(digest), dtype=torch.uint8)

@@ -1,0 +1,265 @@
+"""Cross-fitted evaluation: every patient is predicted by models that never saw it."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from erosion.client.consent.derivation import leads_to
+from erosion.client.dataset.split import split_patients
+from erosion.client.training.hospital import Hospital
+from erosion.common.errors import DataError, Refusal, RunError, StudyError
+from erosion.common.protocol.messages import EvaluateRequest, Metrics
+from erosion.common.rounds.cross_fitting import fold_studies, folds_of, mean_curves
+from erosion.common.rounds.study_run import StudyRun, Surroundings, play_in_turn
+from erosion.common.settings.base import validate
+from erosion.common.study.selection import Fold
+from erosion.common.study.study import Study
+from erosion.experiments.in_process import InProcess
+from erosion.experiments.simulator import simulate
+from erosion.server.coordination.run_keeper import RunKeeper
+from erosion.server.run.run_folder import RunFolder
+from tests.support.scripted import Kept
+from tests.support.small_study import make_site, make_study, twenty_patients
+
+FOLDS: dict[str, Any] = {"folds": 4, "repeats": 2, "bootstrap": 100}
+ARMS: dict[str, Any] = {"personal_intercept": {}, "local": {}}
+
+
+def study(**changes: Any) -> Study:
+    return make_study(**{"arms": ARMS, "evaluation": FOLDS, **changes})
+
+
+def hospitals(tmp_path: Path, older: int = 0) -> dict[str, Hospital]:
+    return {
+        name: Hospital(make_site(tmp_path, text, name=name, file=f"{name}.csv"))
+        for name, text in (("a", twenty_patients(older)), ("b", twenty_patients(3)))
+    }
+
+
+def declaring(table: str, tested: list[int]) -> str:
+    """The table with a column that says who is tested on."""
+    head, *rows = table.splitlines()
+    parts = ["test" if number in tested else "train" for number in range(len(rows))]
+    lines = [f"{row},{part}" for row, part in zip(rows, parts, strict=True)]
+    return "\n".join([f"{head},part", *lines, ""])
+
+
+def run_with(study: Study, sites: Mapping[str, Hospital], kept: Any, **changes: Any) -> Any:
+    transport = InProcess(study, sites)
+    where = Surroundings(transport, Kept(), kept, play_in_turn(transport), run="one")
+    return StudyRun(study, replace(where, **changes)).run()
+
+
+def test_each_patient_is_held_out_once_in_every_cut() -> None:
+    labels = np.arange(43) % 2
+    rows = np.arange(43.0)[:, None]
+    groups = np.arange(43) // 2  # pairs of rows are of one patient
+    cuts = []
+    for cut in (1, 2):
+        held_out = []
+        for number in range(4):
+            fold = study().model_copy(update={"fold": Fold(number=number, of=4, cut=cut)})
+            split = split_patients(fold, "a", rows, labels, groups)
+            assert sorted([*split.training, *split.test]) == list(range(43))
+            assert not set(groups[split.training]) & set(groups[split.test])
+            counts = np.bincount(labels[split.test])
+            assert abs(int(counts[0]) - int(counts[1])) <= 2
+            held_out.append(split.test.tolist())
+        assert sorted(row for part in held_out for row in part) == list(range(43))
+        cuts.append(held_out)
+    assert cuts[0] != cuts[1]
+
+
+def test_the_final_models_are_trained_on_all_patients() -> None:
+    split = split_patients(study(), "a", np.arange(10.0)[:, None], np.arange(10) % 2)
+    assert split.training.tolist() == list(range(10))
+    assert not len(split.test)
+    peer = study().model_copy(update={"fold": folds_of(study())[0]})
+    assert len(split_patients(peer, "b", np.arange(10.0)[:, None], np.arange(10) % 2).test) == 0
+
+
+def test_the_figures_are_those_of_predictions_made_fold_by_fold(tmp_path: Path) -> None:
+    """Worked out again with studies whose tables say who is tested on."""
+    whole = study()
+    outcome = simulate(whole, hospitals(tmp_path))
+    losses = []
+    for fold in fold_studies(whole):
+        tested = hospitals(tmp_path)["a"]._prepare(fold).split.test.tolist()
+        declared = {"split_column": "part", "bootstrap": 100}
+        ended = simulate(
+            study(evaluation=declared),
+            {
+                "a": Hospital(make_site(tmp_path, declaring(twenty_patients(), tested))),
+                "b": Hospital(
+                    make_site(tmp_path, declaring(twenty_patients(3), []), name="b", file="b.csv")
+                ),
+            },
+        )
+        losses.append(
+            {arm: (m["log_loss"], m.num_samples) for arm, m in ended.evaluation.arms.items()}
+        )
+    for arm in ARMS:
+        total = sum(loss * count for loss, count in (part[arm] for part in losses))
+        assert outcome.evaluation.arms[arm].num_samples == 20
+        assert outcome.evaluation.arms[arm]["log_loss"] == pytest.approx(total / 40, rel=1e-9)
+    comparison = outcome.evaluation.comparison
+    assert comparison is not None
+    assert (comparison.num_samples, comparison.smallest_class, comparison.level) == (20, 10, 0.01)
+    arms = outcome.evaluation.arms
+    assert comparison.mean_difference == pytest.approx(
+        arms["personal_intercept"]["log_loss"] - arms["local"]["log_loss"]
+    )
+
+
+def test_the_models_delivered_are_those_of_a_run_on_all_patients(tmp_path: Path) -> None:
+    outcome = simulate(study(), hospitals(tmp_path))
+    assert {len(records) for records in outcome.records.values()} == {3}
+    for records in outcome.records.values():
+        assert all(record.hospitals["a"].num_samples == 20 for record in records)
+        # The curve is that of the folds: all patients, once for each cut.
+        assert [r.user_metrics and r.user_metrics.num_samples for r in records] == [40, 40, 40]
+    assert set(outcome.personal) == {"personal_intercept"}
+
+
+def test_a_run_that_is_interrupted_in_a_fold_ends_the_same(tmp_path: Path) -> None:
+    whole = study()
+    expected = simulate(whole, hospitals(tmp_path))
+
+    class Dying(RunKeeper):
+        rounds = 0
+
+        def keep_trial_round(self, record: Any) -> None:
+            super().keep_trial_round(record)
+            self.rounds += 1
+            if self.rounds == 16:  # in the middle of the third fold
+                raise KeyboardInterrupt
+
+    folder, sites = RunFolder(tmp_path / "run"), hospitals(tmp_path)
+    folder.path.mkdir()
+    with Dying(folder) as keeper, pytest.raises(KeyboardInterrupt):
+        run_with(whole, sites, keeper)
+    with RunKeeper(folder) as again:
+        resumed = run_with(whole, sites, again)
+    assert resumed.evaluation == expected.evaluation
+    for arm in ARMS:
+        assert torch.equal(resumed.finals[arm].params, expected.finals[arm].params)
+        curves = [
+            [record.user_metrics for record in outcome.records[arm]]
+            for outcome in (resumed, expected)
+        ]
+        assert curves[0] == curves[1]
+
+
+def test_a_fold_gives_no_figures_and_the_end_needs_all_of_them(tmp_path: Path) -> None:
+    whole, sites = study(arms=["local"]), hospitals(tmp_path)
+    parameters = {"local": torch.zeros(sites["a"]._prepare(whole).dim)}
+    first, *others = fold_studies(whole)
+    answer = sites["a"].evaluate(EvaluateRequest(first, parameters, None, "run"))
+    assert not answer.header.arms
+    assert answer.header.comparison is None
+    assert not answer.personal
+    with pytest.raises(Refusal, match="predictions of some folds are not here"):
+        sites["a"].evaluate(EvaluateRequest(whole, parameters, None, "run"))
+    for fold in others:
+        sites["a"].evaluate(EvaluateRequest(fold, parameters, None, "run"))
+    with pytest.raises(Refusal, match="predictions of some folds are not here"):
+        sites["a"].evaluate(EvaluateRequest(whole, parameters, None, "another run"))
+    found = sites["a"].evaluate(EvaluateRequest(whole, parameters, None, "run"))
+    assert found.header.arms["local"].num_samples == 20
+    assert found.header.arms["local"]["log_loss"] == pytest.approx(np.log(2))  # zeros: a half each
+
+
+def test_data_that_change_during_the_run_are_noticed(tmp_path: Path) -> None:
+    whole, sites = study(arms=["local"]), hospitals(tmp_path)
+    parameters = {"local": torch.zeros(sites["a"]._prepare(whole).dim)}
+    *folds, last = fold_studies(whole)
+    for fold in folds:
+        sites["a"].evaluate(EvaluateRequest(fold, parameters, None, "run"))
+    (tmp_path / "a.csv").write_text(twenty_patients(1))
+    sites["a"].evaluate(EvaluateRequest(last, parameters, None, "run"))
+    with pytest.raises(Refusal, match="data have changed since the run began"):
+        sites["a"].evaluate(EvaluateRequest(whole, parameters, None, "run"))
+
+
+def test_an_approved_study_leads_to_its_folds_alone() -> None:
+    whole = study()
+    for fold in fold_studies(whole):
+        assert leads_to(whole, fold)
+    for strange in (
+        Fold(number=0, of=40, cut=1),
+        Fold(number=0, of=4, cut=3),
+        Fold(number=0, of=4),
+    ):
+        assert not leads_to(whole, whole.model_copy(update={"fold": strange}))
+    assert not leads_to(make_study(), fold_studies(whole)[0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"evaluation": {"repeats": 2}}, "evaluation.repeats is of evaluation.folds"),
+        ({"evaluation": {"folds": 1}}, "2 or more"),
+        ({"evaluation": {"folds": 5, "split_column": "part"}}, "leave out split_column"),
+        ({"evaluation": {"folds": 5}, "selection": {}}, "leave out [selection]"),
+    ],
+)
+def test_a_study_that_cannot_be_cross_fitted_is_refused(
+    changes: dict[str, Any], sentence: str
+) -> None:
+    raw = {**make_study().model_dump(mode="json"), **changes}
+    with pytest.raises(StudyError) as refused:
+        validate(Study, raw, "study.toml", StudyError)
+    assert sentence in str(refused.value)
+
+
+def test_a_fold_that_the_study_does_not_have_is_refused(tmp_path: Path) -> None:
+    strange = study(arms=["local"]).model_copy(update={"fold": Fold(number=0, of=20, cut=1)})
+    site = hospitals(tmp_path)["a"]
+    parameters = {"local": torch.zeros(site._prepare(study(arms=["local"])).dim)}
+    with pytest.raises(Refusal, match=r"evaluation\.folds"):
+        site.evaluate(EvaluateRequest(strange, parameters, None, "run"))
+
+
+def test_too_few_patients_for_the_folds_is_said_by_the_site(tmp_path: Path) -> None:
+    four = "age,sex,ill\n40,f,0\n50,m,1\n60,f,0\n70,m,1\n"
+    site = Hospital(make_site(tmp_path, four))
+    fold = fold_studies(study(evaluation={"folds": 5, "repeats": 1}))[0]
+    with pytest.raises(DataError, match=r"evaluation.folds = 5; a has 4 patients"):
+        site.describe(fold)
+
+
+def test_a_fold_whose_user_is_away_ends_the_run_with_a_reason(tmp_path: Path) -> None:
+    sites = hospitals(tmp_path)
+    evaluate = sites["a"].evaluate
+    asked: list[Study] = []
+
+    def failing(request: EvaluateRequest) -> Any:
+        asked.append(request.study)
+        if len(asked) == 2:
+            raise Refusal("the site was restarted")
+        return evaluate(request)
+
+    sites["a"].evaluate = failing  # type: ignore[method-assign]
+    with pytest.raises(RunError, match="the site was restarted"):
+        run_with(study(), sites, Kept())
+
+
+def test_curves_are_means_over_patients_and_end_where_a_rule_stopped() -> None:
+    def measured(*losses: float, patients: int) -> list[Metrics | None]:
+        return [
+            Metrics.model_validate({"num_samples": patients, "log_loss": loss}) for loss in losses
+        ]
+
+    curves = mean_curves(
+        [{"x": measured(1.0, 0.4, patients=1)}, {"x": measured(0.5, 0.1, 0.0, patients=3)}],
+        {"x": 3},
+    )
+    # (1 + 1.5) / 4; (.4 + .3) / 4; the first stays at .4: (.4 + 0) / 4
+    assert [m["log_loss"] for m in curves["x"]] == pytest.approx([0.625, 0.175, 0.1])
+    away = mean_curves([{"x": [None]}, {"x": measured(0.5, patients=3)}], {"x": 1})
+    assert away == {"x": []}
