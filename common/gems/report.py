@@ -133,9 +133,10 @@ def checks_in_words(
     accepting = [name for name in found if name not in refusing(found)]
     sentences = [f"{name} did not check it" for name in missing]
     if refused:
-        sentences.insert(0, f"by their own check it is not good enough for {_list(refused)}")
+        whom = _list(refused)
+        sentences.insert(0, f"by their own check the model is not good enough for {whom}")
     if accepting:
-        sentences.insert(0, f"by their own check it is good enough for {_list(accepting)}")
+        sentences.insert(0, f"by their own check the model is good enough for {_list(accepting)}")
     return "; ".join(sentences)
 
 

@@ -139,7 +139,9 @@ def test_a_hospitals_words_cannot_become_part_of_the_page(folder: Path) -> None:
         for record in run.records
     ]
     html = written(Run(run.study, records, result), folder)
-    harmless = Page(written(make_run(reasons={"miscoded": "no"}), folder.with_name("harmless")))
+    calm = make_run(reasons={"miscoded": "no"})
+    calm = replace(calm, records=[replace(record, note="no") for record in calm.records])
+    harmless = Page(written(calm, folder.with_name("harmless")))
     assert {tag for tag, _ in Page(html).tags} == {tag for tag, _ in harmless.tags}
     assert "\x1b" not in html
     assert "<script>alert(1)</script>" in Page(html).text  # shown as it is, as text
@@ -370,6 +372,22 @@ def test_erosion_absence_and_rejection_are_events_and_the_rest_is_not() -> None:
         ("d", "absent: did not answer within 5 s"),
         ("e", "rejected: a value that is not finite"),
     ]
+
+
+def test_what_a_method_found_stands_in_a_section_of_its_own(folder: Path) -> None:
+    run = make_run()
+    note = "a and b have no model in common; it is good enough for <a>"
+    first, *others = run.records
+    html = written(replace(run, records=[replace(first, note=note), *others]), folder)
+    found = html[html.index("<h2>What the methods found</h2>") : html.index("<h2>How well")]
+    assert f"{first.arm}, round {first.round}" in found
+    assert "<li>a and b have no model in common</li>" in found
+    assert "<li>it is good enough for &lt;a&gt;</li>" in found
+    assert "no model in common" not in html[html.index("<h2>What happened on the way</h2>") :]
+
+
+def test_where_no_method_said_anything_there_is_no_such_section(folder: Path) -> None:
+    assert "What the methods found" not in written(make_run(), folder)
 
 
 def test_events_are_grouped_by_what_happened() -> None:

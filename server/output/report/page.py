@@ -9,6 +9,7 @@ from erosion.common.settings.base import Settings
 from erosion.common.tasks.metric import Metric
 from erosion.server.output.plain_text import figure_text, ranges_text, seconds_text
 from erosion.server.output.report.figures import distance_figure, metric_figure, weight_figure
+from erosion.server.output.report.findings import findings
 from erosion.server.output.report.html_table import Cell, table, text
 from erosion.server.output.report.metric_table import base_rate_row, how_to_read, metric_cells
 from erosion.server.output.report.run_data import RunData
@@ -35,6 +36,7 @@ def render(run: RunData, study_file: str, versions: Mapping[str, str]) -> str:
     sections = [
         _verdict(result),
         _key_figures(run),
+        findings(run),
         _choices(run.result),
         _learning(run),
         _weights(run),
@@ -283,7 +285,7 @@ def _ledger(run: RunData) -> str:
 
 
 def _events(run: RunData) -> str:
-    groups = grouped(run.records)
+    groups = [group for group in grouped(run.records) if group.first.kind != "note"]
     heading = "<h2>What happened on the way</h2>\n"
     if not groups:
         return heading + "<p>Every hospital that was asked answered in every round.</p>"

@@ -208,7 +208,7 @@ def test_one_round_of_gems_and_what_the_hospitals_say(tmp_path: Path) -> None:
     records, _, accuracies = simulated(tmp_path, arms={"gems": {}})
     (record,) = records["gems"]
     assert record.outcome == "done"
-    assert "by their own check it is good enough for a, b and c" in record.note
+    assert "by their own check the model is good enough for a, b and c" in record.note
     assert accuracies["gems"] > 0.7
 
 
@@ -227,7 +227,7 @@ def test_a_hospital_that_contradicts_the_others_is_named(tmp_path: Path) -> None
         tmp_path, texts, arms={"gems": {"epsilon": 0.9}, "personal_gems": {}, "fedavg": {}}
     )
     note = records["gems"][0].note
-    assert note.startswith("by their own check it is")
+    assert note.startswith("by their own check the model is")
     assert "c has no model in common with a or b that is good enough for both" in note
     (personal,) = records["personal_gems"]
     assert personal.hospitals["c"].weight_after == 0
@@ -255,7 +255,7 @@ def test_the_authors_ellipsoids_make_a_round(tmp_path: Path) -> None:
     )
     (record,) = records["gems"]
     assert record.outcome == "done"
-    assert "by their own check it is" in record.note
+    assert "by their own check the model is" in record.note
     assert bool(torch.isfinite(finals["gems"]).all())
 
 
@@ -321,7 +321,7 @@ def test_own_parameters_stay_and_are_part_of_the_check(tmp_path: Path) -> None:
     arms = {"gems": {"own_parameters": ["output_bias"], "epsilon": 0.9}}
     records, finals, accuracies = simulated(tmp_path, arms=arms)
     assert finals["gems"][-2:].tolist() == [0, 0]
-    assert "by their own check it is good enough for" in records["gems"][0].note
+    assert "by their own check the model is good enough for" in records["gems"][0].note
     assert accuracies["gems"] > 0.7
 
 

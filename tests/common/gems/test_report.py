@@ -54,8 +54,8 @@ def test_the_checks_say_who_accepts_and_who_does_not() -> None:
     }
     assert refusing(found) == ["c"]
     assert checks_in_words(found, {"d": "was not connected"}) == (
-        "by their own check it is good enough for a and b; by their own check it is not good"
-        " enough for c (0.25, asked for 0.80); d did not check it"
+        "by their own check the model is good enough for a and b; by their own check the model is"
+        " not good enough for c (0.25, asked for 0.80); d did not check it"
     )
 
 

@@ -189,7 +189,7 @@ def test_killed_between_any_two_exchanges_and_resumed_it_is_the_same_model(
         assert torch.equal(resumed[arm], expected[arm])
         (record,) = kept.records
         assert record.outcome == "done"
-        assert "by their own check" in record.note or "by its own check" in record.note
+        assert "by their own check" in record.note
 
 
 # -- Settings that are left open -----------------------------------------------------------------
