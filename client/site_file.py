@@ -58,6 +58,17 @@ class CoordinatorAddress(Settings):
             )
         return self
 
+    def beside(self, folder: Path) -> Self:
+        """The same with paths that are relative to `folder`."""
+        files = {
+            "root_certificate": self.root_certificate,
+            "certificate": self.certificate,
+            "private_key": self.private_key,
+        }
+        return self.model_copy(
+            update={k: path and folder / path.expanduser() for k, path in files.items()}
+        )
+
 
 class Limits(Settings):
     """What this hospital will take part in. It declines everything else, whoever asks."""
@@ -144,18 +155,11 @@ def load_site(path: Path) -> Site:
     def beside(written: Path | None) -> Path | None:
         return None if written is None else folder / written.expanduser()
 
-    coordinator = site.coordinator
     return site.model_copy(
         update={
             "data": site.data.beside(folder),
             "records": beside(site.records),
-            "coordinator": coordinator.model_copy(
-                update={
-                    "root_certificate": beside(coordinator.root_certificate),
-                    "certificate": beside(coordinator.certificate),
-                    "private_key": beside(coordinator.private_key),
-                }
-            ),
+            "coordinator": site.coordinator.beside(folder),
             "sealed": Sealed(
                 peers=beside(site.sealed.peers or Path(pinned_keys.NAME)),
                 private_key=beside(site.sealed.private_key),

@@ -20,7 +20,8 @@ class AuditEntry(Settings):
     run: str | None
     arm: str | None
     round: int | None
-    bytes: int  # of the header, then the arrays as little-endian numbers by name
+    bytes: int  # of the header, then the arrays as little-endian numbers by name; of an app of the
+    # site's own: of the description of its records, then the arrays as it serialised them
     sha256: str  # of the same
     arrays: dict[str, tuple[int, ...]] = Field(default_factory=dict)  # name -> shape
     norm: float | None = None  # Euclidean, of the update; None where there is none or not finite

@@ -8,6 +8,7 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import json
 import math
 import os
 from datetime import UTC, datetime
@@ -16,10 +17,11 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 
 from erosion.client.audit.audit_entry import FIRST, AuditEntry, hash_of
 from erosion.common.errors import SiteError
+from erosion.common.line.envelope import describe
 from erosion.common.protocol import wire
 from erosion.common.support.private_files import make_private_folder
 
@@ -139,6 +141,8 @@ def _line(number: int, previous: str, request: Message, reply: Message) -> Audit
         text = reply.error.reason or ""
         content = {"bytes": len(text.encode()), "sha256": hash_of(text), "error": text}
         return line.model_copy(update=content)
+    if not wire.header_text(reply.content):  # of an app that the site installed itself
+        return line.model_copy(update=_figures_of(reply.content))
     header = wire.header_text(reply.content).encode()
     digest, num_bytes = hashlib.sha256(header), len(header)
     shapes: dict[str, tuple[int, ...]] = {}
@@ -160,6 +164,22 @@ def _line(number: int, previous: str, request: Message, reply: Message) -> Audit
             "norm": length if length is not None and math.isfinite(length) else None,
         }
     )
+
+
+def _figures_of(content: RecordDict) -> dict[str, Any]:
+    """Of any Flower content: its description as JSON, then its arrays as they are sent."""
+    records, buffers = describe(content)
+    text = json.dumps(records, separators=(",", ":")).encode()
+    digest = hashlib.sha256(text)
+    for buffer in buffers:
+        digest.update(buffer)
+    arrays = {
+        f"{name}/{key}": tuple(array.shape)
+        for name, record in content.array_records.items()
+        for key, array in record.items()
+    }
+    num_bytes = len(text) + sum(buffer.nbytes for buffer in buffers)
+    return {"bytes": num_bytes, "sha256": digest.hexdigest(), "arrays": arrays}
 
 
 def _quoted(values: dict[str, Any], name: str, kind: type) -> Any:

@@ -10,12 +10,12 @@ from typing import Protocol
 
 import grpc
 from flwr.app import Context, Message, RecordDict
-from flwr.clientapp import ClientApp
 
 from erosion.client.audit.audit_log import NotLogged
 from erosion.client.connection.connection_errors import connection_error
 from erosion.client.connection.line import OURS, SiteLine
 from erosion.common.errors import LinkError, SiteError
+from erosion.common.line.run_news import RunNews
 from erosion.common.protocol import wire
 from erosion.common.support import expiry
 
@@ -44,7 +44,7 @@ class Agent:
     def __init__(
         self,
         connect: Callable[[], SiteLine],
-        app: ClientApp,
+        app: Callable[[Message, Context], Message],
         *,
         address: str,
         encrypted: bool = False,
@@ -138,7 +138,8 @@ class Agent:
             if notice.study_ended and self._until_study_ends:
                 self.stop.set()
             return
-        context = Context(metadata.run_id, metadata.dst_node_id, {}, RecordDict(), {})
+        run = connection.run_of(message) or RunNews(metadata.run_id)
+        context = Context(run.number, metadata.dst_node_id, {}, RecordDict(), dict(run.config))
         started = time.monotonic()
         reply = self._app(message, context)
         logger.debug(

@@ -28,6 +28,7 @@ from erosion.common.line.frames import (
     opened,
     text_in,
 )
+from erosion.common.line.run_news import RunNews
 from erosion.common.protocol.flower_messages import RequestMessage
 from erosion.common.protocol.messages import PROTOCOL
 from erosion.common.support.expiry import precise_now
@@ -94,6 +95,7 @@ class SiteLine:
         self._inbox: queue.SimpleQueue[Message | grpc.RpcError] = queue.SimpleQueue()
         self._received = threading.Event()  # whatever was to come
         self._silent_ticks = 0
+        self._runs: dict[str, RunNews] = {}  # of requests that are of one, by request
         self._dropped: dict[str, None] = {}  # requests that are not wanted any more
         self._sending: str | None = None
         self._frame_size = FrameSize()
@@ -144,6 +146,10 @@ class SiteLine:
             if not self.is_dropped(item):
                 return item
         return None
+
+    def run_of(self, request: Message) -> RunNews | None:
+        """Which run of an app a request is of; once for each request."""
+        return self._runs.pop(request.metadata.message_id, None)
 
     def is_dropped(self, request: Message) -> bool:
         """Is the answer to a request not wanted any more?"""
@@ -260,6 +266,10 @@ class SiteLine:
             group_id=text_in(head, "group"),
             ttl=float(ttl) if isinstance(ttl, int | float) else 3600.0,
         )
+        if (run := RunNews.read(head.get("run"))) is not None:
+            self._runs[request.metadata.message_id] = run
+            while len(self._runs) > MOST_DROPPED:
+                del self._runs[next(iter(self._runs))]
         self._inbox.put(request)
 
     def _drop(self, request_id: str) -> None:

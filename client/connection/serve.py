@@ -4,11 +4,14 @@ import hashlib
 import logging
 from contextlib import closing
 
+from flwr.clientapp import ClientApp
+
 from erosion.client.audit.audit_log import AuditLog
 from erosion.client.audit.site_observers import SiteObservers
 from erosion.client.connection.agent import Agent
 from erosion.client.connection.app import make_app
 from erosion.client.connection.credentials import Credentials, credentials_for
+from erosion.client.connection.installed_app import AppSite, InstalledApp
 from erosion.client.consent.consent import Consent
 from erosion.client.consent.site_secret import site_secret
 from erosion.client.consent.store import ConsentStore
@@ -40,16 +43,43 @@ def serve(
             watchers=[watch],
             anew=consent.has_news,  # so that the coordinator asks again
         )
-        try:
-            agent.run()
-            watch.end("the program ended")
-        except KeyboardInterrupt:
-            agent.stop.set()
-            watch.end("the program was stopped")
-            logger.info("stopped")
-        except ErosionError as problem:
-            watch.end(str(problem))
-            raise
+        _run(agent, watch)
+
+
+def serve_app(
+    site: AppSite,
+    app: ClientApp,
+    *,
+    give_up_seconds: float | None = None,
+    until_study_ends: bool = False,
+) -> None:
+    """Serve an app that is installed here until interrupted. Raises SiteError, LinkError."""
+    line = credentials_for(site.coordinator)
+    with AuditLog(site.records) as audit_log:
+        watch = SiteObservers(site.records, audit_log, name=site.name, coordinator=line.address)
+        agent = Agent(
+            lambda: credentials_for(site.coordinator).connect(),
+            InstalledApp(app, site),
+            address=line.address,
+            encrypted=line.tls is not None,
+            give_up_seconds=give_up_seconds,
+            until_study_ends=until_study_ends,
+            watchers=[watch],
+        )
+        _run(agent, watch)
+
+
+def _run(agent: Agent, watch: SiteObservers) -> None:
+    try:
+        agent.run()
+        watch.end("the program ended")
+    except KeyboardInterrupt:
+        agent.stop.set()
+        watch.end("the program was stopped")
+        logger.info("stopped")
+    except ErosionError as problem:
+        watch.end(str(problem))
+        raise
 
 
 def _known_as(credentials: Credentials) -> str:

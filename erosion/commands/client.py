@@ -17,6 +17,12 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="end when the coordinator is out of reach for so long (default: keep trying)",
     )
+    parser.add_argument(
+        "--app",
+        metavar="PACKAGE:APP",
+        help="serve this Flower ClientApp, which is installed here, in place of our own program;"
+        " for a coordinator with `erosion server --app`",
+    )
     add_log_format(parser)
     parser.add_argument(
         "--until-study-ends",
@@ -29,12 +35,21 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     keep_freed_memory()
     configure_logging(max(options.verbose, 1), options.log_format)
-    from erosion.client.connection.serve import serve
+    from erosion.client.connection.installed_app import load_app_site, load_client_app
+    from erosion.client.connection.serve import serve, serve_app
     from erosion.client.site_file import load_site
     from erosion.common.support.parent_process import end_with_stdin
 
     if options.until_stdin_closes:
         end_with_stdin()
+    if options.app is not None:
+        serve_app(
+            load_app_site(options.site),
+            load_client_app(options.app),
+            give_up_seconds=options.give_up_seconds,
+            until_study_ends=options.until_study_ends,
+        )
+        return 0
     serve(
         load_site(options.site),
         give_up_seconds=options.give_up_seconds,
@@ -46,12 +61,13 @@ def _run(options: argparse.Namespace) -> int:
 COMMAND = Command(
     name="client",
     summary="take part in studies, at a hospital",
-    details="Stays connected and trains when it is asked. Only what `erosion client` itself does"
-    " is ever run here; code is never received.",
+    details="Stays connected and trains when it is asked. Only what `erosion client` itself does,"
+    " or the app that --app names, is ever run here; code is never received.",
     examples="""\
   erosion check SITE.toml               first: could this site take part?
   erosion client SITE.toml              then stay connected
   erosion status SITE.toml              meanwhile, in another terminal: what it is doing
+  erosion client SITE.toml --app our_app.client_app:app
 """,
     add_arguments=_add_arguments,
     run=_run,

@@ -66,6 +66,18 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         " than a quarter of the memory)",
     )
     add_weights(parser)
+    parser.add_argument(
+        "--app",
+        metavar="PACKAGE:APP",
+        help="run this Flower ServerApp, with any strategy, in place of a study; for sites with"
+        " `erosion client --app`",
+    )
+    parser.add_argument(
+        "--run-config",
+        metavar="'KEY=VALUE ...'",
+        default="",
+        help="with --app: the context.run_config of both apps, values as in TOML",
+    )
     parser.add_argument("--run-folder", type=Path, help="an empty folder for this very run")
     add_outputs(parser)
     add_log_format(parser)
@@ -87,6 +99,8 @@ def _run(options: argparse.Namespace) -> int:
 
     if options.until_stdin_closes:
         end_with_stdin()
+    if options.app is not None:
+        return _run_app(options)
     if (options.study is None) == (options.resume is None):
         raise StudyError("Give a study file to start a run, or --resume RUN to go on with one.")
     outputs = open_outputs(options.output)
@@ -115,6 +129,22 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _run_app(options: argparse.Namespace) -> int:
+    from erosion.server.coordination.run_app import load_server_app, run_app, run_config_of
+    from erosion.server.enrolment.federation_folder import FederationFolder
+    from erosion.server.link.open_link import federation_or_none
+
+    if options.study is not None or options.resume is not None:
+        raise StudyError("--app takes the place of a study; leave the study file or --resume out.")
+    run_app(
+        load_server_app(options.app),
+        run_config_of(options.run_config),
+        options.address,
+        federation_or_none(FederationFolder(options.federation), insecure=options.insecure),
+    )
+    return 0
+
+
 COMMAND = Command(
     name="server",
     summary="coordinate a study, at the hospital that wants the model",
@@ -124,6 +154,7 @@ COMMAND = Command(
   erosion server STUDY.toml --insecure  without keys, for sites on this machine
   erosion server --resume runs/20260101T120000-mine
   erosion server STUDY.toml --output metrics --output mlflow=http://127.0.0.1:5000
+  erosion server --app our_app.server_app:app --run-config 'rounds=20 lr=0.1'
 """,
     add_arguments=_add_arguments,
     run=_run,

@@ -1,10 +1,11 @@
 """Erosion's rules as ordinary Flower strategies: any ServerApp, any ClientApp, any model.
 
-Nothing here knows of studies, sites or our own line; see docs/flower.md. Only Flower's public
-interface is used.
+See docs/flower.md. Only Flower's public interface is used. Nothing here makes or reads messages of
+our own line, which would change who a stock ServerApp's process is to Flower.
 """
 
+from erosion.flower.enrolled import enrolled
 from erosion.flower.halves import mean_and_noise
 from erosion.flower.personalized import EvidenceErosion, Personalized, WeightErosion
 
-__all__ = ["EvidenceErosion", "Personalized", "WeightErosion", "mean_and_noise"]
+__all__ = ["EvidenceErosion", "Personalized", "WeightErosion", "enrolled", "mean_and_noise"]

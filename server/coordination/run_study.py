@@ -124,7 +124,7 @@ def run_on(
         observers.notify(StudyFailed(str(problem) or "interrupted"))
         raise
     status.ended()
-    _say_goodbye(link)
+    say_goodbye(link)
     return result
 
 
@@ -181,7 +181,7 @@ def _finished(part: RunFolder) -> Result | None:
         raise RunError(f"{problem} To do so, delete {part.path} and resume.") from None
 
 
-def _say_goodbye(link: Link) -> None:
+def say_goodbye(link: Link) -> None:
     """Tell the sites; those that do not hear it in time see the connection close."""
     content = wire.encode_notice(
         wire.Notice(text="the study has ended", final=False, study_ended=True)

@@ -8,6 +8,7 @@ from typing import Any
 from flwr.app import Error, Message, RecordDict
 from flwr.serverapp import Grid
 
+from erosion.common.line.run_news import RunNews
 from erosion.common.protocol.admission_terms import Reason
 from erosion.common.protocol.error_codes import MESSAGE_UNAVAILABLE, NODE_UNAVAILABLE
 from erosion.common.protocol.flower_messages import ReplyMessage, RequestMessage
@@ -33,6 +34,7 @@ class LinkGrid(Grid):
         self._sessions, self._exchange = sessions, sessions.exchange
         self.clock = clock or RunningTime()
         self._run: Any = None
+        self.run_news: RunNews | None = None  # sent along with every request; None: nothing is
 
     def set_run(self, run: Any) -> None:
         """Flower's description of a run, which means nothing here; kept for `run`."""
@@ -80,7 +82,7 @@ class LinkGrid(Grid):
             if number is None:
                 continue
             request_id = uuid.uuid4().hex
-            request = Request.of(request_id, message)
+            request = Request.of(request_id, message, self.run_news)
             most = most_reply_bytes
             if most is None:
                 most = SPARE_BYTES + TIMES_REQUEST * request.num_bytes

@@ -1,6 +1,7 @@
 """The coordinator's port: TLS and enrolled keys, or plain gRPC on this machine only."""
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from erosion.common.errors import EnrolmentError, LinkError
@@ -17,7 +18,7 @@ logger = logging.getLogger("erosion.door")
 
 
 def make_link(
-    study: Study,
+    study: Study | None,
     address: str | None,
     federation: FederationFolder | None,
     *,
@@ -26,7 +27,9 @@ def make_link(
     """A link that is not started; without a `federation` it is neither encrypted nor enrolled.
 
     `address` None: every address of this machine at the port that the site kits name, or the
-    loopback's. `spool`: see `Link`. Raises LinkError, EnrolmentError.
+    loopback's. `study`: whose hospitals' keys are looked at, None: nobody's. `spool`: see `Link`.
+
+    Raises LinkError, EnrolmentError.
     """
     if federation is None:
         address = address or f"127.0.0.1:{DEFAULT_PORT}"
@@ -39,7 +42,8 @@ def make_link(
     place = federation.read_place()
     certificate = ServingCertificate(federation)
     admission = Authorizer(federation)
-    for warning in expiry_warnings(study, federation, certificate, admission):
+    hospitals = () if study is None else study.hospitals
+    for warning in expiry_warnings(hospitals, federation, certificate, admission):
         logger.warning("%s", warning)
     return Link(
         address or f"0.0.0.0:{place.port}",
@@ -51,12 +55,12 @@ def make_link(
 
 
 def expiry_warnings(
-    study: Study,
+    hospitals: Sequence[str],
     federation: FederationFolder,
     certificate: ServingCertificate,
     admission: Authorizer,
 ) -> list[str]:
-    """What will soon keep a hospital of the study out, or does so already."""
+    """What will soon keep one of `hospitals` out, or does so already."""
     warnings = []
     if expiry.ends_soon(certificate.expires):
         warnings.append(
@@ -70,7 +74,7 @@ def expiry_warnings(
             " kit for every site"
         )
     expiries = admission.expiries()
-    for hospital in study.hospitals:
+    for hospital in hospitals:
         if (reason := admission.why_not(hospital)) is not None:
             remedy = "renew" if hospital in expiries else "site"
             warnings.append(

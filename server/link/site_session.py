@@ -32,6 +32,7 @@ from erosion.common.line.frames import (
     opened,
     text_in,
 )
+from erosion.common.line.run_news import RunNews
 from erosion.common.protocol.admission_terms import Reason
 from erosion.common.protocol.flower_messages import ReplyMessage
 from erosion.server.link.exchange import Asked, Exchange
@@ -82,8 +83,8 @@ class Request:
         return sum(buffer.nbytes for buffer in self.buffers)
 
     @staticmethod
-    def of(request_id: str, message: Message) -> "Request":
-        """From a Flower message."""
+    def of(request_id: str, message: Message, run: RunNews | None = None) -> "Request":
+        """From a Flower message. `run`: for apps that are told of theirs."""
         metadata = message.metadata
         records, buffers = describe(message.content)
         head = {
@@ -93,6 +94,8 @@ class Request:
             "ttl": metadata.ttl,
             "records": records,
         }
+        if run is not None:
+            head["run"] = run.as_json()
         return Request(request_id, json_frame(Kind.MESSAGE, head), buffers)
 
 

@@ -27,7 +27,7 @@ def train(message: Message, context: Context) -> Message:
         "partition-id": site,
         "num-examples": len(targets),
         "samples-seen": 5 * len(targets),
-        "train-loss": float(loss),
+        "train-loss": loss.item(),
     }
     content = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord(metrics)}
     return Message(RecordDict(content), reply_to=message)

@@ -1,0 +1,200 @@
+"""A stock strategy and a ClientApp that the sites installed, over our line with mutual TLS."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from erosion.client.connection.installed_app import (
+    AppSite,
+    InstalledApp,
+    load_app_site,
+    load_client_app,
+)
+from erosion.common.errors import SiteError, StudyError
+from erosion.experiments.benchmarks.processes import Processes
+from erosion.experiments.free_ports import LOOPBACK, free_ports
+from erosion.server.coordination.run_app import load_server_app, run_config_of
+from tests.support.enrolled import make_federation, unpack_kit
+from tests.support.flower_grid import InProcessGrid, Node
+from tests.support.patience import PATIENCE
+
+APP = Path(__file__).with_name("app")
+ROUNDS = 3
+
+
+@pytest.fixture
+def own_app(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(APP))
+
+
+def node_of(app: ClientApp, site: int) -> Node:
+    def answer(request: Message) -> RecordDict | Error:
+        node_config = {"partition-id": site}
+        context = Context(1, request.metadata.dst_node_id, node_config, RecordDict(), {})
+        answered = app(request, context)
+        return answered.error if answered.has_error() else answered.content
+
+    return answer
+
+
+def test_stock_fedavg_over_our_line_gives_what_it_gives_anywhere(
+    tmp_path: Path, own_app: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, expected = tmp_path / "out.json", tmp_path / "expected.json"
+    names = ("north", "south", "west")
+    federation = make_federation(tmp_path / "federation", *names)
+    (port,) = free_ports(1)
+    with Processes(deadline_seconds=PATIENCE) as processes:
+        path = os.pathsep.join([str(APP), str(Path(__file__).parents[2])])
+        env = {"OWN_APP_OUT": str(out), "PYTHONPATH": path}
+        server = processes.start_module(
+            "server",
+            "erosion",
+            *("server", "--app", "own_app.fedavg_app:app", "--run-config", f"rounds={ROUNDS}"),
+            *("--federation", federation.path, "--address", f"{LOOPBACK}:{port}"),
+            env=env,
+        )
+        sites = []
+        for number, name in enumerate(names):
+            folder = unpack_kit(federation, name, tmp_path)
+            site_file = write_app_site(folder, name, f"{LOOPBACK}:{port}", number)
+            command = ("client", site_file, "--app", "own_app.client_app:app")
+            sites.append(
+                processes.start_module(name, "erosion", *command, "--until-study-ends", env=env)
+            )
+        processes.wait_for_exit([server, *sites])
+    figures = json.loads(out.read_text(encoding="utf-8"))
+    app = load_client_app("own_app.client_app:app")
+    grid = InProcessGrid({n: node_of(app, n) for n in range(3)})
+    monkeypatch.setenv("OWN_APP_OUT", str(expected))
+    server_app = load_server_app("own_app.fedavg_app:app")
+    server_app(grid, Context(1, 1, {}, RecordDict(), {"rounds": ROUNDS}))
+    for name, values in json.loads(expected.read_text(encoding="utf-8"))["arrays"].items():
+        np.testing.assert_allclose(figures["arrays"][name], values, rtol=1e-5, atol=1e-7)
+    assert len(figures["seconds"]) == ROUNDS
+    # What a site sent is in its log: a line for each training and each evaluation, and its goodbye.
+    log = (tmp_path / "north" / "records" / "sent.jsonl").read_text(encoding="utf-8").splitlines()
+    kinds = [json.loads(line)["kind"] for line in log]
+    assert kinds == [*["train", "evaluate"] * ROUNDS, "query.notice"]
+    assert "arrays/0.weight" in json.loads(log[0])["arrays"]
+
+
+def write_app_site(folder: Path, name: str, address: str, number: int) -> Path:
+    """The kit's certificates, and no word of a hospital's data."""
+    path = folder / "app.toml"
+    path.write_text(
+        f'name = "{name}"\n\n[coordinator]\naddress = "{address}"\n'
+        'root_certificate = "ca.crt"\ncertificate = "node.crt"\nprivate_key = "node.key"\n\n'
+        f"[app]\npartition-id = {number}\n",
+        encoding="utf-8",
+    )
+    return path
+
+
+SITE = AppSite.model_validate(
+    {"name": "north", "coordinator": {"address": "127.0.0.1:1"}, "app": {"partition-id": 3}}
+)
+
+
+def ask(app: InstalledApp, run: int, config: dict[str, Any] | None = None) -> Message:
+    importlib.import_module("tests.support.flower_grid")  # makes messages possible here
+    request = Message(RecordDict({"arrays": ArrayRecord({})}), 2, "train")
+    return app(request, Context(run, 2, {}, RecordDict(), dict(config or {})))
+
+
+def test_an_app_finds_its_site_and_the_settings_of_its_run() -> None:
+    client, seen = ClientApp(), []
+
+    @client.train()
+    def train(message: Message, context: Context) -> Message:
+        seen.append((dict(context.node_config), dict(context.run_config)))
+        return Message(RecordDict(), reply_to=message)
+
+    ask(InstalledApp(client, SITE), run=1, config={"lr": 0.5})
+    assert seen == [({"name": "north", "partition-id": 3}, {"lr": 0.5})]
+
+
+def test_the_state_lasts_for_the_run() -> None:
+    client, seen = ClientApp(), []
+
+    @client.train()
+    def train(message: Message, context: Context) -> Message:
+        seen.append(len(context.state))
+        context.state[str(len(context.state))] = ArrayRecord({})
+        return Message(RecordDict(), reply_to=message)
+
+    app = InstalledApp(client, SITE)
+    for run in (1, 1, 2, 1):
+        ask(app, run)
+    assert seen == [0, 1, 0, 2]
+
+
+def test_an_exception_of_the_app_leaves_the_site_without_its_words() -> None:
+    client = ClientApp()
+
+    @client.train()
+    def train(_message: Message, _context: Context) -> Message:
+        raise ValueError("patient 4711 has no age")
+
+    reply = ask(InstalledApp(client, SITE), run=1)
+    assert reply.has_error()
+    assert "ValueError" in str(reply.error.reason)
+    assert "4711" not in str(reply.error.reason)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("own_app", "write it as PACKAGE:APP"),
+        ("no_such_package.client:app", "no module 'no_such_package'"),
+        ("own_app.client_app:nothing", "is nothing, expected a ClientApp"),
+        ("own_app.server_app:app", "is a ServerApp, expected a ClientApp"),
+    ],
+)
+def test_an_app_that_is_not_installed_is_named(own_app: None, name: str, words: str) -> None:
+    with pytest.raises(SiteError, match=words):
+        load_client_app(name)
+
+
+def test_the_coordinators_app_is_a_server_app(own_app: None) -> None:
+    with pytest.raises(StudyError, match="is a ClientApp, expected a ServerApp"):
+        load_server_app("own_app.client_app:app")
+
+
+def test_settings_of_a_run_are_values_as_in_toml() -> None:
+    text = 'rounds=20 lr=0.1 name="two words" quick=true'
+    assert run_config_of(text) == {"rounds": 20, "lr": 0.1, "name": "two words", "quick": True}
+    assert run_config_of("") == {}
+    with pytest.raises(StudyError, match="'north' cannot be read"):
+        run_config_of("lr=0.1 north")
+    with pytest.raises(StudyError, match="neither a text nor a number"):
+        run_config_of("sizes=[1]")
+
+
+def test_a_hospitals_site_file_serves_for_an_app_too(tmp_path: Path) -> None:
+    path = tmp_path / "site.toml"
+    path.write_text(
+        'name = "north"\n[coordinator]\naddress = "127.0.0.1:9092"\n[data]\nsource = "csv"\n'
+        'path = "patients.csv"\n[limits]\nmin_patients = 20\n',
+        encoding="utf-8",
+    )
+    assert load_app_site(path).records == tmp_path / "records"
+    path.write_text('name = "north"\n[coordinater]\n', encoding="utf-8")
+    with pytest.raises(SiteError, match="coordinater"):
+        load_app_site(path)
+
+
+def test_the_programs_say_what_is_wrong(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "erosion", "server", "study.toml", "--app", "a:b"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert ended.returncode == 2
+    assert "no module 'a'" in ended.stderr or "takes the place of a study" in ended.stderr
