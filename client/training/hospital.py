@@ -24,6 +24,7 @@ from erosion.client.training.model_faults import faults_of
 from erosion.client.training.warm_up import warm_up
 from erosion.common.algorithms.base import TRAIN, ArmBase
 from erosion.common.algorithms.personal_layers import personal_parameters, take_step
+from erosion.common.compression.codec import compress_with_feedback
 from erosion.common.errors import Refusal, SiteError
 from erosion.common.learning.local_sgd import predictions_of
 from erosion.common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork, Tensors
@@ -47,6 +48,7 @@ from erosion.common.study.selection import Fold
 from erosion.common.study.study import Study
 from erosion.common.tasks.task import Floats
 
+_ERROR = "compression error"  # among what is kept: what compression left over of the last update
 STUDIES_KEPT = 2  # prepared data in memory; an older study is prepared again when it comes back
 
 logger = logging.getLogger("erosion.site")
@@ -233,12 +235,16 @@ class Hospital:
             metrics = measure(
                 request.study.task, predicted, prepared.test_targets, prepared.training_targets
             )
-        self._kept.keep(
-            _state_key(request, request.arm), moment, before=work.kept, after=outcome.keep
-        )
         if not isinstance(outcome, LocalOutcome):
+            self._keep(request, moment, outcome.keep, error=None)
             return _step_result(self.name, request, outcome, started)
-        delta, attachments = outcome.delta.cpu(), outcome.attachments
+        delta, packed, left = compress_with_feedback(
+            outcome.delta.cpu(),
+            self._kept.before(_state_key(request, request.arm), moment).get(_ERROR),
+            request.study.federation.compression,
+        )
+        self._keep(request, moment, outcome.keep, error=left)
+        attachments = outcome.attachments
         if is_sealed and any(tensor.numel() > 1 for tensor in attachments.values()):
             raise Refusal(f"{settings.algorithm} sends more than single numbers with its update.")
         keys = self._sealed.hello(request, delta) if is_sealed else None
@@ -257,7 +263,18 @@ class Hospital:
             header,
             torch.empty(0) if is_sealed else delta,
             {name: tensor.cpu() for name, tensor in attachments.items()},
+            packed,
         )
+
+    def _keep(
+        self, request: TrainRequest, moment: Moment, kept: Tensors, *, error: Tensor | None
+    ) -> None:
+        """What the method keeps, and beside it what compression left over of the last update."""
+        place = _state_key(request, request.arm)
+        before = self._kept.before(place, moment)
+        error = before.get(_ERROR) if error is None else error
+        left = {} if error is None else {_ERROR: error}
+        self._kept.keep(place, moment, before=before, after={**kept, **left})
 
     def _prepare(self, study: Study) -> LocalDataset:
         check_study(self.site, study)
@@ -312,7 +329,7 @@ class Hospital:
             task=study.task,
             training=study.training,
             secret=self._secret,
-            kept={name: tensor.to(device) for name, tensor in kept.items()},
+            kept={name: tensor.to(device) for name, tensor in kept.items() if name != _ERROR},
             enclosed={
                 name: _checked_payload(name, tensor, length).to(device)
                 for name, tensor in enclosed.items()

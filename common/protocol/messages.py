@@ -11,6 +11,7 @@ from typing import Any, Self
 from pydantic import ConfigDict, Field, JsonValue, model_validator
 from torch import Tensor
 
+from erosion.common.compression.codec import Packed
 from erosion.common.sealed.legs import HelloKeys
 from erosion.common.settings.base import Settings
 from erosion.common.study.study import Study
@@ -175,6 +176,7 @@ class TrainRequest:
     exchange: int = 1  # the step's place in its round, from 1
     wants_update: bool = True  # the step's answer is a TrainResult; the coordinator's to know
     values: Mapping[str, Any] = field(default_factory=dict)  # the algorithm's, small, as JSON
+    packed: Packed | None = None  # what travels for `parameters`, where the study compresses
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +186,7 @@ class TrainResult:
     header: TrainReply
     delta: Tensor  # (dim,) float32; parameters after minus before
     attachments: Mapping[str, Tensor] = field(default_factory=dict)
+    packed: Packed | None = None  # what travels for `delta`, where the study compresses
 
 
 @dataclass(frozen=True, slots=True)

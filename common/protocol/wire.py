@@ -13,6 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from pydantic import Field, JsonValue, ValidationError
 from torch import Tensor
 
+from erosion.common.compression.codec import Compression, Packed, unpack
 from erosion.common.errors import ErosionError
 from erosion.common.protocol.flower_arrays import buffer_of, to_array, to_record, to_tensor
 from erosion.common.protocol.flower_identity import identify
@@ -139,7 +140,7 @@ class Encoder:
             exchange=request.exchange,
             values=dict(request.values),
         )
-        parameters = {} if request.parameters is None else {_PARAMETERS: request.parameters}
+        parameters = _travelling(_PARAMETERS, request.parameters, request.packed)
         return self._record(header, {**parameters, **request.enclosed})
 
     def evaluate(self, request: EvaluateRequest, *, with_study: bool) -> RecordDict:
@@ -190,7 +191,7 @@ def decode_train(record: RecordDict, known: KnownStudies) -> TrainRequest:
         study=study,
         arm=header.arm,
         round=header.round,
-        parameters=enclosed.pop(_PARAMETERS, None),
+        parameters=_arrived(_PARAMETERS, enclosed, study.federation.compression),
         scaling=header.scaling,
         run=header.run,
         enclosed=enclosed,
@@ -202,17 +203,46 @@ def decode_train(record: RecordDict, known: KnownStudies) -> TrainRequest:
 
 def encode_train_result(result: TrainResult) -> RecordDict:
     """A trained update."""
-    return _reply(result.header, {UPDATE: result.delta, **result.attachments})
+    update = _travelling(UPDATE, result.delta, result.packed)
+    return _reply(result.header, {**update, **result.attachments})
 
 
-def decode_train_result(record: RecordDict) -> TrainResult:
-    """Raises WireError."""
+def decode_train_result(
+    record: RecordDict, compression: Compression = "none", dim: int | None = None
+) -> TrainResult:
+    """Raises WireError. `dim`: what a compressed update must have; None: as many as came."""
     header = _header(record, TrainReply)
     tensors = _tensors(record)
-    delta = tensors.pop(UPDATE, None)
+    delta = _arrived(UPDATE, tensors, compression, dim)
     if delta is None:
         raise WireError("a train reply without an update")
     return TrainResult(header, delta, tensors)
+
+
+def _travelling(name: str, tensor: Tensor | None, packed: Packed | None) -> dict[str, Tensor]:
+    """The tensors that travel for one: itself, or its codes and their scales."""
+    if tensor is None:
+        return {}
+    if packed is None:
+        return {name: tensor}
+    scales = {} if packed.scales is None else {f"{name}.scales": packed.scales}
+    return {f"{name}.{packed.kind}": packed.codes, **scales}
+
+
+def _arrived(
+    name: str, tensors: dict[str, Tensor], compression: Compression, dim: int | None = None
+) -> Tensor | None:
+    """The tensor that came by that name or compressed, taken out; None where there is neither."""
+    plain, scales = tensors.pop(name, None), tensors.pop(f"{name}.scales", None)
+    codes = tensors.pop(f"{name}.{compression}", None)
+    if codes is None:
+        return plain
+    width = 1 if compression == "int8" else 2
+    try:
+        packed = Packed(compression, codes, scales)
+        return unpack(packed, codes.numel() // width if dim is None else dim)
+    except ValueError as problem:
+        raise WireError(f"a compressed array {name!r} with {problem}") from None
 
 
 def encode_step_result(result: StepResult) -> RecordDict:

@@ -17,6 +17,7 @@ from erosion.common.algorithms.base import (
     SiteAnswer,
     Step,
 )
+from erosion.common.compression.codec import Packed, compress
 from erosion.common.protocol.messages import EvaluateRequest, Metrics, Scaling, TrainRequest
 from erosion.common.rounds.arm_algorithm import algorithm_of
 from erosion.common.study.study import Study
@@ -136,20 +137,33 @@ class Terms:
         self, state: RunState, ask: Ask, exchange: int, names: Sequence[HospitalName]
     ) -> dict[HospitalName, TrainRequest]:
         """What the exchange asks of each of `names`: one object where it is the same."""
-        to_all = self._request(state, ask, exchange, Payload())
+        sent = self._parameters(state) if ask.sends_parameters else (None, None)
+        to_all = self._request(state, ask, exchange, Payload(), sent)
         return {
-            name: self._request(state, ask, exchange, ask.to_each[name])
+            name: self._request(state, ask, exchange, ask.to_each[name], sent)
             if name in ask.to_each
             else to_all
             for name in names
         }
 
-    def _request(self, state: RunState, ask: Ask, exchange: int, payload: Payload) -> TrainRequest:
+    def _parameters(self, state: RunState) -> tuple[Tensor, Packed | None]:
+        """As the sites will have them: compressed, if the study wants that; simulated, too."""
+        return compress(state.params, self.study.federation.compression)
+
+    def _request(
+        self,
+        state: RunState,
+        ask: Ask,
+        exchange: int,
+        payload: Payload,
+        sent: tuple[Tensor | None, Packed | None],
+    ) -> TrainRequest:
         return TrainRequest(
             study=self.study,
             arm=self.arm,
             round=state.round + 1,
-            parameters=state.params if ask.sends_parameters else None,
+            parameters=sent[0],
+            packed=sent[1],
             scaling=self.scaling,
             run=self.run,
             enclosed={**ask.to_all.tensors, **payload.tensors},

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from erosion.common.algorithms import AnyArm, ArmSettings
 from erosion.common.algorithms.base import ArmBase, BuildContext
 from erosion.common.algorithms.personal_layers import problem_with_own
+from erosion.common.compression.codec import Compression
 from erosion.common.errors import ModelError, StudyError
 from erosion.common.learning.layout import parameter_layout
 from erosion.common.learning.models import ModelSettings
@@ -62,6 +63,8 @@ class Federation(Settings):
     # then the run stops, to be resumed; None: it waits for as long as that takes
     max_skipped_rounds: int = Field(default=3, ge=1)  # in a row, with all there that are needed;
     # then the run stops
+    compression: Compression = "none"  # of parameters and updates, for slow lines: 2 bytes a number
+    # or 1 in place of 4; the figures are then no longer exactly those without
     sealed: bool = False  # nobody sees a single update; see `sealing`
 
 
@@ -155,6 +158,11 @@ class Study(Settings):
         if self.model.frozen and self.model.has_free_shapes:
             self._check_frozen()
         self._check_arms(self.arms)
+        if self.federation.sealed and self.federation.compression != "none":
+            raise ValueError(
+                f"federation.compression = {self.federation.compression!r} cannot go with sealed"
+                " rounds, whose sums are of exact numbers; leave it out"
+            )
         if self.federation.sealed and (problem := self._problem_with_sealing()):
             raise ValueError(f"federation.sealed = true: {problem}")
         self._check_candidates()

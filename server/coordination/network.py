@@ -280,7 +280,8 @@ def _decoded(request: Request, record: RecordDict) -> Result:
     if isinstance(request, EvaluateRequest):
         return wire.decode_evaluate_result(record)
     if request.wants_update:
-        return wire.decode_train_result(record)
+        dim = None if request.parameters is None else len(request.parameters)
+        return wire.decode_train_result(record, request.study.federation.compression, dim)
     return wire.decode_step_result(record)
 
 

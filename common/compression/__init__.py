@@ -1,0 +1,1 @@
+"""Parameters and updates in fewer bytes, for slow lines; see docs/compression.md."""
