@@ -30,7 +30,14 @@ MENU = {
         "robustness.md",
         "faults.md",
     ],
-    "How it works": ["architecture.md", "line.md", "rounds.md", "extending.md", "glossary.md"],
+    "How it works": [
+        "architecture.md",
+        "line.md",
+        "compression.md",
+        "rounds.md",
+        "extending.md",
+        "glossary.md",
+    ],
 }
 REFERENCE = {  # package -> title; of `erosion` only what it exports, of the others every module
     "erosion": "Python interface",

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -189,11 +189,13 @@ def deploy(
     flags: Sequence[str] = (),
     server_flags: Sequence[str] = (),
     weights: Path | None = None,
+    by_way_of: Callable[[str], contextlib.AbstractContextManager[str]] = contextlib.nullcontext,
 ) -> int:
     """Run a study here on hospitals whose data are there; the exit code is the coordinator's.
 
     `hospitals`: files, or [data] of a site file. `flags` are for every program, `server_flags` for
-    the coordinator's too.
+    the coordinator's too. `by_way_of`: what lies between the sites and the coordinator; it is given
+    the coordinator's address and gives what the sites dial.
     """
     started, data = time.monotonic(), folder.path / DATA
     if study.federation.sealed:
@@ -208,7 +210,7 @@ def deploy(
     print(
         f"Starting the coordinator and {len(hospitals)} hospitals, a process each ...", flush=True
     )
-    with _supervised() as parts:
+    with by_way_of(address) as dialled, _supervised() as parts:
         server = parts.start(
             "coordinator",
             ["server", str(folder.study), "--insecure", *place, *flags, *server_flags],
@@ -217,7 +219,7 @@ def deploy(
         sites = [
             parts.start(
                 name,
-                ["client", str(_write_site(data, name, source, address, compute, study)), *flags],
+                ["client", str(_write_site(data, name, source, dialled, compute, study)), *flags],
                 data / name / "log.txt",
             )
             for name, source in hospitals.items()

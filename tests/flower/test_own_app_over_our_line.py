@@ -38,8 +38,8 @@ def own_app(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def node_of(app: ClientApp, site: int) -> Node:
     def answer(request: Message) -> RecordDict | Error:
-        node_config = {"partition-id": site}
-        context = Context(1, request.metadata.dst_node_id, node_config, RecordDict(), {})
+        node_id = request.metadata.dst_node_id
+        context = Context(1, node_id, {"partition-id": site}, RecordDict(), {})
         answered = app(request, context)
         return answered.error if answered.has_error() else answered.content
 
