@@ -21,6 +21,7 @@ MENU = {
         "python.md",
         "flower.md",
         "algorithms.md",
+        "evaluation.md",
         "gems.md",
     ],
     "Trusting it": [
