@@ -1,0 +1,118 @@
+"""Whatever one enrolled site sends, the others' run goes on, and the journal names the culprit.
+
+All attackers take part in one study at once, to save time: real programs, a real coordinator.
+"""
+
+import logging
+
+import pytest
+import torch
+
+from erosion.common.rounds import checkpoint
+from erosion.common.rounds.study_run import first_state
+from erosion.experiments.simulator import simulate
+from tests.support import hostile_sites
+from tests.support.enrolled import EnrolledFederation
+from tests.support.federation import small_study
+
+HONEST = ("alice", "bob", "carol", "dave", "erin", "frank", "grace")
+# Whose answers cannot be used, and the words by which the journal says so.
+NAMED = {
+    "claims-patients": "9007199254740992 samples, but it introduced itself with",
+    "huge-value": "norm 3e+38",
+    "not-a-number": "not finite",
+    "unasked": "it sent a reply to what it was not asked",
+    "metrics": "at most 64 metrics",
+}
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> EnrolledFederation:
+    study = small_study(
+        hospitals=[*HONEST, *hostile_sites.TRAIN],
+        rounds=3,
+        arms={"fedavg": {}, "local": {}},
+        federation={
+            "round_deadline_seconds": 20.0,
+            "join_deadline_seconds": 300.0,
+            "quorum": len(HONEST),
+        },
+    )
+    lines: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = lines.append  # type: ignore[method-assign]
+    logging.getLogger("erosion").addHandler(handler)
+    with EnrolledFederation(study, tmp_path_factory.mktemp("attacked")) as federation:
+        for name in HONEST:
+            federation.start_site(name)
+        for name in hostile_sites.TRAIN:
+            federation.start_site(name, hostile_sites.attacks)
+        federation.start()
+        federation.finish()
+    logging.getLogger("erosion").removeHandler(handler)
+    federation.log_lines = [record.getMessage() for record in lines]  # type: ignore[attr-defined]
+    return federation
+
+
+def entries(attacked: EnrolledFederation, name: str) -> list[tuple[str, str]]:
+    rounds = [record for record in attacked.observer.records if record.arm == "fedavg"]
+    return [(r.hospitals[name].outcome, r.hospitals[name].reason) for r in rounds]
+
+
+def test_every_round_of_the_others_was_done(attacked: EnrolledFederation) -> None:
+    assert [record.outcome for record in attacked.observer.records] == ["done"] * 6
+    for name in HONEST:
+        assert [outcome for outcome, _ in entries(attacked, name)] == ["accepted"] * 3
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_the_journal_names_the_culprit(attacked: EnrolledFederation, name: str) -> None:
+    said = entries(attacked, name)
+    assert "accepted" not in {outcome for outcome, _ in said}
+    assert any(outcome == "rejected" and NAMED[name] in reason for outcome, reason in said), said
+
+
+def test_a_second_reply_and_arrays_that_nobody_asked_for_change_nothing(
+    attacked: EnrolledFederation,
+) -> None:
+    assert entries(attacked, "orphans") == [("accepted", "")] * 3
+    assert ("accepted", "") in entries(attacked, "twice")  # the first of two counts
+
+
+def test_a_body_that_never_comes_costs_the_round_its_deadline_at_most(
+    attacked: EnrolledFederation,
+) -> None:
+    outcome, reason = entries(attacked, "drips")[0]
+    assert outcome in ("absent", "rejected")
+    assert reason
+
+
+def test_a_hundred_bad_calls_are_told_of_in_a_few_lines(attacked: EnrolledFederation) -> None:
+    lines = attacked.log_lines  # type: ignore[attr-defined]
+    about = [line for line in lines if "bad-calls" in line]
+    assert 1 <= len(about) <= 5, about
+    assert len(lines) < 100
+
+
+def test_what_collaborating_is_compared_with_has_not_moved_at_all(
+    attacked: EnrolledFederation,
+) -> None:
+    study = attacked.study
+    alone = study.model_copy(update={"arms": {"local": study.arms["local"]}})
+    hospitals = {name: attacked.hospital(name) for name in HONEST}
+    alone = alone.model_copy(update={"hospitals": HONEST})
+    simulated = simulate(alone, hospitals)
+    path = attacked.run_folder.checkpoint("local")
+    template = first_state(study, "local")
+    deployed = checkpoint.load(path, template, arm="local", study_digest=study.digest)
+    assert torch.equal(deployed.params, simulated.finals["local"].params)
+
+
+def test_the_poisoned_counts_and_values_have_not_moved_the_average_far(
+    attacked: EnrolledFederation,
+) -> None:
+    path = attacked.run_folder.checkpoint("fedavg")
+    template = first_state(attacked.study, "fedavg")
+    final = checkpoint.load(path, template, arm="fedavg", study_digest=attacked.study.digest)
+    assert final.params.isfinite().all()
+    assert final.params.abs().max() < 10
