@@ -134,6 +134,7 @@ class ArmRun:
         spare = spare_hospitals(study)
         self._waiting.until_here(Needed(names, max(1, len(names) - spare)))
         started = transport.now()
+        software = {name: member.software for name, member in members.members.items()}
         present = tuple(name for name in names if name in members.members)
         begun = RoundStart(self.state.round + 1, study.user, present, self.state.params)
         in_progress = RoundInProgress(
@@ -164,7 +165,7 @@ class ArmRun:
         return replace(
             record,
             hospitals={
-                name: replace(entry, **_sums(name, steps))
+                name: replace(entry, **_sums(name, steps), software=software.get(name))
                 for name, entry in record.hospitals.items()
             },
             user_metrics=metrics,

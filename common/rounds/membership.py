@@ -21,14 +21,20 @@ from erosion.common.study.study import Study
 from erosion.common.support.plain_text import printable
 from erosion.common.tasks.inputs import TabularTask
 
+LONGEST_VERSION = 40  # characters
 LOOK_SECONDS = 1.0  # between two looks at who is there, while somebody is waited for
 
 
 class MembershipListener(Protocol):
     """Is told who comes and goes."""
 
-    def joined(self, hospital: str, num_samples: int, missing: Sequence[str]) -> None:
-        """A hospital came or came back; `missing` are the ones still waited for."""
+    def joined(
+        self, hospital: str, num_samples: int, missing: Sequence[str], software: str
+    ) -> None:
+        """A hospital came or came back; `missing` are still waited for.
+
+        `software`: the version that the site says it runs.
+        """
 
     def declined(self, hospital: str, reason: str) -> None:
         """A hospital will not or cannot take part."""
@@ -46,7 +52,9 @@ class MembershipListener(Protocol):
 class NobodyListening:
     """A `MembershipListener` that has no use for it."""
 
-    def joined(self, hospital: str, num_samples: int, missing: Sequence[str]) -> None:
+    def joined(
+        self, hospital: str, num_samples: int, missing: Sequence[str], software: str
+    ) -> None:
         """Nothing is done."""
 
     def declined(self, hospital: str, reason: str) -> None:
@@ -136,10 +144,9 @@ class Membership:
             return
         self.declined.pop(name, None)
         self.undecided.pop(name, None)
-        self._members[name] = Member(
-            connection, described.num_samples, described.sums, described.software
-        )
-        self._listener.joined(name, described.num_samples, self.missing)
+        software = printable(described.software, at_most=LONGEST_VERSION)
+        self._members[name] = Member(connection, described.num_samples, described.sums, software)
+        self._listener.joined(name, described.num_samples, self.missing, software)
 
     def _problem_with(self, described: DescribeReply) -> str | None:
         name = described.hospital

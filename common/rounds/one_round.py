@@ -63,7 +63,7 @@ class HospitalRecord:
 
     outcome: Literal["accepted", "absent", "rejected", "not_asked"]
     reason: str = ""
-    distance: float | None = None  # |d_i - d_0| / |d_0|
+    distance: float | None = None  # as the rule measures it; by default |d_i - d_0| / |d_0|
     weight_before: float | None = None  # relative to the user's own; None: not known yet
     weight_after: float | None = None
     num_samples: int | None = None
@@ -71,6 +71,7 @@ class HospitalRecord:
     site_seconds: float | None = None  # of local work, as the hospital says
     bytes_received: int | None = None  # of the reply; of all of them, in several exchanges
     bytes_sent: int | None = None  # of the request
+    software: str | None = None  # version of the program at the site, as it says
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,11 @@ class EventListener:
         self._notify = notify
         self._waits_since: datetime | None = None  # for people to read
 
-    def joined(self, hospital: str, num_samples: int, missing: Sequence[str]) -> None:
+    def joined(
+        self, hospital: str, num_samples: int, missing: Sequence[str], software: str
+    ) -> None:
         """A hospital came or came back."""
-        self._notify(HospitalJoined(hospital, num_samples, tuple(missing)))
+        self._notify(HospitalJoined(hospital, num_samples, tuple(missing), software))
 
     def declined(self, hospital: str, reason: str) -> None:
         """A hospital will not or cannot take part."""

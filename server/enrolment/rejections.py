@@ -15,6 +15,7 @@ from erosion.server.enrolment.authorizer import Admitted, Authorizer, KeptOut
 
 logger = logging.getLogger("erosion.door")
 
+UNNAMED = "a stranger"  # the TLS library does not say from where
 REPEAT_SECONDS = 600.0  # before the same trouble is told of again
 MOST_TOLD = 1000  # different troubles that are remembered; a stranger can make up any number
 HANDSHAKE_SECONDS = 10.0  # from a connection's start to its first call, on a slow line
@@ -31,7 +32,7 @@ class TurnedAway:
     @property
     def who(self) -> str:
         """For people."""
-        return self.hospital or (f"a site at {self.origin}" if self.origin else "somebody")
+        return self.hospital or (f"a site at {self.origin}" if self.origin else UNNAMED)
 
 
 class RejectionLog:
@@ -98,13 +99,14 @@ class RejectionLog:
                 self._handshakes.popleft()
                 broken += 1
         if broken:
+            many = f"{broken} connections" if broken > 1 else "one connection"
             self.keep_out(
                 None,
                 "",
                 Reason.HANDSHAKE,
-                "it ended before TLS was agreed: it has no certificate of this federation, or one"
-                " that has expired, trusts another authority, dials another name, or does not use"
-                " TLS; `erosion check` at the site says which",
+                f"on {many} TLS was not agreed: no certificate of this federation or an expired"
+                " one, another authority trusted, another name dialled, or no TLS at all;"
+                " `erosion check` at the site says which",
             )
 
 

@@ -30,6 +30,7 @@ class HospitalJoined:
     hospital: str
     num_samples: int
     missing: tuple[str, ...]  # the ones still waited for
+    software: str = ""  # version of the program there, as the site says
 
 
 @dataclass(frozen=True, slots=True)

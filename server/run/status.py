@@ -45,6 +45,7 @@ class CoordinatorStatus:
             rounds=study.rounds,
         )
         self._connected: set[str] = set()
+        self._software: dict[str, str] = {}  # the version that each site said
         self._without_model: dict[str, str] = {}
         self._turned_away: dict[str, str] = {}  # the latest reason, by whom
         self._dropped: dict[str, str] = {}  # outputs that failed, and why
@@ -59,11 +60,12 @@ class CoordinatorStatus:
                     address=address,
                     missing=list(study.hospitals),
                 )
-            case HospitalJoined(hospital, _, missing):
+            case HospitalJoined(hospital, _, missing, software):
                 self._connected.add(hospital)
+                self._software[hospital] = software
                 self._turned_away.pop(hospital, None)
                 self._show_hospitals()
-                self._file.show(missing=list(missing))
+                self._file.show(missing=list(missing), software=dict(self._software))
             case HospitalDeclined(hospital, reason):
                 self._connected.discard(hospital)
                 self._turned_away[printable(hospital, at_most=80)] = printable(reason)

@@ -236,6 +236,29 @@ def test_a_stranger_with_a_hospitals_name_does_not_make_it_look_declined() -> No
     assert outcomes(kept, "b") == ["accepted"] * 4
 
 
+def test_a_sites_version_is_told_at_joining_and_in_the_journal() -> None:
+    transport, kept = Scripted(study()), Kept()
+    transport.join("a", "b")
+    transport.join("c", software="0.0.1" + "x" * 10_000)
+    study_run(transport, kept).run()
+    (version,) = {record.hospitals["c"].software for record in kept.records}
+    assert version is not None
+    assert version.startswith("0.0.1xx")
+    assert len(version) <= 40
+    assert kept.versions["a"] == "test"
+    assert kept.versions["c"] == version
+
+
+def test_the_journal_has_the_distance_that_the_rule_used() -> None:
+    """Updates of one direction: their cosine distance is 0, however long they are."""
+    for distance, expected in (("cosine", 0.0), ("euclidean", 1.0)):
+        of = study(arms={"weight_erosion": {"distance": distance, "distance_penalty": 0.1}})
+        transport, kept = everybody(of), Kept()
+        study_run(transport, kept).run()
+        found = kept.records[0].hospitals["b"].distance
+        assert found == pytest.approx(expected, abs=1e-3)
+
+
 # -- Rounds --------------------------------------------------------------------------------------
 
 

@@ -199,6 +199,7 @@ class Kept:
     events: list[tuple[Any, ...]] = field(default_factory=list)
     sums: dict[str, RecordsInMemory] = field(default_factory=dict)
     folds: list[Curves] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)  # by hospital, as it joined
 
     def decided(self) -> Decisions | None:
         return self.decisions
@@ -230,8 +231,11 @@ class Kept:
     def sum_records(self, arm: str) -> RecordsInMemory:
         return self.sums.setdefault(arm, RecordsInMemory())
 
-    def joined(self, hospital: str, num_samples: int, missing: Sequence[str]) -> None:
+    def joined(
+        self, hospital: str, num_samples: int, missing: Sequence[str], software: str
+    ) -> None:
         self.events.append(("joined", hospital, list(missing)))
+        self.versions[hospital] = software
 
     def declined(self, hospital: str, reason: str) -> None:
         self.events.append(("declined", hospital, reason))

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from erosion.common.rounds.one_round import RoundRecord
+from erosion.common.support.software import software_version
 from erosion.server.output.events import (
     ArmFinished,
     ArmStarted,
@@ -40,11 +41,16 @@ class JsonProgress:
                     study=study.name,
                     user=study.user,
                     address=address,
+                    software=software_version(),
                     run_folder=str(run_folder),
                 )
-            case HospitalJoined(hospital, num_samples, missing):
+            case HospitalJoined(hospital, num_samples, missing, software):
                 self._say(
-                    "joined", hospital=hospital, num_samples=num_samples, missing=list(missing)
+                    "joined",
+                    hospital=hospital,
+                    num_samples=num_samples,
+                    missing=list(missing),
+                    software=software,
                 )
             case HospitalDeclined(hospital, reason):
                 self._say("declined", hospital=hospital, reason=reason)

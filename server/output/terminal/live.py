@@ -73,8 +73,8 @@ class LiveProgress:
                     self._say(line, style="dim" if line.startswith("Listening") else "bold")
                 self._waiting = words.waiting(study.hospitals)
                 self._live.start()
-            case HospitalJoined(hospital, num_samples, missing):
-                self._say(words.joined(hospital, num_samples))
+            case HospitalJoined(hospital, num_samples, missing, software):
+                self._say(words.joined(hospital, num_samples, software))
                 self._waiting = words.waiting(missing)
             case HospitalDeclined(hospital, reason):
                 self._say(words.declined(hospital, reason), style="yellow")

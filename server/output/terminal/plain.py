@@ -57,9 +57,9 @@ class PlainProgress:
                 self._shown = study.task.shown(study.task.in_progress)
                 for line in words.opening(study, address, run_folder):
                     self._say(line)
-            case HospitalJoined(hospital, num_samples, missing):
+            case HospitalJoined(hospital, num_samples, missing, software):
                 waiting = words.waiting(missing)
-                joined = words.joined(hospital, num_samples)
+                joined = words.joined(hospital, num_samples, software)
                 self._say(joined + (f"; {waiting}" if waiting else ""))
             case HospitalDeclined(hospital, reason):
                 self._say(words.declined(hospital, reason))

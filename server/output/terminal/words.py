@@ -6,6 +6,7 @@ from pathlib import Path
 
 from erosion.common.rounds.cross_fitting import folds_of
 from erosion.common.study.study import Study
+from erosion.common.support.software import software_version
 from erosion.server.output.plain_text import printable
 from erosion.server.output.round_news import News
 
@@ -25,10 +26,12 @@ def opening(study: Study, address: str, run_folder: Path) -> list[str]:
     ]
 
 
-def joined(hospital: str, num_samples: int) -> str:
-    """A hospital came."""
+def joined(hospital: str, num_samples: int, software: str = "") -> str:
+    """A hospital came; versions are told of where the two sides' differ."""
     patients = "1 training patient" if num_samples == 1 else f"{num_samples} training patients"
-    return f"{_name(hospital)} joined with {patients}"
+    ours = software_version()
+    differing = f" (erosion {software}, here {ours})" if software not in ("", ours) else ""
+    return f"{_name(hospital)} joined with {patients}{differing}"
 
 
 def waiting(missing: Sequence[str]) -> str:
