@@ -4,6 +4,7 @@ All attackers take part in one study at once, to save time: real programs, a rea
 """
 
 import logging
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -26,8 +27,25 @@ NAMED = {
 }
 
 
+class Lines(logging.Handler):
+    """What the coordinator logs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+
+@dataclass
+class Attacked:
+    federation: EnrolledFederation
+    log: list[str]
+
+
 @pytest.fixture(scope="module")
-def attacked(tmp_path_factory: pytest.TempPathFactory) -> EnrolledFederation:
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Attacked:
     study = small_study(
         hospitals=[*HONEST, *hostile_sites.TRAIN],
         rounds=3,
@@ -38,9 +56,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> EnrolledFederation:
             "quorum": len(HONEST),
         },
     )
-    lines: list[logging.LogRecord] = []
-    handler = logging.Handler()
-    handler.emit = lines.append  # type: ignore[method-assign]
+    handler = Lines()
     logging.getLogger("erosion").addHandler(handler)
     with EnrolledFederation(study, tmp_path_factory.mktemp("attacked")) as federation:
         for name in HONEST:
@@ -50,69 +66,69 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> EnrolledFederation:
         federation.start()
         federation.finish()
     logging.getLogger("erosion").removeHandler(handler)
-    federation.log_lines = [record.getMessage() for record in lines]  # type: ignore[attr-defined]
-    return federation
+    return Attacked(federation, handler.said)
 
 
-def entries(attacked: EnrolledFederation, name: str) -> list[tuple[str, str]]:
-    rounds = [record for record in attacked.observer.records if record.arm == "fedavg"]
+def entries(attacked: Attacked, name: str) -> list[tuple[str, str]]:
+    rounds = [record for record in attacked.federation.observer.records if record.arm == "fedavg"]
     return [(r.hospitals[name].outcome, r.hospitals[name].reason) for r in rounds]
 
 
-def test_every_round_of_the_others_was_done(attacked: EnrolledFederation) -> None:
-    assert [record.outcome for record in attacked.observer.records] == ["done"] * 6
+def test_every_round_of_the_others_was_done(attacked: Attacked) -> None:
+    assert [record.outcome for record in attacked.federation.observer.records] == ["done"] * 6
     for name in HONEST:
         assert [outcome for outcome, _ in entries(attacked, name)] == ["accepted"] * 3
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_the_journal_names_the_culprit(attacked: EnrolledFederation, name: str) -> None:
+def test_the_journal_names_the_culprit(attacked: Attacked, name: str) -> None:
     said = entries(attacked, name)
     assert "accepted" not in {outcome for outcome, _ in said}
     assert any(outcome == "rejected" and NAMED[name] in reason for outcome, reason in said), said
 
 
 def test_a_second_reply_and_arrays_that_nobody_asked_for_change_nothing(
-    attacked: EnrolledFederation,
+    attacked: Attacked,
 ) -> None:
     assert entries(attacked, "orphans") == [("accepted", "")] * 3
     assert ("accepted", "") in entries(attacked, "twice")  # the first of two counts
 
 
 def test_a_body_that_never_comes_costs_the_round_its_deadline_at_most(
-    attacked: EnrolledFederation,
+    attacked: Attacked,
 ) -> None:
     outcome, reason = entries(attacked, "drips")[0]
     assert outcome in ("absent", "rejected")
     assert reason
 
 
-def test_a_hundred_bad_calls_are_told_of_in_a_few_lines(attacked: EnrolledFederation) -> None:
-    lines = attacked.log_lines  # type: ignore[attr-defined]
-    about = [line for line in lines if "bad-calls" in line]
+def test_a_hundred_bad_calls_are_told_of_in_a_few_lines(attacked: Attacked) -> None:
+    about = [line for line in attacked.log if "bad-calls" in line]
     assert 1 <= len(about) <= 5, about
-    assert len(lines) < 100
+    assert len(attacked.log) < 100
 
 
 def test_what_collaborating_is_compared_with_has_not_moved_at_all(
-    attacked: EnrolledFederation,
+    attacked: Attacked,
 ) -> None:
-    study = attacked.study
+    study = attacked.federation.study
     alone = study.model_copy(update={"arms": {"local": study.arms["local"]}})
-    hospitals = {name: attacked.hospital(name) for name in HONEST}
+    hospitals = {name: attacked.federation.hospital(name) for name in HONEST}
     alone = alone.model_copy(update={"hospitals": HONEST})
     simulated = simulate(alone, hospitals)
-    path = attacked.run_folder.checkpoint("local")
+    path = attacked.federation.run_folder.checkpoint("local")
     template = first_state(study, "local")
     deployed = checkpoint.load(path, template, arm="local", study_digest=study.digest)
     assert torch.equal(deployed.params, simulated.finals["local"].params)
 
 
 def test_the_poisoned_counts_and_values_have_not_moved_the_average_far(
-    attacked: EnrolledFederation,
+    attacked: Attacked,
 ) -> None:
-    path = attacked.run_folder.checkpoint("fedavg")
-    template = first_state(attacked.study, "fedavg")
-    final = checkpoint.load(path, template, arm="fedavg", study_digest=attacked.study.digest)
+    path = attacked.federation.run_folder.checkpoint("fedavg")
+    template = first_state(attacked.federation.study, "fedavg")
+    final = checkpoint.load(
+        path, template, arm="fedavg", study_digest=attacked.federation.study.digest
+    )
     assert final.params.isfinite().all()
     assert final.params.abs().max() < 10
