@@ -114,7 +114,8 @@ def table_inputs(
 
 
 def image_inputs(task: ImageTask, pixels: NDArray[np.uint8]) -> Tensor:
-    """Pixels (n, c, h, w) from 0..255 to (x / 255 - mean) / deviation, as float32."""
-    mean = torch.tensor(task.mean).view(1, -1, 1, 1)
-    deviation = torch.tensor(task.deviation).view(1, -1, 1, 1)
+    """Pixels (n, c, [d,] h, w) from 0..255 to (x / 255 - mean) / deviation, as float32."""
+    shape = (1, -1, *([1] * (pixels.ndim - 2)))
+    mean = torch.tensor(task.mean).view(shape)
+    deviation = torch.tensor(task.deviation).view(shape)
     return torch.from_numpy(pixels).float().div_(255).sub_(mean).div_(deviation)

@@ -148,7 +148,7 @@ def _rounded(columns: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _image_ties(images: NDArray[np.uint8]) -> tuple[Pair, Pair]:
-    """Equal images (n, c, h, w), and nearly equal ones."""
+    """Equal images (n, c, [d,] h, w), and nearly equal ones."""
     flat = np.ascontiguousarray(images.reshape(len(images), -1))
     as_bytes = flat.view(np.dtype((np.void, flat.shape[1])))[:, 0]
     return _ties((np.arange(len(images)), as_bytes)), _alike(images, flat)
@@ -169,8 +169,11 @@ def _alike(images: NDArray[np.uint8], flat: NDArray[np.uint8]) -> Pair:
 
 
 def _coarse(image: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Mean grey of each field of a coarse grid laid over an image (c, h, w)."""
-    grey = image.mean(axis=0)
+    """Mean grey of each field of a coarse grid laid over an image (c, h, w).
+
+    The slices of a volume (c, d, h, w) lie below one another.
+    """
+    grey = image.mean(axis=0).reshape(-1, image.shape[-1])
     height, width = grey.shape
     rows = np.linspace(0, height, min(GRID, height), endpoint=False).astype(int)
     columns = np.linspace(0, width, min(GRID, width), endpoint=False).astype(int)

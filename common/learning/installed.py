@@ -26,6 +26,7 @@ class Installed(ModelBase):
 
     runs_installed_code: ClassVar[bool] = True
     has_free_shapes: ClassVar[bool] = False
+    is_tried_out: ClassVar[bool] = True
 
     name: Literal["installed"] = "installed"
     entry_point: str = Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][\w.-]*$")

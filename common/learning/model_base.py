@@ -14,6 +14,7 @@ class ModelBase(Settings, ABC):
     """One kind of model, as `[model]` of a study file describes it."""
 
     runs_installed_code: ClassVar[bool] = False  # of somebody else's package
+    is_tried_out: ClassVar[bool] = False  # on made-up patients: whether it fits the study's inputs
     has_free_shapes: ClassVar[bool] = True  # it can be built without memory, to know its shapes
 
     name: str

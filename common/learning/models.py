@@ -30,6 +30,7 @@ __all__ = [
     "ModelSettings",
     "Resnet18",
     "build_model",
+    "check_model",
     "first_parameters",
     "flat_parameters",
     "load_flat_parameters",
@@ -56,9 +57,22 @@ def build_model(
         load_pretrained(model, settings.pretrained, weights)
     what = f"The model {settings.described()}"
     check_statistics(model, what)
-    if settings.runs_installed_code:
+    if settings.is_tried_out:
         try_out(model, input_shape, num_outputs, what)
     return model
+
+
+def check_model(settings: ModelBase, input_shape: Sequence[int], num_outputs: int) -> None:
+    """Raise ModelError for what would keep every site from training the model.
+
+    The file of weights is not read.
+    """
+    model = unweighted_model(settings, input_shape, num_outputs)
+    what = f"The model {settings.described()}"
+    if settings.pretrained is None:
+        check_statistics(model, what)
+    if settings.is_tried_out:
+        try_out(model, input_shape, num_outputs, what)
 
 
 def unweighted_model(

@@ -8,9 +8,9 @@ from torch import nn
 
 from erosion.common.errors import ModelError
 from erosion.common.learning.model_base import ModelBase
+from erosion.common.learning.normalisation import with_group_normalisation
 
 INSTALL = "pip install 'erosion[monai]'"
-GROUPS = ("group", {"num_groups": 8})
 
 
 class MonaiNetwork(ModelBase):
@@ -20,6 +20,7 @@ class MonaiNetwork(ModelBase):
     """
 
     has_free_shapes: ClassVar[bool] = False
+    is_tried_out: ClassVar[bool] = True
 
     name: Literal["monai"] = "monai"
     network: Literal["resnet10", "resnet18", "densenet121"] = "resnet10"
@@ -41,17 +42,18 @@ class MonaiNetwork(ModelBase):
                 f"model.name = 'monai' needs MONAI, which is not installed. Run: {INSTALL}"
             ) from None
         channels, dimensions = input_shape[0], len(input_shape) - 1
-        norm: Any = GROUPS if self.normalisation == "group" else "batch"
+        network: nn.Module
         if self.network == "densenet121":
-            dense: nn.Module = nets.DenseNet121(
-                spatial_dims=dimensions, in_channels=channels, out_channels=num_outputs, norm=norm
+            network = nets.DenseNet121(
+                spatial_dims=dimensions, in_channels=channels, out_channels=num_outputs
             )
-            return dense
-        make = {"resnet10": nets.resnet10, "resnet18": nets.resnet18}[self.network]
-        residual: nn.Module = make(
-            spatial_dims=dimensions, n_input_channels=channels, num_classes=num_outputs, norm=norm
-        )
-        return residual
+        else:
+            make = {"resnet10": nets.resnet10, "resnet18": nets.resnet18}[self.network]
+            network = make(
+                spatial_dims=dimensions, n_input_channels=channels, num_classes=num_outputs
+            )
+        # Not by MONAI's own `norm`, which its residual networks do not hand on to their blocks.
+        return with_group_normalisation(network) if self.normalisation == "group" else network
 
     def described(self) -> str:
         """By its network."""

@@ -1,11 +1,12 @@
 """Backbones of torchvision, to start from its published weights."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
 from erosion.common.learning.model_base import ModelBase
+from erosion.common.learning.normalisation import with_group_normalisation
 from erosion.common.learning.plain_models import needs_image
 
 Architecture = Literal[
@@ -24,11 +25,15 @@ class TorchvisionNetwork(ModelBase):
     """A network as torchvision has it, with names that fit its published weights.
 
     Networks with batch normalisation need `pretrained`: the statistics of the file stay as they
-    are. Grey images are shown to the network three times, as its three colours.
+    are; or `normalisation = "group"` to train them from the beginning. Grey images are shown to
+    the network three times, as its three colours.
     """
+
+    is_tried_out: ClassVar[bool] = True
 
     name: Literal["torchvision"] = "torchvision"
     architecture: Architecture
+    normalisation: Literal["as_published", "group"] = "as_published"
 
     def check_task(self, input_shape: Sequence[int]) -> None:
         """Refuse what is not an image."""
@@ -45,7 +50,7 @@ class TorchvisionNetwork(ModelBase):
         )
         if input_shape[0] == 1:
             network.register_forward_pre_hook(_as_colours)
-        return network
+        return with_group_normalisation(network) if self.normalisation == "group" else network
 
     def described(self) -> str:
         """By its architecture."""

@@ -120,7 +120,7 @@ def try_out(model: nn.Module, input_shape: Sequence[int], num_outputs: int, what
             reason = (str(problem).strip().splitlines() or [""])[0][:300]
             raise ModelError(
                 f"{what} cannot be trained on inputs of shape {('n', *input_shape)}:"
-                f" {type(problem).__name__}: {reason}. Mend the package, or ask whoever wrote it."
+                f" {type(problem).__name__}: {reason}. Change task.shape, or the model."
             ) from None
     _move(trained_parameters(model), starts)
     model.zero_grad(set_to_none=True)

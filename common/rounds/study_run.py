@@ -9,7 +9,7 @@ from torch import Tensor
 
 from erosion.common.aggregation.cohort import HospitalName
 from erosion.common.errors import RunError
-from erosion.common.learning.models import first_parameters
+from erosion.common.learning.models import check_model, first_parameters
 from erosion.common.protocol.messages import EvaluateReply, EvaluateResult, Metrics, Scaling
 from erosion.common.protocol.scaling import pool
 from erosion.common.rounds import one_round
@@ -402,7 +402,10 @@ class StudyRun:
 def check_start(study: Study, weights: Path | None) -> None:
     """Raise ModelError where the model of a study is not here, before anybody waits for it."""
     study.check_model()
-    if study.model.pretrained is not None or not study.model.has_free_shapes:
+    task = study.task
+    if study.model.is_tried_out:
+        check_model(study.model, task.input_shape, task.num_outputs)
+    if study.model.pretrained is not None:
         first_state(study, next(iter(study.arms)), weights)
 
 

@@ -55,16 +55,18 @@ class TabularTask(Task):
 
 
 class ImageTask(Task):
-    """Predict from an image."""
+    """Predict from an image, or from a volume: the slices of one scan."""
 
     kind: Literal["image"] = "image"
-    shape: tuple[int, int, int]  # channels, height, width
+    shape: tuple[int, ...] = Field(min_length=3, max_length=4)  # channels, (depth,) height, width
     mean: tuple[float, ...] = (0.0,)  # per channel, of pixels scaled to [0, 1]
     deviation: tuple[Annotated[float, Field(gt=0)], ...] = (1.0,)
 
     @field_validator("shape")
     @classmethod
-    def _grey_or_colour(cls, value: tuple[int, int, int]) -> tuple[int, int, int]:
+    def _grey_or_colour(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if len(value) == 4 and value[0] != 1:
+            raise ValueError("a volume is grey: write [1, depth, height, width]")
         if value[0] not in (1, 3) or min(value) < 1:
             raise ValueError("write [channels, height, width] with 1 or 3 channels")
         return value
@@ -90,5 +92,10 @@ class ImageTask(Task):
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one image: (channels, height, width)."""
+        """Shape of one image: (channels, height, width), or with the depth of a volume between."""
         return self.shape
+
+    @property
+    def is_of_volumes(self) -> bool:
+        """Whether a patient's input has a depth."""
+        return len(self.shape) == 4

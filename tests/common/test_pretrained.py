@@ -17,6 +17,7 @@ from erosion.common.learning.local_sgd import outputs_of, train_locally
 from erosion.common.learning.models import (
     Mlp,
     build_model,
+    check_model,
     first_parameters,
     flat_parameters,
     load_flat_parameters,
@@ -197,6 +198,7 @@ def test_a_coordinator_needs_the_file_only_where_its_numbers_travel(tmp_path: Pa
 
 def test_a_backbone_keeps_the_statistics_of_its_file_in_training(tmp_path: Path) -> None:
     plain = TorchvisionNetwork(architecture="resnet18")
+    check_model(plain.model_copy(update={"normalisation": "group"}), (3, 32, 32), 2)
     with pytest.raises(ModelError, match=r"bn1 \(BatchNorm2d\) has running statistics that nobody"):
         build_model(plain, (3, 32, 32), 2)
     donor = plain.build((3, 32, 32), 1000)

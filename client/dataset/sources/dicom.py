@@ -1,7 +1,7 @@
 """DICOM images, through pydicom: pixels and nothing else of what the files hold."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,14 +15,23 @@ from erosion.client.dataset.sources.data_source import ImageSource, LabelledImag
 from erosion.client.dataset.sources.image_files import check_decoded
 from erosion.client.dataset.sources.image_targets import faults
 from erosion.client.dataset.sources.labelled_scans import Scans, find_scans
-from erosion.client.dataset.sources.pixels import Resize, Window, fitted, windowed
+from erosion.client.dataset.sources.pixels import (
+    Resize,
+    Window,
+    fitted,
+    fitted_volume,
+    windowed,
+)
 from erosion.client.finding import Finding
 from erosion.common.errors import DataError
 from erosion.common.tasks.inputs import ImageTask
 
 if TYPE_CHECKING:
     from pydicom import FileDataset
+    from pydicom.uid import UID
 
+MOST_VALUES = 2**28  # of one file; a small file can unpack to any size
+UNEVEN = 0.1  # of the usual distance between two slices
 INSTALL = "pip install 'erosion[dicom]'"
 NEEDED = ("Rows", "Columns", "PhotometricInterpretation", "BitsAllocated", "PixelData")
 GREY = ("MONOCHROME1", "MONOCHROME2")  # 1: small values are white
@@ -44,8 +53,13 @@ class DicomImages(ImageSource):
     source: Literal["dicom"] = "dicom"
     path: Path  # a folder
     labels: Path | None = None  # a table with the column `file` and the study's targets
-    slice: Literal["each", "middle"] = "each"  # every file is an image, or the middle of a series
-    series: str = "*"  # for "middle": which SeriesDescription, where a folder holds several
+    slice: Literal["each", "middle", "all"] = (
+        "each"  # every file is an image; or the middle of each
+    )
+    # series; or, for a study of volumes, all slices of a series, in their order, are one volume
+    series: str = (
+        "*"  # for "middle" and "all": which SeriesDescription, where a folder holds several
+    )
     window: Window | Literal["file"] = "file"  # [centre, width]; "file": each file's own
     resize: Resize = "refuse"
     patient: str | None = Field(default="PatientID", min_length=1)  # the tag's keyword
@@ -68,6 +82,11 @@ class DicomImages(ImageSource):
             raise DataError(
                 f"{self.describe()} is read with pydicom, which is not installed. Run: {INSTALL}"
             ) from None
+        if (self.slice == "all") != task.is_of_volumes:
+            wanted, write = ("volumes", '"all"') if task.is_of_volumes else ("images", '"each"')
+            raise DataError(
+                f"{self.describe()}: the study wants {wanted}; write slice = {write} under [data]."
+            )
         scans = find_scans(
             self, self.path, self.labels, task, _files if self.slice == "each" else _folders
         )
@@ -81,8 +100,13 @@ class DicomImages(ImageSource):
         modalities: dict[str, str] = {}  # and the first scan of each
         for index, (path, place) in enumerate(zip(scans.paths, scans.places, strict=True)):
             try:
-                data = _read(path) if self.slice == "each" else self._middle(path)
-                image = fitted(self._grey_or_colour(data), task, self.resize)
+                slices = [_read(path)] if self.slice == "each" else self._series(path)
+                data = slices[0]
+                image = (
+                    fitted_volume(self._stacked(slices), task, self.resize)
+                    if self.slice == "all"
+                    else fitted(self._grey_or_colour(data), task, self.resize)
+                )
                 if isinstance(image, str):
                     raise _WrongError(image)
                 images[index] = image
@@ -112,6 +136,9 @@ class DicomImages(ImageSource):
     def _grey_or_colour(self, data: "FileDataset") -> Image.Image:
         """The pixels with 8 bits: (h, w) grey or (h, w, 3) colour."""
         missing = [tag for tag in NEEDED if tag not in data]
+        kind = data.get("SOPClassUID")
+        if missing and "PixelData" in missing and kind is not None and "Image" not in kind.name:
+            raise _WrongError(f"is no image but {kind.name}; remove it")
         if missing:
             raise _WrongError(f"lacks the tags {', '.join(missing)}; export it again, with pixels")
         photometric = str(data.PhotometricInterpretation)
@@ -119,6 +146,11 @@ class DicomImages(ImageSource):
             raise _WrongError(f"is {photometric}; export it as MONOCHROME2 or RGB")
         if int(data.get("NumberOfFrames", 1) or 1) > 1:
             raise _WrongError(f"has {data.NumberOfFrames} frames; export one file per frame")
+        size = int(data.Rows) * int(data.Columns) * int(data.get("SamplesPerPixel", 1) or 1)
+        if size > MOST_VALUES:
+            raise _WrongError(
+                f"says that it has {data.Columns} x {data.Rows} pixels; export it again"
+            )
         values = _decoded(data)
         if photometric in COLOUR:
             if values.dtype != np.uint8:
@@ -143,8 +175,17 @@ class DicomImages(ImageSource):
             " [data], the same at every hospital of the study"
         )
 
-    def _middle(self, folder: Path) -> "FileDataset":
-        """The slice in the middle of the folder's only series, or of the one that is asked for."""
+    def _stacked(self, slices: "list[FileDataset]") -> NDArray[np.uint8]:
+        """All slices of a series as grey levels: (d, h, w)."""
+        planes = [np.asarray(self._grey_or_colour(data).convert("L")) for data in slices]
+        sizes = sorted({plane.shape for plane in planes})
+        if len(sizes) > 1:
+            found = ", ".join(f"{width} x {height}" for height, width in sizes)
+            raise _WrongError(f"has slices of {found} pixels; keep those of one series")
+        return np.stack(planes)
+
+    def _series(self, folder: Path) -> "list[FileDataset]":
+        """The folder's only series, or the one that is asked for: its middle, or all in order."""
         if not folder.is_dir():
             raise _WrongError('is no folder of a series; write slice = "each" under [data]')
         slices = [_read(file, pixels=False) for file in _files(folder)]
@@ -161,7 +202,27 @@ class DicomImages(ImageSource):
                 ' "ITS NAME" under [data] (* is a wildcard)'
             )
         ordered = sorted(slices, key=_position)
-        return _read(Path(str(ordered[len(ordered) // 2].filename)))
+        if self.slice == "middle":
+            ordered = [ordered[len(ordered) // 2]]
+        else:
+            _check_complete([_position(data)[0] for data in ordered])
+        return [_read(Path(str(data.filename))) for data in ordered]
+
+
+def _check_complete(places: Sequence[float]) -> None:
+    """Slices lie at equal distances, none at the place of another, as far as files say where."""
+    if not any(places):
+        return
+    gaps = np.diff(places)
+    usual = float(np.median(gaps)) if len(gaps) else 0.0
+    if len(gaps) and gaps.min() <= UNEVEN * abs(usual):
+        raise _WrongError(
+            "has two slices at one place; keep one series, or write series under [data]"
+        )
+    if len(gaps) and gaps.max() > (1 + UNEVEN) * usual:
+        raise _WrongError(
+            f"lacks a slice: two are {gaps.max():g} mm apart, most {usual:g}; export it again"
+        )
 
 
 def _files(folder: Path) -> list[Path]:
@@ -188,8 +249,8 @@ def _read(file: Path, *, pixels: bool = True) -> "FileDataset":
             return dcmread(file, stop_before_pixels=not pixels)
     except InvalidDicomError:
         raise _WrongError("is no DICOM file; remove it") from None
-    except (OSError, EOFError, ValueError, KeyError, AttributeError) as problem:
-        raise _WrongError(f"cannot be read ({problem}); export it again") from None
+    except Exception as problem:  # noqa: BLE001 - a damaged file may raise anything
+        raise _WrongError(f"cannot be read ({_in_a_line(problem)}); export it again") from None
 
 
 def _decoded(data: "FileDataset") -> NDArray[Any]:
@@ -203,13 +264,29 @@ def _decoded(data: "FileDataset") -> NDArray[Any]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             return pixel_array(data)
-    except (RuntimeError, NotImplementedError):
+    except Exception as problem:  # noqa: BLE001 - a damaged file may raise anything
+        if syntax.is_compressed and not _can_decode(syntax):
+            raise _WrongError(
+                f"is compressed ({syntax.name}), and what decodes that is not installed; decompress"
+                " it (gdcmconv --raw, dcmdjpeg), or install pylibjpeg's or GDCM's decoders"
+            ) from None
         raise _WrongError(
-            f"is compressed ({syntax.name}), and what decodes that is not installed; decompress it"
-            " (gdcmconv --raw, dcmdjpeg), or install pylibjpeg's or GDCM's decoders"
+            f"has pixels that cannot be read ({_in_a_line(problem)}); export it again"
         ) from None
-    except (ValueError, AttributeError, KeyError, OSError, EOFError) as problem:
-        raise _WrongError(f"has pixels that cannot be read ({problem}); export it again") from None
+
+
+def _can_decode(syntax: "UID") -> bool:
+    from pydicom.pixels import get_decoder
+
+    try:
+        return get_decoder(syntax).is_available
+    except NotImplementedError:
+        return False
+
+
+def _in_a_line(problem: Exception) -> str:
+    lines = str(problem).strip().splitlines()
+    return lines[0][:200] if lines else type(problem).__name__
 
 
 def _first(value: Any) -> float | None:

@@ -151,10 +151,11 @@ def _wrong_shapes(
     if images.dtype != np.uint8:
         problems.append(f"images are {images.dtype}; store pixels from 0 to 255 as uint8")
     if _channels_first(images, task) is None:
-        channels, height, width = task.shape
+        channels, *sides = task.shape
+        size = ", ".join(map(str, sides))
         problems.append(
-            f"images are of shape {images.shape}; the study wants (n, {height}, {width},"
-            f" {channels}) or (n, {channels}, {height}, {width}); resize them"
+            f"images are of shape {images.shape}; the study wants (n, {size}, {channels}) or"
+            f" (n, {channels}, {size}); resize them"
         )
     elif len(images) == 0:
         problems.append("there are no images; store at least one")
@@ -168,14 +169,14 @@ def _wrong_shapes(
 
 
 def _channels_first(images: NDArray[np.uint8], task: ImageTask) -> NDArray[np.uint8] | None:
-    """The images as (n, c, h, w), or None where they are of another size."""
-    channels, height, width = task.shape
-    if images.shape[1:] == (height, width) and channels == 1:
+    """The images as (n, c, [d,] h, w), or None where they are of another size."""
+    channels, *sides = task.shape
+    if images.shape[1:] == tuple(sides) and channels == 1:
         return images[:, None]
     if images.shape[1:] == task.shape:
         return images
-    if images.shape[1:] == (height, width, channels):
-        return np.moveaxis(images, 3, 1)
+    if images.shape[1:] == (*sides, channels):
+        return np.moveaxis(images, -1, 1)
     return None
 
 

@@ -1,5 +1,6 @@
-"""NIfTI volumes, through nibabel: one slice of each as an image."""
+"""NIfTI volumes, through nibabel: one slice of each as an image, or the whole."""
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +18,13 @@ from erosion.client.dataset.sources.image_files import (
 )
 from erosion.client.dataset.sources.image_targets import faults
 from erosion.client.dataset.sources.labelled_scans import find_scans
-from erosion.client.dataset.sources.pixels import Resize, Window, fitted, windowed
+from erosion.client.dataset.sources.pixels import (
+    Resize,
+    Window,
+    fitted,
+    fitted_volume,
+    windowed,
+)
 from erosion.client.finding import Finding
 from erosion.common.errors import DataError
 from erosion.common.tasks.inputs import ImageTask
@@ -31,8 +38,9 @@ PERCENTILES = (1, 99)
 class NiftiImages(ImageSource):
     """.nii and .nii.gz files in one folder per class, or below a folder with a table of labels.
 
-    Each volume is turned to the standard axes by what its header says; the slice is taken through
-    its middle.
+    Each volume is turned to the standard axes by what its header says. A study of images gets the
+    slice through its middle; a study of volumes the whole of it: slices from below to above, each
+    as an axial image.
     """
 
     source: Literal["nifti"] = "nifti"
@@ -74,8 +82,7 @@ class NiftiImages(ImageSource):
         images = np.zeros((len(scans.paths), *task.shape), dtype=np.uint8)
         problems = []
         for index, (path, place) in enumerate(zip(scans.paths, scans.places, strict=True)):
-            found = self._slice(path)
-            image = found if isinstance(found, str) else fitted(found, task, self.resize)
+            image = self._image(path, task)
             if isinstance(image, str):
                 problems.append(f"{place} {image}")
             else:
@@ -85,33 +92,50 @@ class NiftiImages(ImageSource):
         keys = patients_in_names(self.path, self.patient_pattern, [p.name for p in scans.paths])
         return LabelledImages(images, scans.targets, scans.places, keys)
 
-    def _slice(self, path: Path) -> Image.Image | str:
-        """The slice with 8 bits, its upper edge superior or anterior; or what is wrong with it."""
-        import nibabel
-        from nibabel.filebasedimages import ImageFileError
-
-        try:
-            volume: Any = nibabel.funcs.as_closest_canonical(nibabel.load(path))  # type: ignore[no-untyped-call]
-            shape = volume.shape[:3] if set(volume.shape[3:]) <= {1} else volume.shape
-            if len(shape) != 3 or min(shape) < 1:
-                size = " x ".join(map(str, volume.shape))
-                return f"is of shape {size}; give volumes of three dimensions"
-            check_decoded(path, 8 * int(np.prod(shape)))
-            values: NDArray[np.float64] = volume.get_fdata(caching="unchanged").reshape(shape)
-        except (ImageFileError, OSError, EOFError, ValueError) as problem:
-            reason = str(problem).splitlines()[0] if str(problem) else "damaged"
-            return f"cannot be read ({reason}); export it again"
-        if not np.isfinite(values).all():
-            return "holds values that are not finite; export it again, with 0 for what is unknown"
+    def _image(self, path: Path, task: ImageTask) -> NDArray[np.uint8] | str:
+        """The slice or volume as the study wants it; or what is wrong with it."""
+        values = _values(path)
+        if isinstance(values, str):
+            return values
+        window = self._window_of(values)
+        if task.is_of_volumes:
+            grey = windowed(np.transpose(values, (2, 1, 0))[:, ::-1], window)
+            return fitted_volume(grey, task, self.resize)
         axis = AXES[self.plane]
-        grey = windowed(np.take(values, shape[axis] // 2, axis=axis), self._window_of(values))
-        return Image.fromarray(np.ascontiguousarray(np.rot90(grey)))
+        grey = windowed(np.take(values, values.shape[axis] // 2, axis=axis), window)
+        # The upper edge is superior or anterior.
+        image = Image.fromarray(np.ascontiguousarray(np.rot90(grey)))
+        return fitted(image, task, self.resize)
 
     def _window_of(self, values: NDArray[np.float64]) -> Window:
         if self.window != "percentiles":
             return self.window
         low, high = np.percentile(values, PERCENTILES).tolist()
         return (low + high) / 2, max(high - low, np.finfo(np.float64).tiny)
+
+
+def _values(path: Path) -> NDArray[np.float64] | str:
+    """The volume, its axes to the right, to the front and up; or what is wrong with it."""
+    import nibabel
+
+    try:
+        volume: Any = nibabel.funcs.as_closest_canonical(nibabel.load(path))  # type: ignore[no-untyped-call]
+        shape = volume.shape[:3] if set(volume.shape[3:]) <= {1} else volume.shape
+        if len(shape) != 3 or min(shape) < 1:
+            size = " x ".join(map(str, volume.shape))
+            return f"is of shape {size}; give volumes of three dimensions"
+        check_decoded(path, 8 * int(np.prod(shape)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of scales that overflow
+            values: NDArray[np.float64] = volume.get_fdata(caching="unchanged").reshape(shape)
+    except DataError as problem:
+        return f"is too large ({problem})"
+    except Exception as problem:  # noqa: BLE001 - a damaged file may raise anything
+        reason = str(problem).splitlines()[0] if str(problem) else "damaged"
+        return f"cannot be read ({reason}); export it again"
+    if not np.isfinite(values).all():
+        return "holds values that are not finite; export it again, with 0 for what is unknown"
+    return values
 
 
 def _volumes(folder: Path) -> list[Path]:

