@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MENU = {
     "Using it": [
         "data-sources.md",
+        "sources.md",
         "own-models.md",
         "study-file.md",
         "site-file.md",

@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from erosion.client.site_file import load_site
+from erosion.common.study.study import load_study
+
 ROOT = Path(__file__).resolve().parents[1]
 EXTENDING = (ROOT / "docs" / "extending.md").read_text()
 SECTIONS = dict(
@@ -37,3 +40,20 @@ def test_every_file_that_a_page_names_exists(page: Path) -> None:
         if "NAME" not in path
     ]
     assert [path for path in (*links, *paths) if not (ROOT / path).exists()] == []
+
+
+def toml_of(page: str) -> list[str]:
+    text = (ROOT / "docs" / page).read_text()
+    return re.findall(r"```toml\n(.*?)```", text, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("number", range(len(toml_of("sources.md"))))
+def test_a_file_of_the_page_about_sources_is_valid_as_written(tmp_path: Path, number: int) -> None:
+    path = tmp_path / "file.toml"
+    path.write_text(toml_of("sources.md")[number])
+    if "[coordinator]" in path.read_text():
+        site = load_site(path)
+        assert site.data.check()
+    else:
+        study = load_study(path)
+        assert study.comparison == ("weight_erosion", "local")

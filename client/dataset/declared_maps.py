@@ -40,6 +40,7 @@ def check_maps(
             )
         else:
             found.notes.append(f"{where} names {name!r}, which this study does not use")
+    found.problems.extend(_read_twice(source, columns))
     for name, column in columns.items():
         if (meant := source.value_map(name)) and column.text is not None:
             _check_values(name, column, meant, found)
@@ -64,6 +65,20 @@ def _declared(source: TableSource) -> Iterator[tuple[str, str]]:
     for number, recoding in enumerate(source.recode, start=1):
         yield from ((f"[[data.recode]], number {number},", name) for name in recoding.columns)
     yield from (("absent", name) for name in source.absent)
+
+
+def _read_twice(source: TableSource, columns: dict[str, StudyColumn]) -> Iterator[str]:
+    """A column of the data that would be two of the study's."""
+    readers: dict[str, list[str]] = {}
+    for name in columns:
+        if name not in source.absent and name not in source.derive:
+            readers.setdefault(source.local_name(name), []).append(name)
+    for local, names in readers.items():
+        if len(names) > 1:
+            yield (
+                f"{' and '.join(names)} are both read from the column {local!r}; say under"
+                " [data.columns] where each is, or list one as absent"
+            )
 
 
 def _check_values(

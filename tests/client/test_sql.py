@@ -91,6 +91,10 @@ def test_the_password_can_be_in_the_environment(
         ({"query": "SELECT * FROM person WHERE person_id < 0"}, "gives no rows. Check its cond"),
         ({"query": "SELECT 1 AS a, 2 AS a"}, "gives the column 'a' more than once. Name each"),
         ({"query": "SELECT ARRAY[1] AS age"}, "column 'age' holds list. Select numbers, text or"),
+        (
+            {"query": "SELECT generate_series(1, 1000000000000) AS age", "max_rows": 20_000},
+            "gives more than 20,000 rows. Narrow it",
+        ),
         ({"query": "SELECT lo_create(0) AS x"}, "cannot execute lo_create() in a read-only"),
         ({"query": "DELETE FROM person"}, 'failed: syntax error at or near "DELETE"'),
         ({"max_rows": 59}, "gives more than 59 rows. Narrow it, or raise max_rows under [data]"),

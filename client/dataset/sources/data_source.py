@@ -35,6 +35,17 @@ class DataSource(Settings, ABC):
     # patients apart: rows with the same value stay on one side of every split
     duplicates: Literal["keep", "drop"] = "keep"  # rows that repeat another one exactly
 
+    @model_validator(mode="after")
+    def _one_column_each(self) -> Self:
+        for local in dict.fromkeys(self.columns.values()):
+            names = [name for name, mapped in self.columns.items() if mapped == local]
+            if len(names) > 1:
+                raise ValueError(
+                    f"columns: {' and '.join(names)} are both read from {local!r}; correct one, or"
+                    " write it under absent if the data have no such column"
+                )
+        return self
+
     def local_name(self, column: str) -> str:
         """What the hospital calls a column of the study."""
         return self.columns.get(column, column)

@@ -100,20 +100,15 @@ class DicomImages(ImageSource):
         modalities: dict[str, str] = {}  # and the first scan of each
         for index, (path, place) in enumerate(zip(scans.paths, scans.places, strict=True)):
             try:
-                slices = [_read(path)] if self.slice == "each" else self._series(path)
-                data = slices[0]
-                image = (
-                    fitted_volume(self._stacked(slices), task, self.resize)
-                    if self.slice == "all"
-                    else fitted(self._grey_or_colour(data), task, self.resize)
-                )
-                if isinstance(image, str):
-                    raise _WrongError(image)
-                images[index] = image
-                patients.append(self._patient(data))
-                modalities.setdefault(str(data.get("Modality", "unknown")), place)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # of values that break DICOM's own rules
+                    images[index], patient, modality = self._scan(path, task)
+                patients.append(patient)
+                modalities.setdefault(modality, place)
             except _WrongError as problem:
                 problems.append(f"{place} {problem}")
+            except Exception as problem:  # noqa: BLE001 - tags are parsed when they are asked for
+                problems.append(f"{place} cannot be read ({_in_a_line(problem)}); export it again")
         if len(modalities) > 1:
             which = ", ".join(f"{name} ({place})" for name, place in modalities.items())
             problems.append(f"it mixes the modalities {which}; keep the one that the study is of")
@@ -121,6 +116,19 @@ class DicomImages(ImageSource):
             raise faults(self.path, problems)
         keys = None if self.patient is None else np.unique(patients, return_inverse=True)[1]
         return LabelledImages(images, scans.targets, scans.places, keys)
+
+    def _scan(self, path: Path, task: ImageTask) -> tuple[NDArray[np.uint8], str, str]:
+        """The pixels as the study wants them, the patient and the modality."""
+        slices = [_read(path)] if self.slice == "each" else self._series(path)
+        data = slices[0]
+        image = (
+            fitted_volume(self._stacked(slices), task, self.resize)
+            if self.slice == "all"
+            else fitted(self._grey_or_colour(data), task, self.resize)
+        )
+        if isinstance(image, str):
+            raise _WrongError(image)
+        return image, self._patient(data), str(data.get("Modality", "unknown"))
 
     def _patient(self, data: "FileDataset") -> str:
         if self.patient is None:
@@ -244,9 +252,7 @@ def _read(file: Path, *, pixels: bool = True) -> "FileDataset":
     from pydicom.errors import InvalidDicomError
 
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # values that break DICOM's own rules
-            return dcmread(file, stop_before_pixels=not pixels)
+        return dcmread(file, stop_before_pixels=not pixels)
     except InvalidDicomError:
         raise _WrongError("is no DICOM file; remove it") from None
     except Exception as problem:  # noqa: BLE001 - a damaged file may raise anything
@@ -261,9 +267,7 @@ def _decoded(data: "FileDataset") -> NDArray[Any]:
     if syntax is None:
         raise _WrongError("does not say its transfer syntax; export it again")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            return pixel_array(data)
+        return pixel_array(data)
     except Exception as problem:  # noqa: BLE001 - a damaged file may raise anything
         if syntax.is_compressed and not _can_decode(syntax):
             raise _WrongError(

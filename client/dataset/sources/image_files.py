@@ -82,7 +82,7 @@ class ImageFiles(ImageSource):
             return _read_folders(self, task)
         if not path.exists():
             raise DataError(f"There is no data file {path}. Check data.path in the site file.")
-        if path.suffix.lower() != ".npz":
+        if path.suffix.lower() != ".npz" or not path.is_file():
             raise DataError(
                 f"Data file {path} is no .npz file, but the study wants images: give an .npz with"
                 f" images and {target_names(task)}, or a folder with one folder of images per"
@@ -111,9 +111,12 @@ def _read_npz(source: ImageFiles, task: ImageTask) -> LabelledImages:
                 )
             images, *columns = (arrays[name] for name in local)
             keys = None if source.patient is None else arrays[source.patient]
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as problem:
+    except DataError:
+        raise
+    except Exception as problem:  # noqa: BLE001 - a damaged file may raise anything
+        reason = (str(problem).splitlines() or ["damaged"])[0][:200]
         raise DataError(
-            f"Data file {path} cannot be read: {problem}. Write it with numpy.savez, without"
+            f"Data file {path} cannot be read: {reason}. Write it with numpy.savez, without"
             " arrays of objects."
         ) from None
     columns = [c[:, 0] if c.ndim == 2 and c.shape[1] == 1 else c for c in columns]

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydantic import model_validator
 
+from erosion.client.dataset.column_values import LARGEST_NUMBER
 from erosion.client.dataset.sources.data_source import ImageSource, LabelledImages, check_path
 from erosion.client.dataset.sources.image_files import (
     PatientPattern,
@@ -135,6 +136,8 @@ def _values(path: Path) -> NDArray[np.float64] | str:
         return f"cannot be read ({reason}); export it again"
     if not np.isfinite(values).all():
         return "holds values that are not finite; export it again, with 0 for what is unknown"
+    if max(-values.min(), values.max()) > LARGEST_NUMBER:
+        return f"holds values beyond ±{LARGEST_NUMBER:g}; export it again"
     return values
 
 

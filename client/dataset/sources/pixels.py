@@ -26,7 +26,8 @@ Window = Annotated[tuple[float, float], AfterValidator(_checked_window)]  # (cen
 def windowed(values: NDArray[np.float64], window: Window) -> NDArray[np.uint8]:
     """Measured values to grey levels: the window's lower end is black and its upper end white."""
     centre, width = window
-    grey = (values - (centre - width / 2)) / width * 255
+    with np.errstate(over="ignore"):  # in a window of no width everything is black or white
+        grey = (values - (centre - width / 2)) / width * 255
     return np.clip(np.round(grey), 0, 255).astype(np.uint8)
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, CursorResult, Engine
     from sqlalchemy.engine import URL
 
+MOST_CHARACTERS = 2**28  # of the different texts in one column: it holds documents, not values
 BATCH_ROWS = 5_000  # fetched at a time
 INSTALL = "pip install 'erosion[sql]'"
 
@@ -255,13 +256,22 @@ class _Encoder:
     def __init__(self, name: str, origin: str) -> None:
         self._name, self._origin = name, origin
         self._positions: dict[str, int] = {}
+        self._characters = 0
         self._codes: list[int] = []
 
     def add(self, values: list[Any]) -> None:
         positions = self._positions
         for value in values:
             text = value.strip() if isinstance(value, str) else self._text(value)
-            self._codes.append(positions.setdefault(text, len(positions)))
+            if text not in positions:
+                positions[text] = len(positions)
+                self._characters += len(text)
+            self._codes.append(positions[text])
+        if self._characters > MOST_CHARACTERS:
+            raise DataError(
+                f"{self._origin}: column {self._name!r} holds more than {MOST_CHARACTERS:,}"
+                " characters. Select values, and not documents."
+            )
 
     def column(self) -> TextColumn:
         return TextColumn(tuple(self._positions), np.array(self._codes, dtype=np.int64))

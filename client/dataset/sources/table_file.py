@@ -70,6 +70,8 @@ def _read_table(source: TableFile, wanted: Collection[str]) -> TextTable:
             f"Data file {path} is a folder, but the study wants a table: give a file. If it holds"
             ' images, write source = "images" under [data].'
         )
+    if not path.is_file():  # a pipe or a device, which may never end
+        raise DataError(f"Data file {path} is no ordinary file. Give a file of the patients.")
     if suffix not in (*SEPARATORS, *PARQUET):
         raise DataError(
             f"Data file {path}: a table in {suffix or 'a file without suffix'} cannot be read;"
