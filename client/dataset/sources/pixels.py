@@ -92,11 +92,12 @@ def fitted_volume(
         )
     values = torch.from_numpy(np.ascontiguousarray(volume)).float()[None, None]
     scaled = interpolate(values, size=inner, mode="trilinear", align_corners=False)
-    canvas = np.zeros((1, *wanted), dtype=np.uint8)
-    places = [(w - size) // 2 for w, size in zip(wanted, inner, strict=True)]
-    where = tuple(slice(at, at + size) for at, size in zip(places, inner, strict=True))
-    canvas[(0, *where)] = scaled[0, 0].round().clamp(0, 255).to(torch.uint8).numpy()
-    return canvas
+    canvas = np.zeros(wanted, dtype=np.uint8)
+    z, y, x = ((w - size) // 2 for w, size in zip(wanted, inner, strict=True))
+    depth, height, width = inner
+    grey = scaled[0, 0].round().clamp(0, 255).to(torch.uint8).numpy()
+    canvas[z : z + depth, y : y + height, x : x + width] = grey
+    return canvas[None]
 
 
 def _times(lengths: tuple[int, ...]) -> str:
