@@ -280,7 +280,7 @@ def _decoded(data: "FileDataset") -> NDArray[Any]:
 
 
 def _can_decode(syntax: "UID") -> bool:
-    from pydicom.pixels.decoders import get_decoder
+    from pydicom.pixels.decoders.base import get_decoder
 
     try:
         return get_decoder(syntax).is_available
