@@ -41,6 +41,23 @@ def add_site_commands(commands: Any) -> None:
         help="trust the kit's authority from now on, though it is another one",
     )
 
+    pin = _command(
+        commands,
+        "pin",
+        _pin,
+        "at a site: pin the other hospitals' public keys, for sealed rounds",
+    )
+    pin.add_argument("peers", type=Path, help="the peers.pem that the coordinator sent")
+    pin.add_argument("site", type=Path, help="the site file")
+    pin.add_argument(
+        "--replace",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME",
+        help="hospitals whose key was replaced, and who said so themselves",
+    )
+
 
 def _command(commands: Any, name: str, handler: Handler, summary: str) -> argparse.ArgumentParser:
     sub: argparse.ArgumentParser = commands.add_parser(
@@ -71,3 +88,13 @@ def _install(options: argparse.Namespace) -> None:
         f"Installed {', '.join(map(str, made.files))}; the certificate is {made.words}.\n"
         "A running `erosion client` shows it when it connects the next time."
     )
+    if made.pinned is not None:
+        print("\n".join(made.pinned.lines()))
+
+
+def _pin(options: argparse.Namespace) -> None:
+    from erosion.client.enrolment.pin_peers import pin_peers
+    from erosion.client.site_file import load_site
+
+    site = load_site(options.site)
+    print("\n".join(pin_peers(options.peers, site, options.replace).lines()))

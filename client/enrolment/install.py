@@ -8,8 +8,10 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 
+from erosion.client.enrolment.pin_peers import Pinned, pin
 from erosion.client.site_file import Site
 from erosion.common.errors import EnrolmentError
+from erosion.common.sealed import pinned_keys
 from erosion.common.support import expiry
 from erosion.common.support.files import write_atomically
 from erosion.common.support.keys import (
@@ -21,7 +23,7 @@ from erosion.common.support.keys import (
 )
 from erosion.common.support.private_files import write_private
 
-LARGEST_MEMBER_BYTES = 2**16
+LARGEST_MEMBER_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class Installed:
 
     files: tuple[Path, ...]
     certificate: x509.Certificate
+    pinned: Pinned | None  # the other hospitals' keys; None: the kit has none
 
     @property
     def words(self) -> str:
@@ -56,13 +59,18 @@ def install(kit: Path, site: Site, *, new_authority: bool = False) -> Installed:
     key = _key(members, key_file)
     _check(kit, site, root, certificate, key)
     _check_authority(root_file, root, new_authority=new_authority)
+    peers = members.get(pinned_keys.NAME)
+    offered = (
+        None if peers is None else pinned_keys.parse(peers, f"{kit}'s peers.pem", EnrolmentError)
+    )
     files = [certificate_file, root_file]
     if "node.key" in members:
         write_private(key_file, members["node.key"])
         files.append(key_file)
     write_atomically(root_file, members["ca.crt"])
     write_atomically(certificate_file, members["node.crt"])
-    return Installed(tuple(files), certificate)
+    pinned = None if offered is None else pin(offered, site)
+    return Installed(tuple(files), certificate, pinned)
 
 
 def _members(kit: Path) -> dict[str, bytes]:

@@ -10,7 +10,8 @@ from erosion.common.study.study import Study
 from erosion.common.support.keys import fingerprint
 
 _REMEDY = (
-    "ask the coordinator for peers.pem (erosion enroll peers), and put it beside the site file"
+    "ask the coordinator for peers.pem (erosion enroll peers), then `erosion enroll pin peers.pem"
+    " SITE.toml` here"
 )
 
 

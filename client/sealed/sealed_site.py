@@ -243,7 +243,11 @@ class SealedSite:
             raise Refusal("The roster holds other keys for this site than its own.")
         for name, hello in everyone.items():
             if not roster.is_signed(self._key_of(name), greeted.context, name, hello):
-                raise Refusal(f"The keys of {name} in the roster are not signed by {name}.")
+                raise Refusal(
+                    f"The keys of {name} in the roster are not signed by the key of {name} that is"
+                    f" pinned here. If {name} has a new key, ask {name} itself for its fingerprint,"
+                    f" then `erosion enroll pin FILE SITE.toml --replace {name}`."
+                )
         keys = [key for hello in everyone.values() for key in (hello.mask, hello.seal)]
         if len(set(keys)) < len(keys):
             raise Refusal("A key stands twice in the roster.")
@@ -303,8 +307,8 @@ class SealedSite:
         key = self._identity.peer_keys.get(name)
         if key is None:
             raise Refusal(
-                f"The key of {name} is not known here. Add it to the site's peers.pem, after"
-                f" comparing its fingerprint with {name}."
+                f"The key of {name} is not known here. Pin it with `erosion enroll pin FILE"
+                f" SITE.toml`, after comparing its fingerprint with {name}."
             )
         return key
 

@@ -28,27 +28,36 @@ def as_text(keys: Mapping[str, PublicKey]) -> str:
 def read_pinned_keys(path: Path, error: type[ErosionError]) -> dict[str, PublicKey]:
     """The keys by name; raises `error` where the file is missing, malformed or names one twice."""
     try:
-        text = path.read_text(encoding="utf-8")
+        content = path.read_bytes()
     except FileNotFoundError:
         raise error(
             f"There is no {path}, which holds the keys of the other hospitals. It comes with the"
             " site kit; sealed.peers in the site file says where it is."
         ) from None
-    except (OSError, UnicodeDecodeError) as problem:
+    except OSError as problem:
         raise error(f"{path} cannot be read: {problem}.") from None
+    return parse(content, str(path), error)
+
+
+def parse(content: bytes, where: str, error: type[ErosionError]) -> dict[str, PublicKey]:
+    """The keys in such a file's content; `where` is what a message calls it."""
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as problem:
+        raise error(f"{where} cannot be read: {problem}.") from None
     keys: dict[str, PublicKey] = {}
     for entry in _ENTRY.finditer(text):
         name = entry["name"]
         try:
             checked_name(name)
         except ValueError as problem:
-            raise error(f"{path}: {name!r} is no hospital's name; {problem}.") from None
+            raise error(f"{where}: {name!r} is no hospital's name; {problem}.") from None
         if name in keys:
-            raise error(f"{path}: {name} is there twice. Keep the key that {name} confirms.")
-        keys[name] = read_public_key(entry["pem"].encode(), f"{path} ({name})", error)
+            raise error(f"{where}: {name} is there twice. Keep the key that {name} confirms.")
+        keys[name] = read_public_key(entry["pem"].encode(), f"{where} ({name})", error)
     if not keys or _ENTRY.sub("", text).strip():
         raise error(
-            f"{path} is not a list of keys: each stands in PEM under a line with # and its"
+            f"{where} is not a list of keys: each stands in PEM under a line with # and its"
             " hospital's name."
         )
     return keys

@@ -27,6 +27,7 @@ from erosion.server.enrolment.key_registry import (
 )
 from erosion.server.enrolment.signing_request import read_request
 from erosion.server.enrolment.site_kit import write_kit, write_renewal
+from erosion.server.sealed.peers_file import peers_text
 
 SITE_DAYS = 365
 COORDINATOR = "coordinator"  # what `erosion enroll renew` calls it, so no site may
@@ -97,8 +98,10 @@ def enrol_site(
         private, public = _key(request)
         key = _certified(folder, roster, hospital, public, _end(days))
         kit = out or folder.kit(hospital)
-        write_kit(kit, key, place, folder.authority.read_bytes(), private)
-        write_key_registry(folder.roster, roster.added(key))
+        roster = roster.added(key)
+        authority = folder.authority.read_bytes()
+        write_kit(kit, key, place, authority, private, peers_text(roster, without=hospital))
+        write_key_registry(folder.roster, roster)
         return Enrolment(key, kit)
 
 
@@ -135,7 +138,9 @@ def renew_site(
             key = _certified(folder, roster, hospital, public, _end(days))
             roster = roster.changed(current, revoked=expiry.now()).added(key)
         kit = out or folder.kit(hospital)
-        write_renewal(kit, key, folder.authority.read_bytes(), private)
+        write_renewal(
+            kit, key, folder.authority.read_bytes(), private, peers_text(roster, without=hospital)
+        )
         write_key_registry(folder.roster, roster)
         return Enrolment(key, kit)
 

@@ -9,6 +9,7 @@ from string import Template
 
 from cryptography import x509
 
+from erosion.common.sealed import pinned_keys
 from erosion.common.support import expiry
 from erosion.common.support.keys import PrivateKey, certificate_fingerprint, private_pem
 from erosion.common.support.private_files import make_private_folder, write_private
@@ -20,11 +21,17 @@ _OWN_KEY = "It is the one that this site made itself: put it here."
 
 
 def write_kit(
-    path: Path, key: EnrolledKey, place: Address, authority: bytes, private: PrivateKey | None
+    path: Path,
+    key: EnrolledKey,
+    place: Address,
+    authority: bytes,
+    private: PrivateKey | None,
+    peers: str,
 ) -> None:
     """Write the archive, readable by its owner alone. `private`: None where the site has its key.
 
-    A .tar.gz and not a .zip, because unpacking a .zip would make the key readable by everybody.
+    `peers`: the content of its peers.pem, which it has where there is one. A .tar.gz and not a
+    .zip, because unpacking a .zip would make the key readable by everybody.
     """
     words = {
         "hospital": key.hospital,
@@ -41,24 +48,28 @@ def write_kit(
         "GUIDE.md": (_text("site_guide.md", words), 0o644),
         "site.toml": (_text("site_file.toml", words), 0o644),
     }
-    _write(path, key.hospital, {**texts, **_secrets(key, authority, private)})
+    _write(path, key.hospital, {**texts, **_keys(key, authority, private, peers)})
 
 
 def write_renewal(
-    path: Path, key: EnrolledKey, authority: bytes, private: PrivateKey | None
+    path: Path, key: EnrolledKey, authority: bytes, private: PrivateKey | None, peers: str
 ) -> None:
     """The same for a site that is set up already: nothing in it is the site's to change."""
-    _write(path, key.hospital, _secrets(key, authority, private))
+    _write(path, key.hospital, _keys(key, authority, private, peers))
 
 
-def _secrets(
-    key: EnrolledKey, authority: bytes, private: PrivateKey | None
+def _keys(
+    key: EnrolledKey, authority: bytes, private: PrivateKey | None, peers: str
 ) -> dict[str, tuple[bytes, int]]:
     members = {
         "ca.crt": (authority, 0o644),
         "node.crt": ((key.certificate or "").encode(), 0o644),
     }
-    return members | ({"node.key": (private_pem(private), 0o600)} if private else {})
+    if peers:
+        members[pinned_keys.NAME] = (peers.encode(), 0o644)
+    if private:
+        members["node.key"] = (private_pem(private), 0o600)
+    return members
 
 
 def _write(path: Path, folder: str, members: dict[str, tuple[bytes, int]]) -> None:

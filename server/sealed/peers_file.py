@@ -1,4 +1,4 @@
-"""`erosion enroll peers`: the enrolled hospitals' public keys, for each site to pin."""
+"""The hospitals' public keys for each site to pin: in its kit, and by `erosion enroll peers`."""
 
 from pathlib import Path
 
@@ -7,22 +7,29 @@ from erosion.common.sealed.pinned_keys import as_text
 from erosion.common.support.files import write_atomically
 from erosion.common.support.keys import PublicKey, read_public_key
 from erosion.server.enrolment.federation_folder import FederationFolder
-from erosion.server.enrolment.key_registry import EnrolledKey, read_key_registry
+from erosion.server.enrolment.key_registry import EnrolledKey, KeyRegistry, read_key_registry
 
 
 def write_peers(folder: FederationFolder, out: Path) -> list[EnrolledKey]:
     """Write the keys that are not revoked, by name, and return them. Raises EnrolmentError."""
     folder.read_place()
-    current = [key for key in read_key_registry(folder.roster).keys if key.revoked is None]
+    registry = read_key_registry(folder.roster)
+    current = [key for key in registry.keys if key.revoked is None]
     if not current:
         raise EnrolmentError(
             f"No hospital is enrolled in {folder.path}. `erosion enroll site NAME` enrols one."
         )
     try:
-        write_atomically(out, as_text({key.hospital: _key(key) for key in current}))
+        write_atomically(out, peers_text(registry))
     except OSError as problem:
         raise EnrolmentError(f"{out} cannot be written: {problem}. Give another --out.") from None
     return sorted(current, key=lambda key: key.hospital)
+
+
+def peers_text(registry: KeyRegistry, *, without: str = "") -> str:
+    """The file's content for the hospital `without` whom it is; empty where nobody else is."""
+    current = [k for k in registry.keys if k.revoked is None and k.hospital != without]
+    return as_text({key.hospital: _key(key) for key in current})
 
 
 def _key(enrolled: EnrolledKey) -> PublicKey:

@@ -16,11 +16,12 @@ from cryptography.x509.oid import NameOID
 from erosion.client.connection.credentials import credentials_for
 from erosion.client.site_file import load_site
 from erosion.command_line import main
-from erosion.common.errors import EnrolmentError
+from erosion.common.errors import EnrolmentError, SiteError
 from erosion.common.protocol.admission_terms import Reason
+from erosion.common.sealed.pinned_keys import read_pinned_keys
 from erosion.common.study.study import Study
 from erosion.common.support import expiry
-from erosion.common.support.keys import new_private_key, private_pem
+from erosion.common.support.keys import fingerprint, new_private_key, private_pem, public_pem
 from erosion.server.enrolment import certificates
 from erosion.server.enrolment.authorizer import Admitted, Authorizer, KeptOut
 from erosion.server.enrolment.enrolment import (
@@ -134,6 +135,51 @@ def test_a_kit_holds_all_that_a_site_needs(folder: FederationFolder, tmp_path: P
     assert "erosion.example.org, port 9092" in guide
     assert "$" not in guide
     assert max(map(len, guide.splitlines())) <= 120
+
+
+def test_a_kit_holds_the_keys_of_those_enrolled_before(
+    folder: FederationFolder, tmp_path: Path
+) -> None:
+    enrol_site(folder, "alice")
+    made = enrol_site(folder, "bob")
+    kit = unpacked(made.kit, tmp_path)
+    site = load_site(kit / "site.toml")
+    assert site.sealed.peers == kit / "peers.pem"
+    (alice,) = [key for key in read_key_registry(folder.roster).keys if key.hospital == "alice"]
+    pinned = read_pinned_keys(kit / "peers.pem", SiteError)
+    assert {name: fingerprint(key) for name, key in pinned.items()} == {"alice": alice.fingerprint}
+
+
+def test_a_renewal_pins_new_hospitals_and_replaces_no_key(
+    folder: FederationFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    enrol_site(folder, "alice")
+    kit = unpacked(enrol_site(folder, "bob").kit, tmp_path)
+    before = read_pinned_keys(kit / "peers.pem", SiteError)
+    enrol_site(folder, "carol")
+    renew_site(folder, "alice", new_key=True)
+    renewed = renew_site(folder, "bob").kit
+    install = ["enroll", "install", str(renewed), str(kit / "site.toml")]
+    assert main(install) == 0
+    said = capsys.readouterr().out
+    assert "compare each with the hospital itself:\n  carol  " in said
+    assert "Not replaced: alice has another key here" in said
+    assert "--replace alice" in said
+    pinned = read_pinned_keys(kit / "peers.pem", SiteError)
+    assert set(pinned) == {"alice", "carol"}
+    assert public_pem(pinned["alice"]) == public_pem(before["alice"])
+
+    sent = tmp_path / "sent.pem"
+    assert main(["enroll", "peers", "--folder", str(folder.path), "--out", str(sent)]) == 0
+    pin = ["enroll", "pin", str(sent), str(kit / "site.toml")]
+    assert main([*pin, "--replace", "alice"]) == 0
+    assert "Replaced in" in capsys.readouterr().out
+    now = read_pinned_keys(kit / "peers.pem", SiteError)
+    assert public_pem(now["alice"]) == public_pem(read_pinned_keys(sent, SiteError)["alice"])
+    assert main(pin) == 0
+    assert "holds these keys already" in capsys.readouterr().out
+    assert main([*pin, "--replace", "dave"]) == 9
+    assert "There is no key of dave among those" in capsys.readouterr().err
 
 
 def test_a_site_may_make_its_own_key(folder: FederationFolder, tmp_path: Path) -> None:

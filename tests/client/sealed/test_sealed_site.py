@@ -278,8 +278,8 @@ def without_me(roster: dict[str, Hello]) -> dict[str, Hello]:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (forged, "keys of s1 in the roster are not signed by s1"),
-        (of_another_attempt, "keys of s1 in the roster are not signed by s1"),
+        (forged, "keys of s1 in the roster are not signed by the key"),
+        (of_another_attempt, "keys of s1 in the roster are not signed by the key"),
         (with_a_stranger, "key of ghost is not known here"),
         (without_me, "other keys for this site"),
     ],
