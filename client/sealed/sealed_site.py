@@ -12,6 +12,7 @@ import numpy as np
 from gmpy2 import mpz
 from numpy.typing import NDArray
 
+from erosion.client.sealed.noise_ahead import NoiseAhead
 from erosion.client.sealed.sum_ledger import SumLedger
 from erosion.common.errors import Refusal
 from erosion.common.sealed import distance, key_agreement, ring, roster, shamir
@@ -20,6 +21,7 @@ from erosion.common.sealed.masked_update import masked_words
 from erosion.common.sealed.masks import Words
 from erosion.common.sealed.modulus_proof import problem_with_modulus
 from erosion.common.sealed.opening import Opening
+from erosion.common.sealed.paillier import PublicKey as PaillierKey
 from erosion.common.sealed.roster import (
     Hello,
     Receipt,
@@ -66,6 +68,7 @@ class Measured:
     roster_hash: bytes
     seed: bytes  # b_i, of the self mask
     own_shares: Shares
+    paillier: PaillierKey  # of the user's coordinator
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -105,6 +108,7 @@ class SealedSite:
         """The ledger outlives the program."""
         self._identity, self._ledger, self._rules = identity, ledger, rules
         self._phase: Phase = None
+        self._noise = NoiseAhead()
 
     @property
     def phase(self) -> Phase:
@@ -139,7 +143,8 @@ class SealedSite:
         self._ledger.count_distance(greeted.update_hash)
         self._phase = None  # once: a question that fails from here on is not put again
         name, hash_ = self._identity.name, roster.roster_hash(greeted.context, everyone)
-        answer = distance.answer(question, greeted.update, roster.sketch_seed(hash_))
+        noise = self._noise.take(question.key)
+        answer = distance.answer(question, greeted.update, roster.sketch_seed(hash_), noise)
         seed, places = secrets.token_bytes(shamir.SECRET_BYTES), roster.places(everyone)
         needed = shamir.threshold(len(places))
         of_seed = shamir.split(seed, needed, list(places.values()))
@@ -152,7 +157,7 @@ class SealedSite:
             for other in places
             if other != name
         }
-        self._phase = Measured(greeted, everyone, hash_, seed, shares[name])
+        self._phase = Measured(greeted, everyone, hash_, seed, shares[name], question.key)
         return answer, envelopes
 
     def masked(
@@ -213,6 +218,7 @@ class SealedSite:
             "The update of this site was in another sum already, of other hospitals.",
         )
         self._phase = None
+        self._noise.prepare(measured.paillier)  # for the next round
         return Released(
             {other: phase.shares[other].seed for other in names if other in phase.shares},
             {

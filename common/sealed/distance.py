@@ -79,15 +79,18 @@ def problem_with_question(question: Question, num_values: int) -> str | None:
     return None
 
 
-def answer(question: Question, update: Values, seed: bytes) -> mpz:
-    """Enc(|v|^2 - 2 <u, v> + R 2^64); an update far beyond the user's answers as 2^30 away."""
+def answer(question: Question, update: Values, seed: bytes, noise: mpz) -> mpz:
+    """Enc(|v|^2 - 2 <u, v> + R 2^64); an update far beyond the user's answers as 2^30 away.
+
+    `noise` is a fresh one of the question's key.
+    """
     v = _rounded(question.scale * sketch(update, seed))
     n, n2 = question.key.n, question.key.n**2
     inner = product_of_powers(question.sealed_own, (-2 * v).tolist(), n2)
     # R as large as n leaves room for: also of a crafted question no more is to be read.
     hiding = 1 + secrets.randbelow(int(n >> _LOW) - 2)
     square = sum(value * value for value in v.tolist())
-    return inner * question.key.encrypt(square + (hiding << _LOW), question.key.noise()) % n2
+    return inner * question.key.encrypt(square + (hiding << _LOW), noise) % n2
 
 
 def _rounded(values: NDArray[np.float64]) -> NDArray[np.int64]:

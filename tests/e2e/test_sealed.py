@@ -1,64 +1,177 @@
 """Sealed rounds over the real line: equal to plain ones, and nowhere a single update."""
 
+import json
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import numpy as np
 import pytest
+import safetensors.numpy
 
+from erosion.common.errors import SiteError
+from erosion.common.learning.models import build_model, flat_parameters
 from erosion.common.rounds import checkpoint
 from erosion.common.rounds.study_run import first_state
 from erosion.common.sealed.legs import DISTANCE, MASKED, UNMASK
+from erosion.common.sealed.opening import read_opening
+from erosion.common.study.study import Study
+from erosion.experiments.free_ports import free_address
 from erosion.experiments.sealed_identities import KEY, write_identities
-from erosion.experiments.simulator import simulate
 from erosion.server.run.journal import read_journal
-from tests.support.federation import Federation
-from tests.support.memory_search import in_files, in_own_memory, occurrences, turned_over
-from tests.support.sealed_study import ARM, HOSPITALS, PEERS, sealed_study
+from erosion.server.run.run_folder import RunFolder
+from tests.support.federation import write_site
+from tests.support.killed_coordinator import coordinate, start
+from tests.support.memory_search import in_files, in_memory, needles
+from tests.support.patience import PATIENCE
+from tests.support.sealed_coordinator import coordinate_and_stand_still, killed_in_leg
+from tests.support.sealed_programs import AWAY, is_away_now_and_then, serves
+from tests.support.sealed_study import (
+    ARM,
+    HOSPITALS,
+    PEERS,
+    Line,
+    Trouble,
+    hospitals_of,
+    run_in,
+    sealed_study,
+)
+from tests.support.tapped_line import TappedLine
+
+TRAIN = "train"
 
 
-class SealedFederation(Federation):
-    """Its sites have keys for sealed rounds."""
+@contextmanager
+def sites(folder: Path, address: str, **others: object) -> Iterator[dict[str, BaseProcess]]:
+    """All five as processes; a keyword names another program than the honest one."""
+    started = {}
+    write_identities(folder, HOSPITALS)
+    try:
+        for name in HOSPITALS:
+            path = write_site(folder, name, address)
+            with path.open("a") as file:
+                file.write(f'[sealed]\nprivate_key = "{KEY}"\n')
+            started[name] = start(others.get(name, serves), str(path))  # type: ignore[arg-type]
+        yield started
+    finally:
+        for process in started.values():
+            process.kill()
+            process.join(PATIENCE)
 
-    def site_file(self, name: str, index: int | None = None) -> Path:
-        path = super().site_file(name, index)
-        if not (path.parent / KEY).exists():
-            write_identities(self.folder, HOSPITALS)
-        with path.open("a") as file:
-            file.write(f'[sealed]\nprivate_key = "{KEY}"\n')
-        return path
+
+def final_of(study: Study, run: RunFolder, arm: str) -> checkpoint.RunState:
+    first = first_state(study, arm)
+    return checkpoint.load(run.checkpoint(arm), first, arm=arm, study_digest=study.digest)
 
 
-def opening_of(folder: Path, name: str) -> Path:
-    return folder / name / "state" / name / "sealed" / "opening.safetensors"
+def test_killed_in_several_legs_with_absences_a_sealed_run_is_the_plain_one(
+    tmp_path: Path,
+) -> None:
+    """A coordinator killed in leg 2, in leg 3 and in leg 4, and sites that are away in others."""
+    study, address = sealed_study(rounds=5), free_address()
+    text, run = study.canonical_json(), RunFolder(tmp_path / "runs" / "killed")
+    with sites(tmp_path, address, carol=is_away_now_and_then, dave=is_away_now_and_then):
+        for leg, number in ((DISTANCE, 1), (MASKED, 2), (UNMASK, 3)):
+            killed = start(killed_in_leg, text, str(run.path), address, leg, number)
+            killed.join(PATIENCE)
+            assert killed.exitcode == -signal.SIGKILL, leg
+        finished = start(coordinate, text, str(run.path), address, None)
+        finished.join(PATIENCE)
+        assert finished.exitcode == 0
+    records = [record for record in read_journal(run.journal) if record["arm"] == ARM]
+    assert [record["outcome"] for record in records] == ["done"] * 5
+    assert [s["step"] for s in records[0]["steps"]] == [TRAIN, DISTANCE, MASKED, UNMASK]
+    reasons = {
+        (name, record["round"]): entry["outcome"]
+        for record in records
+        for name, entry in record["hospitals"].items()
+        if entry["outcome"] != "accepted"
+    }
+    assert set(reasons) == {(name, number) for name, number, _ in AWAY}
+
+    plain_folder = tmp_path / "plain"
+    plain_folder.mkdir()
+    absent = [Trouble(number, TRAIN, lost=[name]) for name, number, _ in AWAY]
+    plain_study = sealed_study(rounds=5, sealed=False)
+    plain = run_in(plain_folder, Line(plain_study, hospitals_of(tmp_path), absent))[0]
+    for arm in study.arms:
+        final = final_of(study, run, arm)
+        assert final.params.numpy() == pytest.approx(plain.finals[arm].params.numpy(), abs=1e-6)
+        assert final.weights == pytest.approx(plain.finals[arm].weights, abs=1e-7)
+
+    for name in PEERS:  # each leg is in the site's own log, with what left in it
+        lines = (tmp_path / name / "records" / "sent.jsonl").read_text().splitlines()
+        log = [json.loads(line) for line in lines]
+        shown = {
+            entry["kind"]: entry["arrays"]
+            for entry in log
+            if (entry["arm"], entry["round"]) == (ARM, 2) and entry["error"] is None
+        }
+        assert shown == {
+            TRAIN: {"update": [0]},
+            f"{TRAIN}.{DISTANCE}": {"sealed_distance": [768]},
+            f"{TRAIN}.{MASKED}": {"words": [6]},
+            f"{TRAIN}.{UNMASK}": {},
+        }
 
 
-def test_over_grpc_a_sealed_run_is_the_plain_one_and_shows_no_update(tmp_path: Path) -> None:
-    study = sealed_study(evaluation={"test_share": 0.5, "bootstrap": 100})
-    with SealedFederation(study, tmp_path) as federation:
-        for name in study.hospitals:
-            federation.start_site(name)
-        federation.start()
-        federation.finish()
-        needles = {name: turned_over(opening_of(tmp_path, name)) for name in PEERS}
-        for name, needle in needles.items():
-            assert len(needle) == 6
-            assert in_own_memory(needle) == 0, name
-            assert in_files(federation.run_folder.path, needle) == []
-            planted = bytearray(b"x") + bytes(
-                255 - byte for word in needle for byte in word.to_bytes(4, "little")
-            )
-            assert occurrences(planted, needle) == 1  # the search does find what is there
-            assert in_own_memory(needle) >= 1
-            planted[:] = bytes(len(planted))
-        run = federation.run_folder
-        records = [r for r in read_journal(run.journal) if r["arm"] == ARM]
-        assert [s["step"] for s in records[0]["steps"]] == ["train", DISTANCE, MASKED, UNMASK]
-        assert all(record["outcome"] == "done" for record in records)
-        plain = simulate(
-            sealed_study(sealed=False, evaluation={"test_share": 0.5, "bootstrap": 100}),
-            {name: federation.hospital(name) for name in study.hospitals},
-        )
-        for arm in study.arms:
-            first, path = first_state(study, arm), run.checkpoint(arm)
-            final = checkpoint.load(path, first, arm=arm, study_digest=study.digest)
-            assert final.params.numpy() == pytest.approx(plain.finals[arm].params.numpy(), abs=1e-6)
-            assert final.weights == pytest.approx(plain.finals[arm].weights, abs=1e-7)
+def updates_of(folder: Path) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
+    """What each peer put under its masks last."""
+    return {
+        name: read_opening(
+            folder / name / "state" / name / "sealed" / "opening.safetensors", SiteError
+        ).update
+        for name in PEERS
+    }
+
+
+@pytest.mark.parametrize("updates", ["memory", "disk"])
+def test_no_memory_file_or_traffic_holds_a_single_update(tmp_path: Path, updates: str) -> None:
+    """The coordinator stands still before and after it takes the masks off, and is searched."""
+    study = sealed_study(rounds=2, model={"name": "mlp", "hidden": [150, 120]})
+    address, marks = free_address(), tmp_path / "marks"
+    run, traffic = RunFolder(tmp_path / "runs" / "searched"), tmp_path / "traffic"
+    marks.mkdir()
+    with TappedLine(address, traffic) as tapped, sites(tmp_path, tapped.address):
+        arguments = (study.canonical_json(), str(run.path), address, str(marks), updates)
+        coordinator = start(coordinate_and_stand_still, *arguments)
+        assert coordinator.pid is not None
+        for moment in ("masked", "unmasked"):
+            told = wait_for_mark(marks / moment, coordinator)
+            sought = {}
+            for name, update in updates_of(tmp_path).items():
+                times = {"unweighted": told["scale"], "weighted": told["scale"] * told[name]}
+                sought |= needles(update, name, times)
+            known = needles(last_parameters(study, run), "the model", {})
+            assert in_memory(coordinator.pid, {**sought, **known}) & set(known), "it finds nothing"
+            assert in_memory(coordinator.pid, sought) == set()
+            assert in_files(run.path, sought) == set()
+            assert in_files(traffic, sought) == set()
+            (marks / f"{moment}.go").touch()
+        coordinator.join(PATIENCE)
+        assert coordinator.exitcode == 0
+    in_float32 = {what: needle for what, needle in known.items() if what.endswith("float32")}
+    assert in_files(traffic, in_float32), "the model's parameters are in the traffic"
+    assert in_files(run.path, in_float32), "and in the run's folder"
+
+
+def last_parameters(study: Study, run: RunFolder) -> np.ndarray:  # type: ignore[type-arg]
+    """The parameters that the newest round started from."""
+    path = run.checkpoint(ARM)
+    if path.exists():
+        return next(v for v in safetensors.numpy.load_file(path).values() if v.dtype == np.float32)
+    model = build_model(study.model, study.task.input_shape, study.task.num_outputs)
+    return flat_parameters(model).numpy()
+
+
+def wait_for_mark(path: Path, process: BaseProcess) -> Mapping[str, float]:
+    deadline = time.monotonic() + PATIENCE
+    while not path.exists():
+        assert process.is_alive()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    told: dict[str, float] = json.loads(path.read_text())
+    return told

@@ -1,56 +1,61 @@
-"""Looks for secret values in this process's memory without ever holding them itself.
+"""Looks for what nobody may see: in another process's memory, in files, in captured traffic.
 
-A needle comes with every bit turned over, from a program of its own that read the file. It is
-compared word by word as Python's numbers, so that no copy of it comes into being here.
+A needle is a few values in a row as bytes. They are looked for wherever they may begin.
 """
 
-import subprocess
-import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 REGION = 1 << 24  # bytes read at a time
-_READ = """
-import sys, safetensors.numpy
-update = safetensors.numpy.load_file(sys.argv[1])["update"]
-print(bytes(255 - byte for byte in update.tobytes()).hex())
-"""
+WIDTH = 4  # values of a needle: 16 bytes of float32, which nothing else happens to be
+PLACES = 12  # needles of one update
+
+Needles = Mapping[str, bytes]  # by what they are
 
 
-def turned_over(opening: Path) -> list[int]:
-    """The words of an opening's update, each with its bits turned over."""
-    ran = subprocess.run(
-        [sys.executable, "-c", _READ, str(opening)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=True,
-    )
-    words = bytes.fromhex(ran.stdout.strip())
-    return [int.from_bytes(words[i : i + 4], "little") for i in range(0, len(words), 4)]
+def needles(update: NDArray[np.float32], name: str, times: Mapping[str, float]) -> dict[str, bytes]:
+    """Pieces of an update as float32 and float64, and as whole numbers after each of `times`."""
+    forms: dict[str, NDArray[np.generic]] = {
+        "float32": update.astype("<f4"),
+        "float64": update.astype("<f8"),
+        **{
+            f"whole numbers {by}": np.rint(update.astype(np.float64) * factor).astype("<i4")
+            for by, factor in times.items()
+        },
+    }
+    usable = [
+        place for place in range(len(update) - WIDTH + 1) if np.all(update[place : place + WIDTH])
+    ]
+    chosen = usable[:: max(1, len(usable) // PLACES)][:PLACES]
+    assert chosen, f"{name}'s update is almost all zeros"
+    return {
+        f"{name}'s update from {place} as {form}": values[place : place + WIDTH].tobytes()
+        for form, values in forms.items()
+        for place in chosen
+    }
 
 
-def occurrences(content: bytes | bytearray, needle: list[int]) -> int:
-    """How often the needle's own words follow each other in `content`, at any byte."""
-    found = 0
-    for start in range(4):
-        usable = (len(content) - start) // 4 * 4
-        words = np.frombuffer(content, "<u4", usable // 4, start)
-        places = np.flatnonzero(words == (needle[0] ^ 0xFFFFFFFF))
-        for number, word in enumerate(needle[1:], start=1):
-            places = places[places + number < len(words)]
-            places = places[words[places + number] == (word ^ 0xFFFFFFFF)]
-        found += len(places)
-    return found
+def in_memory(pid: int, sought: Needles) -> set[str]:
+    """Which needles are anywhere in a process's memory: of this one's descendants, or root's."""
+    return _found(_memory(pid, max(map(len, sought.values()))), sought)
 
 
-def in_own_memory(needle: list[int]) -> int:
-    """How often the needle is anywhere in this process."""
-    found = 0
-    overlap = 4 * len(needle)
-    with open("/proc/self/mem", "rb", buffering=0) as memory:  # noqa: PTH123 - seeks beyond 2^63
-        for line in Path("/proc/self/maps").read_text().splitlines():
+def in_files(folder: Path, sought: Needles) -> set[str]:
+    """Which are in files below `folder`."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return _found((path.read_bytes() for path in files), sought)
+
+
+def _found(contents: Iterator[bytes], sought: Needles) -> set[str]:
+    return {what for content in contents for what, needle in sought.items() if needle in content}
+
+
+def _memory(pid: int, longest: int) -> Iterator[bytes]:
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:  # noqa: PTH123 - beyond 2^63
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
             place, rights, *_ = line.split()
             if not rights.startswith("rw") or "[v" in line:
                 continue
@@ -58,17 +63,6 @@ def in_own_memory(needle: list[int]) -> int:
             for begin in range(start, end, REGION):
                 try:
                     memory.seek(begin)
-                    content = memory.read(min(REGION + overlap, end - begin))
+                    yield memory.read(min(REGION + longest, end - begin))
                 except (OSError, ValueError, OverflowError):
                     continue  # given back in the meantime
-                found += occurrences(content, needle)
-    return found
-
-
-def in_files(folder: Path, needle: list[int]) -> list[str]:
-    """Files below `folder` that hold it."""
-    return [
-        str(path)
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and occurrences(path.read_bytes(), needle)
-    ]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from erosion.client.site_file import load_site
 from erosion.client.training.hospital import Hospital
 from erosion.common.protocol.messages import TrainRequest
 from erosion.common.rounds.membership import NobodyListening
@@ -66,6 +67,11 @@ def hospitals(folder: Path, kind: type[Hospital] = Hospital, **keys: Any) -> dic
     }
     introduce(made)
     return made
+
+
+def hospitals_of(folder: Path) -> dict[str, Hospital]:
+    """All five of site files that are there already: those of `sealed` processes, say."""
+    return {name: Hospital(load_site(folder / name / "site.toml")) for name in HOSPITALS}
 
 
 class Killed(Exception):  # noqa: N818 - stands for a signal

@@ -23,7 +23,7 @@ def ask(own: list[float], other: list[float]) -> float:
     key = paillier_key()
     mine, theirs = f32(own), f32(other)
     asker = Asker.of(key, mine, float(np.linalg.norm(mine.astype(float))), SEED)
-    return asker.distance(answer(asker.question(noise), theirs, SEED))
+    return asker.distance(answer(asker.question(noise), theirs, SEED, noise()))
 
 
 def test_the_distances_by_hand() -> None:
@@ -94,7 +94,10 @@ def test_a_crafted_question_gets_64_bits() -> None:
     key = paillier_key()
     public, v = key.public, f32([1234567, -7654321])
     sealed = [public.encrypt(2**300, noise()), public.encrypt(2**600, noise())]
-    seen = [key.decrypt(answer(Question(public, sealed, 1.0), v, SEED)) for _ in range(2)]
+    seen = [
+        key.decrypt(answer(Question(public, sealed, 1.0), v, SEED, public.noise()))
+        for _ in range(2)
+    ]
     square = int(np.dot(v.astype(int), v.astype(int)))
     assert {value % 2**64 for value in seen} == {square % 2**64}
     assert seen[0] != seen[1]

@@ -1,0 +1,76 @@
+"""A coordinator of sealed rounds in a process of its own, killed or searched at a chosen moment."""
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from erosion.common.sealed.coordinator import Attempt
+from erosion.common.sealed.masks import Words
+from erosion.common.sealed.roster import View
+from erosion.common.study.study import study_from_json
+from erosion.server.output.observers import Observers
+from erosion.server.run.run_folder import open_run_folder
+from tests.support.killed_coordinator import coordinate, die
+from tests.support.patience import PATIENCE
+
+
+def killed_in_leg(study: str, folder: str, address: str, leg: str, number: int) -> None:
+    """Killed in that leg of that round, when two hospitals have answered."""
+    from erosion.server.coordination.network import NetworkTransport
+
+    ask = NetworkTransport.ask
+
+    def ask_and_die(self: Any, requests: Mapping[int, Any], seconds: float) -> Iterator[Any]:
+        request = next(iter(requests.values()))
+        is_it = (request.step, request.round) == (leg, number)
+        for answered, reply in enumerate(ask(self, requests, seconds), start=1):
+            yield reply
+            if is_it and answered == 2:
+                die()
+
+    setattr(NetworkTransport, "ask", ask_and_die)  # noqa: B010 - mypy allows no assignment here
+    coordinate(study, folder, address, None)
+
+
+def coordinate_and_stand_still(
+    study: str, folder: str, address: str, marks: str, updates: Any
+) -> None:
+    """Stands still in the second round, before and after the masks come off, until told to go on.
+
+    The files in `marks` say when, and what the hospitals were told.
+    """
+    from erosion.common.support.logs import configure_logging
+    from erosion.server.coordination.run_study import run_study
+
+    unmasked = Attempt.unmasked
+
+    def stand(moment: str, view: View) -> None:
+        mark = Path(marks) / moment
+        told = {"scale": view.scale, **view.weights}
+        mark.with_suffix(".new").write_text(json.dumps(told))
+        mark.with_suffix(".new").rename(mark)
+        deadline = time.monotonic() + PATIENCE
+        while not mark.with_suffix(".go").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def slowly(
+        self: Attempt, view: View, total: Words, delivered: Sequence[str], released: Any
+    ) -> NDArray[np.float64]:
+        if self.context.round != 2:
+            return unmasked(self, view, total, delivered, released)
+        stand("masked", view)
+        values = unmasked(self, view, total, delivered, released)
+        stand("unmasked", view)
+        return values
+
+    setattr(Attempt, "unmasked", slowly)  # noqa: B010 - mypy allows no assignment here
+    configure_logging(0)
+    parsed = study_from_json(study)
+    run_study(
+        parsed, open_run_folder(Path(folder), parsed), address, Observers({}), updates=updates
+    )
