@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 
 from erosion.client.sealed.noise_ahead import NoiseAhead
 from erosion.client.sealed.sum_ledger import SumLedger
+from erosion.common.algorithms.sealed_measure import WHOLE, SealedMeasure
 from erosion.common.errors import Refusal
 from erosion.common.sealed import distance, key_agreement, ring, roster, shamir
 from erosion.common.sealed.digest import digest
+from erosion.common.sealed.legs import Lengths
 from erosion.common.sealed.masked_update import masked_words
-from erosion.common.sealed.masks import Words
+from erosion.common.sealed.masks import Words, norm_of
 from erosion.common.sealed.modulus_proof import problem_with_modulus
 from erosion.common.sealed.opening import Opening
 from erosion.common.sealed.paillier import PublicKey as PaillierKey
@@ -53,6 +55,7 @@ class Greeted:
 
     context: RoundContext
     update: Values  # (dim,)
+    measure: SealedMeasure
     update_hash: bytes
     mask_key: bytes
     seal_key: bytes
@@ -120,13 +123,16 @@ class SealedSite:
         """That of the round that a distance was given in. Raises Refusal."""
         return self._expect(Measured).roster_hash
 
-    def hello(self, context: RoundContext, update: Values) -> Hello:
-        """Leg 1: fresh keys for the update that was just trained; an earlier attempt is over."""
+    def hello(self, context: RoundContext, update: Values, measure: SealedMeasure = WHOLE) -> Hello:
+        """Leg 1: fresh keys for the update that was just trained; an earlier attempt is over.
+
+        `measure`: what the study's method needs to know of its distance.
+        """
         name = self._identity.name
         (mask_key, mask), (seal_key, seal) = key_agreement.new_pair(), key_agreement.new_pair()
         hello = roster.sign_hello(self._identity.node_key, context, name, mask, seal)
         update_hash = digest("update", update.data.cast("B"))
-        self._phase = Greeted(context, update, update_hash, mask_key, seal_key, hello)
+        self._phase = Greeted(context, update, measure, update_hash, mask_key, seal_key, hello)
         return hello
 
     def distance(
@@ -144,7 +150,8 @@ class SealedSite:
         self._phase = None  # once: a question that fails from here on is not put again
         name, hash_ = self._identity.name, roster.roster_hash(greeted.context, everyone)
         noise = self._noise.take(question.key)
-        answer = distance.answer(question, greeted.update, roster.sketch_seed(hash_), noise)
+        measured = greeted.measure.scaled(greeted.update)
+        answer = distance.answer(question, measured, roster.sketch_seed(hash_), noise)
         seed, places = secrets.token_bytes(shamir.SECRET_BYTES), roster.places(everyone)
         needed = shamir.threshold(len(places))
         of_seed = shamir.split(seed, needed, list(places.values()))
@@ -159,6 +166,15 @@ class SealedSite:
         }
         self._phase = Measured(greeted, everyone, hash_, seed, shares[name], question.key)
         return answer, envelopes
+
+    @property
+    def lengths(self) -> Lengths | None:
+        """Of the update that a distance was given of, where its method needs them."""
+        greeted = self._expect(Measured).greeted
+        if not greeted.measure.needs_lengths:
+            return None
+        whole, scaled = greeted.update, greeted.measure.scaled(greeted.update)
+        return Lengths(whole=norm_of(whole), measured=norm_of(scaled))
 
     def masked(
         self, weights: Mapping[str, float], scale: float, envelopes: Mapping[str, bytes]

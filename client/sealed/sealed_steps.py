@@ -56,7 +56,9 @@ class SealedSteps:
             attempt=asked.attempt,
             received=received_hash(request.parameters),
         )
-        return HelloKeys.of(self._rounds.hello(context, update.contiguous().numpy()))
+        settings, layout = request.study.arms[request.arm], request.study.build_context.layout
+        values = update.contiguous().numpy()
+        return HelloKeys.of(self._rounds.hello(context, values, settings.sealed_measure(layout)))
 
     def answer(self, request: TrainRequest) -> LocalAnswer:
         """Legs 2 to 4. Raises Refusal."""
@@ -73,7 +75,7 @@ class SealedSteps:
         )
         proof = from_rows(_rows(request, legs.MODULUS_PROOF, num_bytes))
         sealed, envelopes = self._rounds.distance(asked.hellos, question, proof)
-        said = legs.DistanceSaid(envelopes=envelopes)
+        said = legs.DistanceSaid(envelopes=envelopes, lengths=self._rounds.lengths)
         return LocalAnswer(
             {legs.SEALED_DISTANCE: to_rows([sealed], 2 * num_bytes)[0]}, _as_json(said)
         )

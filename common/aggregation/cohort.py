@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -29,6 +29,15 @@ class Update:
     attachments: Mapping[str, Tensor] = field(default_factory=dict)
     hello: Hello | None = None  # of a sealed round, where `delta` is empty
     norm: float | None = None  # Euclidean, of delta; None where nobody has measured it
+
+
+@runtime_checkable
+class KnowsProducts(Protocol):
+    """A cohort whose hospitals measured what others get from the updates themselves."""
+
+    def products(self) -> tuple[Tensor, Tensor]:
+        """<d_i, d_i> and <d_i, d_0> in the measure of its method, own first: two (n+1,) float64."""
+        ...
 
 
 class Cohort(Protocol):

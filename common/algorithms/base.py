@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from erosion.common.aggregation.cohort import Cohort, HospitalName
+from erosion.common.algorithms.sealed_measure import WHOLE, SealedMeasure
 from erosion.common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork, Tensors
 from erosion.common.learning.training import Training
 from erosion.common.settings.base import Settings
@@ -242,6 +243,11 @@ class ArmBase(Settings):
         """Attachments that every update must bring, and how many numbers each holds."""
         del dim
         return {}
+
+    def sealed_measure(self, layout: Callable[[], Layout]) -> SealedMeasure:
+        """What the distances of its sealed rounds are of."""
+        del layout
+        return WHOLE
 
     def problem_with_sealing(self) -> str | None:
         """What makes this algorithm impossible on sealed rounds, or None."""

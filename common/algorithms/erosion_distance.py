@@ -7,11 +7,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from erosion.common.aggregation.cohort import Cohort
+from erosion.common.aggregation.cohort import Cohort, KnowsProducts
 from erosion.common.algorithms.base import Layout
+from erosion.common.algorithms.sealed_measure import WeightedPlace
 
 DistanceKind = Literal["euclidean", "cosine"]
-WeightedPlace = tuple[slice, float]  # a layer's place in the flat vector, and its weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,8 @@ def _fits(name: str, parameter: str) -> bool:
 
 def _products(cohort: Cohort, places: Sequence[WeightedPlace]) -> tuple[Tensor, Tensor]:
     """<g_i, g_i> and <g_i, g_0> with layer weights, own first: two (n+1,) float64."""
+    if isinstance(cohort, KnowsProducts):
+        return cohort.products()
     squares = torch.zeros(len(cohort.updates), dtype=torch.float64)
     with_own = torch.zeros_like(squares)
     for block, rows in cohort.blocks():

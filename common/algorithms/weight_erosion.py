@@ -15,11 +15,11 @@ from erosion.common.algorithms.cone import half_angle
 from erosion.common.algorithms.equal_steps import as_of_equal_steps, problem_with_sealed_epochs
 from erosion.common.algorithms.erosion_distance import (
     DistanceKind,
-    WeightedPlace,
     measure,
     weighted_places,
 )
 from erosion.common.algorithms.erosion_repeats import SizeUnit, repeats
+from erosion.common.algorithms.sealed_measure import SealedMeasure, WeightedPlace
 from erosion.common.algorithms.server_optimizer import AggregatingArm
 from erosion.common.learning.training import Training
 from erosion.common.settings.auto import OrAuto
@@ -118,12 +118,13 @@ class WeightErosion(AggregatingArm):
             return f"{problem}, or per_step = false"
         return None
 
+    def sealed_measure(self, layout: Callable[[], Layout]) -> SealedMeasure:
+        """Layers count as they do in the clear, and the cosine needs lengths."""
+        places = weighted_places(self.layer_weights, layout()) if self.layer_weights else []
+        return SealedMeasure(tuple(places), self.distance == "cosine")
+
     def problem_with_sealing(self) -> str | None:
-        """Sealed distances are Euclidean, over all parameters alike."""
-        if self.distance != "euclidean":
-            return f'distance = "{self.distance}" is not measured there; "euclidean" is'
-        if self.layer_weights:
-            return "layer_weights are not measured there; leave them out"
+        """A cone is around the single updates."""
         if self.cone != "off":
             return f'cone = "{self.cone}" needs single updates, which nobody sees there'
         return None

@@ -24,5 +24,6 @@ def algorithm_of(
     if not study.federation.sealed or settings.user_only:
         return algorithm
     peers = tuple(name for name in study.hospitals if name != study.user)
-    terms = SealedTerms(study.digest, arm, study.user, peers, run)
+    measure = settings.sealed_measure(study.build_context.layout)
+    terms = SealedTerms(study.digest, arm, study.user, peers, run, measure)
     return seal(algorithm, terms, records=records, keys=keys)

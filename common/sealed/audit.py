@@ -13,6 +13,7 @@ from erosion.common.sealed import ring
 from erosion.common.sealed.evidence import Evidence
 from erosion.common.sealed.key_agreement import public_half
 from erosion.common.sealed.masked_update import masked_words
+from erosion.common.sealed.masks import norm_of
 from erosion.common.sealed.opening import Opening
 from erosion.common.sealed.roster import roster_hash, sketch_seed, words_hash
 from erosion.common.sealed.sketch import sketch
@@ -28,13 +29,18 @@ class Finding:
     claimed: float  # distance to the user's update
     shown: float | None  # the true one; None: the opening is not of what was sent
     reason: str = ""  # why it is not
+    lengths: tuple[float, float] | None = None  # claimed and shown, where it said any
 
     @property
     def is_honest(self) -> bool:
         """Whether what was summed was as near as was claimed."""
         if self.shown is None:
             return False
-        return abs(self.shown - self.claimed) <= TOLERANCE * max(1.0, self.shown)
+        length, true_length = self.lengths or (0.0, 0.0)
+        return (
+            abs(self.shown - self.claimed) <= TOLERANCE * max(1.0, self.shown)
+            and abs(true_length - length) <= TOLERANCE * true_length
+        )
 
 
 def examine(evidence: Evidence, own: NDArray[np.float32], opening: Opening) -> Finding:
@@ -57,6 +63,11 @@ def examine(evidence: Evidence, own: NDArray[np.float32], opening: Opening) -> F
     words = masked_words(view, roster, name, opening.update, (opening.seed, opening.mask_key))
     if words_hash(words) != evidence.delivered[name].words:
         return Finding(name, claimed, None, "the opening is not of what it sent")
-    seed = sketch_seed(everyone)
-    apart = np.linalg.norm(sketch(opening.update, seed) - sketch(own, seed))
-    return Finding(name, claimed, float(apart / np.linalg.norm(own.astype(np.float64))))
+    seed, measure = sketch_seed(everyone), evidence.measure
+    update, mine = measure.scaled(opening.update), measure.scaled(own)
+    apart = np.linalg.norm(sketch(update, seed) - sketch(mine, seed))
+    lengths = None
+    if (said := evidence.lengths.get(name)) is not None:
+        pairs = ((said.whole, norm_of(opening.update)), (said.measured, norm_of(update)))
+        lengths = max(pairs, key=lambda pair: abs(pair[0] - pair[1]))
+    return Finding(name, claimed, float(apart / norm_of(mine)), lengths=lengths)

@@ -7,7 +7,8 @@ import numpy as np
 from gmpy2 import mpz
 from numpy.typing import NDArray
 
-from erosion.common.sealed import ring, shamir
+from erosion.common.algorithms.sealed_measure import SealedMeasure
+from erosion.common.sealed import legs, ring, shamir
 from erosion.common.sealed.distance import Asker, Question
 from erosion.common.sealed.key_agreement import public_half
 from erosion.common.sealed.masked_update import pair_mask, self_mask
@@ -21,7 +22,7 @@ from erosion.common.sealed.roster import (
     roster_hash,
     sketch_seed,
 )
-from erosion.common.sealed.sum_check import SumCheck, check_sum
+from erosion.common.sealed.sum_check import SumCheck, check_length, check_sum
 
 
 class CannotUnmask(Exception):  # noqa: N818 - ends the round, not the run
@@ -36,6 +37,8 @@ class Attempt:
     roster: Roster
     own: NDArray[np.float32]  # (dim,) the user's update
     own_norm: float  # not 0
+    measure: SealedMeasure
+    measured_norm: float  # the same in the method's measure, not 0 either
 
     @property
     def hash(self) -> bytes:
@@ -49,15 +52,25 @@ class Attempt:
 
     def asker(self, key: PrivateKey) -> Asker:
         """The user's side of the distances."""
-        return Asker.of(key, self.own, self.own_norm, sketch_seed(self.hash))
+        own = self.measure.scaled(self.own)
+        return Asker.of(key, own, self.measured_norm, sketch_seed(self.hash))
 
     def question(self, asker: Asker, noise: Callable[[], mpz]) -> Question:
         """Leg 2, the same for everyone."""
         return asker.question(noise)
 
-    def view(self, told: Mapping[str, float], distances: Mapping[str, float]) -> View:
+    def view(
+        self,
+        told: Mapping[str, float],
+        distances: Mapping[str, float],
+        lengths: Mapping[str, legs.Lengths],
+    ) -> View:
         """Leg 3: the weights, and a range that fits those with weight."""
-        farthest = max(distances[name] for name, weight in told.items() if weight > 0)
+        farthest = max(
+            lengths[name].whole / self.own_norm if name in lengths else distances[name]
+            for name, weight in told.items()
+            if weight > 0
+        )
         return View(self.hash, told, ring.scale_for(self.own_norm, farthest))
 
     def unmasked(
@@ -98,16 +111,26 @@ class Attempt:
         view: View,
         delivered: Sequence[str],
         distances: Mapping[str, float],
+        lengths: Mapping[str, legs.Lengths],
         asker: Asker,
     ) -> SumCheck:
-        """Whether the sum fits the distances."""
+        """Whether the sum fits the distances, and the lengths where there are any."""
         weights = {name: view.weights[name] for name in delivered}
-        rounding = (
-            len(self.own) ** 0.5 * len(delivered) / 2 / view.scale
-            + sum(weights.values()) * len(asker.own) ** 0.5 / asker.scale
-        )
+        in_ring = len(self.own) ** 0.5 * len(delivered) / 2 / view.scale
+        if lengths:
+            whole = {name: said.whole for name, said in lengths.items()}
+            check = check_length(total, weights, whole, rounding=in_ring)
+            if not check.holds:
+                return check
+        largest = max([1.0, *(weight for _, weight in self.measure.places)]) ** 0.5
+        in_asking = sum(weights.values()) * len(asker.own) ** 0.5 / asker.scale
         return check_sum(
-            total, self.own, weights, distances, own_norm=self.own_norm, rounding=rounding
+            self.measure.scaled(total),
+            self.measure.scaled(self.own),
+            weights,
+            distances,
+            own_norm=self.measured_norm,
+            rounding=largest * in_ring + in_asking,
         )
 
     def _secret(self, name: str, shares: Mapping[str, bytes | None]) -> bytes:

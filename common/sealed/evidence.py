@@ -6,8 +6,11 @@ see what that was, and how far from the user's update it really is.
 
 from typing import Literal
 
+from pydantic import Field
+
+from erosion.common.algorithms.sealed_measure import SealedMeasure
 from erosion.common.sealed import fields
-from erosion.common.sealed.legs import HelloKeys, ReceiptSaid
+from erosion.common.sealed.legs import HelloKeys, Lengths, ReceiptSaid
 from erosion.common.sealed.roster import RoundContext, View
 from erosion.common.settings.base import Settings
 
@@ -52,7 +55,15 @@ class Evidence(Settings):
     delivered: dict[str, ReceiptSaid]
     apart: float  # |M - W g_0|
     at_most: float  # what the claimed distances allow
+    claims: Literal["distances", "lengths"] = "distances"  # with lengths: |M|, and what they allow
+    lengths: dict[str, Lengths] = Field(default_factory=dict)  # as they were claimed
+    places: list[tuple[int, int, float]] = Field(default_factory=list)  # of the measure
 
     def view(self, roster_hash: bytes) -> View:
         """What the hospitals were told."""
         return View(roster_hash, self.weights, self.scale)
+
+    @property
+    def measure(self) -> SealedMeasure:
+        """What the distances are of."""
+        return SealedMeasure(tuple((slice(a, b), weight) for a, b, weight in self.places))

@@ -35,3 +35,4 @@ ExactFloat = Annotated[
     BeforeValidator(_from_hexadecimal_float),
     PlainSerializer(lambda value: float(value).hex(), return_type=str),
 ]
+Length = Annotated[ExactFloat, Field(ge=0, allow_inf_nan=False)]

@@ -61,10 +61,18 @@ class DistanceAsked(Settings):
         return {name: keys.hello for name, keys in self.roster.items()}
 
 
+class Lengths(Settings):
+    """How long a site's update is, where its method has to know."""
+
+    whole: fields.Length  # |g_i|
+    measured: fields.Length  # the same in the method's measure: with its layers' weights
+
+
 class DistanceSaid(Settings):
     """Shares for each other site."""
 
     envelopes: dict[Name, fields.Envelope]
+    lengths: Lengths | None = None
 
 
 class MaskedAsked(Settings):

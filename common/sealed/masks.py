@@ -1,6 +1,8 @@
 """Masks: the AES-256-CTR keystream of a key as little-endian uint32, added modulo 2^32."""
 
+import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
@@ -22,6 +24,15 @@ def chunks(length: int) -> Iterator[slice]:
     """The parts in which long vectors are gone through."""
     for start in range(0, length, CHUNK):
         yield slice(start, min(length, start + CHUNK))
+
+
+def norm_of(vector: NDArray[np.floating[Any]]) -> float:
+    """|v| of (dim,), added up in float64 without a copy of it."""
+    square = 0.0
+    for place in chunks(len(vector)):
+        part = vector[place].astype(np.float64)
+        square += float(np.dot(part, part))
+    return math.sqrt(square)
 
 
 class Mask:

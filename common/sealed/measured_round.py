@@ -16,11 +16,13 @@ from erosion.common.algorithms.base import (
     RoundStart,
     TensorTerms,
 )
+from erosion.common.algorithms.sealed_measure import WHOLE, SealedMeasure
 from erosion.common.sealed import legs
 from erosion.common.sealed.cohort import SealedCohort, SealedSum
 from erosion.common.sealed.coordinator import Attempt
 from erosion.common.sealed.coordinator_keys import CoordinatorKeys
 from erosion.common.sealed.distance import Asker
+from erosion.common.sealed.masks import norm_of
 from erosion.common.sealed.numbers import from_rows, to_rows
 from erosion.common.sealed.roster import RoundContext, received_hash
 from erosion.common.sealed.sum_records import PendingSum, SumRecords
@@ -44,6 +46,7 @@ class SealedTerms:
     user: HospitalName
     peers: tuple[HospitalName, ...]  # that the study names
     run: str = ""
+    measure: SealedMeasure = WHOLE
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +63,9 @@ class Trained:
         """Of what came back. Raises Skipped."""
         own, *others = cohort.updates
         own_norm = vectors.norm(own.delta)  # the cohort has no other values
-        if not own_norm > 0:
+        values = own.delta.numpy()
+        measured_norm = norm_of(terms.measure.scaled(values)) if terms.measure.places else own_norm
+        if not (own_norm > 0 and measured_norm > 0):
             raise Skipped("the user's own update has norm zero, which gives a sealed sum no range")
         peers = {update.agent: update for update in others}
         if len(peers) < RULES.min_summed:
@@ -68,7 +73,8 @@ class Trained:
         received = received_hash(begun.parameters)
         context = RoundContext(terms.study, terms.run, terms.arm, begun.round, attempt, received)
         roster = {name: update.hello for name, update in peers.items() if update.hello is not None}
-        return cls(begun, own, peers, Attempt(context, roster, own.delta.numpy(), own_norm))
+        made = Attempt(context, roster, values, own_norm, terms.measure, measured_norm)
+        return cls(begun, own, peers, made)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,6 +84,7 @@ class Measured:
     trained: Trained
     asker: Asker
     distances: Mapping[HospitalName, float]
+    lengths: Mapping[HospitalName, legs.Lengths]  # empty where the method asks for none
     envelopes: Mapping[HospitalName, Mapping[HospitalName, bytes]]  # by sender, then receiver
     earlier: PendingSum | None  # the sum of this round that was begun before an interruption
 
@@ -88,7 +95,15 @@ class Measured:
     def cohort(self, names: Sequence[HospitalName], made: SealedSum | None = None) -> SealedCohort:
         """What the algorithm is asked about."""
         peers = {name: self.trained.peers[name] for name in names}
-        return SealedCohort(self.trained.own, peers, self.distances, made)
+        return SealedCohort(self.trained.own, peers, self.distances, made, self.known_lengths)
+
+    @property
+    def known_lengths(self) -> dict[HospitalName, float]:
+        """In the method's measure, the user's own too; empty where the method asks for none."""
+        if not self.trained.attempt.measure.needs_lengths:
+            return {}
+        others = {name: said.measured for name, said in self.lengths.items()}
+        return {self.trained.own.agent: self.trained.attempt.measured_norm, **others}
 
 
 def measure(trained: Trained, keys: CoordinatorKeys, records: SumRecords) -> Leg[Measured]:
@@ -121,12 +136,15 @@ def measure(trained: Trained, keys: CoordinatorKeys, records: SumRecords) -> Leg
     distances = {}
     for name, reply in answered.replies.items():
         (sealed,) = from_rows(reply.tensors[legs.SEALED_DISTANCE].reshape(1, -1))
+        if attempt.measure.needs_lengths and reply.values.lengths is None:
+            continue  # it runs another version
         if 0 < sealed < public.n**2:
             distances[name] = asker.distance(sealed)
+    lengths = {n: said for n in distances if (said := answered.replies[n].values.lengths)}
     envelopes = {name: answered.replies[name].values.envelopes for name in distances}
     earlier = records.pending()
     if earlier is None or earlier.round != trained.begun.round:
-        return Measured(trained, asker, distances, envelopes, None)
+        return Measured(trained, asker, distances, lengths, envelopes, None)
     if earlier.roster != tuple(sorted(attempt.roster)) or earlier.distances.keys() != (
         distances.keys()
     ):
@@ -134,4 +152,4 @@ def measure(trained: Trained, keys: CoordinatorKeys, records: SumRecords) -> Leg
             "a sum of this round was begun before an interruption, with other hospitals; no update"
             " enters a second sum"
         )
-    return Measured(trained, asker, earlier.distances, envelopes, earlier)
+    return Measured(trained, asker, earlier.distances, lengths, envelopes, earlier)

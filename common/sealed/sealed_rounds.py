@@ -157,7 +157,7 @@ class _SealedRounds:
         """The user's own step, for good: one whose result were sent out would show g_0."""
         own = measured.trained.own
         peers = {name: measured.trained.peers[name] for name in names}
-        lone = LoneCohort(own, peers, measured.distances)
+        lone = LoneCohort(own, peers, measured.distances, None, measured.known_lengths)
         step = self.algorithm.update(state.inner, lone)
         if not self._too_few_left(step.state):
             raise Skipped(
@@ -182,10 +182,11 @@ class _SealedRounds:
     def _stopped(self, state: SealedState, measured: Measured, summed: Summed) -> Step[SealedState]:
         own, check = measured.trained.own, summed.check
         self.records.suspect(summed.evidence, own.delta)
+        found = "from the user's update" if check.claims == "distances" else "long"
         note = (
-            f"the sum does not fit the distances ({check.apart:.3g} from the user's update, at most"
-            f" {check.at_most:.3g} is possible): a hospital's distance or update is not what it"
-            " said. `erosion audit` shows whose, with a person at each hospital"
+            f"the sum does not fit the {check.claims} ({check.apart:.3g} {found}, at most"
+            f" {check.at_most:.3g} is possible): what a hospital said of its update is not true of"
+            " what it sent. `erosion audit` shows whose, with a person at each hospital"
         )
         nothing = torch.zeros_like(own.delta)
         return Step(nothing, {}, state, outcome="stopped", note=note, distances=measured.distances)

@@ -7,11 +7,12 @@ distances |M - W g_0| is at most sum f_i d_i |g_0|, by the triangle inequality.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.common.sealed.masks import chunks
+from erosion.common.sealed.masks import chunks, norm_of
 from erosion.common.sealed.sketch import BUCKETS, is_exact
 
 EXACT_SLACK = 1.001
@@ -24,11 +25,24 @@ class SumCheck:
 
     apart: float  # |M - W g_0|
     at_most: float  # sum f_i d_i |g_0|, with what sketch and rounding may add
+    claims: Literal["distances", "lengths"] = "distances"  # with lengths: |M|, and sum f_i |g_i|
 
     @property
     def holds(self) -> bool:
         """Whether the sum can be one of updates at those distances."""
         return self.apart <= self.at_most
+
+
+def check_length(
+    total: NDArray[np.float64],
+    weights: Mapping[str, float],
+    lengths: Mapping[str, float],
+    *,
+    rounding: float,
+) -> SumCheck:
+    """Whether the sum is no longer than updates of those lengths allow."""
+    claimed = sum(weight * lengths[name] for name, weight in weights.items())
+    return SumCheck(norm_of(total), EXACT_SLACK * claimed + rounding, "lengths")
 
 
 def check_sum(

@@ -61,7 +61,7 @@ def sum_up(measured: Measured, wanted: Wanted, records: SumRecords) -> Leg[Summe
     """Both legs. Raises Skipped."""
     attempt, told = measured.trained.attempt, wanted.told
     pending = _begun(measured, told, records)
-    view = attempt.view(told, measured.distances)
+    view = attempt.view(told, measured.distances, measured.lengths)
     running = RunningSum(pending.delivered)
     yield _masked(measured, view, running)
     delivered = sorted(running.receipts)
@@ -80,7 +80,9 @@ def sum_up(measured: Measured, wanted: Wanted, records: SumRecords) -> Leg[Summe
         values = attempt.unmasked(view, running.total, delivered, shares)
     except CannotUnmask as why:
         raise Skipped(str(why)) from None
-    check = attempt.check(values, view, delivered, measured.distances, measured.asker)
+    check = attempt.check(
+        values, view, delivered, measured.distances, measured.lengths, measured.asker
+    )
     return Summed(values, weights, check, _evidence(measured, view, running.receipts, check))
 
 
@@ -163,4 +165,7 @@ def _evidence(
         delivered={n: legs.ReceiptSaid.of(receipt) for n, receipt in receipts.items()},
         apart=check.apart,
         at_most=check.at_most,
+        claims=check.claims,
+        lengths=dict(measured.lengths),
+        places=[(p.start, p.stop, weight) for p, weight in attempt.measure.places],
     )

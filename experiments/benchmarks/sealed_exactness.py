@@ -52,9 +52,10 @@ def one_arm(
     content = study.model_dump(mode="json", exclude_none=True)
     content |= {
         "arms": {arm: {**content["arms"][arm], **options}, "local": content["arms"]["local"]},
-        "scaling": "local",
         **changes,
     }
+    if study.scaling == "federated":
+        content["scaling"] = "local"
     content["evaluation"] = {**content["evaluation"], "compare": [arm, "local"]}
     content["federation"] = {**content["federation"], "sealed": sealed, "quorum": 4}
     return Study.model_validate(content)

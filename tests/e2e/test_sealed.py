@@ -11,10 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.numpy
+from numpy.typing import NDArray
 
 from erosion.common.errors import SiteError
 from erosion.common.learning.models import build_model, flat_parameters
 from erosion.common.rounds import checkpoint
+from erosion.common.rounds.one_round import RunState
 from erosion.common.rounds.study_run import first_state
 from erosion.common.sealed.legs import DISTANCE, MASKED, UNMASK
 from erosion.common.sealed.opening import read_opening
@@ -62,7 +64,7 @@ def sites(folder: Path, address: str, **others: object) -> Iterator[dict[str, Ba
             process.join(PATIENCE)
 
 
-def final_of(study: Study, run: RunFolder, arm: str) -> checkpoint.RunState:
+def final_of(study: Study, run: RunFolder, arm: str) -> RunState:
     first = first_state(study, arm)
     return checkpoint.load(run.checkpoint(arm), first, arm=arm, study_digest=study.digest)
 
@@ -118,7 +120,7 @@ def test_killed_in_several_legs_with_absences_a_sealed_run_is_the_plain_one(
         }
 
 
-def updates_of(folder: Path) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
+def updates_of(folder: Path) -> dict[str, NDArray[np.float32]]:
     """What each peer put under its masks last."""
     return {
         name: read_opening(
@@ -141,13 +143,14 @@ def test_no_memory_file_or_traffic_holds_a_single_update(tmp_path: Path, updates
         assert coordinator.pid is not None
         for moment in ("masked", "unmasked"):
             told = wait_for_mark(marks / moment, coordinator)
-            sought = {}
+            sought: dict[str, bytes] = {}
             for name, update in updates_of(tmp_path).items():
                 times = {"unweighted": told["scale"], "weighted": told["scale"] * told[name]}
                 sought |= needles(update, name, times)
             known = needles(last_parameters(study, run), "the model", {})
-            assert in_memory(coordinator.pid, {**sought, **known}) & set(known), "it finds nothing"
-            assert in_memory(coordinator.pid, sought) == set()
+            found = in_memory(coordinator.pid, {**sought, **known})
+            assert found & set(known), "the search finds nothing, not even the model"
+            assert found & set(sought) == set()
             assert in_files(run.path, sought) == set()
             assert in_files(traffic, sought) == set()
             (marks / f"{moment}.go").touch()
@@ -158,7 +161,7 @@ def test_no_memory_file_or_traffic_holds_a_single_update(tmp_path: Path, updates
     assert in_files(run.path, in_float32), "and in the run's folder"
 
 
-def last_parameters(study: Study, run: RunFolder) -> np.ndarray:  # type: ignore[type-arg]
+def last_parameters(study: Study, run: RunFolder) -> NDArray[np.float32]:
     """The parameters that the newest round started from."""
     path = run.checkpoint(ARM)
     if path.exists():

@@ -70,6 +70,25 @@ def test_a_sealed_run_is_the_plain_one(tmp_path: Path, arm: str) -> None:
     assert distances[0] == pytest.approx(distances[1], abs=1e-5)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"distance": "cosine"},
+        {"layer_weights": {"1.bias": 0.0}},
+        {"layer_weights": {"1.weight": 0.25, "1.bias": 3.0}, "distance": "cosine"},
+    ],
+)
+def test_cosines_and_layer_weights_are_the_plain_ones(
+    tmp_path: Path, options: dict[str, object]
+) -> None:
+    arms = {ARM: {"distance_penalty": 0.02, **options}, "local": {}}
+    sealed = run(tmp_path / "sealed", arms=arms)
+    plain = run(tmp_path / "plain", sealed=False, arms=arms)
+    assert_same(sealed, plain)
+    plainest = run(tmp_path / "plainest", sealed=False)
+    assert plain.finals[ARM].weights != pytest.approx(plainest.finals[ARM].weights, abs=1e-6)
+
+
 @pytest.mark.parametrize("step", [TRAIN, DISTANCE, MASKED])
 @pytest.mark.parametrize("is_late", [False, True])
 def test_a_hospital_that_falls_away_is_absent_from_the_round(
@@ -116,6 +135,28 @@ def test_the_user_goes_on_alone_for_good_when_fewer_than_three_have_weight(
     assert all(record.hospitals["bob"].outcome == "not_asked" for record in later)
     assert sealed.finals[ARM].weights == {"alice": 1.0, **dict.fromkeys(PEERS, 0.0)}
     assert torch.equal(sealed.finals[ARM].params, sealed.finals["local"].params)
+
+
+def test_ten_rounds_with_losses_in_every_leg_are_plain_rounds_with_the_same_absences(
+    tmp_path: Path,
+) -> None:
+    lost = [
+        Trouble(2, TRAIN, lost=["bob"]),
+        Trouble(3, DISTANCE, late=["carol"]),
+        Trouble(5, MASKED, lost=["dave"]),
+        Trouble(6, MASKED, late=["erin"]),
+        Trouble(8, UNMASK, lost=["bob"]),
+    ]
+    absent = [
+        Trouble(2, TRAIN, lost=["bob"]),
+        Trouble(3, TRAIN, lost=["carol"]),
+        Trouble(5, TRAIN, lost=["dave"]),
+        Trouble(6, TRAIN, lost=["erin"]),
+    ]
+    sealed = run(tmp_path / "sealed", *lost, rounds=10)
+    plain = run(tmp_path / "plain", *absent, rounds=10, sealed=False)
+    assert_same(sealed, plain)
+    assert [record.outcome for record in sealed.records[ARM]] == ["done"] * 10
 
 
 def test_a_user_that_is_always_too_much_alone_stops_with_a_reason(tmp_path: Path) -> None:

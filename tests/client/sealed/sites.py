@@ -9,7 +9,10 @@ from numpy.typing import NDArray
 
 from erosion.client.sealed.sealed_site import Identity, MaskedUpdate, SealedSite
 from erosion.client.sealed.sum_ledger import SumLedger
+from erosion.common.algorithms.sealed_measure import WHOLE, SealedMeasure
 from erosion.common.sealed.coordinator import Attempt
+from erosion.common.sealed.legs import Lengths
+from erosion.common.sealed.masks import norm_of
 from erosion.common.sealed.modulus_proof import prove
 from erosion.common.sealed.roster import RoundContext
 from erosion.common.sealed.sum_check import SumCheck
@@ -51,7 +54,9 @@ class Script:
     context: RoundContext = CONTEXT
     lost: Mapping[str, Collection[str]] = field(default_factory=dict)
     tamper: Callable[[str, str, Any], Any] = lambda _leg, _name, message: message
+    measure_of: SealedMeasure = WHOLE
     distances: dict[str, float] = field(default_factory=dict)
+    lengths: dict[str, Lengths] = field(default_factory=dict)
     delivered: list[str] = field(default_factory=list)
 
     def there(self, leg: str, names: Sequence[str]) -> list[str]:
@@ -61,9 +66,10 @@ class Script:
     def measure(self) -> dict[str, float]:
         """Legs 1 and 2."""
         names = self.there("hello", list(self.updates))
-        roster = {n: self.sites[n].hello(self.context, self.updates[n]) for n in names}
-        norm = float(np.linalg.norm(self.own.astype(np.float64)))
-        self.attempt = Attempt(self.context, roster, self.own, norm)
+        measure = self.measure_of
+        roster = {n: self.sites[n].hello(self.context, self.updates[n], measure) for n in names}
+        norms = norm_of(self.own), norm_of(measure.scaled(self.own))
+        self.attempt = Attempt(self.context, roster, self.own, norms[0], measure, norms[1])
         key = paillier_key()
         self.asker = self.attempt.asker(key)
         question, proof = self.attempt.question(self.asker, noise), prove(key)
@@ -72,6 +78,8 @@ class Script:
             asked = self.tamper("distance", name, roster)
             answer, self.envelopes[name] = self.sites[name].distance(asked, question, proof)
             self.distances[name] = self.asker.distance(answer)
+            if (lengths := self.sites[name].lengths) is not None:
+                self.lengths[name] = lengths
         return self.distances
 
     def inbox(self, name: str) -> dict[str, bytes]:
@@ -80,7 +88,7 @@ class Script:
 
     def mask(self, told: Mapping[str, float]) -> dict[str, MaskedUpdate]:
         """Leg 3."""
-        self.view = self.attempt.view(told, self.distances)
+        self.view = self.attempt.view(told, self.distances, self.lengths)
         masked = {}
         for name in self.there("masked", self.view.members):
             weights = self.tamper("masked", name, self.view.weights)
@@ -109,7 +117,9 @@ class Script:
 
     def check(self, total: NDArray[np.float64]) -> SumCheck:
         """Whether the sum fits the distances."""
-        return self.attempt.check(total, self.view, self.delivered, self.distances, self.asker)
+        return self.attempt.check(
+            total, self.view, self.delivered, self.distances, self.lengths, self.asker
+        )
 
 
 def by_hand(number: int = 3, **options: Any) -> Script:

@@ -9,6 +9,7 @@ import pytest
 
 from erosion.client.sealed.sealed_site import Identity, SealedSite
 from erosion.client.sealed.sum_ledger import SumLedger
+from erosion.common.algorithms.sealed_measure import SealedMeasure
 from erosion.common.errors import Refusal, SiteError
 from erosion.common.sealed import key_agreement
 from erosion.common.sealed.coordinator import CannotUnmask
@@ -321,6 +322,30 @@ def test_an_update_out_of_range_is_not_wrapped_round() -> None:
         script.sites["s0"].masked(FACTORS, 2.0**28, script.inbox("s0"))
 
 
+def test_a_weighted_distance_and_lengths_by_hand() -> None:
+    """Weights (4, 0): D g_0 = (6, 0), D g = (16, 0), (6, 0), (-6, 0): d = 10/6, 0, 2.
+
+    The second value counts for nothing in a distance and may be large: lengths give the range,
+    2^ceil(log2(1.25 (5 + 900))) = 2048 for the longest, sqrt(3^2 + 900^2) = 900.005.
+    """
+    measure = SealedMeasure(((slice(0, 1), 4.0), (slice(1, 2), 0.0)), cosine=True)
+    script = by_hand(measure_of=measure)
+    script.updates = {**script.updates, "s1": f32([3, 900])}
+    distances = script.measure()
+    assert distances == pytest.approx({"s0": 10 / 6, "s1": 0, "s2": 2}, abs=1e-7)
+    assert script.lengths["s0"].measured == pytest.approx(16)
+    assert script.lengths["s0"].whole == pytest.approx(80**0.5)
+    total = script.sum(FACTORS)
+    assert script.view.scale == 2.0**30 / 2048
+    assert script.check(total).holds
+    expected = sum(FACTORS[n] * u.astype(float) for n, u in script.updates.items())
+    assert total == pytest.approx(expected, abs=1e-5)
+    short = script.lengths["s1"].model_copy(update={"whole": 5.0})
+    script.lengths["s1"] = short  # a lie where the distance sees nothing
+    found = script.check(total)
+    assert (found.claims, found.holds) == ("lengths", False)
+
+
 def test_an_envelope_of_another_is_refused() -> None:
     script = by_hand()
     script.measure()
@@ -336,7 +361,7 @@ def test_a_lie_about_the_distance_shows() -> None:
     script.measure()
     script.distances["s2"] = 0.1
     scale_for_truth = {**script.distances, "s2": 1001.0}
-    script.view = script.attempt.view(FACTORS, scale_for_truth)
+    script.view = script.attempt.view(FACTORS, scale_for_truth, {})
     masked = {
         n: script.sites[n].masked(FACTORS, script.view.scale, script.inbox(n)) for n in FACTORS
     }

@@ -26,12 +26,7 @@ def test_the_base_of_these_tests_can_be_sealed() -> None:
         ({"arms": LOCAL}, r"0 arms .*\(none\)"),
         ({"arms": {"krum": {}, **LOCAL}}, "arms.krum: it needs single updates"),
         ({"arms": {"scaffold": {}, **LOCAL}}, "scaffold"),
-        ({"arms": {"weight_erosion": {"distance": "cosine"}}}, 'distance = "cosine"'),
         ({"arms": {"weight_erosion": {"cone": "stop"}}}, 'cone = "stop"'),
-        (
-            {"arms": {"weight_erosion": {"layer_weights": {"1.weight": 0.5}}}},
-            "layer_weights are not measured",
-        ),
         ({"arms": {"bias_correction": {"bias": "per_hospital"}}}, "single updates"),
     ],
 )
