@@ -3,7 +3,7 @@
 import json
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -26,9 +26,10 @@ from erosion.experiments.sealed_identities import KEY, write_identities
 from erosion.server.run.journal import read_journal
 from erosion.server.run.run_folder import RunFolder
 from tests.support.federation import write_site
-from tests.support.killed_coordinator import coordinate, start
+from tests.support.killed_coordinator import coordinate
 from tests.support.memory_search import in_files, in_memory, needles
 from tests.support.patience import PATIENCE
+from tests.support.processes import start
 from tests.support.sealed_coordinator import coordinate_and_stand_still, killed_in_leg
 from tests.support.sealed_programs import AWAY, is_away_now_and_then, serves
 from tests.support.sealed_study import (
@@ -47,7 +48,9 @@ TRAIN = "train"
 
 
 @contextmanager
-def sites(folder: Path, address: str, **others: object) -> Iterator[dict[str, BaseProcess]]:
+def sites(
+    folder: Path, address: str, **others: Callable[[str], None]
+) -> Iterator[dict[str, BaseProcess]]:
     """All five as processes; a keyword names another program than the honest one."""
     started = {}
     write_identities(folder, HOSPITALS)
@@ -56,7 +59,7 @@ def sites(folder: Path, address: str, **others: object) -> Iterator[dict[str, Ba
             path = write_site(folder, name, address)
             with path.open("a") as file:
                 file.write(f'[sealed]\nprivate_key = "{KEY}"\n')
-            started[name] = start(others.get(name, serves), str(path))  # type: ignore[arg-type]
+            started[name] = start(others.get(name, serves), str(path))
         yield started
     finally:
         for process in started.values():

@@ -11,7 +11,7 @@ from erosion.client.sealed.sealed_site import Identity, SealedSite
 from erosion.client.sealed.sum_ledger import SumLedger
 from erosion.common.algorithms.sealed_measure import SealedMeasure
 from erosion.common.errors import Refusal, SiteError
-from erosion.common.sealed import key_agreement
+from erosion.common.sealed import key_agreement, shamir
 from erosion.common.sealed.coordinator import CannotUnmask
 from erosion.common.sealed.roster import Hello, View, sign_hello
 from erosion.common.sealed.sum_rules import SumRules
@@ -127,6 +127,32 @@ def test_who_is_told_other_weights_cannot_be_unmasked() -> None:
     script.measure()
     with pytest.raises(Refusal, match="told something else"):
         script.sum(FACTORS)
+
+
+def test_the_sum_of_sites_that_were_told_different_things_is_noise() -> None:
+    """Though all secrets are known to the coordinator: what the sites were told is in the masks."""
+
+    def tamper(leg: str, name: str, message: Any) -> Any:
+        return {**message, "s2": 0.21} if leg == "masked" and name == "s0" else message
+
+    script = by_hand(tamper=tamper)
+    script.measure()
+    masked = script.mask(FACTORS)
+    script.delivered = sorted(masked)
+    needed, places = script.attempt.needed, [1, 2, 3]
+    shares = {  # of the seeds, as the sites would release them to an honest coordinator
+        name: dict(zip(FACTORS, shamir.split(sent.opening.seed, needed, places), strict=True))
+        for name, sent in masked.items()
+    }
+    released: dict[str, tuple[dict[str, bytes], dict[str, bytes]]] = {
+        site: ({n: of[site] for n, of in shares.items()}, {}) for site in FACTORS
+    }
+    total = np.zeros(2, np.uint32)
+    for sent in masked.values():
+        total += sent.words
+    found = script.check(script.attempt.unmasked(script.view, total, script.delivered, released))
+    assert found.apart > 100 * found.at_most or found.apart > 1  # of a ring that is 64 wide
+    assert not found.holds
 
 
 def test_helpers_cannot_be_told_of_another_sum_to_release_a_members_key() -> None:

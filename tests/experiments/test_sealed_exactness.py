@@ -1,0 +1,42 @@
+"""The default study's method in sealed rounds: after all its rounds the same as in plain ones."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from erosion.common.study.study import load_study
+from erosion.experiments.benchmarks import sealed_exactness
+from erosion.experiments.testbed import study_path
+
+RESULTS = Path(sealed_exactness.__file__).parent / "results"
+
+
+def test_the_default_study_is_the_plain_one_after_thirty_rounds() -> None:
+    """With a penalty at which every hospital keeps weight, so that all sums can be sealed."""
+    study = load_study(study_path("breast-cancer"))
+    found = sealed_exactness.compare(study, "weight_erosion", {"distance_penalty": 0.003})
+    assert (found.rounds, found.parameters, found.parted) == (30, 62, None)
+    assert found.parameter < 1e-6
+    assert found.weight < 1e-7
+    assert found.distance < 1e-5
+    for plain, sealed in found.figures.values():
+        assert sealed == pytest.approx(plain, abs=1e-6)
+
+
+def test_where_sums_cannot_be_sealed_the_round_is_told() -> None:
+    study = load_study(study_path("breast-cancer"))
+    options = {"distance_penalty": 0.05}
+    found = sealed_exactness.compare(study, "weight_erosion", options, rounds=6)
+    assert found.parted is not None
+    assert found.weight > 0.01
+
+
+@pytest.mark.parametrize("name", ["sealed_exactness", "sealed_exactness_mnist"])
+def test_the_figures_that_are_quoted_can_be_repeated(name: str) -> None:
+    kept = json.loads((RESULTS / f"{name}.json").read_text())
+    assert kept["command"].startswith("python -m experiments.benchmarks.sealed_exactness")
+    assert kept["commit"]
+    fields = {field.name for field in dataclasses.fields(sealed_exactness.Apart)}
+    assert set(kept["details"]) == fields | {"seed"}
