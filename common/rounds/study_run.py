@@ -21,7 +21,13 @@ from erosion.common.rounds.model_selection import SelectedSettings, choose, chos
 from erosion.common.rounds.one_round import Absence, Rejection, RoundRecord, RunState, Terms
 from erosion.common.rounds.screening import problem_with_evaluation
 from erosion.common.rounds.transport import Transport
-from erosion.common.rounds.waiting import Needed, UserDeclinedError, Waiting, in_words
+from erosion.common.rounds.waiting import (
+    HospitalsAwayError,
+    Needed,
+    UserDeclinedError,
+    Waiting,
+    in_words,
+)
 from erosion.common.sealed.coordinator_keys import CoordinatorKeys
 from erosion.common.sealed.sum_records import SumRecords
 from erosion.common.study.study import Study
@@ -195,7 +201,7 @@ class StudyRun:
                 break
             if waited >= deadline:
                 if longest is not None and waited >= longest:
-                    raise RunError(self._why_not_begun(waited))
+                    raise HospitalsAwayError(self._why_not_begun(waited))
                 if told != tuple(members.missing):
                     told = tuple(members.missing)
                     self.surroundings.listener.waits_for(told)

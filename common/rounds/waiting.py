@@ -14,6 +14,10 @@ class UserDeclinedError(RunError):
     """The site of the hospital whom the model is for takes no part."""
 
 
+class HospitalsAwayError(RunError):
+    """Hospitals without which the study cannot go on were away for too long."""
+
+
 @dataclass(frozen=True, slots=True)
 class Needed:
     """Who has to be there: the user, and enough of the hospitals that are asked."""
@@ -49,7 +53,7 @@ class Waiting:
             waited = self._transport.now() - begun
             limit = self._longest_seconds
             if limit is not None and waited >= limit:
-                raise RunError(
+                raise HospitalsAwayError(
                     f"{in_words(away)} did not come back within {limit:g} s. {self._remedy}"
                     "federation.longest_wait_seconds says how long is too long."
                 )

@@ -1,6 +1,7 @@
 """`erosion server`."""
 
 import argparse
+import logging
 from pathlib import Path
 
 from erosion.commands.command import Command
@@ -25,6 +26,16 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="RUN",
         help="go on with a run that was cut off, from its last finished round",
+    )
+    parser.add_argument(
+        "--queue",
+        type=Path,
+        metavar="FOLDER",
+        help="run the study files in FOLDER one after another, and whichever come later, while the"
+        " sites stay connected; they go to FOLDER/done or FOLDER/failed",
+    )
+    parser.add_argument(
+        "--until-empty", action="store_true", help="with --queue: end when no study is left"
     )
     parser.add_argument(
         "--start-with-quorum",
@@ -101,8 +112,13 @@ def _run(options: argparse.Namespace) -> int:
         end_with_stdin()
     if options.app is not None:
         return _run_app(options)
-    if (options.study is None) == (options.resume is None):
-        raise StudyError("Give a study file to start a run, or --resume RUN to go on with one.")
+    if [options.study, options.resume, options.queue].count(None) != 2:
+        raise StudyError(
+            "Give a study file to start a run, --resume RUN to go on with one, or --queue FOLDER to"
+            " run the studies in it."
+        )
+    if options.queue is not None:
+        return _run_queue(options)
     outputs = open_outputs(options.output)
     study = load_study(options.study or resumed_run_folder(options.resume).study)
     if options.start_with_quorum:
@@ -145,6 +161,38 @@ def _run_app(options: argparse.Namespace) -> int:
     return 0
 
 
+def _run_queue(options: argparse.Namespace) -> int:
+    from erosion.server.coordination.run_study import run_queue
+    from erosion.server.enrolment.federation_folder import FederationFolder
+    from erosion.server.link.open_link import federation_or_none
+    from erosion.server.output.observers import Observers
+    from erosion.server.output.progress import progress
+    from erosion.server.output.registry import open_outputs
+
+    open_outputs(options.output)  # a name that is not known ends the program now
+    logging.getLogger("erosion.queue").setLevel(logging.INFO)
+
+    def observers() -> Observers:
+        outputs = open_outputs(options.output)
+        return Observers({"terminal": progress(log_format=options.log_format), **outputs})
+
+    run_queue(
+        options.queue,
+        options.runs,
+        options.address,
+        observers,
+        federation=federation_or_none(
+            FederationFolder(options.federation), insecure=options.insecure
+        ),
+        on_disk=options.updates == "disk",
+        weights=options.weights,
+        longest_wait_seconds=options.longest_wait,
+        start_with_quorum=options.start_with_quorum,
+        until_empty=options.until_empty,
+    )
+    return 0
+
+
 COMMAND = Command(
     name="server",
     summary="coordinate a study, at the hospital that wants the model",
@@ -153,6 +201,7 @@ COMMAND = Command(
   erosion server STUDY.toml             after: erosion enroll init and erosion enroll site NAME
   erosion server STUDY.toml --insecure  without keys, for sites on this machine
   erosion server --resume runs/20260101T120000-mine
+  erosion server --queue studies/       one study after another, for sites that stay connected
   erosion server STUDY.toml --output metrics --output mlflow=http://127.0.0.1:5000
   erosion server --app our_app.server_app:app --run-config 'rounds=20 lr=0.1'
 """,

@@ -52,17 +52,18 @@ class Coordinator:
         *,
         weights: Path | None = None,
         longest_wait_seconds: float | None = None,
+        others_stay: bool = False,
     ) -> None:
         """The caller starts and stops `link`.
 
         `weights`: where files that models start from are. `longest_wait_seconds`: for hospitals
-        that are needed; None: no end.
+        that are needed; None: no end. `others_stay`: see `NetworkTransport`.
         """
         self._weights = weights
         self._longest_wait_seconds = longest_wait_seconds
         self._study, self._link, self._folder, self._notify = study, link, folder, notify
         authorizer = link if link.enrolled_only else None
-        self._transport = NetworkTransport(study, link.grid, authorizer)
+        self._transport = NetworkTransport(study, link.grid, authorizer, others_stay=others_stay)
         self._run: StudyRun | None = None
 
     def run(self) -> Result:

@@ -76,10 +76,18 @@ class NetworkTransport:
     """A `Transport` over the link."""
 
     def __init__(
-        self, study: Study, grid: LinkGrid, authorizer: NodeAuthorizer | None = None
+        self,
+        study: Study,
+        grid: LinkGrid,
+        authorizer: NodeAuthorizer | None = None,
+        *,
+        others_stay: bool = False,
     ) -> None:
-        """`authorizer` binds nodes to names; None: a site's own word is taken (loopback only)."""
-        self._grid, self._authorizer = grid, authorizer
+        """`authorizer` binds nodes to names; None: a site's own word is taken (loopback only).
+
+        `others_stay`: sites that this study does not want wait for another one.
+        """
+        self._grid, self._authorizer, self._others_stay = grid, authorizer, others_stay
         self._study = study
         self._introduction: RecordDict | None = None  # what every newcomer is asked
         self._sites: dict[Connection, _Site] = {}
@@ -98,7 +106,8 @@ class NetworkTransport:
                 yield Left(connection)
         known = {(site.node_id, site.session) for site in self._sites.values()}
         for node_id, session in sorted(set(sessions.items()) - known):
-            self._describe(_Site(node_id, session))
+            if not self._is_for_another_study(node_id):
+                self._describe(_Site(node_id, session))
         for confirmed in self._grid.pull_messages(list(self._notices)):
             self._notices.discard(confirmed.metadata.reply_to_message_id)
         for reply in self._grid.pull_messages(list(self._asked)):
@@ -107,10 +116,10 @@ class NetworkTransport:
                 yield from self._introduced(connection, reply)
 
     def turn_away(self, connection: Connection, reason: str) -> None:
-        """Send a final notice."""
+        """Send a notice, which is final unless the site may wait for another study."""
         if (site := self._sites.get(connection)) is not None:
             site.hospital = None
-            notice = wire.encode_notice(wire.Notice(text=reason, final=True))
+            notice = wire.encode_notice(wire.Notice(text=reason, final=not self._others_stay))
             message = Message(notice, site.node_id, wire.NOTICE, ttl=60.0)
             self._notices.update(self._grid.push_messages([message]))
 
@@ -198,6 +207,11 @@ class NetworkTransport:
                 yield Left(connection, expelled=reason)
         for event in self._authorizer.turned_away():
             yield KeptOut(event.who, event.hospital, event.text)
+
+    def _is_for_another_study(self, node_id: int) -> bool:
+        if not self._others_stay or self._authorizer is None:
+            return False
+        return self._authorizer.hospital_of(node_id) not in self._study.hospitals
 
     def _describe(self, site: _Site) -> None:
         if self._introduction is None:

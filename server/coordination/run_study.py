@@ -1,5 +1,6 @@
 """A study from the opened port to the closed one: for one user, or for every hospital in turn."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -15,6 +16,7 @@ from erosion.common.support.allocator import return_freed_memory
 from erosion.common.support.files import write_atomically
 from erosion.common.support.memory import memory_bytes
 from erosion.server.coordination.coordinator import Coordinator
+from erosion.server.coordination.study_queue import StudyQueue
 from erosion.server.enrolment.federation_folder import FederationFolder
 from erosion.server.link import Link
 from erosion.server.link.open_link import make_link
@@ -27,6 +29,8 @@ from erosion.server.run.run_folder import RunFolder, user_folder
 from erosion.server.run.status import CoordinatorStatus
 
 RunOne = Callable[[Study, RunFolder], Result]
+logger = logging.getLogger("erosion.queue")
+
 UpdatesIn = Literal["auto", "memory", "disk"]
 MEMORY_SHARE = 0.25  # of the memory; while they arrive, updates take up to twice their size
 
@@ -72,6 +76,56 @@ def run_study(
     return result
 
 
+def run_queue(
+    queue: Path,
+    runs: Path,
+    address: str | None,
+    observers_of: Callable[[], Observers],
+    *,
+    federation: FederationFolder | None = None,
+    on_disk: bool = False,
+    weights: Path | None = None,
+    longest_wait_seconds: float | None = None,
+    start_with_quorum: bool = False,
+    until_empty: bool = False,
+) -> None:
+    """Listen, and run the studies of a folder in turn. Raises LinkError, EnrolmentError, RunError.
+
+    A study whose hospitals are away for its join deadline gives way to the next.
+    """
+    if not queue.is_dir():
+        raise RunError(
+            f"--queue {queue}: there is no such folder. Make it, and put studies into it."
+        )
+    if on_disk:
+        return_freed_memory()
+    link = make_link(None, address, federation, spool=queue / ".spool" if on_disk else None)
+    link.start()
+    logger.info("listening on %s for the studies in %s", link.address, queue)
+
+    def run_one(study: Study, folder: RunFolder) -> None:
+        check_start(study, weights)
+        of_study = study.federation.longest_wait_seconds or study.federation.join_deadline_seconds
+        with observers_of() as observers:
+            run_on(
+                link,
+                study,
+                folder,
+                observers,
+                weights=weights,
+                longest_wait_seconds=longest_wait_seconds or of_study,
+                others_stay=True,
+            )
+
+    def prepared(study: Study) -> Study:
+        return study.begun_with_quorum() if start_with_quorum else study
+
+    try:
+        StudyQueue(queue, runs, run_one, prepare=prepared).serve(until_empty=until_empty)
+    finally:
+        link.stop()
+
+
 def need_disk(study: Study, memory: int) -> bool:
     """Whether a round's updates would take more than MEMORY_SHARE of `memory` bytes."""
     dim = max(int(place.stop) for place in study.build_context.layout().values())
@@ -87,8 +141,12 @@ def run_on(
     *,
     weights: Path | None = None,
     longest_wait_seconds: float | None = None,
+    others_stay: bool = False,
 ) -> Result | Overview:
-    """Run the study over a link that is open already. Raises RunError."""
+    """Run the study over a link that is open already. Raises RunError.
+
+    `others_stay`: sites that this study does not want wait for another one.
+    """
     longest = longest_wait_seconds or study.federation.longest_wait_seconds
     if longest is None and study.has_every_user:  # one that is away must not keep the others
         longest = study.federation.join_deadline_seconds
@@ -103,6 +161,7 @@ def run_on(
             observers.notify,
             weights=weights,
             longest_wait_seconds=longest,
+            others_stay=others_stay,
         )
         status.waiting_for = coordinator.waiting_for
         return coordinator.run()

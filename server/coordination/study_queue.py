@@ -1,0 +1,107 @@
+"""A folder of study files, run one after another over one line: `erosion server --queue FOLDER`.
+
+The sites stay connected. A file that was run goes to `done/`, one that cannot be run to `failed/`,
+with the reason beside it. One whose hospitals are away gives way to the next and has its turn again
+after it; one that was cut off is gone on with.
+"""
+
+import json
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from erosion.common.errors import ErosionError
+from erosion.common.rounds.waiting import HospitalsAwayError
+from erosion.common.study.study import Study, load_study
+from erosion.common.support.files import version_of, write_atomically
+from erosion.server.run.run_folder import RunFolder, new_run_folder, resumed_run_folder
+
+logger = logging.getLogger("erosion.queue")
+
+RunOne = Callable[[Study, RunFolder], object]
+LOOK_SECONDS = 1.0
+DONE, FAILED, RUNS = "done", "failed", ".runs.json"
+
+
+class StudyQueue:
+    """Use `serve`. Nothing is remembered but by the files."""
+
+    def __init__(
+        self, folder: Path, runs: Path, run: RunOne, *, prepare: Callable[[Study], Study]
+    ) -> None:
+        """`runs`: where run folders are made. `prepare`: what the operator wants of every study."""
+        self._folder, self._runs, self._run, self._prepare = folder, runs, run, prepare
+        self._turns: Counter[str] = Counter()  # that a waiting file has had
+        self._seen: dict[Path, tuple[int, int, int]] = {}  # to let a file be written to its end
+
+    def serve(self, *, until_empty: bool) -> None:
+        """Run whatever is there and whatever comes; `until_empty`: return when nothing is left."""
+        while True:
+            if (path := self._next()) is not None:
+                self._take(path)
+            elif until_empty and not self._waiting():
+                return
+            else:
+                time.sleep(LOOK_SECONDS)
+
+    def _waiting(self) -> list[Path]:
+        return sorted(self._folder.glob("*.toml"))
+
+    def _next(self) -> Path | None:
+        """The file whose turn it is, once nobody is writing it any more."""
+        whole = []
+        for path in self._waiting():
+            version = version_of(path)
+            if self._seen.get(path) == version:
+                whole.append(path)
+            self._seen[path] = version
+        return min(whole, key=lambda path: (self._turns[path.name], path.name), default=None)
+
+    def _take(self, path: Path) -> None:
+        try:
+            study = self._prepare(load_study(path))
+            folder = self._run_folder(path, study)
+            self._run(study, folder)
+        except HospitalsAwayError as problem:
+            self._turns[path.name] += 1
+            logger.warning("%s waits for its next turn: %s", path.name, problem)
+        except ErosionError as problem:
+            logger.error("%s is left out: %s", path.name, problem)
+            self._put_away(path, FAILED)
+            write_atomically(self._folder / FAILED / f"{path.stem}.txt", f"{problem}\n")
+        else:
+            logger.info("%s has ended; its report is %s", path.name, folder.report)
+            self._put_away(path, DONE)
+
+    def _run_folder(self, path: Path, study: Study) -> RunFolder:
+        """Of the run that was cut off, if there is one of this very study."""
+        runs = self._known_runs()
+        if path.name in runs:
+            try:
+                folder = resumed_run_folder(Path(runs[path.name]))
+                if self._prepare(load_study(folder.study)).digest == study.digest:
+                    return folder
+            except ErosionError as problem:
+                logger.warning("%s begins anew: %s", path.name, problem)
+        folder = new_run_folder(self._runs, study)
+        self._note_runs({**runs, path.name: str(folder.path.resolve())})
+        return folder
+
+    def _put_away(self, path: Path, where: str) -> None:
+        target = self._folder / where
+        target.mkdir(exist_ok=True)
+        path.replace(target / path.name)
+        self._turns.pop(path.name, None)
+        self._note_runs({k: v for k, v in self._known_runs().items() if k != path.name})
+
+    def _known_runs(self) -> dict[str, str]:
+        try:
+            known = json.loads((self._folder / RUNS).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return {str(k): str(v) for k, v in known.items()} if isinstance(known, dict) else {}
+
+    def _note_runs(self, runs: dict[str, str]) -> None:
+        write_atomically(self._folder / RUNS, json.dumps(runs, indent=2) + "\n")

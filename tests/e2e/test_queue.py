@@ -1,0 +1,124 @@
+"""`erosion server --queue`: studies in turn, over one line."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from erosion.common.errors import RunError
+from erosion.common.rounds.waiting import HospitalsAwayError
+from erosion.common.study.study import Study
+from erosion.experiments.faults.program import Program
+from erosion.experiments.free_ports import free_address
+from erosion.server.coordination.study_queue import StudyQueue
+from erosion.server.run.run_folder import RunFolder
+from tests.support.federation import small_study, write_site
+from tests.support.patience import PATIENCE
+
+
+def put(queue: Path, file: str, study: Study) -> None:
+    queue.mkdir(exist_ok=True)
+    values = study.model_dump(mode="json", exclude_none=True)
+    (queue / file).write_text(tomli_w.dumps(values))
+
+
+def run_all(queue: Path, run: Callable[[Study, RunFolder], object]) -> None:
+    StudyQueue(queue, queue.parent / "runs", run, prepare=lambda s: s).serve(until_empty=True)
+
+
+def test_studies_have_their_turns_by_name_and_a_bad_one_is_left_out(tmp_path: Path) -> None:
+    queue = tmp_path / "queue"
+    put(queue, "b.toml", small_study(name="second"))
+    put(queue, "a.toml", small_study(name="first"))
+    (queue / "aa.toml").write_text("name = ")
+    seen: list[str] = []
+
+    def run(study: Study, folder: RunFolder) -> None:
+        assert folder.study.exists()
+        seen.append(study.name)
+        if study.name == "second":
+            raise RunError("The disk is full.")
+
+    run_all(queue, run)
+    assert seen == ["first", "second"]
+    assert (queue / "done" / "a.toml").exists()
+    assert "aa.toml" in (queue / "failed" / "aa.txt").read_text()
+    assert (queue / "failed" / "b.txt").read_text() == "The disk is full.\n"
+    assert not list(queue.glob("*.toml"))
+
+
+def test_one_whose_hospitals_are_away_gives_way_and_is_gone_on_with(tmp_path: Path) -> None:
+    queue = tmp_path / "queue"
+    put(queue, "a.toml", small_study(name="first"))
+    put(queue, "b.toml", small_study(name="second"))
+    seen: list[tuple[str, Path]] = []
+
+    def run(study: Study, folder: RunFolder) -> None:
+        seen.append((study.name, folder.path.resolve()))
+        if len(seen) == 1:
+            raise HospitalsAwayError("alice did not connect")
+
+    run_all(queue, run)
+    assert [name for name, _ in seen] == ["first", "second", "first"]
+    assert seen[0][1] == seen[2][1]
+
+
+class CutOff(BaseException):
+    """The coordinator is gone."""
+
+
+@pytest.mark.parametrize("is_edited", [False, True])
+def test_a_queue_that_was_cut_off_goes_on_with_the_run_unless_the_study_is_another(
+    tmp_path: Path, is_edited: bool
+) -> None:
+    queue = tmp_path / "queue"
+    put(queue, "a.toml", small_study())
+    folders: list[Path] = []
+
+    def run(_study: Study, folder: RunFolder) -> None:
+        folders.append(folder.path.resolve())
+        if len(folders) == 1:
+            raise CutOff
+
+    with pytest.raises(CutOff):
+        run_all(queue, run)
+    if is_edited:
+        put(queue, "a.toml", small_study(seed=4))
+    run_all(queue, run)
+    assert (folders[0] == folders[1]) != is_edited
+
+
+def test_sites_stay_connected_from_one_study_to_the_next(tmp_path: Path) -> None:
+    """Real programs; carol is in the second study alone, and waits for it."""
+    queue, address = tmp_path / "queue", free_address()
+    quick = {"rounds": 2, "arms": {"fedavg": {}}}
+    put(queue, "1.toml", small_study(name="one", hospitals=["alice", "bob"], **quick))
+    (queue / "2.toml").write_text("name = 3\n")
+    put(queue, "3.toml", small_study(name="three", **quick))
+    options = ["--insecure", "--address", address, "--runs", str(tmp_path / "runs")]
+    programs = [
+        Program(
+            "coordinator",
+            ["server", "--queue", str(queue), *options, "--until-empty"],
+            tmp_path / "coordinator.log",
+        )
+    ]
+    try:
+        for name in ("alice", "bob", "carol"):
+            site = str(write_site(tmp_path, name, address))
+            programs.append(Program(name, ["client", site], tmp_path / f"{name}.log"))
+        assert programs[0].wait(PATIENCE) == 0, programs[0].text()
+        for program in programs[1:]:
+            assert program.exit_code is None, program.text()
+            assert program.text().count("connected to the coordinator") == 1, program.text()
+    finally:
+        for program in programs:
+            program.close()
+    assert sorted(path.name for path in (queue / "done").iterdir()) == ["1.toml", "3.toml"]
+    assert [path.name for path in (queue / "failed").iterdir()].count("2.toml") == 1
+    assert "2.toml is left out" in programs[0].text()
+    results = sorted((tmp_path / "runs").glob("*/result.json"))
+    assert [json.loads(path.read_text())["study"] for path in results] == ["one", "three"]
+    assert all(path.with_name("report.html").exists() for path in results)
