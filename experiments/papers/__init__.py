@@ -13,6 +13,7 @@ from erosion.experiments.papers import (
     titanic,
     titanic_page,
     tuned_quadratic,
+    which_rule,
 )
 from erosion.experiments.papers.gems.cell_runs import run_cell as run_gems
 from erosion.experiments.papers.gems.grid import plans as gems_plans
@@ -72,6 +73,15 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             one_round.plans,
             one_round.run,
             one_round.draw,
+        ),
+        Experiment(
+            "which-rule",
+            "Which rule wins",
+            "Every rule with its defaults on the shipped breast cancer and heart disease studies,"
+            " each heart hospital as the user, over 50 splits. An hour of one core.",
+            which_rule.plans,
+            which_rule.run,
+            which_rule.draw,
         ),
     )
 }

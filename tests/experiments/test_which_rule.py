@@ -1,0 +1,58 @@
+"""The comparison of all rules: its statistics by hand, its arms, and a page from few cells."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from erosion.common.algorithms import REGISTRY
+from erosion.common.study.study import Study, load_study
+from erosion.experiments.cells import Cell
+from erosion.experiments.papers.which_rule import ARMS, draw, holm, plans, settings, sign_flip
+from erosion.experiments.testbed import study_path
+
+
+def test_holm_stops_at_the_first_that_is_not_small_enough() -> None:
+    # .05 / 3 = .0167, .05 / 2 = .025, .05 / 1
+    assert holm({"a": 0.01, "b": 0.03, "c": 0.04}, 0.05) == {"a"}
+    assert holm({"a": 0.01, "b": 0.02, "c": 0.04}, 0.05) == {"a", "b", "c"}
+    assert holm({"a": 0.02, "b": 0.02}, 0.03) == set()
+
+
+def test_the_sign_flip_test_counts_patterns_as_far_out() -> None:
+    # of 2^3 patterns of (1, 1, 1) two are as far out: a quarter
+    assert sign_flip(np.ones(3)) == pytest.approx(0.25, abs=0.02)
+    assert sign_flip(np.array([1.0, -1.0])) == 1.0
+    assert sign_flip(np.ones(20)) == pytest.approx(1 / 20_001, abs=1e-4)
+
+
+def test_every_setting_takes_every_arm() -> None:
+    for study, user in settings():
+        raw = load_study(study_path(study)).model_dump(mode="json")
+        raw |= {"user": user, "arms": ARMS, "evaluation": {"test_share": 0.3}}
+        assert list(Study.model_validate(raw).arms) == list(ARMS)
+
+
+def test_no_rule_that_averages_is_left_out() -> None:
+    compared = {settings.get("algorithm", name) for name, settings in ARMS.items()}
+    apart = {"krum", "gems", "network_gems", "personal_gems"}  # one round, or one hospital's model
+    assert set(REGISTRY) - apart == compared
+
+
+def test_the_page_ranks_the_arms_and_marks_what_differs() -> None:
+    cells: dict[str, Cell] = {}
+    for plan in plans():
+        if plan.config["study"] != "breast-cancer" or plan.config["seed"] >= 20:
+            continue
+        figures: dict[str, Any] = {
+            arm: {"log_loss": 0.5 + 0.01 * place, "accuracy": 0.9, "auroc": 0.8}
+            for place, arm in enumerate([*ARMS, "base rate"])
+        }
+        cells[plan.name] = Cell(plan, {**figures, "patients": 50}, "c0ffee", "command", 1.0)
+    text = draw(cells).text
+    assert "| local | 1.0 | 0.000 |" in text
+    assert f"| fedavg | 2.0 | {0.01:.3f} |" in text
+    assert "| fedavg | 0.510 ± 0.000 | +0.010 ± 0.000 \\* | 5.0 ± 0.0 | 0.800 |" in text
+    assert "20 splits, 50 test patients each" in text
+    assert Path(study_path("breast-cancer")).exists()
