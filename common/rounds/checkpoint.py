@@ -2,7 +2,7 @@
 
 import errno
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,8 +23,18 @@ _TENSOR = "$tensor"  # marks a tensor's place in the JSON
 S = TypeVar("S")
 
 
-def save(path: Path, state: RunState, *, arm: str, study_digest: str) -> None:
-    """Write the state of one arm; after a crash the file is the old one or the new one."""
+def save(
+    path: Path,
+    state: RunState,
+    *,
+    arm: str,
+    study_digest: str,
+    once: Callable[[], object] = lambda: None,
+) -> None:
+    """Write the state of one arm; after a crash the file is the old one or the new one.
+
+    `once`: what must have happened before the new one counts; waited for when it is on the disk.
+    """
     tensors: dict[str, Tensor] = {}
     header = {
         "version": VERSION,
@@ -32,7 +42,7 @@ def save(path: Path, state: RunState, *, arm: str, study_digest: str) -> None:
         "arm": arm,
         "state": _encode(state, "", tensors),
     }
-    _write(path, _apart(tensors), {"erosion": json.dumps(header)})
+    _write(path, _apart(tensors), {"erosion": json.dumps(header)}, once)
 
 
 def load(path: Path, template: RunState, *, arm: str, study_digest: str) -> RunState:
@@ -88,9 +98,14 @@ def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     raise TypeError(f"{path}: a {type(value).__name__} cannot be part of a run's state")
 
 
-def _write(path: Path, tensors: dict[str, Tensor], about: dict[str, str] | None = None) -> None:
+def _write(
+    path: Path,
+    tensors: dict[str, Tensor],
+    about: dict[str, str] | None = None,
+    once: Callable[[], object] = lambda: None,
+) -> None:
     """Straight from the tensors' own memory, without a copy. Raises OSError."""
-    with replacing(path) as file:
+    with replacing(path, once=once) as file:
         try:
             safetensors.torch.save_file(tensors, file, metadata=about)
         except safetensors.SafetensorError as problem:  # which hides the OSError in its text

@@ -3,16 +3,19 @@
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 
 @contextlib.contextmanager
-def replacing(path: Path, *, mode: int | None = None) -> Iterator[Path]:
+def replacing(
+    path: Path, *, mode: int | None = None, once: Callable[[], object] = lambda: None
+) -> Iterator[Path]:
     """A file to be written in the block, by its name; then it takes the place of `path`.
 
     After a crash the file is the old one or the new one. `mode` are the permissions, those of the
-    process's umask if None; before it has them, nobody but the owner can open the file.
+    process's umask if None; before it has them, nobody but the owner can open the file. `once` is
+    called when the new file is on the disk and before it counts; what it raises keeps the old one.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -21,7 +24,8 @@ def replacing(path: Path, *, mode: int | None = None) -> Iterator[Path]:
     try:
         yield temporary
         with temporary.open("rb") as file:
-            os.fsync(file.fileno())
+            os.fdatasync(file.fileno())
+        once()
         temporary.chmod(0o666 & ~umask() if mode is None else mode)
         temporary.replace(path)
     except BaseException:  # Ctrl-C, too, must leave no half-written file

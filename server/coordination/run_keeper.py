@@ -1,6 +1,7 @@
 """Keeps a run in its folder: what was decided, the journal, and every arm's last state."""
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
@@ -30,6 +31,7 @@ class RunKeeper:
         self._journal: Journal | None = None
         self._trials: Journal | None = None
         self._folds: list[Curves] = []
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="journal")
 
     def __enter__(self) -> Self:
         """Nothing is open yet."""
@@ -42,6 +44,7 @@ class RunKeeper:
         trace: TracebackType | None,
     ) -> None:
         """Close the journals."""
+        self._disk.shutdown()
         for journal in (self._journal, self._trials):
             if journal is not None:
                 journal.close()
@@ -82,9 +85,16 @@ class RunKeeper:
     def keep_round(self, study: Study, state: RunState, record: RoundRecord) -> None:
         """The journal first, then the checkpoint: a line without one is cut back on resuming."""
         assert self._journal is not None, "resume comes first"
-        self._journal.append(record)
-        path = self._folder.checkpoint(record.arm)
-        checkpoint.save(path, state, arm=record.arm, study_digest=study.digest)
+        self._journal.write(record)
+        # Both files go to the disk at once; the checkpoint counts when the line is there, too.
+        synced = self._disk.submit(self._journal.sync)
+        checkpoint.save(
+            self._folder.checkpoint(record.arm),
+            state,
+            arm=record.arm,
+            study_digest=study.digest,
+            once=synced.result,
+        )
 
     def finished_folds(self) -> Sequence[Curves]:
         """Those in `folds.json`; `trials.jsonl` has the rounds of all, begun ones too."""

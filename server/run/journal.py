@@ -25,12 +25,20 @@ class Journal:
         self._file = path.open("a", encoding="utf-8")
 
     def append(self, record: RoundRecord) -> None:
-        """Write one line."""
+        """Write one line, and wait for the disk."""
+        self.write(record)
+        self.sync()
+
+    def write(self, record: RoundRecord) -> None:
+        """Write one line: it outlives this program at once, and the machine after `sync`."""
         values = {"format": FORMAT, **asdict(record)}
         values["user_metrics"] = record.user_metrics and record.user_metrics.model_dump()
         self._file.write(json.dumps(values, allow_nan=False) + "\n")
         self._file.flush()
-        os.fsync(self._file.fileno())
+
+    def sync(self) -> None:
+        """Wait until the disk has every line."""
+        os.fdatasync(self._file.fileno())
 
     def close(self) -> None:
         """Close the file."""
