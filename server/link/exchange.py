@@ -2,7 +2,7 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from flwr.app import Message
@@ -48,6 +48,22 @@ class Exchange:
         """A request that waits for its reply, or for somebody to take the reply."""
         with self._lock:
             return self._asked.get(request_id)
+
+    def due(self, request_ids: Iterable[str], sessions: Mapping[int, int]) -> list[str]:
+        """Of these, the requests whose reply is here or whose site is not in that session now.
+
+        `sessions`: node id -> how often it has come, of the sites that are connected.
+        """
+        with self._lock:
+            return [
+                request_id
+                for request_id in request_ids
+                if request_id in self._replies
+                or (
+                    (asked := self._asked.get(request_id)) is not None
+                    and sessions.get(asked.node_id) != asked.session
+                )
+            ]
 
     def unanswered(self) -> set[int]:
         """The nodes that were asked and have not answered."""

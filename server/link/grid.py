@@ -1,7 +1,7 @@
 """Flower's Grid over the line: messages go to the connected sites, and replies come back."""
 
-import uuid
-from collections.abc import Iterable, Iterator
+import secrets
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -34,6 +34,7 @@ class LinkGrid(Grid):
         self._sessions, self._exchange = sessions, sessions.exchange
         self.clock = clock or RunningTime()
         self._run: Any = None
+        self._prefix, self._num_requests = secrets.token_hex(8), 0  # of this coordinator's requests
         self.run_news: RunNews | None = None  # sent along with every request; None: nothing is
 
     def set_run(self, run: Any) -> None:
@@ -76,19 +77,23 @@ class LinkGrid(Grid):
         `most_reply_bytes`: what an honest reply stays below; None: guessed from the request.
         """
         pushed: list[str] = []
+        calls: list[tuple[int, int, Callable[[SiteSession], None]]] = []
+        numbers = self._sessions.numbers()
         for message in messages:
             node_id = message.metadata.dst_node_id
-            number = self._sessions.numbers().get(node_id)
+            number = numbers.get(node_id)
             if number is None:
                 continue
-            request_id = uuid.uuid4().hex
+            self._num_requests += 1
+            request_id = f"{self._prefix}-{self._num_requests}"
             request = Request.of(request_id, message, self.run_news)
             most = most_reply_bytes
             if most is None:
                 most = SPARE_BYTES + TIMES_REQUEST * request.num_bytes
             self._exchange.ask(request_id, Asked(_envelope(message, request_id), number, most))
-            self._sessions.call(node_id, number, partial(_ask, request=request))
+            calls.append((node_id, number, partial(_ask, request=request)))
             pushed.append(request_id)
+        self._sessions.call_all(calls)
         return pushed
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
@@ -153,15 +158,13 @@ class LinkGrid(Grid):
     def _arrived(self, message_ids: Iterable[str]) -> Iterator[Message]:
         """Complete replies; an error for a site that left."""
         numbers = self._sessions.numbers()  # before the replies: a site may answer and leave
-        for request_id in message_ids:
+        for request_id in self._exchange.due(message_ids, numbers):
             asked = self._exchange.asked(request_id)
             if asked is None:
                 continue
             reply = self._exchange.take(request_id)
-            if reply is None and numbers.get(asked.node_id) != asked.session:
-                reply = ReplyMessage(self._why_gone(asked), asked.request)
             if reply is None:
-                continue
+                reply = ReplyMessage(self._why_gone(asked), asked.request)
             self._exchange.settle(request_id)
             yield reply
             del reply

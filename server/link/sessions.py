@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from erosion.common.line.frames import Versions
 from erosion.server.enrolment.authorizer import KeptOut
@@ -109,6 +109,18 @@ class Sessions:
                 continue
             if isinstance(verdict := self.keeper.verdict(certificate), KeptOut):
                 session.end(verdict.reason, verdict.text)
+
+    def call_all(self, calls: Sequence[tuple[int, int, Callable[[SiteSession], None]]]) -> None:
+        """`call` for several at once: each with its node, its session, and what to do."""
+
+        def do() -> None:
+            for node_id, number, act in calls:
+                session = self.live(node_id)
+                if session is not None and session.number == number:
+                    act(session)
+
+        if calls and self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(do)
 
     def call(self, node_id: int, number: int, act: Callable[[SiteSession], None]) -> None:
         """From another thread: let the line's loop do something to a session, if it stands."""
