@@ -49,7 +49,7 @@ def test_a_failure_leaves_the_old_file_and_no_half_written_one(
     def full_disk(_descriptor: int) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("os.fsync", full_disk)
+    monkeypatch.setattr("os.fdatasync", full_disk)
     with pytest.raises(OSError, match="No space left"):
         write_atomically(file, "new")
     assert file.read_text() == "old"
