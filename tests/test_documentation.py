@@ -10,9 +10,9 @@ from erosion.common.study.study import load_study
 
 ROOT = Path(__file__).resolve().parents[1]
 EXTENDING = (ROOT / "docs" / "extending.md").read_text()
-SECTIONS = dict(
+SECTIONS = [
     section.split("\n", 1) for section in re.split(r"^## ", EXTENDING, flags=re.MULTILINE)[1:]
-)
+]
 PAGES = [ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")]
 
 
@@ -20,9 +20,9 @@ def python_of(text: str) -> str:
     return "\n".join(re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL))
 
 
-@pytest.mark.parametrize("title", SECTIONS)
-def test_an_example_of_the_extending_page_runs(title: str) -> None:
-    code = python_of(SECTIONS[title])
+@pytest.mark.parametrize(("title", "text"), SECTIONS, ids=[title for title, _ in SECTIONS])
+def test_an_example_of_the_extending_page_runs(title: str, text: str) -> None:
+    code = python_of(text)
     assert code, "every section has an example"
     exec(compile(code, f"docs/extending.md: {title}", "exec"), {"__name__": "example"})
 

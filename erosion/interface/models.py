@@ -37,7 +37,8 @@ def load_model(
         ErosionError: Where there is no such model, or one of another version.
     """
     saved = load_saved_model(Path(run_folder), arm, Path(weights))
-    return ESTIMATORS.get(saved.task.outcome, Model)(saved)
+    of_a_number = len(saved.task.prediction_columns()) == 1
+    return ESTIMATORS.get(saved.task.outcome, Regressor if of_a_number else Model)(saved)
 
 
 class Model(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
