@@ -6,13 +6,14 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: help testbed test quick test-docker install lint types contracts docs unit fast lock clean
+.PHONY: help testbed test quick test-docker install lint types contracts docs pages unit fast lock clean
 
 help:
 	@echo "make testbed    run a study with five hospitals on this machine"
 	@echo "make test       every check that CI runs"
 	@echo "make quick      while you work: everything but the tests between real processes"
 	@echo "make docs       the documentation as a site, in site/; a broken link is an error"
+	@echo "make pages      the pages of docs/ that are made from the code: algorithms, study and site file"
 	@echo "make test-docker  the compose testbed on a Docker engine, from building the image"
 	@echo "make lock       the image's packages anew, with their hashes, into requirements.lock"
 	@echo "make clean      remove the environment, the site and the caches (runs/ and data/ stay)"
@@ -23,6 +24,12 @@ testbed: $(VENV)/installed
 test: lint types contracts docs unit
 
 quick: lint types contracts fast
+
+pages: $(VENV)/installed
+	$(BIN)/erosion schema study --format markdown > docs/study-file.md
+	$(BIN)/erosion schema site --format markdown > docs/site-file.md
+	(printf '# Algorithms\n\nWhat an arm of a study file can be, as `erosion algorithms` prints it.\n\n'; \
+	  $(BIN)/erosion algorithms) > docs/algorithms.md
 
 install: $(VENV)/installed
 

@@ -5,13 +5,14 @@ A new method needs no line here: it is picked up from the registry, however many
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 import torch
 
-from erosion.common.aggregation.cohort import HospitalName
+from erosion.common.aggregation.cohort import HospitalName, Update
 from erosion.common.algorithms import REGISTRY, steps_of
-from erosion.common.algorithms.base import TRAIN, Ask, Brings, RoundStart, TensorTerms
+from erosion.common.algorithms.base import Ask, Brings, RoundStart, TensorTerms
 from erosion.common.algorithms.personal_layers import take_step
 from erosion.common.learning.local_work import LocalOutcome, LocalWork, Tensors
 from erosion.common.protocol import wire
@@ -78,10 +79,19 @@ def answer_of(
     return screen(result, agent, expected), outcome.keep
 
 
+class Played(NamedTuple):
+    """A round."""
+
+    after: RunState
+    kept: dict[str, Tensors]  # by the sites
+    steps: list[str]
+    own: list[Answer]  # the user's answers
+
+
 def play(
     name: str, state: RunState, kept: Mapping[str, Tensors], names: tuple[str, ...] = NAMES
-) -> tuple[RunState, dict[str, Tensors], list[str]]:
-    """One round: the state after it, what the sites keep, and the steps that there were."""
+) -> Played:
+    """One round."""
     algorithm = REGISTRY[name](algorithm=name).build(CONTEXT)
     in_progress = RoundInProgress(
         state,
@@ -91,7 +101,7 @@ def play(
         wanted=[n for n in names if n == "a" or algorithm.asks(state.algorithm_state, n)],
         spare=0,
     )
-    now, steps = dict(kept), []
+    now, steps, own = dict(kept), list[str](), list[Answer]()
     while in_progress.finished is None:
         ask = in_progress.ask
         steps.append(ask.step)
@@ -99,10 +109,11 @@ def play(
         for agent in in_progress.asked:
             answers[agent], now[agent] = answer_of(name, agent, state, ask, now)
             assert not isinstance(answers[agent], Rejection), answers[agent]
+        own += [answers["a"]] if "a" in answers else []
         in_progress.answer(answers)
     after, record = in_progress.finished
     assert record.outcome in ("done", "stopped"), record.note  # some are done after one round
-    return after, now, steps
+    return Played(after, now, steps, own)
 
 
 def first(name: str) -> RunState:
@@ -114,7 +125,7 @@ def test_its_steps_are_known_by_name_and_its_rounds_play(name: str) -> None:
     state = first(name)
     kept: dict[str, Tensors] = {}
     while state.round < 3 and not state.stopped:
-        state, kept, steps = play(name, state, kept)
+        state, kept, steps, _ = play(name, state, kept)
         assert set(steps) <= steps_of(name)
     assert state.round == 3 or state.stopped
     assert bool(state.params.isfinite().all())
@@ -122,7 +133,7 @@ def test_its_steps_are_known_by_name_and_its_rounds_play(name: str) -> None:
 
 @every_algorithm
 def test_an_interrupted_round_is_the_same_when_it_is_done_again(name: str) -> None:
-    before, kept, _ = play(name, first(name), {})
+    before, kept, _, _ = play(name, first(name), {})
     if before.stopped:
         before, kept = first(name), {}
     once, twice = play(name, before, kept), play(name, before, kept)
@@ -132,10 +143,9 @@ def test_an_interrupted_round_is_the_same_when_it_is_done_again(name: str) -> No
 
 @every_algorithm
 def test_alone_a_played_round_is_local_training(name: str) -> None:
-    state, _, _ = play(name, first(name), {}, ("a",))
-    trained, _ = answer_of(name, "a", first(name), Ask(TRAIN), {})
-    delta = getattr(trained, "delta")  # noqa: B009 - an answer of any kind
-    torch.testing.assert_close(state.params - first(name).params, delta)
+    played = play(name, first(name), {}, ("a",))
+    (trained,) = (answer for answer in played.own if isinstance(answer, Update))
+    torch.testing.assert_close(played.after.params - first(name).params, trained.delta)
 
 
 @pytest.mark.parametrize(
