@@ -331,7 +331,7 @@ class Hospital:
             secret=self._secret,
             kept={name: tensor.to(device) for name, tensor in kept.items() if name != _ERROR},
             enclosed={
-                name: _checked_payload(name, tensor, length).to(device)
+                name: checked_payload(name, tensor, length).to(device)
                 for name, tensor in enclosed.items()
             },
         )
@@ -362,8 +362,11 @@ class Hospital:
         return task.usable(predicted.cpu().numpy())
 
 
-def _checked_payload(name: str, tensor: Tensor, dim: int | None) -> Tensor:
-    """`dim`: the length of the rows of floating-point numbers; None: any."""
+def checked_payload(name: str, tensor: Tensor, dim: int | None) -> Tensor:
+    """A tensor that an algorithm sent. Raises Refusal.
+
+    `dim`: the length of the rows of floating-point numbers; None: any.
+    """
     if not tensor.dtype.is_floating_point:
         return tensor
     if dim is not None and (tensor.dim() == 0 or tensor.shape[-1] != dim):

@@ -97,7 +97,8 @@ UPDATES = Brings(update=True)
 class Payload:
     """What a hospital gets with a request."""
 
-    tensors: Tensors = field(default_factory=dict)  # of any shape; `enclosed` of its work
+    tensors: Tensors = field(default_factory=dict)
+    # `enclosed` of its work; in the step `train`, numbers come in rows of the model's length
     values: Mapping[str, Any] = field(default_factory=dict)  # small, as JSON; `values` of its work
 
 

@@ -10,9 +10,10 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from erosion.client.training.hospital import checked_payload
 from erosion.common.aggregation.cohort import HospitalName, Update
 from erosion.common.algorithms import REGISTRY, steps_of
-from erosion.common.algorithms.base import Ask, Brings, RoundStart, TensorTerms
+from erosion.common.algorithms.base import TRAIN, Ask, Brings, RoundStart, TensorTerms
 from erosion.common.algorithms.personal_layers import take_step
 from erosion.common.learning.local_work import LocalOutcome, LocalWork, Tensors
 from erosion.common.protocol import wire
@@ -49,11 +50,15 @@ def answer_of(
     """A hospital's answer, through the wire and the screening, and what it keeps."""
     arm = REGISTRY[name](algorithm=name)
     own = ask.to_each.get(agent)
+    sent = {**ask.to_all.tensors, **(own.tensors if own else {})}
     of = replace(
         work_of(agent),
         round=state.round + 1,
         received=state.params if ask.sends_parameters else torch.empty(0),
-        enclosed={**ask.to_all.tensors, **(own.tensors if own else {})},
+        enclosed={
+            key: checked_payload(key, tensor, DIM if ask.step == TRAIN else None)
+            for key, tensor in sent.items()
+        },
         values={**ask.to_all.values, **(own.values if own else {})},
         kept=kept.get(agent, {}),
         step=ask.step,
