@@ -269,6 +269,10 @@ class ArmBase(Settings):
         del layout
         return None
 
+    def builds_layers(self) -> bool:
+        """Whether it takes the flat vector apart into a perceptron's layers."""
+        return False
+
     def problem_with_task(self, task: Task) -> str | None:
         """What makes this algorithm impossible with what the study predicts, or None."""
         del task

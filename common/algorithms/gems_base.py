@@ -107,6 +107,10 @@ class GemsBase(ArmBase, BallOptions):
         del dim
         return {BALL: NUMBERS}
 
+    def builds_layers(self) -> bool:
+        """Models of hospitals are merged layer by layer."""
+        return True
+
     def problem_with_task(self, task: Task) -> str | None:
         """Good enough is a share of patients predicted rightly, so there must be classes."""
         if task.outcome == "classification":

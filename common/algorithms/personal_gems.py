@@ -52,6 +52,10 @@ class PersonalGems(GemsBase):
             return None
         return "balls = 'user' is for model.name = 'logistic'; write balls = 'off'"
 
+    def builds_layers(self) -> bool:
+        """Without balls it trains whatever model there is."""
+        return self.balls != "off"
+
     def problem_with_task(self, task: Task) -> str | None:
         """Without balls, whatever can be learned."""
         return None if self.balls == "off" else super().problem_with_task(task)

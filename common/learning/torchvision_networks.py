@@ -33,7 +33,8 @@ class TorchvisionNetwork(ModelBase):
 
     name: Literal["torchvision"] = "torchvision"
     architecture: Architecture
-    normalisation: Literal["as_published", "group"] = "as_published"
+    normalisation: Literal["as_published", "group"] = "as_published"  # "group": group normalisation
+    # in place of batch normalisation, to train a network from the beginning
 
     def check_task(self, input_shape: Sequence[int]) -> None:
         """Refuse what is not an image."""

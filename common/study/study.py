@@ -229,6 +229,13 @@ class Study(Settings):
 
     def _problem_with_model(self, arm_settings: ArmBase) -> str | None:
         layout = self.build_context.layout
+        # Shapes alone do not tell it: what lies between the layers is unknown, or some are missing.
+        is_like_no_other = self.model.runs_installed_code or self.model.frozen
+        if arm_settings.builds_layers() and is_like_no_other:
+            return (
+                f"{arm_settings.algorithm} builds the layers of model.name = 'logistic' or 'mlp'"
+                " itself, with nothing frozen"
+            )
         return arm_settings.problem_with_model(layout) or problem_with_own(
             arm_settings.own_parameters, layout
         )

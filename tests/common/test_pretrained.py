@@ -27,6 +27,7 @@ from erosion.common.learning.torchvision_networks import TorchvisionNetwork
 from erosion.common.learning.trainable import to_training
 from erosion.common.learning.training import Training
 from erosion.common.rounds.checkpoint import save_model
+from tests.support.small_study import make_study
 
 HEAD = ("3.*",)  # of an mlp with one hidden layer: modules 1 and 3 are linear
 
@@ -182,6 +183,16 @@ def test_freezing_nothing_or_everything_is_refused(frozen: tuple[str, ...], mess
     with pytest.raises(ModelError) as problem:
         build_model(Mlp(frozen=frozen), (4,), 2)
     assert message in str(problem.value)
+
+
+@pytest.mark.parametrize("arm", ["gems", "network_gems", "personal_gems"])
+def test_a_method_that_takes_layers_apart_refuses_frozen_ones(arm: str) -> None:
+    frozen = {"name": "mlp", "hidden": [8], "frozen": ["1.*"]}
+    arms = {arm: {"balls": "user"} if arm == "personal_gems" else {}}
+    with pytest.raises(ValueError, match=f"{arm} builds the layers of"):
+        make_study(model=frozen, arms=arms)
+    if arm == "personal_gems":
+        make_study(model=frozen, arms={arm: {"balls": "off"}})
 
 
 def test_a_coordinator_needs_the_file_only_where_its_numbers_travel(tmp_path: Path) -> None:

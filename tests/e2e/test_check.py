@@ -98,6 +98,7 @@ def test_a_site_that_can_take_part_passes_every_check(field: Field) -> None:
             "records",
             "data",
             "compute",
+            "model",
             "contract",
             "target",
             "limits",
