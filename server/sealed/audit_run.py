@@ -54,7 +54,13 @@ def _lines(evidence: Evidence, shown: Sequence[Finding]) -> list[str]:
     missing = sorted(set(evidence.delivered) - {finding.hospital for finding in shown})
     if missing:
         lines.append(
-            f"Not opened yet: {', '.join(missing)}. Ask a person there for opening.safetensors of"
-            " this round, before the site takes part in another sealed round."
+            f"Not opened yet: {', '.join(missing)}. A person there hands over opening.safetensors,"
+            " from the folder NAME/sealed of the site's state, before that site takes part in"
+            " another sealed round. It shows this one update."
+        )
+    if liars := [finding.hospital for finding in shown if not finding.is_honest]:
+        lines.append(
+            f"What {' and '.join(liars)} sent is not what was said of it. A fault or a lie: ask"
+            " there. `erosion enroll revoke NAME` keeps a hospital out."
         )
     return lines

@@ -49,6 +49,7 @@ def test_openings_show_who_summed_what(tmp_path: Path, capsys: pytest.CaptureFix
     assert "s0: claimed the distance 1, and that is what it summed." in said
     assert "s2: claimed the distance 0.25, and summed an update at 2." in said
     assert "Not opened" not in said
+    assert "What s2 sent is not what was said of it." in said
 
 
 def test_without_openings_it_says_whom_to_ask(
