@@ -128,6 +128,8 @@ class SealedSite:
 
         `measure`: what the study's method needs to know of its distance.
         """
+        if not np.isfinite(update.sum()):
+            raise Refusal("The update of this site has a value that is not finite.")
         name = self._identity.name
         (mask_key, mask), (seal_key, seal) = key_agreement.new_pair(), key_agreement.new_pair()
         hello = roster.sign_hello(self._identity.node_key, context, name, mask, seal)

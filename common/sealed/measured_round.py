@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import TypeVar
 
 import torch
@@ -30,6 +31,7 @@ from erosion.common.sealed.sum_rules import SumRules
 
 T = TypeVar("T")
 Leg = Generator[Ask, Answers, T]
+OUTSIZED = 20.0  # times what is usual, as where updates are seen
 RULES = SumRules()  # a hospital may ask for more, and is then absent where it does not get it
 
 
@@ -85,6 +87,7 @@ class Measured:
     asker: Asker
     distances: Mapping[HospitalName, float]
     lengths: Mapping[HospitalName, legs.Lengths]  # empty where the method asks for none
+    left_out: Sequence[HospitalName]  # whose lengths are out of all proportion
     envelopes: Mapping[HospitalName, Mapping[HospitalName, bytes]]  # by sender, then receiver
     earlier: PendingSum | None  # the sum of this round that was begun before an interruption
 
@@ -141,10 +144,13 @@ def measure(trained: Trained, keys: CoordinatorKeys, records: SumRecords) -> Leg
         if 0 < sealed < public.n**2:
             distances[name] = asker.distance(sealed)
     lengths = {n: said for n in distances if (said := answered.replies[n].values.lengths)}
+    left_out = _outsized(lengths, trained.attempt)
+    distances = {name: d for name, d in distances.items() if name not in left_out}
+    lengths = {name: said for name, said in lengths.items() if name not in left_out}
     envelopes = {name: answered.replies[name].values.envelopes for name in distances}
     earlier = records.pending()
     if earlier is None or earlier.round != trained.begun.round:
-        return Measured(trained, asker, distances, lengths, envelopes, None)
+        return Measured(trained, asker, distances, lengths, left_out, envelopes, None)
     if earlier.roster != tuple(sorted(attempt.roster)) or earlier.distances.keys() != (
         distances.keys()
     ):
@@ -152,4 +158,16 @@ def measure(trained: Trained, keys: CoordinatorKeys, records: SumRecords) -> Leg
             "a sum of this round was begun before an interruption, with other hospitals; no update"
             " enters a second sum"
         )
-    return Measured(trained, asker, earlier.distances, lengths, envelopes, earlier)
+    return Measured(trained, asker, earlier.distances, lengths, left_out, envelopes, earlier)
+
+
+def _outsized(lengths: Mapping[HospitalName, legs.Lengths], attempt: Attempt) -> list[HospitalName]:
+    """Whose update says that it is so long that the others' would be lost in the sum's range."""
+    own = {"": legs.Lengths(whole=attempt.own_norm, measured=attempt.measured_norm)}
+    left_out = []
+    for name, said in lengths.items():
+        others = [other for n, other in {**own, **lengths}.items() if n != name]
+        usual = median(other.whole for other in others), median(other.measured for other in others)
+        if said.whole > OUTSIZED * usual[0] or said.measured > OUTSIZED * usual[1]:
+            left_out.append(name)
+    return left_out

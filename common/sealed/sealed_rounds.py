@@ -141,12 +141,16 @@ class _SealedRounds:
             step = self.algorithm.update(state.inner, measured.cohort(there, made))
         except NoSuchSum as why:
             raise Skipped(str(why)) from None
+        notes = [step.note] if step.note else []
         if wanted.capped:
             lowered = ", ".join(sorted(wanted.capped))
-            note = f"the weight of {lowered} was lowered to half of the others' sum"
-            step = replace(step, note=f"{step.note}; {note}" if step.note else note)
+            notes.append(f"the weight of {lowered} was lowered to half of the others' sum")
+        if measured.left_out:
+            gone = ", ".join(measured.left_out)
+            notes.append(f"{gone} left out: the length that it gave is out of all proportion")
         return replace(
             step,
+            note="; ".join(notes),
             state=SealedState(step.state, alone=self._too_few_left(step.state)),
             distances={name: measured.distances[name] for name in there},
         )

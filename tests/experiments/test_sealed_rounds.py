@@ -16,7 +16,14 @@ from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResu
 from erosion.common.rounds.study_run import Outcome
 from erosion.common.sealed.audit import examine
 from erosion.common.sealed.distance import Question
-from erosion.common.sealed.legs import DISTANCE, MASKED, SEALED_DISTANCE, UNMASK, WORDS
+from erosion.common.sealed.legs import (
+    DISTANCE,
+    MASKED,
+    SEALED_DISTANCE,
+    UNMASK,
+    WORDS,
+    Lengths,
+)
 from erosion.common.sealed.opening import read_opening
 from erosion.common.sealed.roster import Roster
 from erosion.common.sealed.sum_records import RecordFiles
@@ -87,6 +94,31 @@ def test_cosines_and_layer_weights_are_the_plain_ones(
     assert_same(sealed, plain)
     plainest = run(tmp_path / "plainest", sealed=False)
     assert plain.finals[ARM].weights != pytest.approx(plainest.finals[ARM].weights, abs=1e-6)
+
+
+class BoastfulSite(SealedSite):
+    """Says that its update is longer than any number that it could be."""
+
+    @property
+    def lengths(self) -> Lengths | None:
+        return Lengths(whole=1e308, measured=1e308)
+
+
+def test_a_length_out_of_all_proportion_costs_a_hospital_its_place_and_nobody_else(
+    tmp_path: Path,
+) -> None:
+    arms = {ARM: {"distance_penalty": 0.02, "distance": "cosine"}, "local": {}}
+    (tmp_path / "sealed").mkdir()
+    sites = hospitals(tmp_path / "sealed")
+    identity = sites["carol"]._sealed._given
+    assert identity is not None
+    boastful = BoastfulSite(identity, SumLedger(None), SumRules())
+    sites["carol"]._sealed.__dict__["_rounds"] = boastful
+    sealed = run_in(tmp_path / "sealed", Line(sealed_study(arms=arms), sites))[0]
+    absent = [Trouble(number, TRAIN, lost=["carol"]) for number in range(1, 5)]
+    plain = run(tmp_path / "plain", *absent, sealed=False, arms=arms)
+    assert_same(sealed, plain)
+    assert "carol left out: the length that it gave" in sealed.records[ARM][0].note
 
 
 @pytest.mark.parametrize("step", [TRAIN, DISTANCE, MASKED])

@@ -372,6 +372,14 @@ def test_a_weighted_distance_and_lengths_by_hand() -> None:
     assert (found.claims, found.holds) == ("lengths", False)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_an_update_that_diverged_does_not_leave(value: float) -> None:
+    script = by_hand()
+    script.updates = {**script.updates, "s1": f32([1, value])}
+    with pytest.raises(Refusal, match="not finite"):
+        script.measure()
+
+
 def test_an_envelope_of_another_is_refused() -> None:
     script = by_hand()
     script.measure()
