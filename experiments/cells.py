@@ -6,9 +6,12 @@ folder with cells of another configuration is refused, so that no table mixes tw
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from errno import EACCES
 from multiprocessing import get_context
 from pathlib import Path
 from time import monotonic
@@ -30,6 +33,7 @@ from erosion.common.support.files import write_atomically
 from erosion.server.run import provenance
 
 FORMAT = 1  # of a cell's file
+_KEPT = "The cells that ended are kept, and the same command goes on with the others"
 
 Values = Mapping[str, Any]  # what JSON can hold
 Tick = Callable[[], None]  # called after every round of a cell
@@ -120,10 +124,12 @@ def run_cells(
     """Run the cells that the folder lacks, in `jobs` processes, and return all of them by name.
 
     Each is written as soon as it has ended. Raises ExperimentError for a folder of another
-    configuration and for a disk that is full.
+    configuration, one that cannot be written to, a disk that is full, and a process that was ended.
     """
     done = read_cells(folder, plans)
     missing = [plan for plan in plans if plan.name not in done]
+    if missing:
+        _make_room(folder / "cells")
     commit, command = provenance.commit(), provenance.command()
 
     def keep(plan: CellPlan, figures: Values, seconds: float) -> None:
@@ -174,6 +180,11 @@ def _in_processes(
                     plan = running.pop(future)
                     figures, seconds = future.result()
                     yield plan, figures, seconds
+        except BrokenProcessPool:
+            raise ExperimentError(
+                f"A process was ended from outside, often for want of memory. {_KEPT}; try fewer"
+                " --jobs."
+            ) from None
         finally:  # Ctrl-C loses the cells under way, and none of those that wait is begun
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -201,6 +212,19 @@ def _write(path: Path, cell: Cell) -> None:
         write_atomically(path, json.dumps(content, sort_keys=True, separators=(",", ":")) + "\n")
     except OSError as problem:
         raise ExperimentError(
-            f"{path} cannot be written ({problem.strerror or problem}). The cells before it are"
-            " kept; free some space or give another folder (--results), and run it again."
+            f"{path} cannot be written ({problem.strerror or problem}). {_KEPT}; free some space or"
+            " give another folder (--results)."
+        ) from None
+
+
+def _make_room(folder: Path) -> None:
+    """A folder for cells, found wanting before hours of computing and not after."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(EACCES, os.strerror(EACCES))
+    except OSError as problem:
+        raise ExperimentError(
+            f"{folder} cannot be written to ({problem.strerror or problem}). Give another folder"
+            " (--results)."
         ) from None

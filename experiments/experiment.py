@@ -78,10 +78,16 @@ def draw(experiment: Experiment, folder: Path) -> Path:
             f" `erosion experiment {experiment.name}` first."
         )
     page = experiment.draw(cells)
-    for name, content in page.pictures.items():
-        write_atomically(folder / name, content)
     path = folder / "README.md"
-    write_atomically(path, page.text)
+    try:
+        for name, content in page.pictures.items():
+            write_atomically(folder / name, content)
+        write_atomically(path, page.text)
+    except OSError as problem:
+        raise ExperimentError(
+            f"The page cannot be written to {folder} ({problem.strerror or problem}). All cells are"
+            " kept; free some space, and draw it with --draw-only."
+        ) from None
     return path
 
 

@@ -29,6 +29,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from erosion.experiments.cells import ExperimentError
     from erosion.experiments.experiment import carry_out, chosen_plans
     from erosion.experiments.papers import EXPERIMENTS, named
 
@@ -41,14 +42,20 @@ def _run(options: argparse.Namespace) -> int:
         for plan in chosen_plans(experiment, options.cells):
             print(plan.name)
         return 0
-    page = carry_out(
-        experiment,
-        pattern=options.cells,
-        folder=options.results,
-        data_dir=options.data_dir,
-        jobs=max(1, options.jobs),
-        draw_only=options.draw_only,
-    )
+    if options.jobs < 1:
+        raise ExperimentError(f"--jobs {options.jobs}; it must be 1 or more")
+    try:
+        page = carry_out(
+            experiment,
+            pattern=options.cells,
+            folder=options.results,
+            data_dir=options.data_dir,
+            jobs=options.jobs,
+            draw_only=options.draw_only,
+        )
+    except KeyboardInterrupt:
+        print("The cells that ended are kept: the same command goes on with the others.")
+        raise
     print(f"The tables and figures are in {page}.")
     return 0
 

@@ -37,7 +37,8 @@ def commit() -> str:
 
 def command() -> str:
     """What a person typed: this process's command line, or that of the testbed around it."""
-    return os.environ.get(COMMAND_VARIABLE) or shlex.join([Path(sys.argv[0]).stem, *sys.argv[1:]])
+    program = Path(sys.argv[0]).stem.replace("__main__", "erosion")  # `python -m erosion`
+    return os.environ.get(COMMAND_VARIABLE) or shlex.join([program, *sys.argv[1:]])
 
 
 def versions() -> dict[str, str]:

@@ -1,10 +1,16 @@
 """Grids of cells: resumed after an interruption, refused where the configuration differs."""
 
+import os
+import signal
 from collections.abc import Sequence
+from errno import ENOSPC
 from pathlib import Path
 
 import pytest
 
+from erosion.common.support.files import write_atomically
+from erosion.experiments import cells as cells_module
+from erosion.experiments import experiment as experiment_module
 from erosion.experiments.cells import (
     Cell,
     CellPlan,
@@ -75,10 +81,53 @@ def test_a_damaged_cell_is_named_with_its_remedy(tmp_path: Path, content: str) -
         run_cells(tmp_path, plans(), double, title="t", data_dir=None)
 
 
-def test_a_disk_that_is_full_says_what_is_kept(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_to_is_found_before_anything_is_computed(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "cells").write_text("a file where the folder should be")
-    with pytest.raises(ExperimentError, match="cannot be written"):
+
+    def never(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+        raise AssertionError("this cell was computed in vain")
+
+    with pytest.raises(ExperimentError, match=r"cannot be written to .*another folder"):
+        run_cells(tmp_path, plans(), never, title="t", data_dir=None)
+
+
+def test_a_disk_that_is_full_says_what_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, content: str | bytes) -> None:
+        if path.name == "seed-1.json":
+            raise OSError(ENOSPC, "No space left on device")
+        write_atomically(path, content)
+
+    monkeypatch.setattr(cells_module, "write_atomically", full)
+    with pytest.raises(ExperimentError, match=r"No space left on device.*that ended are kept"):
         run_cells(tmp_path, plans(), double, title="t", data_dir=None)
+    assert set(read_cells(tmp_path, plans())) == {"seed-0"}
+
+
+def test_a_page_that_finds_no_space_is_told_from_its_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, content: str | bytes) -> None:
+        raise OSError(ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(experiment_module, "write_atomically", full)
+    with pytest.raises(ExperimentError, match=r"All cells are kept.*--draw-only"):
+        carry_out(experiment(), folder=tmp_path)
+    assert len(read_cells(tmp_path, plans())) == 3
+
+
+def ended(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+    """What the kernel does to a process that asks for too much memory."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    return {}
+
+
+def test_a_process_that_is_ended_from_outside_is_told_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ExperimentError, match=r"ended from outside.*fewer --jobs"):
+        run_cells(tmp_path, plans(), ended, title="t", data_dir=None, jobs=2)
 
 
 def experiment() -> Experiment:
