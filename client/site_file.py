@@ -74,6 +74,9 @@ class Limits(Settings):
     """What this hospital will take part in. It declines everything else, whoever asks."""
 
     min_patients: int = Field(default=10, ge=1)  # training patients
+    # Nothing that leaves is about fewer patients: counts, sums, quantiles, test parts. Public data
+    # can do with 3; below that a figure is about one patient and another who knows his own.
+    min_cell: int = Field(default=10, ge=3, le=100)
     # One step is one gradient, and a gradient of few patients can be turned back into them.
     min_local_steps: int = Field(default=2, ge=1)  # mini-batches of a round
     min_batch_size: int = Field(default=2, ge=1)
@@ -112,6 +115,18 @@ class Budget(Settings):
     runs_per_study: int = Field(default=5, ge=1)
     rounds: int = Field(default=20_000, ge=1)  # answered for one coordinator, over all studies
     evaluations: int = Field(default=100, ge=1)  # final figures given to one coordinator
+    # Different sets of patients of whom the figures of one column are told, to whomever.
+    sets: int = Field(default=50, ge=1)
+    # Different ranges, categories or policies of one column that are held against the data for one
+    # coordinator: each answers yes or no about the patient with the largest value.
+    variants: int = Field(default=4, ge=1)
+
+
+class Log(Settings):
+    """How the log of what was sent is kept."""
+
+    keep_days: int = Field(default=3650, ge=30)  # full files; then they are removed
+    file_megabytes: int = Field(default=16, ge=1, le=1024)  # then another is begun
 
 
 class Compute(Settings):
@@ -136,6 +151,7 @@ class Site(Settings):
     limits: Limits = Limits()
     approval: Approval = Approval()
     budget: Budget = Budget()
+    log: Log = Log()
     records: Path = Path("records")  # folder for the log of what was sent, and the status
     compute: Compute = Compute()
     sealed: Sealed = Sealed()

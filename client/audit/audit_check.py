@@ -1,9 +1,11 @@
 """`erosion log verify`: checks that nobody has altered a hospital's log of what it sent."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from erosion.client.audit.audit_entry import FIRST, AuditEntry, hash_of
+from erosion.client.audit.log_files import full_files, lines_of
 from erosion.common.errors import SiteError
 
 
@@ -14,38 +16,58 @@ class Verified:
     num_lines: int
     head: str  # hash of the last line
     cut_off: bool  # whether half a line follows, which a crash leaves behind
+    first: int = 1  # number of the first line; more where older files were removed
+    num_witnessed: int = 0  # of the hashes that the coordinator kept and that were found
 
 
-def verify(path: Path, *, head: str | None = None) -> Verified:
-    """Go through the whole chain; raises SiteError at the first line that does not fit.
+def verify(path: Path, *, head: str | None = None, witnessed: Collection[str] = ()) -> Verified:
+    """Go through the whole chain, full files first; raises SiteError where a line does not fit.
 
     Lines that were removed at the end leave a chain that fits; they show only against a `head`
-    that was noted earlier, which must then be one of the hashes.
+    that was noted earlier, or against the hashes that the coordinator keeps of every reply
+    (`witnessed`): each must then be one of the log's.
     """
-    try:
-        content = path.read_text(encoding="utf-8", errors="replace")
-    except OSError as problem:
-        raise SiteError(f"{path} cannot be read: {problem.strerror}. Check the path.") from None
-    lines = content.split("\n")
-    cut_off = lines.pop() != ""
-    previous, head_found = FIRST, head in (None, FIRST)
-    for number, text in enumerate(lines, start=1):
-        _check(path, number, text, previous)
-        previous = hash_of(text)
-        head_found = head_found or previous == head
+    previous, number, first, cut_off = FIRST, 0, 1, False
+    wanted, head_found = set(witnessed), head in (None, FIRST)
+    files = [*full_files(path), path]
+    for file in files:
+        try:
+            lines = list(lines_of(file))
+        except OSError as problem:
+            raise SiteError(f"{file} cannot be read: {problem.strerror}. Check the path.") from None
+        cut_off = bool(lines) and not lines[-1][1]
+        for text, whole in lines:
+            if not whole:
+                continue
+            line = _read(file, number + 1, text)
+            if number == 0 and file != path and line.number > 1:  # what was before is not kept
+                previous, number, first = line.previous, line.number - 1, line.number
+            _check(file, number + 1, line, previous)
+            previous, number = hash_of(text), number + 1
+            head_found = head_found or previous == head
+            wanted.discard(previous)
     if not head_found:
         raise SiteError(
-            f"{path}: none of its {len(lines)} lines has the hash {head}. Lines were removed at the"
-            " end, or the log was written anew."
+            f"{path}: none of its {number - first + 1} lines has the hash {head}. Lines were"
+            " removed at the end, or the log was written anew."
         )
-    return Verified(len(lines), previous, cut_off)
+    if wanted and first == 1:
+        raise SiteError(
+            f"{path}: the coordinator keeps {len(wanted)} hashes of this log that none of its"
+            f" {number} lines has, such as {min(wanted)}. Lines were removed, or the log was"
+            " written anew."
+        )
+    return Verified(number - first + 1, previous, cut_off, first, len(set(witnessed) - wanted))
 
 
-def _check(path: Path, number: int, text: str, previous: str) -> None:
+def _read(path: Path, number: int, text: str) -> AuditEntry:
     try:
-        line = AuditEntry.model_validate_json(text)
+        return AuditEntry.model_validate_json(text)
     except ValueError:
         raise SiteError(f"{path}: line {number} is damaged; it cannot be read.") from None
+
+
+def _check(path: Path, number: int, line: AuditEntry, previous: str) -> None:
     if line.previous != previous:
         before = "the beginning of the log" if number == 1 else f"line {number - 1}"
         raise SiteError(

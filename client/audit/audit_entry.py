@@ -2,15 +2,16 @@
 
 import hashlib
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from erosion.common.settings.base import Settings
 
 FIRST = "0" * 64  # the first line's `previous`
+LARGEST_FIGURES = 2**18  # bytes of JSON; of larger ones only the hash is kept
 
 
 class AuditEntry(Settings):
-    """One message handed to the network, in figures; its SHA-256 stands for the content."""
+    """One message handed to the network; its SHA-256 stands for the arrays, which may be large."""
 
     number: int  # from 1
     time: str  # ISO 8601, UTC
@@ -25,6 +26,7 @@ class AuditEntry(Settings):
     sha256: str  # of the same
     arrays: dict[str, tuple[int, ...]] = Field(default_factory=dict)  # name -> shape
     norm: float | None = None  # Euclidean, of the update; None where there is none or not finite
+    figures: JsonValue = None  # the header itself: the sums, counts and metrics that were sent
     error: str | None = None  # the words that were sent in place of an answer
     previous: str  # SHA-256 of the line before
 

@@ -1,7 +1,9 @@
 """`sent.jsonl`: what this hospital sent and when, one line each, before it is sent.
 
 Every line holds the SHA-256 of the line before it, so a line that is changed, removed or moved
-later shows (`erosion log verify`).
+later shows (`erosion log verify`). The counts, sums and metrics that were sent stand in it as they
+were sent; of an update, its norm and its hash. What a request says of itself is quoted short and
+printable. When a file is full the chain goes on in another (`log_files`).
 """
 
 import contextlib
@@ -12,6 +14,7 @@ import json
 import math
 import os
 from datetime import UTC, datetime
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,15 +22,27 @@ from typing import Any, Self
 import numpy as np
 from flwr.app import Message, RecordDict
 
-from erosion.client.audit.audit_entry import FIRST, AuditEntry, hash_of
+from erosion.client.audit.audit_entry import FIRST, LARGEST_FIGURES, AuditEntry, hash_of
+from erosion.client.audit.log_files import (
+    FILE_NAME,
+    full_files,
+    last_line,
+    lines_of,
+    remove_old,
+    set_aside,
+)
 from erosion.common.errors import SiteError
 from erosion.common.line.envelope import describe
 from erosion.common.protocol import wire
+from erosion.common.support.plain_text import printable
 from erosion.common.support.private_files import make_private_folder
 
-FILE_NAME = "sent.jsonl"
-_TAIL_BYTES = 64 * 2**10  # a line is far shorter
 PART_BYTES = 2**22  # of an update, looked at at a time
+FILE_BYTES = 2**24  # of one file of the log
+KEEP_DAYS = 3650
+LONGEST_ERROR = 4000  # characters of an answer that is an error; a refusal may list reasons
+LONGEST_QUOTE = 200  # characters of what a request calls itself
+MOST_ROUNDS = 2**53
 
 
 class NotLogged(SiteError):  # noqa: N818 - a state that passes, not a mistake
@@ -37,23 +52,30 @@ class NotLogged(SiteError):  # noqa: N818 - a state that passes, not a mistake
 class AuditLog:
     """Appends to one log; use as a context manager. Only one program at a time may."""
 
-    def __init__(self, folder: Path) -> None:
-        """Open `folder`/sent.jsonl, making both if need be. Raises SiteError."""
+    def __init__(
+        self, folder: Path, *, file_bytes: int = FILE_BYTES, keep_days: int = KEEP_DAYS
+    ) -> None:
+        """Open `folder`/sent.jsonl, making both if need be. Raises SiteError.
+
+        A file of `file_bytes` is full; full ones are kept for `keep_days`.
+        """
         self.path = folder / FILE_NAME
+        self._file_bytes, self._keep_days = file_bytes, keep_days
         try:
             if not folder.exists():
                 make_private_folder(folder)
-            handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            self._file = _opened(self.path)
+            remove_old(self.path, now=datetime.now(UTC), keep_days=keep_days)
         except OSError as problem:
             raise SiteError(
                 f"The log of what is sent, {self.path}, cannot be opened ({problem.strerror});"
                 " without it nothing may be sent. Name another folder with `records` in the site"
                 " file."
             ) from None
-        self._file = os.fdopen(handle, "r+b", buffering=0)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._number, self._head = self._continue()
+            self._first = self._first_number()
         except BlockingIOError:
             self._file.close()
             raise SiteError(
@@ -85,7 +107,14 @@ class AuditLog:
         """Write down what `reply` is about to send. Raises NotLogged; then it must not be sent."""
         line = _line(self._number + 1, self._head, request, reply)
         text = line.text.encode() + b"\n"
-        before = self._file.seek(0, os.SEEK_END)
+        try:
+            self._make_room()
+            before = self._file.seek(0, os.SEEK_END)
+        except OSError as problem:
+            raise NotLogged(
+                f"{self.path} cannot be written ({problem.strerror}), so nothing was sent. Make"
+                " room; the site goes on by itself."
+            ) from None
         try:
             if self._file.write(text) != len(text):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -99,18 +128,27 @@ class AuditLog:
             ) from None
         self._number, self._head = line.number, hash_of(line.text)
 
+    def _make_room(self) -> None:
+        """Begin another file where this one is full. Raises OSError."""
+        if self._file.seek(0, os.SEEK_END) < self._file_bytes:
+            return
+        set_aside(self.path, self._first)
+        self._file.close()
+        self._file = _opened(self.path)
+        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._first = self._number + 1
+        remove_old(self.path, now=datetime.now(UTC), keep_days=self._keep_days)
+
     def _continue(self) -> tuple[int, str]:
         """Number and hash of the last line; a line that was cut off by a crash is removed."""
-        size = self._file.seek(0, os.SEEK_END)
-        start = self._file.seek(max(0, size - _TAIL_BYTES))
-        tail = self._file.read()
-        if not tail.endswith(b"\n"):  # what it was to say was not sent: it is written first
-            kept = tail.rfind(b"\n") + 1
-            self._file.truncate(start + kept)
-            tail = tail[:kept]
-        if not tail and not start:
+        text = last_line(self.path)
+        # What was cut off was to say what was not sent: it is written first.
+        self._file.truncate(_whole_bytes(self.path))
+        if not text and (before := full_files(self.path)):
+            text = last_line(before[-1])
+        if not text:
             return 0, FIRST
-        last = tail.rstrip(b"\n").rpartition(b"\n")[2].decode(errors="replace")
+        last = text.decode(errors="replace")
         try:
             return AuditEntry.model_validate_json(last).number, hash_of(last)
         except ValueError:
@@ -118,6 +156,32 @@ class AuditLog:
                 f"The last line of {self.path} is damaged. Examine it with `erosion log verify"
                 f" {self.path}`, keep the file, and move it away to begin another."
             ) from None
+
+    def _first_number(self) -> int:
+        """The number of this file's first line."""
+        for text, _ in lines_of(self.path):
+            with contextlib.suppress(ValueError):
+                return AuditEntry.model_validate_json(text).number
+            break
+        return self._number + 1
+
+
+def _opened(path: Path) -> FileIO:
+    return FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+")
+
+
+def _whole_bytes(path: Path) -> int:
+    """How long a file is up to the end of its last whole line."""
+    with path.open("rb") as file:
+        at = file.seek(0, os.SEEK_END)
+        while at > 0:
+            start = max(0, at - 2**16)
+            file.seek(start)
+            found = file.read(at - start).rfind(b"\n")
+            if found >= 0:
+                return start + found + 1
+            at = start
+    return 0
 
 
 def _line(number: int, previous: str, request: Message, reply: Message) -> AuditEntry:
@@ -127,7 +191,7 @@ def _line(number: int, previous: str, request: Message, reply: Message) -> Audit
     line = AuditEntry(
         number=number,
         time=datetime.now(UTC).isoformat(timespec="milliseconds"),
-        kind=request.metadata.message_type,
+        kind=printable(request.metadata.message_type, at_most=LONGEST_QUOTE),
         study=_quoted(study, "name", str) if isinstance(study, dict) else None,
         digest=_quoted(asked, "digest", str),
         run=_quoted(asked, "run", str),
@@ -138,12 +202,13 @@ def _line(number: int, previous: str, request: Message, reply: Message) -> Audit
         previous=previous,
     )
     if reply.has_error():
-        text = reply.error.reason or ""
+        text = printable(reply.error.reason or "", at_most=LONGEST_ERROR)
         content = {"bytes": len(text.encode()), "sha256": hash_of(text), "error": text}
         return line.model_copy(update=content)
-    if not wire.header_text(reply.content):  # of an app that the site installed itself
+    text = wire.header_text(reply.content)
+    if not text:  # of an app that the site installed itself
         return line.model_copy(update=_figures_of(reply.content))
-    header = wire.header_text(reply.content).encode()
+    header = text.encode()
     digest, num_bytes = hashlib.sha256(header), len(header)
     shapes: dict[str, tuple[int, ...]] = {}
     squares = 0.0 if wire.UPDATE in reply.content.get("arrays", {}) else None
@@ -160,6 +225,7 @@ def _line(number: int, previous: str, request: Message, reply: Message) -> Audit
         update={
             "bytes": num_bytes,
             "sha256": digest.hexdigest(),
+            "figures": _figures(text),
             "arrays": shapes,
             "norm": length if length is not None and math.isfinite(length) else None,
         }
@@ -184,4 +250,11 @@ def _figures_of(content: RecordDict) -> dict[str, Any]:
 
 def _quoted(values: dict[str, Any], name: str, kind: type) -> Any:
     value = values.get(name)
-    return value if isinstance(value, kind) else None
+    if isinstance(value, str) and kind is str:
+        return printable(value, at_most=LONGEST_QUOTE)
+    return value if type(value) is int and abs(value) <= MOST_ROUNDS else None
+
+
+def _figures(header: str) -> Any:
+    """What was sent beside arrays, as it was sent; None where it is too large to be kept."""
+    return json.loads(header) if 0 < len(header) <= LARGEST_FIGURES else None

@@ -37,8 +37,11 @@ class SiteObservers:
         """The connection is down."""
         self._sign.show(connected=False, trouble=why)
 
-    def sending(self, request: Message, reply: Message) -> None:
-        """Write it down before it is sent. Raises NotLogged; then it must not be sent."""
+    def sending(self, request: Message, reply: Message) -> str:
+        """Write it down before it is sent; the hash of its line goes with it.
+
+        Raises NotLogged; then it must not be sent.
+        """
         self._audit_log.record(request, reply)
         self._sent += 1
         self._sign.show(
@@ -46,6 +49,7 @@ class SiteObservers:
             last_sent=datetime.now(UTC).isoformat(timespec="seconds"),
             log_head=self._audit_log.head,
         )
+        return self._audit_log.head
 
     def end(self, why: str) -> None:
         """The program ends."""

@@ -9,15 +9,19 @@ from datetime import datetime
 from typing import Protocol
 
 import grpc
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
 
 from erosion.client.audit.audit_log import NotLogged
 from erosion.client.connection.connection_errors import connection_error
+from erosion.client.connection.error_pace import ErrorPace
 from erosion.client.connection.line import OURS, SiteLine
 from erosion.common.errors import LinkError, SiteError
 from erosion.common.line.run_news import RunNews
 from erosion.common.protocol import wire
+from erosion.common.protocol.error_codes import CLIENT_APP_RAISED_EXCEPTION
+from erosion.common.protocol.wire import WireError
 from erosion.common.support import expiry
+from erosion.common.support.plain_text import printable
 
 logger = logging.getLogger("erosion.agent")
 
@@ -34,8 +38,11 @@ class SiteObserver(Protocol):
     def disconnected(self, why: str) -> None:
         """The line is down; the agent goes on trying."""
 
-    def sending(self, request: Message, reply: Message) -> None:
-        """`reply` is about to be sent. Raises NotLogged where it must not be."""
+    def sending(self, request: Message, reply: Message) -> str | None:
+        """`reply` is about to be sent: what the coordinator is to keep of this site's log.
+
+        Raises NotLogged where it must not be sent.
+        """
 
 
 class Agent:
@@ -62,6 +69,7 @@ class Agent:
         self._encrypted, self._give_up_seconds = encrypted, give_up_seconds
         self._until_study_ends = until_study_ends
         self._watchers = watchers
+        self._pace = ErrorPace()
         self.stop = threading.Event()
 
     def run(self) -> None:
@@ -73,7 +81,7 @@ class Agent:
                 with self._connect() as connection:
                     welcome = connection.welcome
                     theirs = welcome.versions or OURS
-                    where, words = self._address, theirs.words
+                    where, words = self._address, printable(theirs.words)
                     logger.info("connected to the coordinator at %s, %s", where, words)
                     _warn_of_expiry(welcome.expires)
                     tries, said = 0, ""
@@ -128,35 +136,56 @@ class Agent:
     def _answer(self, connection: SiteLine, message: Message) -> None:
         metadata = message.metadata
         if metadata.message_type == wire.NOTICE:
-            notice = wire.decode_notice(message.content)
-            self._send(connection, message, Message(wire.encode_notice(notice), reply_to=message))
-            if notice.final:
-                raise LinkError(
-                    f"The coordinator at {self._address} turned this site away: {notice.text}"
-                )
-            logger.info("the coordinator says: %s", notice.text)
-            if notice.study_ended and self._until_study_ends:
-                self.stop.set()
+            self._take_notice(connection, message)
             return
         run = connection.run_of(message) or RunNews(metadata.run_id)
         context = Context(run.number, metadata.dst_node_id, {}, RecordDict(), dict(run.config))
         started = time.monotonic()
-        reply = self._app(message, context)
+        try:
+            reply = self._app(message, context)
+        except Exception as problem:  # noqa: BLE001 - it is said in the answer and in the log
+            # No handler has such a type. Whatever is asked, the site answers and lives.
+            reply = _nonsense(message, f"no request of this program ({type(problem).__name__})")
         logger.debug(
             "%s of round %s took %.3f s",
-            metadata.message_type,
-            metadata.group_id,
+            printable(metadata.message_type),
+            printable(metadata.group_id),
             time.monotonic() - started,
         )
         if connection.is_dropped(message):
-            logger.info("round %s went on without this site's answer", metadata.group_id)
+            where = printable(metadata.group_id)
+            logger.info("round %s went on without this site's answer", where)
             return
         self._send(connection, message, reply)
 
+    def _take_notice(self, connection: SiteLine, message: Message) -> None:
+        try:
+            notice = wire.decode_notice(message.content)
+        except WireError as problem:
+            self._send(connection, message, _nonsense(message, str(problem)))
+            return
+        self._send(connection, message, Message(wire.encode_notice(notice), reply_to=message))
+        text = printable(notice.text)
+        if notice.final:
+            raise LinkError(f"The coordinator at {self._address} turned this site away: {text}")
+        logger.info("the coordinator says: %s", text)
+        if notice.study_ended and self._until_study_ends:
+            self.stop.set()
+
     def _send(self, connection: SiteLine, request: Message, reply: Message) -> None:
+        log_head = None
         for watcher in self._watchers:
-            watcher.sending(request, reply)
-        connection.reply(request, reply)
+            log_head = watcher.sending(request, reply) or log_head
+        connection.reply(request, reply, log_head)
+        if reply.has_error():
+            self.stop.wait(self._pace.seconds_to_wait(time.monotonic()))
+
+
+def _nonsense(message: Message, what: str) -> Message:
+    kind = printable(message.metadata.message_type, at_most=60)
+    logger.error("%s: %s", kind, what)
+    error = Error(CLIENT_APP_RAISED_EXCEPTION, f"this site cannot answer {kind!r}: {what}")
+    return Message(error, reply_to=message)
 
 
 def _warn_of_expiry(expires: datetime | None) -> None:

@@ -6,6 +6,7 @@ import grpc
 
 from erosion.common.protocol import admission_terms
 from erosion.common.protocol.admission_terms import Reason
+from erosion.common.support.plain_text import printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def connection_error(problem: grpc.RpcError, address: str, *, encrypted: bool) -
     """Explain a failed call to `address`."""
     if not isinstance(problem, grpc.Call):
         return ConnectionProblem(f"the coordinator at {address} is lost: {problem}")
-    details, code = problem.details() or "", problem.code()
+    details, code = printable(problem.details() or "", at_most=1000), problem.code()
     said = dict(problem.trailing_metadata() or ()).get(admission_terms.REASON)
     if said is not None:
         final = said in set(Reason) and Reason(said).is_final

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import grpc
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 
 from erosion.client.connection.outbox import LineClosed, Outbox
 from erosion.common.line.assembly import Assembly, MemorySpace
@@ -32,14 +32,17 @@ from erosion.common.line.run_news import RunNews
 from erosion.common.protocol.flower_messages import RequestMessage
 from erosion.common.protocol.messages import PROTOCOL
 from erosion.common.support.expiry import precise_now
+from erosion.common.support.memory import memory_bytes
 from erosion.common.support.software import software_version
 
 GREETING_SECONDS = 30.0  # for the connection, TLS and the coordinator's greeting
 GOODBYE_SECONDS = 2.0
 TICK_SECONDS = 1.0
 SILENT_TICKS = 30  # of silence, after which the line counts as dead; the coordinator asks each 5 s
-LARGEST_REQUEST_BYTES = 2**40  # more would be a fault of the coordinator
+MEMORY_SHARE = 0.5  # of this machine's; more in requests would be a fault of the coordinator
+MOST_WAITING = 64  # requests that are wanted and have not been looked at
 MOST_DROPPED = 1000
+LONGEST_TTL_SECONDS = 7 * 86_400.0
 NODE_ID = 2  # of this site to itself; the coordinator has its own number for it
 OURS = Versions(WIRE, PROTOCOL, software_version())
 
@@ -96,9 +99,11 @@ class SiteLine:
         self._received = threading.Event()  # whatever was to come
         self._silent_ticks = 0
         self._runs: dict[str, RunNews] = {}  # of requests that are of one, by request
+        self._waiting: dict[str, int] = {}  # wanted requests that wait here, and their bytes
         self._dropped: dict[str, None] = {}  # requests that are not wanted any more
         self._sending: str | None = None
         self._frame_size = FrameSize()
+        self._most_bytes = int(MEMORY_SHARE * memory_bytes())
         self._arriving: Assembly | None = None
         self.welcome = Welcome()
 
@@ -143,6 +148,7 @@ class SiteLine:
                 return None
             if isinstance(item, grpc.RpcError):
                 raise item
+            self._waiting.pop(item.metadata.message_id, None)
             if not self.is_dropped(item):
                 return item
         return None
@@ -155,10 +161,15 @@ class SiteLine:
         """Is the answer to a request not wanted any more?"""
         return request.metadata.message_id in self._dropped
 
-    def reply(self, request: Message, reply: Message) -> None:
-        """Send a reply; one that is not wanted any more goes no further."""
+    def reply(self, request: Message, reply: Message, log_head: str | None = None) -> None:
+        """Send a reply; one that is not wanted any more goes no further.
+
+        `log_head`: the hash of this site's log with this reply, for the coordinator to keep.
+        """
         request_id = request.metadata.message_id
         head: dict[str, Any] = {"re": request_id}
+        if log_head is not None:
+            head["log"] = log_head
         buffers: list[memoryview] = []
         if reply.has_error():
             head["error"] = {"code": reply.error.code, "reason": reply.error.reason or ""}
@@ -221,8 +232,11 @@ class SiteLine:
         except grpc.RpcError as lost:
             silent = self._silent_ticks >= SILENT_TICKS
             problem = LostLine("nothing was heard of it") if silent else lost
-        except ValueError as closed:  # the channel was closed
-            problem = LostLine(str(closed))
+        except ValueError:
+            problem = LostLine("the connection was closed")
+        except Exception as nonsense:  # noqa: BLE001 - the line ends, and the agent says why
+            self._call.cancel()
+            problem = LostLine(f"it sent what cannot be read ({type(nonsense).__name__})")
         self._outbox.close()
         self._received.set()
         self._inbox.put(problem)
@@ -233,8 +247,8 @@ class SiteLine:
             case Kind.MESSAGE:
                 head = json_body(body)
                 description = read_description(head.pop("records", None))
-                if description.num_bytes > LARGEST_REQUEST_BYTES:
-                    raise LineFault(f"a request of {description.num_bytes} bytes")
+                if description.num_bytes + sum(self._waiting.values()) > self._most_bytes:
+                    raise LineFault(f"requests of more than {self._most_bytes} bytes")
                 space = MemorySpace(description.num_bytes)
                 self._arriving = Assembly(head, description, space)
                 self._deliver_if_whole()
@@ -248,31 +262,34 @@ class SiteLine:
             case Kind.DROP:
                 self._drop(bytes(body[:100]).decode(errors="replace"))
             case Kind.PING:
-                self._outbox.say(frame(Kind.PONG))
+                self._outbox.say(frame(Kind.PONG), once=True)
             case _:
                 pass
 
     def _deliver_if_whole(self) -> None:
         if self._arriving is None or not self._arriving.is_whole:
             return
+        num_bytes = self._arriving.num_bytes
         head, content = self._arriving.head, self._arriving.content()
         self._arriving = None
-        ttl = head.get("ttl")
-        request = RequestMessage(
-            content,
-            text_in(head, "id"),
-            NODE_ID,
-            text_in(head, "type"),
-            group_id=text_in(head, "group"),
-            ttl=float(ttl) if isinstance(ttl, int | float) else 3600.0,
-        )
+        request = _request(head, content)
         if (run := RunNews.read(head.get("run"))) is not None:
             self._runs[request.metadata.message_id] = run
             while len(self._runs) > MOST_DROPPED:
                 del self._runs[next(iter(self._runs))]
+        self._put(request, num_bytes)
+
+    def _put(self, request: Message, num_bytes: int) -> None:
+        """Let the request wait for its turn; what no honest coordinator sends ends the line."""
+        if request.metadata.message_id in self._waiting:
+            raise LineFault("two requests under one id")
+        if len(self._waiting) >= MOST_WAITING:
+            raise LineFault(f"more than {MOST_WAITING} requests before it waited for an answer")
+        self._waiting[request.metadata.message_id] = num_bytes
         self._inbox.put(request)
 
     def _drop(self, request_id: str) -> None:
+        self._waiting.pop(request_id, None)
         self._dropped[request_id] = None
         while len(self._dropped) > MOST_DROPPED:
             del self._dropped[next(iter(self._dropped))]
@@ -293,6 +310,28 @@ class SiteLine:
             with contextlib.suppress(grpc.RpcError, ValueError):
                 self._call.cancel()
         self._channel.close()
+
+
+def _request(head: dict[str, Any], content: RecordDict) -> Message:
+    """What came, as Flower has it. Raises LineFault."""
+    try:
+        return RequestMessage(
+            content,
+            text_in(head, "id"),
+            NODE_ID,
+            text_in(head, "type"),
+            group_id=text_in(head, "group"),
+            ttl=_seconds_in(head.get("ttl")),
+        )
+    except (ValueError, TypeError) as problem:
+        raise LineFault(f"a request that cannot be made ({type(problem).__name__})") from None
+
+
+def _seconds_in(said: object) -> float:
+    """How long an answer is wanted, within reason."""
+    if isinstance(said, int | float) and 1 <= said <= LONGEST_TTL_SECONDS:
+        return float(said)
+    return 3600.0
 
 
 def _time_in(said: dict[str, Any], name: str) -> datetime | None:

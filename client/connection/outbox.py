@@ -33,9 +33,11 @@ class Outbox:
             self._changed.notify_all()
             return data
 
-    def say(self, frame: bytes) -> None:
-        """Send a short frame soon."""
+    def say(self, frame: bytes, *, once: bool = False) -> None:
+        """Send a short frame soon; `once`: unless one like it waits to be sent already."""
         with self._changed:
+            if once and frame in self._control:
+                return
             self._control.append(frame)
             self._changed.notify_all()
 

@@ -31,7 +31,14 @@ def serve(
     hospital = Hospital(site, b"" if site.compute.public_order else site_secret(folder))
     store = ConsentStore(folder)
     consent = Consent(site, store, _known_as(line))
-    with closing(store), AuditLog(site.records) as audit_log:
+    with (
+        closing(store),
+        AuditLog(
+            site.records,
+            file_bytes=site.log.file_megabytes * 2**20,
+            keep_days=site.log.keep_days,
+        ) as audit_log,
+    ):
         watch = SiteObservers(site.records, audit_log, name=site.name, coordinator=line.address)
         agent = Agent(
             lambda: credentials_for(site.coordinator).connect(),  # as the files are by then

@@ -25,10 +25,12 @@ from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
 from erosion.common.sealed import legs
 from erosion.common.study.study import Study, study_from_json
 from erosion.common.support.files import version_of
+from erosion.common.tasks.inputs import TabularTask
 
 WITHIN_LIMITS = "limits"  # who decided, where the site file's rule did
 FINAL_FIGURES = "evaluate"  # the step of an answer with the final figures
 _LONGEST_NAME = 200  # characters
+LONGEST_STUDY = 2**19  # characters of one that waits for a person
 _MOST_EXCHANGES = 32  # of a round
 _KNOWN = 64  # studies whose approved study is remembered
 
@@ -43,6 +45,7 @@ class Consent:
         self._waiting: set[str] = set()  # digests that were asked about and wait for a person
         self._seen = (0, 0, 0)
         self._approved: OrderedDict[str, str] = OrderedDict()  # study's digest -> approved digest
+        self._held: set[str] = set()  # contracts that the data may be held against
 
     def check(self, study: Study) -> str:
         """The digest of the approved study that leads to `study`; Refusal where there is none.
@@ -50,6 +53,11 @@ class Consent:
         A study that nobody has decided about is kept for `erosion review`. What a person declines
         later is declined from then on.
         """
+        approved = self._approved_by(study)
+        self._hold(study)
+        return approved
+
+    def _approved_by(self, study: Study) -> str:
         known = self._approved.get(study.digest)
         if known is not None and self._is_approved(known):
             return known
@@ -58,6 +66,22 @@ class Consent:
                 self._remember(study.digest, entry.digest)
                 return entry.digest
         return self._ask(study)
+
+    def _hold(self, study: Study) -> None:
+        """Before data are read: whether they fit answers yes or no about single patients."""
+        contracts = contracts_of(study)
+        name = hashlib.sha256(repr(sorted(contracts.items())).encode()).hexdigest()
+        if name in self._held:
+            return
+        most = self._site.budget.variants
+        column = self._store.hold(self._coordinator, self._dataset, contracts, most)
+        if column is not None:
+            raise Refusal(
+                f"{self._site.name} held its data against {most} different ranges, categories or"
+                f" policies of {column!r} already; budget.variants = {most}. Ask as one of the"
+                " earlier studies did."
+            )
+        self._held.add(name)
 
     def has_news(self) -> bool:
         """A study that was asked about in vain was approved since; said once for each."""
@@ -86,6 +110,7 @@ class Consent:
         """The same for the final figures of a run."""
         approved = self.check(request.study)
         study = request.study
+        _check_names(run=request.run)
         # A fold's predictions stay here, so they count as a round and not as final figures.
         number = 0 if study.fold is None else study.rounds + 2
         answer = Answer(approved, request.run, study.digest, "", number, FINAL_FIGURES)
@@ -105,9 +130,7 @@ class Consent:
                 f"The request is of exchange {request.exchange} of its round; at most"
                 f" {_MOST_EXCHANGES} are answered."
             )
-        for name, value in (("arm", request.arm), ("step", request.step), ("run", request.run)):
-            if len(value) > _LONGEST_NAME or not value.isprintable():
-                raise Refusal(f"The request's {name} is too long, or cannot be printed.")
+        _check_names(arm=request.arm, step=request.step, run=request.run)
 
     def _note(self, answer: Answer, content: str) -> None:
         if self._store.noted(self._coordinator, self._dataset, answer) is None:
@@ -174,6 +197,11 @@ class Consent:
             self._remember(study.digest, study.digest)
             return study.digest
         if self._store.study(study.digest) is None and study.fold is None:
+            if len(entry.content) > LONGEST_STUDY:
+                raise Refusal(
+                    f"The study has {len(entry.content)} characters; {self._site.name} keeps at"
+                    f" most {LONGEST_STUDY} for a person to decide about."
+                )
             if len(self._store.studies("pending")) >= MOST_PENDING:
                 raise Refusal(
                     f"{self._site.name} has {MOST_PENDING} studies waiting for a person already;"
@@ -195,12 +223,29 @@ class Consent:
             )
 
 
+def _check_names(**names: str) -> None:
+    for name, value in names.items():
+        if len(value) > _LONGEST_NAME or not (value.isascii() and value.isprintable()):
+            raise Refusal(f"The request's {name} is too long, or is not in plain letters.")
+
+
 def decide(store: ConsentStore, entry: StudyEntry, *, approve: bool, by: str) -> StudyEntry:
     """Write a person's decision about a study."""
     state: State = "approved" if approve else "declined"
     decided = replace(entry, state=state, decided_by=by, decided=now())
     store.put(decided)
     return decided
+
+
+def contracts_of(study: Study) -> dict[str, str]:
+    """By column, all that decides whether a hospital's values of it are accepted."""
+    task = study.task
+    contracts = {column.name: repr(column) for column in task.target_columns}
+    if isinstance(task, TabularTask):
+        for feature in task.features:
+            said = feature.model_dump_json(include={"type", "range", "categories"})
+            contracts[feature.name] = f"{said} {task.policy(feature)}"
+    return contracts
 
 
 def dataset_of(site: Site) -> str:

@@ -5,7 +5,7 @@ must be noted durably before it leaves, whatever happens to the machine.
 """
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -45,6 +45,14 @@ create table if not exists answers (
   input text not null,
   answered text not null,
   primary key (coordinator, dataset, study, run, variant, arm, round, step)
+);
+create table if not exists contracts (
+  coordinator text not null,
+  dataset text not null,
+  column_name text not null,
+  contract text not null,
+  held text not null,
+  primary key (coordinator, dataset, column_name, contract)
 );
 """
 
@@ -161,6 +169,52 @@ class ConsentStore:
                 _key(coordinator, dataset, answer),
             ).fetchone()
         return None if found is None else str(found[0])
+
+    def hold(
+        self, coordinator: str, dataset: str, contracts: Mapping[str, str], most: int
+    ) -> str | None:
+        """Note durably that columns are held against these contracts, by name.
+
+        Returns None, or the column that was held against `most` others already; then nothing is
+        noted.
+        """
+        with self._explained():
+            self._db.execute("begin immediate")
+            try:
+                full = None
+                for name, contract in contracts.items():
+                    known = self._contracts(coordinator, dataset, name)
+                    if contract not in known and len(known) >= most:
+                        full = name
+                        break
+                if full is None:
+                    self._db.executemany(
+                        "insert or ignore into contracts values (?,?,?,?,?)",
+                        [(coordinator, dataset, n, c, now()) for n, c in contracts.items()],
+                    )
+            except BaseException:
+                self._db.execute("rollback")
+                raise
+            self._db.execute("commit")
+        return full
+
+    def most_variants(self, coordinator: str, dataset: str) -> tuple[str, int]:
+        """The column that was held against the most contracts, and against how many."""
+        with self._explained():
+            row = self._db.execute(
+                "select column_name, count(*) from contracts where coordinator = ? and dataset = ?"
+                " group by column_name order by count(*) desc, column_name limit 1",
+                (coordinator, dataset),
+            ).fetchone()
+        return ("", 0) if row is None else (str(row[0]), int(row[1]))
+
+    def _contracts(self, coordinator: str, dataset: str, name: str) -> set[str]:
+        rows = self._db.execute(
+            "select contract from contracts where coordinator = ? and dataset = ?"
+            " and column_name = ?",
+            (coordinator, dataset, name),
+        ).fetchall()
+        return {str(contract) for (contract,) in rows}
 
     def runs(self, coordinator: str, dataset: str, study: str) -> list[str]:
         """The runs of one study that were answered."""

@@ -8,9 +8,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from erosion.client.cells.cells import Cells
 from erosion.client.dataset.load import Patients, load_patients
 from erosion.client.dataset.preprocessing import (
-    feature_sums,
     image_inputs,
     stand_ins,
     stands_in,
@@ -40,10 +40,13 @@ class Part:
 class LocalDataset:
     """A study's data and model at a site. Built once per study; `parts` are ready for training."""
 
-    def __init__(self, site: Site, study: Study) -> None:
-        """Read, check and split the data, and build the model; raises DataError, SiteError,
-        ModelError.
+    def __init__(self, site: Site, study: Study, cells: Cells | None = None) -> None:
+        """Read, check and split the data, and build the model.
+
+        `cells` rounds what is told of the patients and knows what was told before. Raises
+        DataError, SiteError, ModelError, and Refusal for a test part of too few patients.
         """
+        cells = cells or Cells(site)
         if site.name == study.user and (lacking := study.task.why_not_here()):
             raise SiteError(lacking)
         study.check_model()  # before the patients are read, which may take long
@@ -67,13 +70,21 @@ class LocalDataset:
                 f"{site.data.describe()}: the rows of each class are all of one patient, so none"
                 " can be held back to measure a model on. Add patients."
             )
+        test = self.split.test
+        if site.name == study.user:
+            cells.check_test_part(
+                site.name, patients.rows[test], patients.targets[test], patients.groups[test]
+            )
         self._device = torch.device(site.compute.device)
         self._rows = patients.rows
         self._targets = patients.targets
         self._groups = patients.groups
         self._parts: tuple[Part, Part] | None = None
         self._scaled_by: Scaling | None = None  # with which `_parts` were made
-        self.sums = self._training_sums()
+        self.cells = cells
+        self.sums = self._training_sums()  # rounded: also this site itself scales by them
+        training = self.split.training
+        self.told_samples = cells.num_samples(patients.rows[training], patients.groups[training])
         self.missing_values = self._missing_values()
 
     @property
@@ -171,8 +182,9 @@ class LocalDataset:
         task = self.study.task
         if not isinstance(task, TabularTask):
             return None
-        rows = self._rows[self.split.training].astype(np.float64, copy=False)
-        return feature_sums(task, rows)
+        training = self.split.training
+        rows = self._rows[training].astype(np.float64, copy=False)
+        return self.cells.sums(task, rows, self._groups[training])
 
     def _own_scaling(self) -> Scaling | None:
         task = self.study.task

@@ -8,33 +8,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from erosion.common.errors import DataError
-from erosion.common.protocol.messages import FeatureSums, Scaling
+from erosion.common.protocol.messages import Scaling
 from erosion.common.tasks.features import NumberFeature
 from erosion.common.tasks.inputs import ImageTask, TabularTask
 from erosion.common.tasks.task import Task
-
-
-def feature_sums(task: TabularTask, rows: NDArray[np.float64]) -> FeatureSums:
-    """Per encoded column: number, sum and sum of squares of the values in rows (n, features).
-
-    Categories are not scaled, so their columns are left at zero: how many patients have which
-    category is nobody's business. Float64, because float32 sums lose too much.
-    """
-    count: list[int] = []
-    total: list[float] = []
-    squares: list[float] = []
-    for feature, column in zip(task.features, rows.T, strict=True):
-        if isinstance(feature, NumberFeature):
-            values = column[~np.isnan(column)]
-            count.append(len(values))
-            total.append(float(values.sum()))
-            squares.append(float(np.square(values).sum()))
-        else:
-            zeros = [0] * task.width(feature)
-            count += zeros
-            total += zeros
-            squares += zeros
-    return FeatureSums(count=tuple(count), total=tuple(total), squares=tuple(squares))
 
 
 def stands_in(task: Task, *, scaled: bool) -> bool:

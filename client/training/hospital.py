@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from erosion.client.cells.cells import Cells
 from erosion.client.dataset.local_dataset import LocalDataset
 from erosion.client.evaluation.cross_fitted import KEPT_AS, gathered, kept_of_fold, number_of
 from erosion.client.evaluation.metrics import measure, measure_with_intervals
@@ -30,6 +31,7 @@ from erosion.common.learning.local_sgd import predictions_of
 from erosion.common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork, Tensors
 from erosion.common.protocol.messages import (
     CROSS_FITTED_SIGNIFICANCE,
+    FEWEST_OF_A_CLASS,
     SIGNIFICANCE,
     DescribeReply,
     EvaluateReply,
@@ -71,6 +73,7 @@ class Hospital:
         self._sealed = SealedSteps(site)
         folder = site.compute.state
         self._kept = KeptState(None if folder is None else folder / site.name)
+        self._cells = Cells(site, secret)
         self._prepared: OrderedDict[str, LocalDataset] = (
             OrderedDict()
         )  # by study digest, oldest first
@@ -95,13 +98,15 @@ class Hospital:
 
     def describe(self, study: Study) -> DescribeReply:
         """Who this hospital is, how many patients it trains on, and its share of the scaling."""
+        if study.fold is not None:
+            raise Refusal("A trial is not described: its study is, as a whole.")
         is_new = study.digest not in self._prepared
         prepared = self._prepare(study)
         if is_new:
             warm_up(prepared.model, study.task.input_shape)
         return DescribeReply(
             hospital=self.name,
-            num_samples=prepared.num_training,
+            num_samples=prepared.told_samples,
             sums=prepared.sums if study.scaling == "federated" else None,
             model=prepared.model_shape,
             software=software_version(),
@@ -158,7 +163,7 @@ class Hospital:
         comparison = None
         if study.comparison and all(arm in predictions for arm in study.comparison):
             arm, reference = study.comparison
-            comparison = compare(
+            compared = compare(
                 task,
                 (arm, reference),
                 (predictions[arm], predictions[reference]),
@@ -166,6 +171,8 @@ class Hospital:
                 seed=prepared.seed("comparison"),
                 level=level,
             )
+            smallest = self._cells.at_least(compared.smallest_class, FEWEST_OF_A_CLASS)
+            comparison = compared.model_copy(update={"smallest_class": smallest})
         reply = EvaluateReply(
             hospital=self.name,
             arms={arm: measured(predicted) for arm, predicted in predictions.items()},
@@ -181,7 +188,7 @@ class Hospital:
                 None,
             ),
             missing_means=prepared.missing_values,
-            class_counts=task.groups(targets),
+            class_counts=self._cells.groups(task.groups(targets)),
         )
         differing = {
             arm: parameters.cpu()
@@ -253,8 +260,8 @@ class Hospital:
             arm=request.arm,
             round=request.round,
             step=request.step,
-            num_samples=prepared.num_training,
-            samples_seen=outcome.samples_seen,
+            num_samples=prepared.told_samples,
+            samples_seen=_told_seen(outcome.samples_seen, prepared),
             seconds=perf_counter() - started,
             metrics=metrics,
             sealed=keys,
@@ -281,7 +288,7 @@ class Hospital:
         digest = study.digest
         prepared = self._prepared.pop(digest, None)
         if prepared is None:
-            prepared = LocalDataset(self.site, study)
+            prepared = LocalDataset(self.site, study, self._cells)
             for note in prepared.notes:
                 logger.warning("study %s: %s", study.name, note)
         self._prepared[digest] = prepared
@@ -377,6 +384,14 @@ def checked_payload(name: str, tensor: Tensor, dim: int | None) -> Tensor:
     if not bool(torch.isfinite(tensor).all()):
         raise Refusal(f"The request brings {name!r} with a value that is not finite.")
     return tensor
+
+
+def _told_seen(samples_seen: int, prepared: LocalDataset) -> int:
+    """Samples of a round's mini-batches; as many passes of the rounded number where it tells n."""
+    training, num = prepared.study.training, prepared.num_training
+    if training.epochs is None and num >= training.batch_size:
+        return samples_seen
+    return max(1, round(samples_seen / num)) * prepared.told_samples
 
 
 def _step_result(

@@ -24,18 +24,21 @@ def check_study(site: Site, study: Study) -> None:
 def check_limits(site: Site, study: Study, num_samples: int, num_patients: int) -> None:
     """Refuse a study that the site's limits do not allow with this many samples and patients.
 
-    Raises Refusal with every reason: the value and the limit.
+    Raises Refusal with every reason and its limit. How many patients there are is not told.
     """
     limits = site.limits
     reasons = _study_reasons(site, study)
     if num_patients < limits.min_patients:
         reasons.append(
-            f"{num_patients} training patients; limits.min_patients = {limits.min_patients}"
+            f"it has fewer training patients than limits.min_patients = {limits.min_patients}"
         )
+    elif num_patients < limits.min_cell:
+        reasons.append(f"it has fewer training patients than limits.min_cell = {limits.min_cell}")
     steps = local_steps(study.training, num_samples)
     if steps < limits.min_local_steps:
         reasons.append(
-            f"{steps} local steps a round; limits.min_local_steps = {limits.min_local_steps}"
+            "a round has fewer local steps there than limits.min_local_steps ="
+            f" {limits.min_local_steps}"
         )
     _refuse_for(site, study, reasons)
 

@@ -10,6 +10,8 @@ from flwr.app import Error, Message, Metadata, RecordDict
 
 from erosion.common.protocol.flower_identity import COORDINATOR_NODE_ID, RUN_ID
 
+_HASH_LENGTH, _HEXADECIMAL = 64, set("0123456789abcdef")  # of a SHA-256
+
 
 class RequestMessage(Message):
     """A request under way, with its id."""
@@ -51,11 +53,19 @@ class ReplyMessage(Message):
     """
 
     def __init__(
-        self, content: RecordDict | Error, request: Message, *, received_bytes: int = 0
+        self,
+        content: RecordDict | Error,
+        request: Message,
+        *,
+        received_bytes: int = 0,
+        log_head: str = "",
     ) -> None:
-        """`received_bytes`: that came over the network; 0 for an error that stands for a reply."""
+        """`received_bytes`: that came over the network; 0 for an error that stands for a reply.
+
+        `log_head`: what the sender says is the hash of its log with this reply.
+        """
         super().__init__(content, reply_to=request)
-        self.received_bytes = received_bytes
+        self.received_bytes, self.log_head = received_bytes, log_head
         asked = request.metadata
         self._own_metadata = Metadata(
             run_id=RUN_ID,
@@ -78,3 +88,9 @@ class ReplyMessage(Message):
 def received_bytes(reply: Message) -> int:
     """How large a reply came over the network; 0 for an error that stands for one."""
     return reply.received_bytes if isinstance(reply, ReplyMessage) else 0
+
+
+def log_head(reply: Message) -> str | None:
+    """What a site says is the hash of its own log with this reply; None where it says none."""
+    said = reply.log_head if isinstance(reply, ReplyMessage) else ""
+    return said if len(said) == _HASH_LENGTH and set(said) <= _HEXADECIMAL else None

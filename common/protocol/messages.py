@@ -26,7 +26,10 @@ PROTOCOL = 2  # raised when a message changes its meaning
 
 
 class FeatureSums(Settings):
-    """Per encoded column: what pooled means and deviations are made of, missing values left out."""
+    """Per encoded column: what pooled means and deviations are made of, missing values left out.
+
+    A site makes them of rounded figures over at least its smallest cell of patients.
+    """
 
     count: tuple[int, ...]
     total: tuple[float, ...]
@@ -51,7 +54,7 @@ class DescribeReply(Settings):
     """A hospital introduces itself: name, training patients, and its share of the scaling."""
 
     hospital: str
-    num_samples: int  # training patients
+    num_samples: int  # training patients, to a multiple of the site's smallest cell
     sums: FeatureSums | None = None  # only where the study's scaling is "federated"
     software: str  # version of this program at the site
     model: ModelShape | None = None  # only where the study's model is not one of the program's own
@@ -109,7 +112,8 @@ class Comparison(Settings):
     arm: str
     reference: str
     num_samples: int
-    smallest_class: int  # test patients of the rarest class, or of what else the task needs
+    smallest_class: int  # test patients of the rarest class, or of what else the task needs; below
+    # the site's smallest cell only whether they are enough
     mean_difference: float  # loss of `arm` minus that of `reference`; below 0: `arm` is better
     p_value: float  # two-sided paired sign-flip test
     conclusion: str  # "better", "worse", "no clear difference" or "too few patients"
@@ -158,7 +162,8 @@ class EvaluateReply(Settings):
     missing_means: tuple[float, ...] | None = None
     # per encoded column, what stands for a missing value where only patients can tell: the mean of
     # a number that is not scaled, the indicators of the commonest category
-    class_counts: dict[str, int]  # test patients by class, or by what else the task counts
+    class_counts: dict[str, int | None]  # test patients by class, or by what else the task counts;
+    # None: fewer than the site's smallest cell, or what would give such a number away
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,7 +13,23 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # it writes past every format t
 
 
 LogFormat = Literal["text", "json"]
+TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+LONGEST_LINE = 10_000  # characters
 LOG_FORMATS: tuple[LogFormat, ...] = ("text", "json")
+
+
+class SafeText(logging.Formatter):
+    """A record as text that a terminal only shows: what others sent cannot forge or hide a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Further lines of a message are indented, so that none looks like a record of its own."""
+        lines = super().format(record).split("\n")
+        return "\n    ".join(_shown(line) for line in lines)
+
+
+def _shown(line: str) -> str:
+    clean = "".join(c if c.isprintable() else "\ufffd" for c in line.replace("\t", "    "))
+    return clean if len(clean) <= LONGEST_LINE else clean[: LONGEST_LINE - 1] + "…"
 
 
 def configure_logging(verbosity: int, log_format: LogFormat = "text") -> None:
@@ -21,12 +37,9 @@ def configure_logging(verbosity: int, log_format: LogFormat = "text") -> None:
     import flwr.app  # noqa: F401 - sets up its handlers, which are then quietened
 
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbosity, 2)]
-    logging.basicConfig(
-        level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
-    )
-    if log_format == "json":
-        for handler in logging.getLogger().handlers:
-            handler.setFormatter(JsonLines())
+    logging.basicConfig(level=logging.WARNING, force=True)
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(JsonLines() if log_format == "json" else SafeText(TEXT))
     logging.getLogger("erosion").setLevel(level)
     # gRPC tells with a traceback of every call whose other side has gone.
     logging.getLogger("grpc").setLevel(logging.DEBUG if verbosity >= 2 else logging.CRITICAL)

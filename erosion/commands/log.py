@@ -16,17 +16,38 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     verify.add_argument("file", type=Path, help="records/sent.jsonl")
     verify.add_argument("--head", help="a hash that an earlier `verify` or `status` gave")
+    verify.add_argument(
+        "--run",
+        type=Path,
+        metavar="RUN",
+        help="a run's folder, or its witness.jsonl: the hashes that the coordinator was sent with"
+        " every reply must all be in the log",
+    )
+    verify.add_argument("--hospital", help="whose log it is, by the name in the study; with --run")
 
 
 def _run(options: argparse.Namespace) -> int:
     from erosion.client.audit.audit_check import verify
+    from erosion.common.errors import RunError
+    from erosion.server.run.run_folder import RunFolder
+    from erosion.server.run.witness import read_witness
 
-    found = verify(options.file, head=options.head)
+    witnessed: list[str] = []
+    if (run := options.run) is not None:
+        if options.hospital is None:
+            raise RunError("Say whose log it is: --hospital NAME, with --run.")
+        path = RunFolder(run).witness if run.is_dir() else run
+        witnessed = read_witness(path, options.hospital)
+    found = verify(options.file, head=options.head, witnessed=witnessed)
     print(f"{found.num_lines} lines, each as it was written and in its place.")
+    if found.first > 1:
+        print(f"They begin with line {found.first}: earlier files were removed (log.keep_days).")
+    if run is not None:
+        print(f"{found.num_witnessed} hashes that the coordinator keeps are among theirs.")
     if found.cut_off:
         print("Half a line follows, which a crash leaves behind; what it was to say was not sent.")
     print(f"Hash of the last line: {found.head}")
-    if options.head is None:
+    if options.head is None and not found.num_witnessed:
         print("Note it: only against it will lines show that are removed at the end.")
     return 0
 
@@ -36,6 +57,7 @@ COMMAND = Command(
     summary="show or verify the log of what a site sent",
     examples="""\
   erosion log verify records/sent.jsonl
+  erosion log verify records/sent.jsonl --run RUN --hospital alice
 """,
     add_arguments=_add_arguments,
     run=_run,

@@ -25,6 +25,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--by", metavar="NAME", help="who decides (default: the login name)")
 
 
+def shown(line: str) -> str:
+    """A line without what could hide or turn around what a coordinator wrote into its study."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in line)
+
+
 def _run(options: argparse.Namespace) -> int:
     from erosion.client.consent.consent import decide
     from erosion.client.consent.review import review
@@ -37,14 +42,14 @@ def _run(options: argparse.Namespace) -> int:
     store = ConsentStore(site.consent_folder)
     try:
         if options.study is None and options.digest is None:
-            print("\n".join(listing(site, store)))
+            print("\n".join(map(shown, listing(site, store))))
             return 0
         if options.study is not None:
             entry = entry_of(load_study(options.study), store)
         else:
             entry = named(options.digest, store)
         study = study_from_json(entry.content)
-        print("\n".join(review(site, study, store)))
+        print("\n".join(map(shown, review(site, study, store))))
         approve = options.approve
         if not (options.approve or options.decline):
             if not sys.stdin.isatty():

@@ -38,6 +38,7 @@ from erosion.server.run.result import (
     verdict,
 )
 from erosion.server.run.run_folder import RunFolder
+from erosion.server.run.witness import Witness
 
 
 class Coordinator:
@@ -63,7 +64,13 @@ class Coordinator:
         self._longest_wait_seconds = longest_wait_seconds
         self._study, self._link, self._folder, self._notify = study, link, folder, notify
         authorizer = link if link.enrolled_only else None
-        self._transport = NetworkTransport(study, link.grid, authorizer, others_stay=others_stay)
+        self._transport = NetworkTransport(
+            study,
+            link.grid,
+            authorizer,
+            others_stay=others_stay,
+            witness=Witness(folder.witness),
+        )
         self._run: StudyRun | None = None
 
     def run(self) -> Result:

@@ -4,7 +4,7 @@ Of the link it needs a Flower `Grid` and the few questions of `SiteLink`. The st
 `describe`; a site that was not sent a study yet, or has lost it, gets it with the request.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -14,7 +14,7 @@ from erosion.common.aggregation.cohort import HospitalName
 from erosion.common.errors import ErosionError
 from erosion.common.protocol import wire
 from erosion.common.protocol.error_codes import UNDECIDED
-from erosion.common.protocol.flower_messages import received_bytes
+from erosion.common.protocol.flower_messages import log_head, received_bytes
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
 from erosion.common.rounds.one_round import Absence, Rejection
 from erosion.common.rounds.transport import (
@@ -82,11 +82,15 @@ class NetworkTransport:
         authorizer: NodeAuthorizer | None = None,
         *,
         others_stay: bool = False,
+        witness: Callable[[HospitalName, str, str], None] = lambda *_: None,
     ) -> None:
         """`authorizer` binds nodes to names; None: a site's own word is taken (loopback only).
 
-        `others_stay`: sites that this study does not want wait for another one.
+        `others_stay`: sites that this study does not want wait for another one. `witness` is given
+        the hash of its log that a hospital sends with every reply, and to which kind of request it
+        was.
         """
+        self._witness = witness
         self._grid, self._authorizer, self._others_stay = grid, authorizer, others_stay
         self._study = study
         self._introduction: RecordDict | None = None  # what every newcomer is asked
@@ -109,6 +113,7 @@ class NetworkTransport:
             if not self._is_for_another_study(node_id):
                 self._describe(_Site(node_id, session))
         for confirmed in self._grid.pull_messages(list(self._notices)):
+            self._note_log(confirmed, self._name_of(confirmed.metadata.src_node_id))
             self._notices.discard(confirmed.metadata.reply_to_message_id)
         for reply in self._grid.pull_messages(list(self._asked)):
             connection = self._asked.pop(reply.metadata.reply_to_message_id)
@@ -224,6 +229,8 @@ class NetworkTransport:
 
     def _introduced(self, connection: Connection, reply: Message) -> Iterator[News]:
         site = self._sites[connection]
+        if self._authorizer is not None:
+            self._note_log(reply, self._authorizer.hospital_of(site.node_id))
         if reply.has_error():
             name, _, reason = (reply.error.reason or "").partition(": ")
             if self._may_be(name, site.node_id):
@@ -239,6 +246,8 @@ class NetworkTransport:
             reason = f"its key was not enrolled for the name {name!r}"
             yield self._kept_out(connection, name, reason)
             return
+        if self._authorizer is None:
+            self._note_log(reply, name)
         site.hospital = name
         site.studies.add(self._study.digest)
         yield Introduced(connection, described)
@@ -247,6 +256,16 @@ class NetworkTransport:
         who, reason = printable(who), printable(reason)  # a site's own words may be megabytes
         self.turn_away(connection, reason)
         return KeptOut(who, None, reason)
+
+    def _note_log(self, reply: Message, hospital: HospitalName | None) -> None:
+        """Keep what the site says is the hash of its log, which it cannot change unseen then."""
+        head = log_head(reply)
+        if head is not None and hospital is not None:
+            self._witness(hospital, reply.metadata.message_type, head)
+
+    def _name_of(self, node_id: int) -> HospitalName | None:
+        found = (site.hospital for site in self._sites.values() if site.node_id == node_id)
+        return next(found, None)
 
     def _may_be(self, name: str, node_id: int) -> bool:
         return self._authorizer is None or self._authorizer.hospital_of(node_id) == name
@@ -262,6 +281,7 @@ class NetworkTransport:
     def _reply(self, connection: Connection, sent: _Sent, message: Message) -> Reply:
         content: Result | Rejection | Absence
         left = False
+        self._note_log(message, self._sites[connection].hospital)
         if message.has_error():
             site = self._sites[connection]
             reason = (message.error.reason or "no reason given").removeprefix(f"{site.hospital}: ")

@@ -312,7 +312,9 @@ class SiteSession:
             return
         head = arrived.head
         content = _error(head["error"]) if "error" in head else arrived.content()
-        reply = ReplyMessage(content, asked.request, received_bytes=head["bytes"])
+        reply = ReplyMessage(
+            content, asked.request, received_bytes=head["bytes"], log_head=text_in(head, "log")
+        )
         self._exchange.deliver(text_in(head, "re"), reply)
 
     async def _enter(self) -> None:

@@ -1,6 +1,7 @@
 """Parts of a result in words: the terminal and the report say the same."""
 
 import re
+from collections.abc import Mapping
 
 from erosion.common.protocol.messages import FinalMetrics
 from erosion.server.output.plain_text import printable
@@ -84,7 +85,15 @@ def stops_by_user(overview: Overview) -> list[str]:
 
 def class_sizes(result: Result) -> str:
     """How many test patients of each class, e.g. "57 benign, 34 malignant"."""
-    return ", ".join(f"{count} {printable(name)}" for name, count in result.class_counts.items())
+    return class_sizes_of(result.class_counts)
+
+
+def class_sizes_of(counts: Mapping[str, int | None]) -> str:
+    """The same of counts by class; None is what the hospital does not tell."""
+    return ", ".join(
+        f"{'too few to tell' if count is None else count} {printable(name)}"
+        for name, count in counts.items()
+    )
 
 
 def interval_text(metrics: FinalMetrics, name: str) -> str:

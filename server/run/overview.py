@@ -29,7 +29,7 @@ class UserResult(Settings):
     """One hospital's line."""
 
     arms: dict[str, FinalMetrics]  # of its own model, on its own test patients
-    class_counts: dict[str, int]  # of those patients
+    class_counts: dict[str, int | None]  # of those patients
     base_rate: FinalMetrics | None = None  # of its training part's base rate
     comparison: Comparison | None
     adjusted_p_value: float | None = None  # Holm's, over all hospitals that were compared

@@ -8,7 +8,12 @@ from pydantic import AliasChoices, Field, field_validator
 
 from erosion.common.errors import CheckpointError
 from erosion.common.formats.json_file import read_json
-from erosion.common.protocol.messages import Comparison, FinalMetrics, Metrics
+from erosion.common.protocol.messages import (
+    FEWEST_OF_A_CLASS,
+    Comparison,
+    FinalMetrics,
+    Metrics,
+)
 from erosion.common.settings.base import Settings
 from erosion.common.tasks import DEFAULT, REGISTRY
 from erosion.common.tasks.task import Task
@@ -85,7 +90,8 @@ class Result(Settings):
     base_rate: FinalMetrics | None = None  # of the training part's base rate as everyone's
     # prediction; None: written by a version that did not measure it
     comparison: Comparison | None
-    class_counts: dict[str, int]  # of the user's test patients; empty where none are counted
+    class_counts: dict[str, int | None]  # of the user's test patients; empty where none are
+    # counted; None: not told
     cross_fitting: CrossFitting | None = None  # None: the figures are of a test part
     contributions: dict[str, Contribution]
     absent: tuple[Absent, ...] = ()  # hospitals that rounds went without
@@ -146,7 +152,7 @@ def verdict(
         case "too few patients":
             best, finding = (
                 None,
-                f"{size} with {comparison.smallest_class} {task.group_word} are too few to tell"
+                f"{size} with fewer than {FEWEST_OF_A_CLASS} {task.group_word} are too few to tell"
                 f" {arm} from {reference}.",
             )
         case _:

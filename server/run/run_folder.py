@@ -100,6 +100,11 @@ class RunFolder:
         return self.path / "spool"
 
     @property
+    def witness(self) -> Path:
+        """The hash of each hospital's own log with every reply."""
+        return self.path / "witness.jsonl"
+
+    @property
     def has_ended(self) -> bool:
         """Whether the run came to its end; the report is the last that it writes."""
         return self.result.exists() and self.report.exists()

@@ -4,20 +4,28 @@ import hashlib
 import json
 import os
 import stat
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import torch
-from flwr.app import ArrayRecord, Error, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from erosion.client.audit.audit_check import verify
 from erosion.client.audit.audit_log import AuditLog, NotLogged
+from erosion.client.audit.log_files import full_files, remove_old
 from erosion.client.connection import agent
 from erosion.client.connection.line import Welcome
 from erosion.common.errors import SiteError
 from erosion.common.protocol import wire
-from erosion.common.protocol.messages import TrainReply, TrainRequest, TrainResult
+from erosion.common.protocol.messages import (
+    DescribeReply,
+    FeatureSums,
+    TrainReply,
+    TrainRequest,
+    TrainResult,
+)
 from tests.support.small_study import make_study
 
 UPDATE = torch.tensor([3.0, 4.0, 0.0, 0.0, 0.0, 0.0])
@@ -151,8 +159,8 @@ class Line:
         notice = wire.Notice(text="the study has ended", final=False, study_ended=True)
         return Message(wire.encode_notice(notice), 1, wire.NOTICE)
 
-    def reply(self, request: Message, reply: Message) -> None:
-        del request
+    def reply(self, request: Message, reply: Message, log_head: str | None = None) -> None:
+        del request, log_head
         self.sent.append(reply)
 
 
@@ -173,9 +181,10 @@ def test_a_site_that_cannot_log_signs_out_and_comes_back_when_it_can(
         def disconnected(self, why: str) -> None:
             assert "no room" in why
 
-        def sending(self, request: Message, reply: Message) -> None:
+        def sending(self, request: Message, reply: Message) -> str | None:
             if len(lines) < 3:
                 raise NotLogged("no room")
+            return None
 
     agent.Agent(
         connect,  # type: ignore[arg-type]
@@ -247,3 +256,83 @@ def test_a_line_that_is_no_line_shows(tmp_path: Path) -> None:
         verify(path)
     with pytest.raises(SiteError, match="erosion log verify"):
         AuditLog(tmp_path)
+
+
+def long_log(folder: Path, lines: int) -> list[str]:
+    """A log in files of a few lines each; returns the hash after every line."""
+    heads = []
+    with AuditLog(folder, file_bytes=2000) as audit_log:
+        for number in range(1, lines + 1):
+            asked = request(number)
+            audit_log.record(asked, reply(asked, number))
+            heads.append(audit_log.head)
+    return heads
+
+
+def test_a_full_file_is_set_aside_and_the_chain_goes_on(tmp_path: Path) -> None:
+    heads = [*long_log(tmp_path, 9), *long_log(tmp_path, 3)]
+    files = sorted(path.name for path in tmp_path.glob("sent*.jsonl"))
+    assert len(files) > 2
+    assert files[0] == "sent-000000001.jsonl"
+    found = verify(tmp_path / "sent.jsonl", witnessed=heads)
+    assert (found.num_lines, found.head, found.num_witnessed) == (12, heads[-1], 12)
+    assert all(stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600 for name in files)
+
+
+def test_a_crash_between_two_files_costs_no_line(tmp_path: Path) -> None:
+    heads = long_log(tmp_path, 9)
+    current = tmp_path / "sent.jsonl"
+    first = json.loads(current.read_text().splitlines()[0])["number"]
+    current.rename(tmp_path / f"sent-{first:09d}.jsonl")
+    with AuditLog(tmp_path) as audit_log:
+        assert audit_log.head == heads[-1]
+        audit_log.record(request(), reply(request()))
+    assert verify(current).num_lines == 10
+
+
+def test_files_older_than_the_retention_are_removed_but_the_newest_full_one(tmp_path: Path) -> None:
+    long_log(tmp_path, 9)
+    full = full_files(tmp_path / "sent.jsonl")
+    in_a_year = datetime.now(UTC) + timedelta(days=365)
+    assert remove_old(tmp_path / "sent.jsonl", now=in_a_year, keep_days=366) == []
+    assert remove_old(tmp_path / "sent.jsonl", now=in_a_year, keep_days=364) == full[:-1]
+    found = verify(tmp_path / "sent.jsonl")
+    assert found.first == json.loads(full[-1].read_text().splitlines()[0])["number"] > 1
+    assert found.num_lines == 10 - found.first
+
+
+def test_lines_removed_at_the_end_show_against_what_the_coordinator_keeps(tmp_path: Path) -> None:
+    heads = long_log(tmp_path, 2)
+    path = sent(tmp_path, 2)
+    witnessed = [*heads, verify(path).head]
+    path.write_text("".join(lines_of(path)[:-1]))
+    with pytest.raises(SiteError, match="coordinator keeps 1 hashes of this log that none"):
+        verify(path, witnessed=witnessed)
+
+
+def test_what_a_request_calls_itself_is_quoted_short_and_printable(tmp_path: Path) -> None:
+    """A line over 64 KiB once kept a site from starting again."""
+    header = {"run": "r" * 100_000, "arm": "\x1b[2J\u202e", "round": 10**400, "digest": 3}
+    asked = Message(
+        RecordDict({"header": ConfigRecord({"json": json.dumps(header)})}), 1, wire.TRAIN
+    )
+    with AuditLog(tmp_path) as audit_log:
+        audit_log.record(asked, Message(Error(2, "x" * 10**6), reply_to=asked))
+        line = json.loads(audit_log.path.read_text())
+    assert len(line["run"]) == 200
+    assert line["arm"].isprintable()
+    assert line["round"] is None
+    assert audit_log.path.stat().st_size < 6000
+    with AuditLog(tmp_path) as audit_log:
+        assert verify(audit_log.path).num_lines == 1
+
+
+def test_the_sums_that_were_sent_are_in_the_log(tmp_path: Path) -> None:
+    sums = FeatureSums(count=(20, 0), total=(900.0, 0.0), squares=(41_000.0, 0.0))
+    described = DescribeReply(hospital="b", num_samples=20, sums=sums, software="1")
+    asked = Message(wire.encode_describe(make_study()), 1, wire.DESCRIBE)
+    with AuditLog(tmp_path) as audit_log:
+        audit_log.record(asked, Message(wire.encode_describe_reply(described), reply_to=asked))
+        line = json.loads(audit_log.path.read_text())
+    assert line["figures"]["num_samples"] == 20
+    assert line["figures"]["sums"] == json.loads(sums.model_dump_json())

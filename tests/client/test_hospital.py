@@ -49,16 +49,17 @@ def peer_site(folder: Path, **keys: Any) -> Site:
 def test_a_hospital_introduces_itself_by_its_training_patients(tmp_path: Path) -> None:
     torch.set_num_threads(2)
     user = Hospital(user_site(tmp_path)).describe(make_study())
-    assert (user.hospital, user.num_samples, user.sums) == ("a", 14, None)
+    assert (user.hospital, user.sums) == ("a", None)
+    assert user.num_samples in (12, 15)  # 14, to a multiple of the smallest cell
     peer = Hospital(peer_site(tmp_path)).describe(make_study())
-    assert (peer.hospital, peer.num_samples) == ("b", 20)
+    assert (peer.hospital, peer.num_samples in (18, 21)) == ("b", True)  # 20
     assert torch.get_num_threads() == 1
 
 
 def test_sums_leave_only_for_federated_scaling_and_without_test_patients(tmp_path: Path) -> None:
     reply = Hospital(user_site(tmp_path)).describe(make_study(scaling="federated"))
     assert reply.sums is not None
-    assert reply.sums.count == (14, 0)
+    assert reply.sums.count in ((12, 0), (15, 0))  # 14, to a multiple of the smallest cell
     assert reply.sums.total[1] == 0
 
 
@@ -80,7 +81,7 @@ def test_training_is_that_of_local_sgd_on_all_of_a_peers_patients(tmp_path: Path
     assert torch.equal(result.delta, expected.delta)
     header = result.header
     assert (header.hospital, header.arm, header.round) == ("b", "fedavg", 1)
-    assert (header.num_samples, header.samples_seen, header.metrics) == (20, 20, None)
+    assert (header.num_samples in (18, 21), header.samples_seen, header.metrics) == (True, 20, None)
     assert header.seconds > 0
 
 
@@ -245,7 +246,7 @@ def test_a_scaling_that_does_not_fit_is_refused(
 
 def test_fewer_patients_than_the_limit_are_not_trained_on(tmp_path: Path) -> None:
     hospital = Hospital(user_site(tmp_path, limits={"min_patients": 15}))
-    with pytest.raises(Refusal, match=r"14 training patients; limits\.min_patients = 15"):
+    with pytest.raises(Refusal, match=r"fewer training patients than limits\.min_patients = 15"):
         hospital.describe(make_study())
     with pytest.raises(Refusal):
         hospital.train(request(make_study()))

@@ -8,7 +8,6 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from erosion.client.dataset.preprocessing import (
-    feature_sums,
     stand_ins,
     stands_in,
     table_inputs,
@@ -17,6 +16,7 @@ from erosion.common.errors import DataError
 from erosion.common.protocol.messages import FeatureSums, Scaling
 from erosion.common.protocol.scaling import number_columns, pool, problem_with_sums
 from erosion.common.tasks.inputs import TabularTask
+from tests.support.exact_sums import feature_sums
 from tests.support.tasks import tabular
 
 NAN = float("nan")

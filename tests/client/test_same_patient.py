@@ -173,7 +173,7 @@ def test_a_limit_of_patients_counts_patients_and_not_their_stays(tmp_path: Path)
     prepared = LocalDataset(site, STUDY)
     assert (prepared.num_training, prepared.num_training_patients) == (40, 10)
     strict = site.model_copy(update={"limits": site.limits.model_copy(update={"min_patients": 11})})
-    with pytest.raises(Refusal, match=r"10 training patients; limits\.min_patients = 11"):
+    with pytest.raises(Refusal, match=r"fewer training patients than limits\.min_patients = 11"):
         check_limits(strict, STUDY, prepared.num_training, prepared.num_training_patients)
 
 

@@ -108,8 +108,9 @@ def test_a_study_within_the_limits_is_accepted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("limits", "reason"),
     [
-        ({"min_patients": 13}, "12 training patients; limits.min_patients = 13"),
-        ({"min_local_steps": 6}, "5 local steps a round; limits.min_local_steps = 6"),
+        ({"min_patients": 13}, "fewer training patients than limits.min_patients = 13"),
+        ({"min_cell": 13}, "fewer training patients than limits.min_cell = 13"),
+        ({"min_local_steps": 6}, "fewer local steps there than limits.min_local_steps = 6"),
         ({"min_batch_size": 5}, "batches of 4; limits.min_batch_size = 5"),
         ({"max_rounds": 2}, "3 rounds; limits.max_rounds = 2"),
         ({"studies": ["heart-*", "lung"]}, "study 'small'; limits.studies accepts only heart-*, l"),
@@ -128,7 +129,7 @@ def test_each_limit_refuses_with_the_value_and_the_limit(
 
 def test_one_step_a_round_is_refused_by_default(tmp_path: Path) -> None:
     study = make_study(training={"epochs": 1, "batch_size": 64})
-    with pytest.raises(Refusal, match=r"1 local steps a round; limits\.min_local_steps = 2"):
+    with pytest.raises(Refusal, match=r"fewer local steps .* limits\.min_local_steps = 2"):
         check_limits(make_site(tmp_path), study, 50, 50)
 
 

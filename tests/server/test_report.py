@@ -311,7 +311,10 @@ def test_too_few_patients_is_said_without_a_winner(folder: Path) -> None:
         update={"comparison": comparison, "verdict": verdict(run.result.task, comparison, finals)}
     )
     html = written(replace(run, result=result), folder)
-    assert "12 test patients with 3 of the rarest class are too few to tell" in Page(html).text
+    assert (
+        "12 test patients with fewer than 5 of the rarest class are too few to tell"
+        in Page(html).text
+    )
     assert '<tr class="best">' not in html
 
 

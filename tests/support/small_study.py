@@ -36,11 +36,15 @@ def make_study(**changes: Any) -> Study:
 def make_site(
     folder: Path, text: str | None = None, *, name: str = "a", file: str = "a.csv", **keys: Any
 ) -> Site:
-    """A site with `text` in its data file; keyword arguments replace top-level keys."""
+    """A site with `text` in its data file; keyword arguments replace top-level keys.
+
+    Twenty patients have a test part of six: the smallest cell is 3 unless `limits` says otherwise.
+    """
     path = folder / file
     if text is not None:
         path.write_text(text, encoding="utf-8")
     data = {"path": path, **keys.pop("data", {})}
+    keys["limits"] = {"min_cell": 3, **keys.get("limits", {})}
     return Site.model_validate(
         {"name": name, "data": data, "coordinator": {"address": "127.0.0.1:9092"}, **keys}
     )

@@ -9,7 +9,7 @@ from erosion.server.output.plain_text import figure_text, seconds_text
 from erosion.server.output.report.html_table import Cell, table, text
 from erosion.server.output.report.overview_figures import loss_figure
 from erosion.server.output.report.page import day, verdict_box, whole_page
-from erosion.server.output.result_words import absences_by_user, stops_by_user
+from erosion.server.output.result_words import absences_by_user, class_sizes_of, stops_by_user
 from erosion.server.run.overview import Overview, UserResult
 from erosion.server.run.run_folder import USERS
 
@@ -108,7 +108,7 @@ def _beside(line: UserResult, arm: str, reference: str, metric: str) -> Cell:
 
 
 def _classes(line: UserResult) -> str:
-    return ", ".join(f"{count} {name}" for name, count in line.class_counts.items())
+    return class_sizes_of(line.class_counts)
 
 
 def _weights(overview: Overview) -> str:

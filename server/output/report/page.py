@@ -86,8 +86,9 @@ def _how_sure(result: Result) -> str:
         f'<p class="note">The verdict rests on one comparison, {text(comparison.arm)} with'
         f" {text(comparison.reference)}, declared before the run: a paired sign-flip test of the"
         f" {text(loss)} on the same {comparison.num_samples} {result.tested},"
-        f" {comparison.smallest_class} of them {text(result.task.group_word)}. The mean difference"
-        f" is {_signed(comparison.mean_difference)} (below 0, {text(comparison.arm)} is better)."
+        f" at least {comparison.smallest_class} of them {text(result.task.group_word)}. The mean"
+        f" difference is {_signed(comparison.mean_difference)} (below 0, {text(comparison.arm)} is"
+        " better)."
         " Were the two equally good, chance alone would give a difference as large in"
         f" {_share(comparison.p_value)} of such studies. A difference is claimed only where"
         f" that is at most {100 * comparison.level:g} % and {text(needs)}."

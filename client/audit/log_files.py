@@ -1,0 +1,69 @@
+"""The files of one log: the one that is written to, and the full ones before it.
+
+`sent.jsonl` is written to; when it is full it becomes `sent-000000001.jsonl`, named for its first
+line, and the chain of hashes goes on in a new one. A full file is removed once its last line is
+older than the site keeps its log.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from erosion.client.audit.audit_entry import AuditEntry
+
+FILE_NAME = "sent.jsonl"
+_FIRST_TAIL = 64 * 2**10  # bytes
+
+
+def full_files(current: Path) -> list[Path]:
+    """The full files of a log, the oldest first."""
+    pattern = re.compile(rf"{re.escape(current.stem)}-\d{{9,}}\.jsonl")
+    found = current.parent.glob(f"{current.stem}-*.jsonl")
+    return sorted(path for path in found if pattern.fullmatch(path.name))
+
+
+def set_aside(current: Path, first_number: int) -> Path:
+    """Make room for a new file; returns where the full one is. Raises OSError."""
+    full = current.with_name(f"{current.stem}-{first_number:09d}.jsonl")
+    return current.replace(full)
+
+
+def remove_old(current: Path, *, now: datetime, keep_days: int) -> list[Path]:
+    """Remove full files whose last line is older than that, but the newest; returns them.
+
+    The newest stays: the chain is then seen to begin at a file that was full, not in the middle.
+    """
+    removed = []
+    for path in full_files(current)[:-1]:
+        with suppress(OSError, ValueError):
+            last = AuditEntry.model_validate_json(last_line(path))
+            if datetime.fromisoformat(last.time) >= now - timedelta(days=keep_days):
+                break
+            path.unlink()
+            removed.append(path)
+    return removed
+
+
+def last_line(path: Path) -> bytes:
+    """The last whole line without its end; empty where there is none. Raises OSError."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        length = _FIRST_TAIL
+        while True:
+            file.seek(max(0, size - length))
+            lines = file.read().split(b"\n")
+            # What stands after the last newline was cut off; the first may begin further up.
+            if len(lines) > 2 or length >= size:
+                return lines[-2] if len(lines) > 1 else b""
+            length *= 4
+
+
+def lines_of(path: Path) -> Iterator[tuple[str, bool]]:
+    """Every line without its end, and whether it has one. Raises OSError."""
+    with path.open("rb") as file:
+        for line in file:
+            text = line.decode("utf-8", errors="replace")
+            yield text.removesuffix("\n"), text.endswith("\n")

@@ -1,0 +1,111 @@
+"""A site's small-cell rule: what it tells of its patients, whoever asks and however often."""
+
+import hashlib
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from erosion.client.cells.cell_book import CellBook
+from erosion.client.cells.column_figures import ColumnFigures, column_figures, sums_of
+from erosion.client.cells.rounding import draw, rounded_count
+from erosion.client.cells.sketch import Hashes, keys_of, patient_hashes, sketch_of
+from erosion.client.site_file import Site
+from erosion.common.errors import Refusal
+from erosion.common.protocol.messages import FeatureSums
+from erosion.common.tasks.features import NumberFeature
+from erosion.common.tasks.inputs import TabularTask
+from erosion.common.tasks.task import Targets
+
+Rows = NDArray[np.float64] | NDArray[np.uint8]
+Groups = NDArray[np.int64]
+COLUMN, PATIENTS, TEST_PART = "column", "patients", "test part"  # kinds of what is told
+_ANY_NUMBER = 2**62
+
+
+class Cells:
+    """Rounds what a site tells, and remembers it. Raises Refusal and SiteError."""
+
+    def __init__(self, site: Site, secret: bytes = b"") -> None:
+        """`secret`: the site's, from which roundings are drawn; empty in a simulation."""
+        self.cell = site.limits.min_cell
+        self._most, self._secret = site.budget.sets, secret
+        self._keys = keys_of(secret)
+        folder = site.compute.state
+        self._book = CellBook(None if folder is None else folder / site.name)
+
+    def num_samples(self, rows: Rows, groups: Groups) -> int:
+        """How many samples there are, to a multiple of the cell."""
+        patients = patient_hashes(rows, groups, self._keys)
+
+        def compute() -> str:
+            at = draw(self._secret, "number", self._name_of(patients))
+            return str(rounded_count(len(rows), self.cell, at))
+
+        return int(self._book.tell(PATIENTS, PATIENTS, patients, self.cell, _ANY_NUMBER, compute))
+
+    def column(self, name: str, values: NDArray[np.float64], groups: Groups) -> ColumnFigures:
+        """The figures of a column of numbers (n,), NaN where one is missing."""
+        known = ~np.isnan(values)
+        patients = patient_hashes(values[known], groups[known], self._keys)
+
+        def compute() -> str:
+            of = f"{name}/{self._name_of(patients)}"
+            return column_figures(values[known], self.cell, self._secret, of).model_dump_json()
+
+        told = self._book.tell(COLUMN, name, patients, self.cell, self._most, compute)
+        return ColumnFigures.model_validate_json(told)
+
+    def sums(self, task: TabularTask, rows: NDArray[np.float64], groups: Groups) -> FeatureSums:
+        """Per encoded column, rounded sums over at least a cell of patients; zeros elsewhere."""
+        sums: list[tuple[int, float, float]] = []
+        for feature, values in zip(task.features, rows.T, strict=True):
+            if isinstance(feature, NumberFeature):
+                sums.append(sums_of(self.column(feature.name, values, groups)))
+            else:  # how many patients have which category is nobody's business
+                sums += [(0, 0.0, 0.0)] * task.width(feature)
+        counts, totals, squares = zip(*sums, strict=True)
+        return FeatureSums(count=counts, total=totals, squares=squares)
+
+    def check_test_part(self, name: str, rows: Rows, targets: Targets, groups: Groups) -> None:
+        """Refuse to measure models on few patients, or on nearly those of an earlier test part."""
+        if len(np.unique(groups)) < self.cell:
+            raise Refusal(
+                f"{name} does not measure models on fewer than {self.cell} patients"
+                " (limits.min_cell): raise evaluation.test_share, or write fewer selection.folds."
+            )
+        told = np.column_stack(
+            [rows.reshape(len(rows), -1), targets.reshape(len(targets), -1)]
+        ).astype(np.float64)
+        patients = patient_hashes(told, groups, self._keys)
+        if self._book.is_nearly_told(TEST_PART, TEST_PART, patients, self.cell):
+            raise Refusal(
+                f"{name} measured models on nearly these test patients before: a few came, went or"
+                " were corrected since, and the two runs' figures together would tell of these"
+                f" few (limits.min_cell = {self.cell}). Give the study another seed or name, which"
+                " draws another test part."
+            )
+
+    def groups(self, counts: Mapping[str, int]) -> dict[str, int | None]:
+        """Patients by class; None for fewer than a cell, and for what would give them away."""
+        told: dict[str, int | None] = {
+            name: count if count >= self.cell else None for name, count in counts.items()
+        }
+        # The total is known: what is hidden together must be a cell, too.
+        while 0 < sum(counts[name] for name, count in told.items() if count is None) < self.cell:
+            shown = [name for name, count in told.items() if count is not None]
+            if not shown:
+                break
+            told[min(shown, key=lambda name: counts[name])] = None
+        return told
+
+    def at_least(self, count: int, threshold: int) -> int:
+        """A count of patients as it may be told: itself from a cell on, else a bound below it."""
+        if count >= self.cell:
+            return count
+        return threshold if count >= threshold else 0
+
+    @staticmethod
+    def _name_of(patients: Hashes) -> str:
+        """A name of a set of patients, in whatever order they stand."""
+        return hashlib.sha256(sketch_of(patients).tobytes()).hexdigest()

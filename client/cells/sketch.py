@@ -1,0 +1,84 @@
+"""A short summary of a set of patients, by which two sets can be told to be nearly the same.
+
+Every patient is hashed to one of BUCKETS places, and each place holds the sum of its patients'
+hashes. Sets that differ in d patients differ in at most 2d places (a changed patient leaves one and
+comes to another); so where at least 2d places differ, at least d patients do. The converse may fail
+by chance: then a site takes two sets to be nearer than they are, which tells less.
+"""
+
+import hashlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+BUCKETS = 1024
+
+Hashes = NDArray[np.uint64]
+Sketch = NDArray[np.uint64]  # (BUCKETS,)
+
+
+def keys_of(secret: bytes) -> Hashes:
+    """Four numbers that the hashes are keyed with."""
+    return np.frombuffer(hashlib.sha256(b"erosion cells" + secret).digest(), dtype="<u8").copy()
+
+
+def patient_hashes(
+    values: NDArray[np.float64] | NDArray[np.uint8], groups: NDArray[np.int64], keys: Hashes
+) -> Hashes:
+    """One hash for every patient of rows (n, ...), of all its rows' values; (patients,).
+
+    Patients with equal values have different hashes, by their number among these: a set with one
+    more of them differs in one.
+    """
+    if not len(values):
+        return np.zeros(0, dtype=np.uint64)
+    flat = np.ascontiguousarray(values.reshape(len(values), -1))
+    if flat.dtype == np.uint8:
+        rows = np.array(
+            [_of_bytes(row.tobytes()) for row in flat.astype(np.uint8, copy=False)], dtype=np.uint64
+        )
+    else:
+        numbers = np.where(np.isnan(flat), np.nan, flat.astype(np.float64) + 0.0)  # one NaN, one 0
+        rows = np.full(len(numbers), keys[0], dtype=np.uint64)
+        for column in numbers.T:
+            rows = _mixed(rows ^ _mixed(column.view(np.uint64) ^ keys[1]))
+    _, places = np.unique(groups, return_inverse=True)
+    patients = np.zeros(int(places.max()) + 1, dtype=np.uint64)
+    np.add.at(patients, places, _mixed(rows ^ keys[2]))
+    return _mixed(patients ^ _mixed(_times_before(patients) ^ keys[3]))
+
+
+def sketch_of(hashes: Hashes) -> Sketch:
+    """The summary of a set of patients."""
+    places = np.zeros(BUCKETS, dtype=np.uint64)
+    np.add.at(places, (hashes % np.uint64(BUCKETS)).astype(np.int64), _mixed(hashes))
+    return places
+
+
+def num_differing(one: Sketch, others: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """In how many places each of (k, BUCKETS) differs from `one`: (k,)."""
+    found: NDArray[np.int64] = (others != one).sum(axis=1)
+    return found
+
+
+def _times_before(hashes: Hashes) -> Hashes:
+    """How many equal ones stand before each."""
+    order = np.argsort(hashes, kind="stable")
+    ordered = hashes[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])[: len(ordered)]
+    lengths = np.diff(np.r_[starts, len(ordered)])
+    counted = np.empty(len(hashes), dtype=np.uint64)
+    counted[order] = np.arange(len(hashes)) - np.repeat(starts, lengths)
+    return counted
+
+
+def _of_bytes(row: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(row, digest_size=8).digest(), "little")
+
+
+def _mixed(values: Hashes) -> Hashes:
+    """splitmix64's finisher: every bit depends on every other."""
+    with np.errstate(over="ignore"):
+        mixed = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return np.asarray(mixed ^ (mixed >> np.uint64(31)), dtype=np.uint64)

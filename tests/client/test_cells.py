@@ -1,0 +1,264 @@
+"""The small-cell rule: what a site tells is never about a few, whatever is subtracted from what."""
+
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from erosion.client.cells.cell_book import CellBook
+from erosion.client.cells.cells import Cells
+from erosion.client.cells.column_figures import ColumnFigures, column_figures, sums_of
+from erosion.client.cells.rounding import (
+    draw,
+    relative_step,
+    rounded,
+    rounded_count,
+    rounded_deviation,
+)
+from erosion.client.cells.sketch import keys_of, num_differing, patient_hashes, sketch_of
+from erosion.client.site_file import Limits, Site
+from erosion.client.training.hospital import Hospital
+from erosion.common.errors import Refusal, SiteError
+from tests.support.small_study import make_site, make_study, twenty_patients
+
+CELL = 10
+SECRET = b"a site's own"
+
+
+def site(folder: Path | None = None, **keys: object) -> Site:
+    compute = {} if folder is None else {"state": str(folder)}
+    values = {
+        "name": "a",
+        "data": {"path": "a.csv"},
+        "coordinator": {"address": "127.0.0.1:1"},
+        "limits": {"min_cell": CELL},
+        "compute": compute,
+        **keys,
+    }
+    return Site.model_validate(values)
+
+
+def normal(num: int, seed: int = 0) -> NDArray[np.float64]:
+    return np.random.default_rng(seed).normal(100, 15, num)
+
+
+def one_each(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    return np.arange(len(values))
+
+
+def told(cells: Cells, values: NDArray[np.float64]) -> ColumnFigures:
+    return cells.column("x", values, one_each(values))
+
+
+def test_rounding_by_hand() -> None:
+    assert rounded_count(9, 10, 0.99) == 0
+    assert rounded_count(10, 10, 0.99) == 10
+    assert [rounded_count(57, 10, at) for at in (0.0, 0.29, 0.31)] == [50, 50, 60]
+    assert [relative_step(n, 10) for n in (10, 20, 40, 50, 1000)] == [1, 0.5, 0.25, 0.25, 0.015625]
+    assert [rounded(7.3, 0.5, at) for at in (0.0, 0.39, 0.41)] == [7.0, 7.0, 7.5]
+    assert rounded(7.3, 0.0, 0.5) == 7.3
+    assert [rounded_deviation(10.0, 20, 10, at) for at in (0.0, 0.99)] == [8.0, 2**3.5]
+    assert rounded_deviation(0.0, 20, 10, 0.5) == 0
+
+
+@settings(max_examples=30)
+@given(st.integers(10, 500))
+def test_a_rounded_count_is_right_on_average(count: int) -> None:
+    many = [rounded_count(count, CELL, (i + 0.5) / 1000) for i in range(1000)]
+    assert np.mean(many) == pytest.approx(count, abs=0.02)
+    assert all(value % CELL == 0 and abs(value - count) < CELL for value in many)
+
+
+def test_a_draw_depends_on_the_secret_and_every_word() -> None:
+    draws = {draw(SECRET, "a", "b"), draw(b"", "a", "b"), draw(SECRET, "ab"), draw(SECRET, "a")}
+    assert len(draws) == 4
+    assert all(0 <= found < 1 for found in draws)
+    assert draw(SECRET, "a", "b") == draw(SECRET, "a", "b")
+
+
+def test_figures_of_fewer_than_a_cell_are_not_told() -> None:
+    assert column_figures(normal(9), CELL, SECRET, "x") == ColumnFigures(count=0)
+    assert sums_of(ColumnFigures(count=0)) == (0, 0.0, 0.0)
+
+
+def test_figures_are_near_the_truth_and_on_their_grid() -> None:
+    values = normal(400)
+    found = column_figures(values, CELL, SECRET, "x")
+    step = found.deviation * relative_step(found.count, CELL)
+    assert found.count in (400,)
+    assert abs(found.mean - values.mean()) <= step
+    assert found.deviation == pytest.approx(values.std(), rel=0.05)
+    for value in (found.mean, *found.quantiles):
+        assert value is not None
+        assert value / step == pytest.approx(round(value / step))
+    middle = found.quantiles[2]
+    assert middle == pytest.approx(np.median(values), abs=2 * step)
+
+
+def test_quantiles_with_too_few_patients_beyond_are_left_out() -> None:
+    assert [q is None for q in column_figures(normal(50), CELL, SECRET, "x").quantiles] == [
+        True,
+        False,
+        False,
+        False,
+        True,
+    ]
+
+
+@settings(max_examples=30)
+@given(st.floats(0, 1e12), st.integers(0, 99))
+def test_nobodys_extreme_moves_a_figure(value: float, whose: int) -> None:
+    """The largest value may be anything: beyond the fence all are the same."""
+    values = normal(100)
+    values[whose] = 1000.0
+    at_the_fence = column_figures(values, CELL, SECRET, "x")
+    values[whose] = 1000.0 + value
+    assert column_figures(values, CELL, SECRET, "x") == at_the_fence
+
+
+def test_what_only_a_few_differ_in_is_a_constant() -> None:
+    values = np.zeros(100)
+    values[:9] = 1e6
+    found = column_figures(values, CELL, SECRET, "x")
+    assert (found.mean, found.deviation) == (0, 0)
+    assert set(found.quantiles) == {0}
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_two_answers_are_the_same_or_of_sets_that_differ_in_a_cell(data: st.DataObject) -> None:
+    """Patients come, go and are corrected between any two questions, in any order of questions.
+
+    What is answered was computed of the patients of the question that it was first the answer to.
+    """
+    everybody = normal(60, seed=data.draw(st.integers(0, 5)))
+    cells = Cells(site(), SECRET)
+    computed: dict[str, set[tuple[int, float]]] = {}
+    for _ in range(5):
+        present = np.ones(len(everybody), dtype=bool)
+        away = data.draw(st.lists(st.integers(0, 59), max_size=25, unique=True))
+        present[away] = False
+        changed = data.draw(st.lists(st.integers(0, 59), max_size=12, unique=True))
+        values = everybody.copy()
+        values[changed] += 1.0
+        patients = {(i, v) for i, v in enumerate(values.tolist()) if present[i]}
+        computed.setdefault(told(cells, values[present]).model_dump_json(), patients)
+    for one, other in combinations(computed.values(), 2):
+        assert len({i for i, _ in one ^ other}) >= CELL
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.sampled_from([0.0, 1.0, 2.0, np.nan]), min_size=1, max_size=60), st.data())
+def test_one_patient_more_or_less_changes_nothing(column: list[float], data: st.DataObject) -> None:
+    """Also where many patients have the same value, and of counts of missing values."""
+    values = np.array(column)
+    cells = Cells(site(), SECRET)
+    rows = values[:, None]
+    before = told(cells, values), cells.num_samples(rows, one_each(values))
+    without = np.delete(values, data.draw(st.integers(0, len(values) - 1)))
+    with_one = np.append(values, data.draw(st.sampled_from([0.0, 2.0, 1e9, np.nan])))
+    for others in (without, with_one):
+        assert told(cells, others) == before[0]
+        assert cells.num_samples(others[:, None], one_each(others)) == before[1]
+
+
+def test_a_patient_with_many_rows_is_one_patient() -> None:
+    values = normal(60)
+    cells = Cells(site(), SECRET)
+    before = told(cells, values)
+    again = np.append(values, normal(40, seed=9))
+    groups = np.append(one_each(values), np.full(40, 60))
+    assert cells.column("x", again, groups) == before
+    assert cells.column("x", again, one_each(again)) != before
+
+
+def test_what_was_told_is_remembered_by_the_next_program(tmp_path: Path) -> None:
+    values = normal(60)
+    before = told(Cells(site(tmp_path), SECRET), values)
+    assert told(Cells(site(tmp_path), SECRET), np.append(values, 130.0)) == before
+    book = tmp_path / "a" / "cells.sqlite"
+    assert book.stat().st_mode & 0o777 == 0o600
+    assert b"100." not in book.read_bytes().replace(str(before.mean).encode(), b"")
+
+
+def test_the_same_patients_under_another_name_are_the_same(tmp_path: Path) -> None:
+    cells, values = Cells(site(), SECRET), normal(60)
+    before = told(cells, values)
+    assert cells.column("y", np.append(values, 150.0), np.arange(61)) == before
+
+
+def test_sets_of_patients_are_a_budget() -> None:
+    cells = Cells(site(budget={"sets": 2}), SECRET)
+    told(cells, normal(60))
+    told(cells, normal(60, seed=1))
+    with pytest.raises(Refusal, match=r"2 different sets .* of x; budget\.sets = 2"):
+        told(cells, normal(60, seed=2))
+    told(cells, normal(60))  # was told before
+
+
+def test_sketches_differ_in_at_most_two_places_for_each_patient() -> None:
+    keys = keys_of(SECRET)
+    values = np.round(normal(300))
+    base = sketch_of(patient_hashes(values[:, None], one_each(values), keys))
+    for num in (1, 5, 20):
+        changed = values.copy()
+        changed[:num] += 7
+        other = sketch_of(patient_hashes(changed[:, None], one_each(changed), keys))
+        assert 0 < num_differing(base, other[None])[0] <= 2 * num
+    order = np.random.default_rng(0).permutation(300)
+    shuffled = sketch_of(patient_hashes(values[order, None], one_each(values), keys))
+    assert np.array_equal(base, shuffled)
+
+
+def test_a_test_part_of_few_patients_is_not_measured(tmp_path: Path) -> None:
+    hospital = Hospital(make_site(tmp_path, twenty_patients(), limits={"min_cell": 10}))
+    with pytest.raises(Refusal, match="fewer than 10 patients"):
+        hospital.describe(make_study())
+    assert hospital.describe(make_study(evaluation={"test_share": 0.5})).num_samples == 10
+
+
+def test_a_test_part_that_differs_in_one_patient_is_not_measured() -> None:
+    cells = Cells(site(), SECRET)
+    rows, targets = normal(40)[:, None], np.arange(40) % 2
+    cells.check_test_part("a", rows, targets, np.arange(40))
+    cells.check_test_part("a", rows, targets, np.arange(40))  # the same again
+    with pytest.raises(Refusal, match="nearly these test patients"):
+        cells.check_test_part("a", rows[1:], targets[1:], np.arange(39))
+    corrected = np.where(np.arange(40) == 3, 1 - targets, targets)
+    with pytest.raises(Refusal, match="another seed or name"):
+        cells.check_test_part("a", rows, corrected, np.arange(40))
+    cells.check_test_part("a", normal(40, seed=4)[:, None], targets, np.arange(40))
+
+
+def test_rare_classes_are_not_counted_and_cannot_be_worked_out() -> None:
+    cells = Cells(site())
+    assert cells.groups({"no": 57, "yes": 34}) == {"no": 57, "yes": 34}
+    assert cells.groups({"no": 57, "yes": 3}) == {"no": None, "yes": None}
+    assert cells.groups({"a": 57, "b": 30, "c": 3}) == {"a": 57, "b": None, "c": None}
+    assert cells.groups({"a": 57, "b": 6, "c": 5}) == {"a": 57, "b": None, "c": None}
+    assert cells.groups({"a": 57, "b": 0}) == {"a": 57, "b": None}
+    assert [cells.at_least(count, 5) for count in (12, 10, 9, 5, 4, 0)] == [12, 10, 5, 5, 0, 0]
+
+
+@pytest.mark.parametrize("cell", [1, 2, 101])
+def test_a_cell_has_sensible_bounds(cell: int) -> None:
+    with pytest.raises(ValueError, match="min_cell"):
+        Limits(min_cell=cell)
+
+
+def test_a_damaged_book_says_what_it_holds_and_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "cells.sqlite").write_bytes(b"not a database, but long enough to be read" * 50)
+    with pytest.raises(SiteError, match="restore it from a backup"):
+        CellBook(tmp_path)
+
+
+def test_a_book_of_another_version_is_named(tmp_path: Path) -> None:
+    book = CellBook(tmp_path)
+    book._db.execute("pragma user_version = 99")
+    book.close()
+    with pytest.raises(SiteError, match="version 99"):
+        CellBook(tmp_path)

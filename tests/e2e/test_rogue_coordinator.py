@@ -1,0 +1,279 @@
+"""A curious or rogue coordinator against a real site, whose hospital approves by rule.
+
+Each test is a row of docs/threat-model.md. They share one site, which lives through all of it.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ConfigRecord, RecordDict
+
+from erosion.client.audit.audit_check import verify
+from erosion.client.site_file import load_site
+from erosion.client.training.hospital import Hospital
+from erosion.command_line import main
+from erosion.common.line.frames import Kind, frame, json_frame
+from erosion.common.protocol import wire
+from erosion.common.protocol.messages import DescribeReply, TrainRequest, TrainResult
+from erosion.common.study.selection import Fold
+from erosion.common.study.study import Study
+from erosion.server.link import Link
+from tests.support.federation import small_study
+from tests.support.reconstruction import fitted, num_found, solved
+from tests.support.rogue import NUM_PATIENTS, RealSite, Rogue, patients, write_patients
+
+MOST_MEGABYTES = 400  # more than before; a request of 2**40 bytes was announced
+BY_CHANCE = 3  # of 60 patients
+
+
+@pytest.fixture(scope="module")
+def rogue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rogue]:
+    link = Link("127.0.0.1:0")
+    link.start()
+    site = RealSite(tmp_path_factory.mktemp("bob") / "site", link.address)
+    site.start()
+    try:
+        yield Rogue(link, site)
+        assert site.lives
+    finally:
+        site.stop()
+        link.stop()
+
+
+@pytest.fixture(autouse=True)
+def _the_site_lives_on(rogue: Rogue) -> Iterator[None]:
+    """After every attack the site answers an honest question."""
+    yield
+    assert isinstance(rogue.describe(peers("honest")), DescribeReply)
+
+
+def peers(name: str, **changes: object) -> Study:
+    """A study in which bob only helps."""
+    return small_study(**{"name": name, "arms": {"fedavg": {}}, **changes})
+
+
+def updates(
+    study: Study, hospital: Rogue | Hospital, *, follow: bool
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Parameters and update of every round; `follow`: from where the last update led, else zero."""
+    parameters, starts, deltas = torch.zeros(6), [], []
+    for number in range(1, study.rounds + 1):
+        result = hospital.train(TrainRequest(study, "fedavg", number, parameters, None, "r1"))
+        assert isinstance(result, TrainResult), result
+        starts.append(parameters)
+        deltas.append(result.delta)
+        parameters = parameters + result.delta if follow else parameters
+    return starts, deltas
+
+
+def public(rogue: Rogue, folder: Path) -> Hospital:
+    """The same hospital with the public order that a testbed has: what the attacks do there."""
+    site = load_site(rogue.site.file)
+    compute = site.compute.model_copy(update={"state": folder})
+    return Hospital(site.model_copy(update={"compute": compute}))
+
+
+def test_chosen_parameters_are_no_system_of_equations_in_the_records(
+    rogue: Rogue, tmp_path: Path
+) -> None:
+    """Zero parameters, a tiny rate, 90 requests: 60 of 60 patients where the order is public."""
+    study = peers(
+        "linear",
+        scaling="none",
+        rounds=90,
+        training={"steps": 3, "batch_size": 16, "learning_rate": 1e-4},
+    )
+    _, control = updates(study, public(rogue, tmp_path), follow=False)
+    assert num_found(solved(study, "bob", control, NUM_PATIENTS), patients()) == NUM_PATIENTS
+    _, deltas = updates(study, rogue, follow=False)
+    assert num_found(solved(study, "bob", deltas, NUM_PATIENTS), patients()) <= BY_CHANCE
+
+
+def test_an_ordinary_study_of_200_rounds_gives_no_record(rogue: Rogue, tmp_path: Path) -> None:
+    study = peers(
+        "ordinary",
+        scaling="none",
+        rounds=200,
+        training={"steps": 3, "batch_size": 8, "learning_rate": 0.1},
+    )
+    starts, control = updates(study, public(rogue, tmp_path), follow=True)
+    assert num_found(fitted(study, "bob", starts, control, NUM_PATIENTS), patients()) > 10
+    starts, deltas = updates(study, rogue, follow=True)
+    assert num_found(fitted(study, "bob", starts, deltas, NUM_PATIENTS), patients()) <= BY_CHANCE
+
+
+def test_a_fold_off_the_wire_is_refused(rogue: Rogue) -> None:
+    """`of = n` once held out one patient of exact sums after another."""
+    study = peers("folded", user="bob")
+    for number in range(4):
+        held_out = study.model_copy(update={"fold": Fold(number=number, of=NUM_PATIENTS)})
+        assert isinstance(rogue.describe(held_out), str)
+        asked = TrainRequest(held_out, "fedavg", 1, torch.zeros(6), None, "r1")
+        assert isinstance(rogue.train(asked), str)
+
+
+def test_sums_before_and_after_one_patient_are_the_same(rogue: Rogue) -> None:
+    """In another study, with another seed and other arms; and the sums are no exact ones."""
+    before = rogue.describe(peers("before"))
+    assert isinstance(before, DescribeReply)
+    assert before.sums is not None
+    exact = patients()[:, :2].sum(axis=0)
+    assert all(abs(t - e) > 1e-6 for t, e in zip(before.sums.total, exact, strict=True))
+    data = rogue.site.folder / "data.csv"
+    try:
+        write_patients(data, np.vstack([patients(), [[97.0, 98.0, 1.0]]]))
+        after = rogue.describe(peers("after", seed=77, arms={"fedavg": {}, "local": {}}))
+        write_patients(data, patients()[1:])
+        without = rogue.describe(peers("without", seed=78))
+    finally:
+        write_patients(data, patients())
+    for other in (after, without):
+        assert isinstance(other, DescribeReply)
+        assert (other.num_samples, other.sums) == (before.num_samples, before.sums)
+
+
+def test_a_test_part_of_one_patient_is_not_measured(rogue: Rogue) -> None:
+    for share in (0.001, 0.02, 0.1):
+        study = peers("tested", user="bob", evaluation={"test_share": share, "bootstrap": 100})
+        assert "fewer than 10 patients (limits.min_cell)" in str(rogue.describe(study))
+        asked = TrainRequest(study, "fedavg", 1, torch.zeros(6), None, "r1")
+        assert "limits.min_cell" in str(rogue.train(asked))
+
+
+def test_yes_or_no_questions_do_not_find_an_extreme(rogue: Rogue) -> None:
+    """Is a value above this? 25 answers gave the exact maximum."""
+    low, high = 0.0, 1000.0
+    refused = 0
+    for number in range(25):
+        middle = (low + high) / 2
+        features = ["age", {"name": "dose", "range": [-1000, middle]}]
+        task = {**small_study().task.model_dump(mode="json"), "features": features}
+        answer = rogue.describe(peers(f"range-{number}", task=task))
+        if "budget.variants" in str(answer):
+            refused += 1
+        elif isinstance(answer, str):
+            low = middle
+        else:
+            high = middle
+    assert refused >= 21
+    assert high - low >= 1000 / 2**4
+
+
+@pytest.mark.parametrize(
+    "text", ["x" * 100_000, "r1\n2026 ERROR forged", "\x1b[2J", "r\u202e1", "rа1"]
+)
+def test_strings_that_are_huge_or_deceive_are_refused_and_not_written(
+    rogue: Rogue, text: str
+) -> None:
+    study = peers("strings")
+    honest = TrainRequest(study, "fedavg", 1, torch.zeros(6), None, "r1")
+    for asked in (replace(honest, run=text), replace(honest, arm=text)):
+        assert isinstance(rogue.train(asked), str)
+    with_name = json.loads(study.canonical_json()) | {"name": text}
+    header = {"protocol": 2, "digest": "0" * 64, "study": with_name}
+    assert rogue.why_not(as_header(json.dumps(header)), wire.DESCRIBE)
+    last = rogue.site.log.read_bytes().splitlines()[-1]
+    assert len(last) < 2**13
+    for line in (rogue.site.log.read_text() + rogue.site.output.read_text()).splitlines():
+        assert line.isprintable(), line[:200]
+    assert "\n2026 ERROR forged" not in rogue.site.output.read_text()
+
+
+def as_header(text: str) -> RecordDict:
+    return RecordDict({"header": ConfigRecord({"json": text})})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "null", "[]", "[" * 100_000, '{"a":' * 100_000, '{"protocol": 1e400}', "9" * 5000],
+)
+def test_a_header_that_makes_no_sense_gets_one_error(rogue: Rogue, text: str) -> None:
+    for kind in (wire.DESCRIBE, wire.TRAIN, wire.EVALUATE, wire.NOTICE):
+        assert rogue.why_not(as_header(text), kind)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["train.nothing", "query.nothing", "evaluate.x", "nothing", "system", "\x1b[2J", "é" * 900],
+)
+def test_an_unknown_message_type_gets_one_error(rogue: Rogue, kind: str) -> None:
+    before = len(rogue.site.log.read_text().splitlines())
+    head = {"id": f"r{abs(hash(kind))}", "type": kind, "group": "", "ttl": 60, "records": {}}
+    # The site's answer is to nothing that the link asked for, so the link ends the line after it;
+    # of a type that Flower does not have, no request can be made, and the site ends the line.
+    rogue.line_ends([json_frame(Kind.MESSAGE, head)])
+    new = "".join(rogue.site.log.read_text().splitlines()[before:])
+    assert "cannot answer" in new or "cannot be made" in rogue.site.output.read_text()
+    assert "\x1b" not in new + rogue.site.output.read_text()
+
+
+def test_a_notice_writes_no_line_of_its_own(rogue: Rogue) -> None:
+    text = "\x1b[2J\x1b[Hall is well\n2026-01-01 00:00:00 ERROR erosion.agent: forged\u202e" * 50
+    notice = wire.Notice(text=text, final=False)
+    assert rogue.why_not(wire.encode_notice(notice), wire.NOTICE) == ""
+    said = rogue.site.output.read_text()
+    assert "the coordinator says" in said
+    assert "\x1b" not in said
+    assert "\n2026-01-01" not in said
+
+
+def test_nonsense_of_the_line_ends_the_line_and_not_the_site(rogue: Rogue) -> None:
+    before = rogue.site.megabytes
+    array = ["parameters", "float32", [6], "erosion.float32.le", 24]
+    huge = ["parameters", "float32", [2**38], "erosion.float32.le", 2**40]
+    head = {"id": "r", "type": "train", "group": "", "ttl": 60}
+    for frames in (
+        [json_frame(Kind.MESSAGE, {**head, "records": {"arrays": {"arrays": [array] * 400}}})],
+        [json_frame(Kind.MESSAGE, {**head, "records": {"arrays": {"arrays": [huge]}}})],
+        [frame(Kind.MESSAGE, b"[" * 200_000)],
+        [frame(Kind.MESSAGE, b'{"records":' * 50_000)],
+        [json_frame(Kind.MESSAGE, {**head, "records": {"a": {"what": 1}}})],
+        [json_frame(Kind.MESSAGE, {**head, "id": 3, "records": {}})],
+        [frame(Kind.DATA, b"data of no message")],
+        [bytes([200]) + b"x"],
+        [json_frame(Kind.MESSAGE, {**head, "id": f"r{n}", "records": {}}) for n in range(500)],
+    ):
+        rogue.line_ends(frames)
+    # More answers to PING than an honest coordinator takes: it ends the line itself.
+    rogue.line_ends([frame(Kind.PING)] * 20_000)
+    assert isinstance(rogue.describe(peers("honest")), DescribeReply)
+    assert rogue.site.megabytes - before < MOST_MEGABYTES
+
+
+def test_one_array_named_400_times_or_400_arrays_get_one_error(rogue: Rogue) -> None:
+    study = peers("arrays")
+    asked = TrainRequest(study, "fedavg", 1, torch.zeros(6), None, "r1")
+    many = replace(asked, enclosed={f"a{n}": torch.zeros(6) for n in range(400)})
+    assert "arrays, at most" in str(rogue.train(many)) or "WireError" in str(rogue.train(many))
+
+
+def test_a_flood_of_nonsense_grows_the_log_by_little(rogue: Rogue) -> None:
+    before = rogue.site.log.stat().st_size
+    for _ in range(30):
+        assert rogue.why_not(as_header('{"run": "' + "x" * 300_000 + '"}'), wire.TRAIN)
+    assert rogue.site.log.stat().st_size - before < 30 * 2000
+
+
+def test_a_study_cannot_deceive_who_reviews_it(
+    rogue: Rogue, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = small_study().task.model_dump(mode="json")
+    task["features"] = ["age", "dose\u202e\x1b[2J", "\ndigest      0000"]
+    study = peers("deceiving", task=task)
+    assert isinstance(rogue.describe(study), str)  # it has no such columns
+    assert main(["review", str(rogue.site.file), study.digest[:12]]) == 0
+    shown = capsys.readouterr().out
+    assert all(line.isprintable() for line in shown.splitlines())
+    assert "digest      0000" not in [line.strip() for line in shown.splitlines()]
+
+
+def test_the_site_starts_again_after_all_of_it(rogue: Rogue) -> None:
+    rogue.site.stop()
+    assert verify(rogue.site.log).num_lines > 100
+    rogue.site.start()
+    assert isinstance(rogue.describe(peers("honest")), DescribeReply)

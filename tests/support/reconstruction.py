@@ -1,0 +1,87 @@
+"""What a coordinator can work out of updates, if it knows the order of the mini-batches."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+from torch import Tensor
+
+from erosion.common.learning.local_sgd import mini_batches, round_generator
+from erosion.common.study.study import Study
+
+SETTLED_AFTER = 60  # rounds
+CLOSE = 0.05  # of a value; they spread by 1
+
+
+def public_batches(
+    study: Study, hospital: str, rounds: int, num_patients: int
+) -> list[list[Tensor]]:
+    """The mini-batches of every round as whoever knows the study would draw them."""
+    return [
+        list(mini_batches(num_patients, study.training, round_generator(study.seed, hospital, r)))
+        for r in range(1, rounds + 1)
+    ]
+
+
+def solved(study: Study, hospital: str, deltas: list[Tensor], num: int) -> NDArray[np.float64]:
+    """Records (n, 3) by linear equations, of updates from parameters that are all zero.
+
+    There the gradient of the class "yes" is the mean of (1/2 - y) (1, x) over a mini-batch.
+    """
+    counts = np.zeros((len(deltas), num))
+    for row, batches in enumerate(public_batches(study, hospital, len(deltas), num)):
+        for batch in batches:
+            counts[row, batch.numpy()] += 1 / len(batch)
+    updates = torch.stack(deltas).double().numpy()
+    # Weights of "no" and of "yes" for each column, then both biases.
+    yes = updates[:, [2, 3, 5]] / -study.training.learning_rate
+    records, *_ = np.linalg.lstsq(counts, yes, rcond=None)
+    ill = records[:, 2] < 0
+    return np.column_stack([records[:, :2] / np.where(ill, -0.5, 0.5)[:, None], ill])
+
+
+def fitted(
+    study: Study, hospital: str, starts: list[Tensor], deltas: list[Tensor], num: int
+) -> NDArray[np.float64]:
+    """Records (n, 3) of an ordinary study: those whose training would give just these updates.
+
+    They are looked for by least squares, beginning with a guess: once the model has settled, a
+    patient's share of a gradient, (p - y) (1, x), hardly changes, so that the updates are linear
+    equations in the shares, and x is their ratio.
+    """
+    batches = public_batches(study, hospital, len(deltas), num)
+    first = SETTLED_AFTER
+    counts = np.zeros((len(batches) - first, num))
+    for row, of_round in enumerate(batches[first:]):
+        for batch in of_round:
+            counts[row, batch.numpy()] += 1 / len(batch)
+    rate = study.training.learning_rate
+    wanted = torch.stack(deltas).double()
+    shares, *_ = np.linalg.lstsq(counts, wanted.numpy()[first:, [2, 3, 5]] / -rate, rcond=None)
+    ill = torch.from_numpy((shares[:, 2] < 0).astype(np.float64))
+    guess = np.clip(shares[:, :2] / shares[:, 2:], -2, 4)
+    chosen = torch.stack([torch.stack(of_round) for of_round in batches])  # (rounds, steps, batch)
+    start = torch.stack(starts).double()
+    # Of two classes: the difference of their weights and biases says everything.
+    begun = start[:, [2, 3, 5]] - start[:, [0, 1, 4]]
+
+    def misfit(flat: Tensor) -> Tensor:
+        inputs = torch.cat([flat.reshape(num, 2), torch.ones(num, 1, dtype=flat.dtype)], dim=1)
+        weights = begun
+        for step in range(chosen.shape[1]):
+            rows = chosen[:, step]
+            seen = inputs[rows]  # (rounds, batch, 3)
+            wrong = torch.sigmoid((seen * weights[:, None]).sum(dim=2)) - ill[rows]
+            weights = weights - 2 * rate * (wrong[..., None] * seen).mean(dim=1)
+        return ((weights - begun) / (2 * rate) - wanted[:, [2, 3, 5]] / rate).flatten()
+
+    def residuals(flat: NDArray[np.float64]) -> NDArray[np.float64]:
+        return misfit(torch.from_numpy(flat)).numpy()
+
+    found = least_squares(residuals, guess.flatten(), loss="soft_l1", f_scale=0.01, max_nfev=60)
+    return np.column_stack([found.x.reshape(num, 2), ill.numpy()])
+
+
+def num_found(guessed: NDArray[np.float64], patients: NDArray[np.float64]) -> int:
+    """Patients whose values, all of them, are close to those guessed for them."""
+    return int((np.abs(guessed[:, :2] - patients[:, :2]).max(axis=1) < CLOSE).sum())

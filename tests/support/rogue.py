@@ -1,0 +1,141 @@
+"""A coordinator that asks whatever it likes of one real site, and that site as a program."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Message, RecordDict
+from numpy.typing import NDArray
+
+from erosion.common.protocol import wire
+from erosion.common.protocol.error_codes import NODE_UNAVAILABLE
+from erosion.common.protocol.messages import DescribeReply, TrainRequest, TrainResult
+from erosion.common.study.study import Study
+from erosion.common.support.memory import peak_megabytes
+from erosion.server.link import Link
+from erosion.server.link.site_session import SiteSession
+from tests.support.patience import PATIENCE, wait_until
+
+NUM_PATIENTS = 60
+
+
+def patients(seed: int = 5) -> NDArray[np.float64]:
+    """The victims: (60, 2) values and (60,) outcomes as a last column."""
+    draws = np.random.default_rng(seed)
+    values = np.round(draws.normal(size=(NUM_PATIENTS, 2)) + 1, 4)
+    ill = values @ [1.0, -0.5] + draws.normal(size=NUM_PATIENTS) * 0.5 > 0.5
+    return np.column_stack([values, ill])
+
+
+def write_patients(path: Path, rows: NDArray[np.float64]) -> None:
+    lines = [f"{age:.4f},{dose:.4f},{'yes' if ill else 'no'}" for age, dose, ill in rows]
+    path.write_text("\n".join(["age,dose,ill", *lines]) + "\n")
+
+
+class RealSite:
+    """`erosion client` as a process, whose site approves by rule whatever its limits allow."""
+
+    def __init__(self, folder: Path, address: str, extra: str = "") -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.file = folder, folder / "site.toml"
+        self.output = folder / "output.txt"
+        write_patients(folder / "data.csv", patients())
+        self.file.write_text(
+            f'name = "bob"\n[data]\npath = "data.csv"\n[coordinator]\naddress = "{address}"\n'
+            f'[approval]\nautomatic = "within_limits"\n{extra}'
+        )
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self.output.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "erosion", "client", str(self.file), "-v"],
+                stdout=output,
+                stderr=output,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGINT)
+            self._process.wait(PATIENCE)
+
+    @property
+    def lives(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def megabytes(self) -> float:
+        assert self._process is not None
+        return peak_megabytes(self._process.pid) or 0.0
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "records" / "sent.jsonl"
+
+
+class Rogue:
+    """Asks the one site that is connected."""
+
+    def __init__(self, link: Link, site: RealSite) -> None:
+        self.link, self.grid, self.site = link, link.grid, site
+
+    def ask(self, content: RecordDict, kind: str) -> Message:
+        """What it answers; a site whose line was ended is waited for, and asked again."""
+        for _ in range(5):
+            node = self.node()
+            message = Message(content, node, kind, ttl=PATIENCE)
+            replies = list(self.grid.send_and_receive([message], timeout=PATIENCE))
+            gone = [r for r in replies if r.has_error() and r.error.code == NODE_UNAVAILABLE]
+            if replies and not gone:
+                return replies[0]
+        raise AssertionError("the site does not stay connected")
+
+    def node(self) -> int:
+        wait_until(lambda: self.grid.get_node_ids() or not self.site.lives)
+        assert self.site.lives, self.site.output.read_text()[-2000:]
+        return self.grid.get_node_ids()[0]
+
+    def why_not(self, content: RecordDict, kind: str) -> str:
+        """The words of its error; empty where it answers."""
+        reply = self.ask(content, kind)
+        return (reply.error.reason or "no reason") if reply.has_error() else ""
+
+    def describe(self, study: Study) -> DescribeReply | str:
+        reply = self.ask(wire.encode_describe(study), wire.DESCRIBE)
+        if reply.has_error():
+            return reply.error.reason or "no reason"
+        return wire.decode_describe_reply(reply.content)
+
+    def train(self, request: TrainRequest) -> TrainResult | str:
+        reply = self.ask(wire.encode_train(request), wire.train_type(request.step))
+        if reply.has_error():
+            return reply.error.reason or "no reason"
+        return wire.decode_train_result(reply.content)
+
+    def send(self, frames: Sequence[bytes]) -> None:
+        """Frames as they are, whatever the protocol says."""
+
+        def say(session: SiteSession) -> None:
+            for frame in frames:
+                session._say(frame)
+
+        self.do(say)
+
+    def do(self, act: Callable[[SiteSession], Any]) -> None:
+        node = self.node()
+        number = self.grid.sessions().get(node, 0)
+        self.link._sessions.call(node, number, act)
+
+    def line_ends(self, frames: Sequence[bytes]) -> None:
+        """These frames make the site leave, and come back."""
+        node = self.node()
+        before = self.grid.sessions()
+        self.send(frames)
+        wait_until(lambda: node not in self.grid.get_node_ids() or self.grid.sessions() != before)
+        self.node()
