@@ -70,7 +70,8 @@ class LocalDataset:
                 f"{site.data.describe()}: the rows of each class are all of one patient, so none"
                 " can be held back to measure a model on. Add patients."
             )
-        test = self.split.test
+        # Without a test part, the final figures are of all patients, each with its fold.
+        test = self.split.test if is_tested else np.arange(len(patients.targets))
         if site.name == study.user:
             cells.check_test_part(
                 site.name, patients.rows[test], patients.targets[test], patients.groups[test]
