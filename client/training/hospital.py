@@ -98,7 +98,7 @@ class Hospital:
 
     def describe(self, study: Study) -> DescribeReply:
         """Who this hospital is, how many patients it trains on, and its share of the scaling."""
-        if study.fold is not None:
+        if study.fold is not None and study.fold.cut is None:
             raise Refusal("A trial is not described: its study is, as a whole.")
         is_new = study.digest not in self._prepared
         prepared = self._prepare(study)
