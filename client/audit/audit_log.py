@@ -250,8 +250,8 @@ def _figures_of(content: RecordDict) -> dict[str, Any]:
 
 def _quoted(values: dict[str, Any], name: str, kind: type) -> Any:
     value = values.get(name)
-    if isinstance(value, str) and kind is str:
-        return printable(value, at_most=LONGEST_QUOTE)
+    if kind is str:
+        return printable(value, at_most=LONGEST_QUOTE) if isinstance(value, str) else None
     return value if type(value) is int and abs(value) <= MOST_ROUNDS else None
 
 
