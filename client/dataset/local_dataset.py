@@ -72,7 +72,9 @@ class LocalDataset:
             )
         # Without a test part, the final figures are of all patients, each with its fold.
         test = self.split.test if is_tested else np.arange(len(patients.targets))
-        if site.name == study.user:
+        # Of a cross-fitted fold nothing leaves but its predictions' part in figures of all.
+        self.tells_of_test_part = study.fold is None or study.fold.cut is None
+        if site.name == study.user and self.tells_of_test_part:
             cells.check_test_part(
                 site.name, patients.rows[test], patients.targets[test], patients.groups[test]
             )
