@@ -235,8 +235,8 @@ class Hospital:
         with faults_of(request.study.model):
             outcome = take_step(settings, work, layout)
         metrics = None
-        is_measured = prepared.tells_of_test_part and len(prepared.split.test) > 0
-        if work.is_user and isinstance(outcome, LocalOutcome) and is_measured:
+        is_measured = work.is_user and prepared.tells_of_test_part
+        if is_measured and isinstance(outcome, LocalOutcome):
             with faults_of(request.study.model):
                 personal = personal_parameters(settings, work, layout)
                 predicted = self._predictions(prepared, personal, request.scaling, request.arm)

@@ -121,7 +121,7 @@ def test_the_models_delivered_are_those_of_a_run_on_all_patients(tmp_path: Path)
     assert {len(records) for records in outcome.records.values()} == {3}
     for records in outcome.records.values():
         told = {record.hospitals["a"].num_samples for record in records}
-            assert told <= {18, 21}  # 20, to a multiple of the smallest cell
+        assert told <= {18, 21}  # 20, to a multiple of the smallest cell
         # The curve is that of the folds: all patients, once for each cut.
         assert [r.user_metrics and r.user_metrics.num_samples for r in records] == [40, 40, 40]
     assert set(outcome.personal) == {"personal_intercept"}
