@@ -1,6 +1,7 @@
 """The meaning of the text in one column of a table, and the problems found in it."""
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,7 +10,9 @@ from erosion.common.settings.codes import canonical
 from erosion.common.tasks.features import CategoryFeature, NumberFeature
 from erosion.common.tasks.task import TargetColumn
 
-MISSING_MARKERS = frozenset({"", "na", "nan", "?", "null"})  # in small letters
+MISSING_MARKERS = frozenset(
+    {"", "na", "n/a", "#n/a", "<na>", "nan", "nat", "?", "null"}
+)  # in small letters
 LARGEST_NUMBER = 1e30  # far beyond medicine, and sums of squares stay finite
 
 
@@ -24,6 +27,8 @@ class Fault:
 
 Parse = Callable[[str], float | Fault]  # NaN where the value is missing
 
+_LIMIT = re.compile(r"[<>≤≥]=?\s*[\d.,]+")  # of detection
+_WITH_UNIT = re.compile(r"[+-]?\d[\d.,]*\s*[^\W\d_].*")
 _MAP = 'correct it, or map it under [data.values.{key}] ("" means missing)'
 REFUSED = Fault(
     "missing values, which the study refuses",
@@ -31,22 +36,48 @@ REFUSED = Fault(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class NumberMarks:
+    """How numbers are written."""
+
+    decimal: str = "."
+    thousands: str = ""  # between groups of three digits; "": nothing is
+
+    def plain(self, text: str) -> str | None:
+        """The text as `float` reads it; None where the marks do not stand as they should."""
+        if self.thousands:
+            # Spreadsheets put spaces of several kinds between the groups.
+            text = re.sub(r"[\u00a0\u2009\u202f]", " ", text)
+            mark, decimal = re.escape(self.thousands), re.escape(self.decimal)
+            if self.thousands in text:
+                if not re.fullmatch(rf"[+-]?\d{{1,3}}(?:{mark}\d{{3}})+(?:{decimal}\d*)?", text):
+                    return None
+                text = text.replace(self.thousands, "")
+        # float() alone would take 1_000 for 1000.
+        return None if "_" in text else text.replace(self.decimal, ".")
+
+
+PLAIN_MARKS = NumberMarks()
+
+
 def feature_parser(
-    feature: NumberFeature | CategoryFeature, decimal: str = ".", unit: UnitChange | None = None
+    feature: NumberFeature | CategoryFeature,
+    marks: NumberMarks = PLAIN_MARKS,
+    unit: UnitChange | None = None,
 ) -> Parse:
     """Text to the number in the study's unit, or to the index of the category."""
     if isinstance(feature, NumberFeature):
-        return _number_parser(feature, decimal, unit)
+        return _number_parser(feature, marks, unit)
     known = {category: float(index) for index, category in enumerate(feature.categories)}
     return _code_parser(known, f"not among the categories {_some(feature.categories)}")
 
 
 def target_parser(
-    column: TargetColumn, decimal: str = ".", unit: UnitChange | None = None
+    column: TargetColumn, marks: NumberMarks = PLAIN_MARKS, unit: UnitChange | None = None
 ) -> Parse:
     """Text to the number in the study's unit, or to what its code stands for."""
     if isinstance(column, NumberFeature):
-        return _number_parser(column, decimal, unit)
+        return _number_parser(column, marks, unit)
     return _code_parser(column.codes, column.wrong)
 
 
@@ -64,22 +95,21 @@ def _code_parser(known: Mapping[str, float], wrong: str) -> Parse:
     return parse
 
 
-def _number_parser(feature: NumberFeature, decimal: str, unit: UnitChange | None) -> Parse:
+def _number_parser(feature: NumberFeature, marks: NumberMarks, unit: UnitChange | None) -> Parse:
     def parse(text: str) -> float | Fault:
         if text.lower() in MISSING_MARKERS:
             return math.nan
-        if decimal == "," and "." in text:
+        if marks.decimal == "," and "." in text and marks.thousands != ".":
             # With a decimal comma a point may group thousands: 1.234 could be either number.
-            return Fault("a point, where the decimal mark is a comma", _MAP)
+            hint = 'if the point groups thousands, set thousands = "." under [data]; '
+            return Fault("a point, where the decimal mark is a comma", hint + _MAP)
+        plain = marks.plain(text)
         try:
-            # float() alone would take 1_000 for 1000.
-            value = math.nan if "_" in text else float(text.replace(decimal, "."))
+            value = math.nan if plain is None else float(plain)
         except ValueError:
             value = math.nan
         if math.isnan(value):
-            comma = decimal == "." and "," in text
-            hint = 'if the comma is the decimal mark, set decimal = "," under [data]; '
-            return Fault("not a number", hint + _MAP if comma else _MAP)
+            return Fault("not a number", _hint(text, marks) + _MAP)
         if unit is not None:
             value = value * unit.factor + unit.offset
         if abs(value) > LARGEST_NUMBER:
@@ -93,3 +123,17 @@ def _number_parser(feature: NumberFeature, decimal: str, unit: UnitChange | None
         return value
 
     return parse
+
+
+def _hint(text: str, marks: NumberMarks) -> str:
+    """What a text that is no number may be meant as, with the remedy."""
+    if _LIMIT.fullmatch(text):
+        return "for a value beyond a limit the hospitals should agree on a number; "
+    if _WITH_UNIT.fullmatch(text):
+        return "write the number without its unit, all in one unit; "
+    if marks.decimal == "." and "," in text and not marks.thousands:
+        return (
+            'if the comma is the decimal mark, set decimal = "," under [data], if it groups'
+            ' thousands, thousands = ","; '
+        )
+    return ""

@@ -98,7 +98,7 @@ def time_between(table: TextTable, wanted: TimeBetween) -> TextColumn | None:
 
 def _as_date(text: str, date_format: str) -> date | str:
     """The date, or the text as it is; "" is missing."""
-    if text.lower() in ("", "na", "nan", "?", "null"):
+    if text.lower() in ("", "na", "n/a", "#n/a", "<na>", "nan", "nat", "?", "null"):
         return ""
     for known in (date_format, ISO):
         try:

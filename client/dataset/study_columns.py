@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from erosion.client.dataset.column_values import (
+    PLAIN_MARKS,
     Fault,
+    NumberMarks,
     Parse,
     feature_parser,
     target_parser,
@@ -40,18 +42,18 @@ def study_columns(
     split_column: str | None = None,
 ) -> dict[str, StudyColumn]:
     """Every column of the study, by name: features first, then the target, then a split's."""
-    decimal = decimal_mark(table, task, source)
+    marks = NumberMarks(decimal_mark(table, task, source), source.thousands or "")
     parsers: dict[str, Parse] = {
         feature.name: feature_parser(
             feature,
-            "." if feature.name in source.derive else decimal,
+            PLAIN_MARKS if feature.name in source.derive else marks,
             source.units.get(feature.name),
         )
         for feature in task.features
     }
     for column in task.target_columns if with_target else ():
-        mark = "." if column.name in source.derive else decimal
-        parsers[column.name] = target_parser(column, mark, source.units.get(column.name))
+        written = PLAIN_MARKS if column.name in source.derive else marks
+        parsers[column.name] = target_parser(column, written, source.units.get(column.name))
     if split_column is not None:
         parsers[split_column] = target_parser(SPLIT)
     return {
@@ -86,6 +88,8 @@ def decimal_mark(table: TextTable, task: TabularTask, source: TableSource) -> De
     """The mark that the site file gives, or else the one that the study's numbers show."""
     if source.decimal is not None:
         return source.decimal
+    if source.thousands in (".", ","):
+        return "," if source.thousands == "." else "."
     numbers = [*task.features, *task.target_columns]
     names = [source.local_name(n.name) for n in numbers if isinstance(n, NumberFeature)]
     columns = (table.columns[name] for name in names if name in table.columns)

@@ -15,6 +15,13 @@ class TextColumn:
     texts: tuple[str, ...]  # distinct, without spaces around; "" where there is none
     codes: NDArray[np.int64]  # (n,) index into `texts`
 
+    def take(self, rows: NDArray[np.int64]) -> "TextColumn":
+        """The column of some rows, in that order."""
+        if len(rows) == len(self.codes):
+            return self
+        kept, codes = np.unique(self.codes[rows], return_inverse=True)
+        return TextColumn(tuple(self.texts[code] for code in kept.tolist()), codes)
+
 
 @dataclass(frozen=True, slots=True)
 class TextTable:
@@ -27,10 +34,12 @@ class TextTable:
     row_word: str  # how people find a row: the "line" of a CSV, the "row" of a Parquet file
     first_row: int  # number of the first patient's line or row
     notes: tuple[str, ...] = ()  # what was found out in reading it
+    numbers: NDArray[np.int64] | None = None  # (n,) of the lines, where some are left out
 
     def place(self, index: int) -> str:
         """Where the patient with this index (from 0) stands in the file."""
-        return f"{self.row_word} {self.first_row + index}"
+        number = self.first_row + index if self.numbers is None else self.numbers[index]
+        return f"{self.row_word} {number}"
 
 
 def text_column(name: str, column: "pa.ChunkedArray") -> TextColumn:

@@ -68,6 +68,7 @@ class TableSource(DataSource):
     """A source that gives one row per patient."""
 
     decimal: DecimalMark | None = None  # in text that stands for numbers; None: found out
+    thousands: Literal[",", ".", "'", " "] | None = None  # between groups of three digits
     recode: tuple[Recoding, ...] = ()  # maps of values that several columns share
     units: dict[str, Unit] = Field(default_factory=dict)  # study column -> factor, or
     # {factor, offset}, from the data's unit to the study's
@@ -78,6 +79,8 @@ class TableSource(DataSource):
 
     @model_validator(mode="after")
     def _one_origin_each(self) -> Self:
+        if self.thousands is not None and self.thousands == self.decimal:
+            raise ValueError(f"thousands and decimal are both {self.decimal!r}; they must differ")
         for name in self.derive:
             if name in self.columns:
                 raise ValueError(f"{name} is under columns and under derive; keep one of them")

@@ -1,0 +1,316 @@
+"""Tables as text: encoding and marks are found out; faults are told by line, never by row."""
+
+import codecs
+import csv
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from io import TextIOWrapper
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+from numpy.typing import NDArray
+
+from erosion.client.dataset.text_table import TextColumn, TextTable, text_column
+from erosion.common.errors import DataError
+
+SNIFFED_LINES = 20  # from which the separator is found out
+CHUNK = 1 << 20  # bytes
+TAIL = 1 << 16  # bytes at the end, in which the last line is
+FEWEST_FOR_TOTALS = 3  # rows of a table whose last one may be of totals
+SHOWN_LINES = 5  # of those that are at fault
+SEPARATOR_LINE = re.compile(r"sep=(.)\s*", re.I)  # Excel's own, before the header
+TOTALS = re.compile(
+    r"(sub)?(total|sum|summe|gesamt|somme|suma|totale|mean|mittelwert|moyenne|average|count|anzahl)"
+    r"\W*",
+    re.I,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """How a file of text is written; None: to be found out."""
+
+    usual_separator: str  # by the file's suffix
+    separator: str | None
+    encoding: str | None
+    header: tuple[str, ...] | None  # None: in the file
+    footer_lines: int  # at the end, that are no patients
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """What was found out."""
+
+    encoding: str
+    separator: str
+    header: list[str]
+    header_lines: int  # before the first patient
+    notes: tuple[str, ...]
+
+
+def read_delimited(path: Path, origin: str, marks: Marks, wanted: Collection[str]) -> TextTable:
+    """The wanted columns; `origin` opens messages. Raises DataError, ArrowException, csv.Error."""
+    layout = _layout(path, marks)
+    present = [name for name in layout.header if name in set(wanted)]
+    broken: list[int] = []  # numbers of columns
+
+    def note_broken(row: pyarrow.csv.InvalidRow) -> str:
+        broken.append(row.actual_columns)
+        return "skip"
+
+    table = pyarrow.csv.read_csv(
+        path,
+        read_options=pyarrow.csv.ReadOptions(
+            column_names=layout.header,
+            skip_rows=layout.header_lines,
+            encoding=layout.encoding.removesuffix("-sig"),
+        ),
+        parse_options=pyarrow.csv.ParseOptions(
+            delimiter=layout.separator, newlines_in_values=True, invalid_row_handler=note_broken
+        ),
+        convert_options=pyarrow.csv.ConvertOptions(
+            # Without this list every column would be converted, and an empty list means all.
+            include_columns=present or layout.header[:1],
+            column_types=dict.fromkeys(layout.header, pa.large_string()),
+        ),
+    )
+    if broken:
+        raise DataError(_uneven(path, layout))
+    columns = {name: text_column(name, table.column(name)) for name in table.column_names}
+    lines = _lines(path, layout, marks, columns)
+    return TextTable(
+        origin,
+        tuple(layout.header),
+        {name: columns[name].take(lines.kept) for name in present},
+        len(lines.kept),
+        "line",
+        layout.header_lines + 1,
+        (*layout.notes, *lines.notes),
+        lines.numbers[lines.kept],
+    )
+
+
+def _layout(path: Path, marks: Marks) -> _Layout:
+    encoding, notes = _encoding(path, marks.encoding)
+    with _opened(path, encoding) as file:
+        first = SEPARATOR_LINE.fullmatch(file.readline())
+    skipped = 1 if first else 0
+    separator = marks.separator or (first[1] if first else None)
+    if separator is None:
+        separator, found = _separator(path, encoding, marks.usual_separator)
+        notes += found
+    if marks.header is not None:
+        return _Layout(
+            encoding, separator, distinct(path, list(marks.header)), skipped, tuple(notes)
+        )
+    with _opened(path, encoding) as file:
+        for _ in range(skipped):
+            file.readline()
+        reader = csv.reader(file, delimiter=separator)
+        for cells in reader:
+            if cells:
+                names = [name.strip() for name in cells]
+                lines = skipped + reader.line_num
+                return _Layout(encoding, separator, distinct(path, names), lines, tuple(notes))
+    raise DataError(f"Data file {path} holds blank lines only. Export the patients into it.")
+
+
+def _opened(path: Path, encoding: str) -> TextIOWrapper:
+    return path.open(encoding=encoding, newline="")
+
+
+def _encoding(path: Path, given: str | None) -> tuple[str, list[str]]:
+    """The file's, and a note where it is neither given nor UTF-8."""
+    with path.open("rb") as file:
+        begin = file.read(4)
+        if given is not None:
+            return _checked_encoding(path, given), []
+        if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            return "utf-16", ["the text is in UTF-16 (found out; encoding sets it)"]
+        file.seek(0)
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        western = True
+        while chunk := file.read(CHUNK):
+            if b"\0" in chunk:
+                raise DataError(
+                    f"Data file {path} is not text that can be read (it holds NUL characters)."
+                    " Export it as CSV in UTF-8, or set encoding under [data]."
+                )
+            try:
+                decoder.decode(chunk)
+            except UnicodeDecodeError:
+                western = False
+                break
+    if western:
+        return "utf-8-sig", []
+    return "cp1252", ["the text is in Windows-1252, not UTF-8 (found out; encoding sets it)"]
+
+
+def _checked_encoding(path: Path, encoding: str) -> str:
+    try:
+        with _opened(path, encoding) as file:
+            while file.read(CHUNK):
+                pass
+    except UnicodeError:
+        raise DataError(
+            f"Data file {path} is not text in {encoding}. Correct encoding under [data], such as"
+            ' "utf-8", "utf-16" or "cp1252" (Windows in western Europe), or leave it out.'
+        ) from None
+    return "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
+
+
+def _separator(path: Path, encoding: str, usual: str) -> tuple[str, list[str]]:
+    """The mark between columns, and a note where it was found out against the suffix.
+
+    The suffix's own mark stands unless it makes a single column of the first lines or columns that
+    differ in number, and another mark makes the same number of columns, two or more, of each.
+    """
+    widths = {m: _width(path, encoding, m) for m in dict.fromkeys((usual, *";\t|,"))}
+    best = max(widths, key=lambda mark: widths[mark])
+    if widths[usual] > 1 or widths[best] < 2:
+        return usual, []
+    shown = "\\t" if best == "\t" else best
+    return best, [f'columns are separated by "{shown}" (found out; separator sets it)']
+
+
+def _width(path: Path, encoding: str, separator: str) -> int:
+    """Number of columns that the mark makes of each of the first lines; 0 where they differ."""
+    with _opened(path, encoding) as file:
+        lines = islice(filter(None, csv.reader(file, delimiter=separator)), SNIFFED_LINES)
+        widths = {len(line) for line in lines}
+    return widths.pop() if len(widths) == 1 else 0
+
+
+def distinct(path: Path, names: list[str]) -> list[str]:
+    """A spreadsheet's columns without a name get one that no study uses."""
+    header = [name or f"(column {number})" for number, name in enumerate(names, start=1)]
+    twice = sorted(name for name, times in Counter(header).items() if times > 1)
+    if twice:
+        raise DataError(
+            f"Data file {path} has the column {', '.join(map(repr, twice))} more than once."
+            " Rename or remove the others."
+        )
+    return header
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A row below the header that is not a blank line."""
+
+    line: int  # its first
+    width: int  # columns
+    is_empty: bool  # no column has a value
+    is_broken: bool  # a value goes on over several lines
+
+
+def _rows(path: Path, layout: _Layout) -> Iterator[_Row]:
+    with _opened(path, layout.encoding) as file:
+        for _ in range(layout.header_lines):
+            file.readline()
+        reader = csv.reader(file, delimiter=layout.separator)
+        before = layout.header_lines
+        for cells in reader:
+            now = layout.header_lines + reader.line_num
+            if cells:
+                empty = not any(cell.strip() for cell in cells)
+                yield _Row(before + 1, len(cells), empty, now > before + 1)
+            before = now
+
+
+def _uneven(path: Path, layout: _Layout) -> str:
+    width = len(layout.header)
+    lines = [row for row in _rows(path, layout) if row.width != width]
+    shown = ", ".join(f"line {row.line} has {row.width}" for row in lines[:SHOWN_LINES])
+    more = f" and {len(lines) - SHOWN_LINES} more lines differ" * (len(lines) > SHOWN_LINES)
+    mark = "\\t" if layout.separator == "\t" else layout.separator
+    return (
+        f"Data file {path}: the header has {width} columns, but"
+        f" {shown or 'some lines have others'}{more}."
+        f' A value with "{mark}" in it must stand in quotes; if another mark separates columns, set'
+        " separator under [data]; remove lines that are no patients."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """What the lines below the header are."""
+
+    numbers: NDArray[np.int64]  # (rows,) line of each row
+    kept: NDArray[np.int64]  # indices of the rows that are patients
+    notes: tuple[str, ...] = ()
+
+
+def _lines(path: Path, layout: _Layout, marks: Marks, columns: Mapping[str, TextColumn]) -> _Lines:
+    """Only where a line may be other than the next row, the file is read again, with care."""
+    num_rows = len(next(iter(columns.values())).codes)
+    bare = np.logical_and.reduce([_is_empty(column) for column in columns.values()])
+    numbers = np.arange(num_rows) + layout.header_lines + 1
+    kept = np.arange(num_rows)
+    notes: list[str] = []
+    if bare.any() or _count_lines(path, layout.encoding) != layout.header_lines + num_rows:
+        rows = list(_rows(path, layout))
+        if len(rows) == num_rows:  # else the two readers differ on a strange quotation mark
+            numbers = np.array([row.line for row in rows])
+            kept = np.flatnonzero([not row.is_empty for row in rows])
+        notes += _strange(rows, num_rows - len(kept))
+    kept = kept[: max(0, len(kept) - marks.footer_lines)]
+    if len(kept) and not marks.footer_lines and (said := _totals(path, layout, len(kept))):
+        notes.append(f"line {numbers[kept[-1]]} {said}")
+    return _Lines(numbers, kept, tuple(notes))
+
+
+def _strange(rows: Sequence[_Row], num_empty: int) -> Iterator[str]:
+    if num_empty:
+        many = "1 line holds" if num_empty == 1 else f"{num_empty} lines hold"
+        yield f"{many} no value at all, and {'is' if num_empty == 1 else 'are'} left out"
+    broken = [row.line for row in rows if row.is_broken]
+    if broken:
+        yield (
+            f"a value goes on over several lines, {len(broken)} times, first on line {broken[0]}:"
+            " if that is not meant, a quotation mark is missing or too many there"
+        )
+
+
+def _is_empty(column: TextColumn) -> NDArray[np.bool_]:
+    """Which rows have no value in a column: (n,)."""
+    empty: NDArray[np.bool_] = np.array([text == "" for text in column.texts])[column.codes]
+    return empty
+
+
+def _count_lines(path: Path, encoding: str) -> int:
+    """Lines of the file, whether or not the last one is ended."""
+    wide = encoding.startswith("utf-16")
+    count, last = 0, ""
+    if wide:
+        with path.open(encoding=encoding) as file:
+            return sum(1 for _ in file)
+    with path.open("rb") as raw:
+        while chunk := raw.read(CHUNK):
+            count += chunk.count(b"\n")
+            last = chunk[-1:].decode("latin-1")
+    return count + (last not in ("", "\n"))
+
+
+def _totals(path: Path, layout: _Layout, num_rows: int) -> str:
+    """What is said of a last line that seems to hold totals; "" of any other."""
+    if num_rows < FEWEST_FOR_TOTALS:
+        return ""
+    with path.open("rb") as raw:
+        raw.seek(max(0, path.stat().st_size - TAIL))
+        if layout.encoding.startswith("utf-16") and raw.tell() % 2:
+            raw.read(1)
+        encoding = "utf-16-le" if layout.encoding == "utf-16" else layout.encoding
+        tail = raw.read().decode(encoding, errors="replace").strip()
+    cells = next(csv.reader(tail.splitlines()[-1:], delimiter=layout.separator), [])
+    named = next((cell.strip() for cell in cells if TOTALS.fullmatch(cell.strip())), "")
+    if not named:
+        return ""
+    return (
+        f"seems to hold totals ({named!r}) and no patient: if so, write footer_lines = 1 under"
+        " [data]"
+    )
