@@ -264,4 +264,6 @@ def _message(table: TextTable, problems: Sequence[str]) -> str:
     shown = list(problems[:MAX_PROBLEMS])
     if len(problems) > len(shown):
         shown.append(f"and {len(problems) - len(shown)} more problems")
+    # What was found out in reading may be the reason.
+    shown += [f"(noted: {note})" for note in table.notes]
     return f"{table.origin}:\n" + "\n".join(f"  {problem}" for problem in shown)

@@ -1,0 +1,186 @@
+"""Tables as hospitals export them: encodings, marks, odd lines; what is wrong, by line."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from erosion.client.dataset.load import Patients, load_patients
+from erosion.client.site_file import Site
+from erosion.common.errors import DataError
+from tests.support.small_study import make_site, make_study
+
+ROWS = "age,sex,ill\n40,f,0\n50,m,1\n60,f,2\n"
+
+
+def site_of(folder: Path, content: str | bytes, **data: Any) -> Site:
+    raw = content.encode() if isinstance(content, str) else content
+    (folder / "a.csv").write_bytes(raw)
+    return make_site(folder, name="b", data=data)
+
+
+def load(folder: Path, content: str | bytes, **data: Any) -> Patients:
+    return load_patients(site_of(folder, content, **data), make_study())
+
+
+def problem(folder: Path, content: str | bytes, **data: Any) -> str:
+    with pytest.raises(DataError) as raised:
+        load(folder, content, **data)
+    return str(raised.value)
+
+
+def ages(found: Patients) -> list[float]:
+    return [float(age) for age in found.rows[:, 0]]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "note"),
+    [
+        ("utf-8", None),
+        ("utf-8-sig", None),
+        ("utf-16", "the text is in UTF-16 (found out; encoding sets it)"),
+        ("cp1252", "the text is in Windows-1252, not UTF-8 (found out; encoding sets it)"),
+    ],
+)
+def test_the_encoding_is_found_out_and_said(
+    tmp_path: Path, encoding: str, note: str | None
+) -> None:
+    text = ROWS.replace("age", "Größe").encode(encoding)
+    found = load(tmp_path, text, columns={"age": "Größe"})
+    assert ages(found) == [40, 50, 60]
+    assert found.notes == (() if note is None else (note,))
+
+
+def test_an_encoding_can_be_named(tmp_path: Path) -> None:
+    text = "wiek,płeć,ill\n40,kobieta,0\n50,mężczyzna,1\n"
+    data: dict[str, Any] = {
+        "columns": {"age": "wiek", "sex": "płeć"},
+        "values": {"sex": {"kobieta": "f", "mężczyzna": "m"}},
+    }
+    found = load(tmp_path, text.encode("cp1250"), encoding="cp1250", **data)
+    assert found.rows.tolist() == [[40, 0], [50, 1]]
+    message = problem(tmp_path, text.encode("cp1250"), encoding="utf-8", **data)
+    assert "is not text in utf-8. Correct encoding under [data]" in message
+    with pytest.raises(ValueError, match="it must be an encoding of text"):
+        site_of(tmp_path, text, encoding="klingon")
+    assert "holds NUL characters" in problem(tmp_path, ROWS.encode("utf-16-le"))
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_a_spreadsheets_line_about_its_separator_is_understood(tmp_path: Path, end: str) -> None:
+    text = ("sep=;\n" + ROWS.replace(",", ";")).replace("\n", end)
+    assert ages(load(tmp_path, text)) == [40, 50, 60]
+    faulty = problem(tmp_path, text.replace("50", "500"))
+    assert "'500' on line 4" in faulty
+
+
+def test_a_line_is_counted_as_an_editor_counts_it(tmp_path: Path) -> None:
+    text = 'age,sex,ill,note\n40,f,0,"one\ntwo"\n\n\n50,m,1,\n600,f,2,\n'
+    assert "'600' on line 7" in problem(tmp_path, text)
+    notes = load(tmp_path, text.replace("600", "60")).notes
+    assert notes == (
+        "a value goes on over several lines, 1 times, first on line 2: if that is not meant, a"
+        " quotation mark is missing or too many there",
+    )
+
+
+def test_lines_without_any_value_are_left_out_and_counted(tmp_path: Path) -> None:
+    text = ROWS.replace("50,m,1\n", ",,\n50,m,1\n") + " , ,\n"
+    found = load(tmp_path, text)
+    assert ages(found) == [40, 50, 60]
+    assert found.notes == ("2 lines hold no value at all, and are left out",)
+    assert "'500' on line 4" in problem(tmp_path, text.replace("50,m", "500,m"))
+
+
+def test_a_patient_who_lacks_all_of_the_studys_columns_is_no_empty_line(tmp_path: Path) -> None:
+    text = "age,sex,ill,name\n40,f,0,A\n,,,B\n50,m,1,C\n"
+    assert "missing values, which the study refuses: '' on line 3" in problem(tmp_path, text)
+
+
+@pytest.mark.parametrize("word", ["Total", "Summe:", "GESAMT", "Mean"])
+def test_a_last_line_of_totals_is_asked_about_and_can_be_left_out(
+    tmp_path: Path, word: str
+) -> None:
+    text = "id,age,sex,ill\n1,40,f,0\n2,50,m,1\n3,60,f,2\n"
+    text += f"{word},150,,3\n"
+    remedy = "no patient: if so, write footer_lines = 1 under [data]"
+    harmless = load(tmp_path, text.replace("150,,3", "50,f,1"))
+    assert harmless.notes == (f"line 5 seems to hold totals ({word!r}) and {remedy}",)
+    assert remedy in problem(tmp_path, text)
+    found = load(tmp_path, text, footer_lines=1)
+    assert ages(found) == [40, 50, 60]
+    assert found.notes == ()
+
+
+def test_rows_of_another_length_are_told_by_line_and_never_shown(tmp_path: Path) -> None:
+    text = ROWS + "\nMiller,secret\n70,m,1,extra,secret\n"
+    message = problem(tmp_path, text)
+    assert "the header has 3 columns, but line 6 has 2, line 7 has 5." in message
+    assert 'A value with "," in it must stand in quotes' in message
+    assert "secret" not in message
+    assert "Miller" not in message
+    many = ROWS + "1,2,3,4\n" * 20
+    assert "line 9 has 4 and 15 more lines differ." in problem(tmp_path, many)
+
+
+def test_an_open_quotation_mark_is_no_traceback_and_shows_nobody(tmp_path: Path) -> None:
+    message = problem(tmp_path, ROWS.replace("50,m", '50,"m') + "70,m,secret\n")
+    assert "secret" not in message
+    assert "a.csv" in message
+
+
+def test_columns_without_a_name_do_no_harm(tmp_path: Path) -> None:
+    found = load(tmp_path, "age;sex;ill;;\n40;f;0;;\n50;m;1;;\n")
+    assert ages(found) == [40, 50]
+
+
+def test_thousands_are_declared_never_guessed(tmp_path: Path) -> None:
+    task = make_study().task.model_dump(mode="json")
+    task["features"][0] = {"name": "platelets", "range": [10_000, 1_000_000]}
+    study = make_study(task=task)
+    text = 'platelets,sex,ill\n"150,000",f,0\n"90,500",m,1\n80000,m,1\n'
+
+    def numbers(text: str, **data: Any) -> list[float]:
+        return ages(load_patients(site_of(tmp_path, text, **data), study))
+
+    assert numbers(text, thousands=",") == [150_000, 90_500, 80_000]
+    spaces = text.replace('"150,000"', "150\u202f000").replace('"90,500"', "90 500")
+    assert numbers(spaces, thousands=" ") == [150_000, 90_500, 80_000]
+    german = text.replace('"150,000"', '"150.000,0"').replace('"90,500"', "90.500")
+    assert numbers(german, thousands=".") == [150_000, 90_500, 80_000]
+    with pytest.raises(DataError, match='if it groups thousands, thousands = ","'):
+        numbers(text)
+    with pytest.raises(DataError, match="not a number: '1500,00' on line 2"):
+        numbers(text.replace("150,000", "1500,00"), thousands=",")
+    with pytest.raises(ValueError, match="must differ"):
+        site_of(tmp_path, text, thousands=",", decimal=",")
+
+
+@pytest.mark.parametrize(
+    ("cell", "remedy"),
+    [
+        ("<40", "for a value beyond a limit the hospitals should agree on a number"),
+        ("40 years", "write the number without its unit, all in one unit"),
+        ("forty", 'correct it, or map it under [data.values.age] ("" means missing)'),
+    ],
+)
+def test_a_text_that_is_no_number_has_its_own_remedy(
+    tmp_path: Path, cell: str, remedy: str
+) -> None:
+    message = problem(tmp_path, ROWS.replace("50", cell))
+    assert f"not a number: {cell!r} on line 3; {remedy}" in message
+
+
+@pytest.mark.parametrize("marker", ["N/A", "#N/A", "<NA>", "NaT", "NULL", "NaN", "na", "?", " "])
+def test_what_programs_write_for_nothing_is_missing(tmp_path: Path, marker: str) -> None:
+    site = site_of(tmp_path, ROWS.replace("50", marker))
+    task = make_study().task.model_dump(mode="json")
+    task["features"][0]["missing"] = "impute"
+    found = load_patients(site, make_study(task=task))
+    np.testing.assert_array_equal(found.rows[:, 0], [40, np.nan, 60])
+
+
+def test_a_large_table_is_counted_without_being_read_twice(tmp_path: Path) -> None:
+    rows = "".join(f"{20 + i % 80},{'fm'[i % 2]},{i % 3}\n" for i in range(50_000))
+    assert "'120.5' on line 50002" in problem(tmp_path, "age,sex,ill\n" + rows + "120.5,f,0\n")
