@@ -5,13 +5,23 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
 from erosion.client.dataset.column_values import Fault, feature_parser, target_parser
-from erosion.client.dataset.preparation import UnitChange
+from erosion.client.dataset.preparation import TimeBetween, UnitChange
 from erosion.client.scaffold.column_profile import Profile
-from erosion.client.scaffold.known_words import FACTORS, SAME_VALUES, SAME_WORDS
+from erosion.client.scaffold.known_units import changes, header_unit, plain_name
+from erosion.client.scaffold.known_words import (
+    BEGIN,
+    BIRTH,
+    END,
+    MISSING_WORDS,
+    SAME_VALUES,
+    SAME_WORDS,
+    SENTINELS,
+)
 from erosion.common.settings.codes import canonical
 from erosion.common.tasks.features import CategoryFeature, NumberFeature
 from erosion.common.tasks.inputs import TabularTask
@@ -19,25 +29,44 @@ from erosion.common.tasks.task import CodedColumn
 
 NAME_WEIGHT = 0.6  # of the confidence; the rest is how well the values fit
 LEAST = 0.55  # confidence of a proposal
-FITTING = 0.95  # share of the values that a unit factor must bring into the range
-UNFIT = 0.7  # share of the values in the range from which no factor is looked for
+FITTING = 0.7  # agreement that a change of unit must bring
+CLEARLY = 0.2  # and by how much more than without it
+ALIKE_AS_IT_IS = 0.8  # agreement from which no change of unit is looked for
+SAME = 0.9  # likeness of names that mean the same
+SHORTEST_BEGINNING = 3  # letters
+LIKE_A_VALUE = 0.7  # likeness of a name that is like one of the column's values
+# Numbers that may be the time between two dates: words in their names, and in those of the dates.
+TIMES: tuple[
+    tuple[
+        Literal["years_between", "days_between"], tuple[str, ...], tuple[str, ...], tuple[str, ...]
+    ],
+    ...,
+] = (
+    ("years_between", ("age", "alter", "edad"), BIRTH, (*BEGIN, *END)),
+    ("days_between", ("stay", "los", "dauer", "duree", "followup", "time", "days"), BEGIN, END),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A proposal for one column of the study."""
+    """A proposal for one column of the study, and what is left to a person."""
 
     column: str  # the study's
     local: str | None  # the data's; None: nothing seems to fit
     confidence: float = 0.0  # from 0 to 1
     values: Mapping[str, str] = field(default_factory=dict)  # spellings: data's -> study's
     unknown: tuple[str, ...] = ()  # values that no spelling is known for
-    factor: float | None = None  # to the study's unit
+    unit: UnitChange | None = None  # to the study's unit
+    unsaid: tuple[str, ...] = ()  # values that seem to stand for "not known"
+    odd: tuple[str, ...] = ()  # values of a number that are none
+    thousands: str = ""  # mark between groups of three digits
+    between: TimeBetween | None = None  # dates that it may be made of
 
     @property
     def is_plain(self) -> bool:
         """Nothing but the name is to be written."""
-        return not self.values and not self.unknown and self.factor is None
+        open_ends = (self.values, self.unknown, self.unsaid, self.odd, self.thousands)
+        return not any((*open_ends, self.unit, self.between))
 
 
 def match_columns(task: TabularTask, profiles: Sequence[Profile]) -> list[Match]:
@@ -58,66 +87,132 @@ def match_columns(task: TabularTask, profiles: Sequence[Profile]) -> list[Match]
         if match.column not in chosen and match.local not in taken:
             chosen[match.column] = match
             taken.add(str(match.local))
-    return [chosen.get(column.name, Match(column.name, None)) for column in wanted]
+    return [chosen.get(column.name) or _from_dates(column, profiles) for column in wanted]
 
 
 def _match(column: NumberFeature | CategoryFeature | CodedColumn, profile: Profile) -> Match:
-    names = _alike(column.name, profile.name)
+    names = max(_alike(column.name, profile.name), _by_its_values(column, profile.name))
+    spelt: Mapping[str, str] = {}
+    unknown: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    unit = None
     if isinstance(column, NumberFeature):
-        fits, factor = _number_fit(column, profile)
-        spelt: Mapping[str, str] = {}
-        unknown: tuple[str, ...] = ()
+        fits, unit = _number_fit(column, profile)
     else:
         fits, spelt, unknown = _code_fit(column, profile)
-        factor = None
-    if fits == 0:
+        words = tuple(text for text in unknown if text.lower() in MISSING_WORDS)
+        unknown = tuple(text for text in unknown if text not in words)
+    if fits == 0 and not (names >= SAME and unknown):
         return Match(column.name, profile.name)
     confidence = NAME_WEIGHT * names + (1 - NAME_WEIGHT) * fits
     # Values that fit say little by themselves: many columns hold 0 and 1.
     confidence *= 1.0 if names > 0.5 else 0.5 + names
-    return Match(column.name, profile.name, confidence, spelt, unknown, factor)
+    unsaid = (*words, *profile.unsaid, *_sentinels(column, profile, unit or UnitChange()))
+    return Match(
+        column.name,
+        profile.name,
+        confidence,
+        spelt,
+        unknown,
+        unit,
+        unsaid,
+        profile.not_numbers,
+        profile.thousands if isinstance(column, NumberFeature) else "",
+    )
 
 
 def _alike(one: str, other: str) -> float:
     """How much two names are alike, from 0 to 1; 0.95 for words that are known to mean the same."""
-    first, second = _plain(one), _plain(other)
+    first, second = plain_name(one), plain_name(other)
     if first == second:
         return 1.0
-    for words in SAME_WORDS:
-        if first in words and second in words:
-            return 0.95
+    if any(first in words and second in words for words in SAME_WORDS):
+        return 0.95
+    short, long = sorted((first, second), key=len)
+    if len(short) >= SHORTEST_BEGINNING and long.startswith(short):
+        return 0.85  # Chol, SysBP, Creat
     return difflib.SequenceMatcher(None, first, second).ratio()
 
 
-def _plain(name: str) -> str:
-    return re.sub(r"[\W_]+", "", name.casefold())
+def _by_its_values(column: NumberFeature | CategoryFeature | CodedColumn, name: str) -> float:
+    """A column of yes and no is often called like one of the values: "death" for alive, dead."""
+    if isinstance(column, NumberFeature):
+        return 0.0
+    known = column.categories if isinstance(column, CategoryFeature) else tuple(column.codes)
+    like = [value for value in known if not value.isdecimal() and _alike(value, name) >= SAME]
+    return LIKE_A_VALUE if len(like) == 1 and len(known) == 2 else 0.0
 
 
-def _number_fit(column: NumberFeature, profile: Profile) -> tuple[float, float | None]:
-    """The share of values that the study takes, at best; and the unit factor that it needs."""
+def _number_fit(column: NumberFeature, profile: Profile) -> tuple[float, UnitChange | None]:
+    """How well the values fit, at best, from 0 to 1; and the change of unit that it needs."""
     if profile.kind != "number":
         texts = list(profile.counts)
         numbers = [feature_parser(column)(text) for text in texts]
         good = [not isinstance(n, Fault) and not math.isnan(n) for n in numbers]
         return (1.0 if texts and all(good) else 0.0), None
-    share = _in_range(column, profile, UnitChange())
-    if share >= UNFIT or column.range is None:
-        return share, None
-    plain = _plain(column.name)
-    factors = next((f for words, f in FACTORS.items() if any(w in plain for w in words)), ())
-    best = max(
-        factors, key=lambda f: _in_range(column, profile, UnitChange(factor=f)), default=None
-    )
-    if best is not None and _in_range(column, profile, UnitChange(factor=best)) >= FITTING:
-        return FITTING, best
-    return share, None
+    given = header_unit(profile.name)
+    as_they_are = _agreement(column, profile, UnitChange())
+    known = [
+        change
+        for change in changes(column.name, given, column.unit or header_unit(column.name))
+        if _agreement(column, profile, change) >= max(FITTING, as_they_are + CLEARLY)
+    ]
+    if not known or as_they_are >= ALIKE_AS_IT_IS:
+        return as_they_are, None
+    best = max(known, key=lambda change: _agreement(column, profile, change))
+    return _agreement(column, profile, best), best
 
 
-def _in_range(column: NumberFeature, profile: Profile, unit: UnitChange) -> float:
-    if column.range is None:
-        return 1.0
-    values = profile.numbers * unit.factor
-    return float(np.mean((values >= column.range[0]) & (values <= column.range[1])))
+def _agreement(column: NumberFeature, profile: Profile, unit: UnitChange) -> float:
+    """How alike two distributions are: the share in the study's range, and where the middle is."""
+    values = profile.numbers * unit.factor + unit.offset
+    inside = 1.0
+    if column.range is not None:
+        low, high = column.range
+        inside = float(np.mean((values >= low) & (values <= high)))
+    if column.typical is None or not len(values):
+        return inside
+    low, high = column.typical
+    distance = max(low - float(np.median(values)), float(np.median(values)) - high, 0.0)
+    # A median in the study's middle half agrees wholly, one as far off as that is wide, halfway.
+    return inside / (1.0 + distance / (high - low))
+
+
+def _sentinels(
+    column: NumberFeature | CategoryFeature | CodedColumn, profile: Profile, unit: UnitChange
+) -> list[str]:
+    """Numbers that stand for "not known", such as 999, where the study's range leaves them out."""
+    if not isinstance(column, NumberFeature) or column.range is None or profile.kind != "number":
+        return []
+    low, high = column.range
+    odd = []
+    for text in profile.counts:
+        value = float(text) if re.fullmatch(r"[+-]?\d+(\.0*)?", text) else math.nan
+        if value in SENTINELS and not low <= value * unit.factor + unit.offset <= high:
+            odd.append(text)
+    return odd
+
+
+def _from_dates(
+    column: NumberFeature | CategoryFeature | CodedColumn, profiles: Sequence[Profile]
+) -> Match:
+    """No column seems to hold it; an age or a length of stay may be made of two dates."""
+    nothing = Match(column.name, None)
+    if not isinstance(column, NumberFeature):
+        return nothing
+    dates = [profile for profile in profiles if profile.date_formats]
+    for kind, words, first, second in TIMES:
+        if not any(word in plain_name(column.name) for word in words):
+            continue
+        starts = [p for p in dates if any(word in plain_name(p.name) for word in first)]
+        ends = [p for p in dates if any(word in plain_name(p.name) for word in second)]
+        pairs = [(one, two) for one in starts for two in ends if one is not two]
+        if pairs:
+            one, two = pairs[0]
+            form = next((f for f in one.date_formats if f in two.date_formats), one.date_formats[0])
+            between = TimeBetween(kind=kind, start=one.name, end=two.name, date_format=form)
+            return Match(column.name, None, between=between)
+    return nothing
 
 
 def _code_fit(
@@ -134,7 +229,7 @@ def _code_fit(
     for text, count in profile.counts.items():
         if not isinstance(parse(text), Fault):
             understood += count
-        elif (meant := _same_value(text, known)) is not None:
+        elif (meant := _same_value(text, known, profile.name)) is not None:
             spelt[text] = meant
             understood += count
         else:
@@ -142,12 +237,22 @@ def _code_fit(
     return understood / max(sum(profile.counts.values()), 1), spelt, tuple(unknown)
 
 
-def _same_value(text: str, known: Sequence[str]) -> str | None:
+def _same_value(text: str, known: Sequence[str], column: str) -> str | None:
     """The study's value that a spelling means; None where none or several could be meant."""
     plain = text.strip().casefold()
     alike = [value for value in known if value.casefold() == plain]
     for words in SAME_VALUES:
         if plain in words:
             alike += [value for value in known if canonical(value).casefold() in words]
-    distinct = list(dict.fromkeys(alike))
+    distinct = list(dict.fromkeys(alike)) or _yes_to(column, plain, known)
     return distinct[0] if len(distinct) == 1 else None
+
+
+def _yes_to(column: str, answer: str, known: Sequence[str]) -> list[str]:
+    """What yes or no means in a column that is called like one of two values: "death", "yes"."""
+    named = [v for v in known if _alike(v, column) >= SAME]
+    other = [v for v in known if v not in named]
+    if len(named) != 1 or len(other) != 1:
+        return []
+    yes, no = SAME_VALUES[:2]
+    return named if answer in yes else other if answer in no else []

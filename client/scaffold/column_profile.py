@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -11,26 +11,46 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.client.dataset.column_values import MISSING_MARKERS
+from erosion.client.dataset.column_values import MISSING_MARKERS, NumberMarks
 from erosion.client.dataset.decimal_mark import found_decimal
 from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.dataset.text_table import TextColumn, TextTable
+from erosion.client.scaffold.known_words import MISSING_WORDS
 
 Kind = Literal["number", "category", "identifier", "date", "text", "constant", "empty"]
 
 MOST_CATEGORIES = 20
 FEW_CODES = 6  # whole numbers of so few values are codes rather than measurements
 MOST_NOT_NUMBERS = 0.1  # of the values of a column of numbers: typing errors and remarks
+MOST_MEASURED = 0.5  # of the values: with these, such as are numbers with a unit or a limit
+MEASURED = re.compile(r"[<>≤≥~]?\s*\d+([.,]\d+)?\s*([a-zµ%/°]|$)", re.I)  # "84 mg/dl", "<0.5"
+MOSTLY_GROUPED = 0.7  # of a column's texts
 NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")  # with either decimal mark
-DATES = ("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S")
+DATES = (
+    "%Y-%m-%d",
+    "%d.%m.%Y",
+    "%d/%m/%Y",
+    "%m/%d/%Y",
+    "%d-%m-%Y",
+    "%Y/%m/%d",
+    "%d.%m.%y",
+    "%d/%m/%y",
+    "%d %b %Y",
+    "%d-%b-%Y",
+)
+FIRST_YEAR = 1850  # of a date; 31.12.0020 is a slip
+TIME = re.compile(r"(?<=\d)[T ]\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?$")  # behind a date
 IDENTIFIER = re.compile(
     r"(^|[\W_])(id|pid|mrn|nr|no|number|patient|case|fall|record)($|[\W_])", re.I
 )
 
 
+KEY = re.compile(r"(^|[\W_])(id|pid|mrn|nr)($|[\W_])", re.I)  # of patients with several rows
+
+
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One column as it seems to be."""
+    """One column as it seems to be. What people write for "not known" counts as missing."""
 
     name: str
     kind: Kind
@@ -39,6 +59,9 @@ class Profile:
     num_missing: int
     numbers: NDArray[np.float64]  # (rows,) of a number; empty for other kinds
     not_numbers: tuple[str, ...] = ()  # texts in a column of numbers
+    date_formats: tuple[str, ...] = ()  # that all values of a column of dates fit
+    thousands: str = ""  # mark between groups of three digits in a column of numbers
+    unsaid: tuple[str, ...] = ()  # texts by which people say that a value is not known
 
 
 def read_whole(path: Path) -> tuple[TextTable, list[Profile]]:
@@ -54,25 +77,45 @@ def read_whole(path: Path) -> tuple[TextTable, list[Profile]]:
 def profile(name: str, column: TextColumn, decimal: str = ".") -> Profile:
     """The column's kind, by its values and, for identifiers, its name."""
     times = np.bincount(column.codes, minlength=len(column.texts)).tolist()
-    present = {
+    counts = {
         text: count
-        for text, count in zip(column.texts, times, strict=True)
+        for text, count in sorted(
+            zip(column.texts, times, strict=True), key=lambda item: -int(item[1])
+        )
         if text.lower() not in MISSING_MARKERS
     }
-    counts = dict(sorted(present.items(), key=lambda item: -item[1]))
-    num_rows, num_present = len(column.codes), sum(counts.values())
-    parsed = {text: _number(text, decimal) for text in counts}
-    odd = tuple(text for text, number in parsed.items() if math.isnan(number))
-    numeric = sum(counts[text] for text in odd) <= MOST_NOT_NUMBERS * num_present
-    values = [parsed[text] for text in counts if text not in odd]
-    kind = _kind(name, counts, values if numeric else None, num_present)
-    numbers = np.array(
-        [parsed[text] for text in counts if text not in odd for _ in range(counts[text])]
-        if kind == "number"
-        else []
+    thousands = _thousands(counts, decimal)
+    parsed = {text: _number(text, decimal, thousands) for text in counts}
+    no_numbers = [text for text, number in parsed.items() if math.isnan(number)]
+    unsaid = tuple(text for text in no_numbers if text.lower() in MISSING_WORDS)
+    odd = tuple(text for text in no_numbers if text not in unsaid)
+    said = {text: count for text, count in counts.items() if text not in unsaid}
+    strange = [t for t in odd if not MEASURED.match(t)]
+    numeric = (
+        sum(said[t] for t in strange) <= MOST_NOT_NUMBERS * sum(said.values())
+        and sum(said[t] for t in odd) <= MOST_MEASURED * sum(said.values())
+        and len(said) > len(odd)
     )
-    missing = num_rows - num_present
-    return Profile(name, kind, counts, num_rows, missing, numbers, odd if kind == "number" else ())
+    values = [parsed[text] for text in said if text not in odd]
+    kind = _kind(name, said, values if numeric else None, sum(said.values()))
+    is_number = numeric and kind == "number"
+    if not is_number:  # among other words, "unknown" may be a category
+        said, unsaid = counts, ()
+        kind = _kind(name, counts, values if not no_numbers else None, sum(counts.values()))
+    return Profile(
+        name,
+        kind,
+        said,
+        len(column.codes),
+        len(column.codes) - sum(said.values()),
+        np.array([parsed[t] for t in said if t not in odd for _ in range(said[t])])
+        if is_number
+        else np.zeros(0),
+        odd if is_number else (),
+        date_formats=_date_formats(said) if kind in ("date", "constant") else (),
+        thousands=thousands if is_number else "",
+        unsaid=unsaid,
+    )
 
 
 def _kind(
@@ -86,12 +129,14 @@ def _kind(
     whole = numbers is not None and all(value.is_integer() for value in numbers)
     distinct = len(counts) == num_present
     if distinct and num_present > MOST_CATEGORIES and (numbers is None or (whole and _is_id(name))):
-        return "date" if all(map(_is_date, counts)) else "identifier"
+        return "date" if _date_formats(counts) else "identifier"
+    if KEY.search(name) and whole and len(counts) > MOST_CATEGORIES:
+        return "identifier"  # of patients with several rows
     if numbers is not None:
         return (
             "category" if len(numbers) == 2 or (whole and len(numbers) <= FEW_CODES) else "number"
         )
-    if all(map(_is_date, counts)):
+    if _date_formats(counts):
         return "date"
     if _is_id(name) and len(counts) > MOST_CATEGORIES:
         return "identifier"
@@ -102,19 +147,38 @@ def _is_id(name: str) -> bool:
     return IDENTIFIER.search(name) is not None
 
 
-def _number(text: str, decimal: str) -> float:
+def _thousands(texts: Collection[str], decimal: str) -> str:
+    """The mark that groups the digits of most texts, such as "," in 198,000; "" where none does."""
+    for mark in (",", ".", "'", " "):
+        grouped = rf"[+-]?[1-9]\d{{0,2}}({re.escape(mark)}\d{{3}})+({re.escape(decimal)}\d+)?"
+        num = sum(re.fullmatch(grouped, text) is not None for text in texts)
+        if mark != decimal and num > MOSTLY_GROUPED * len(texts):
+            return mark
+    return ""
+
+
+def _number(text: str, decimal: str, thousands: str) -> float:
+    plain = NumberMarks(decimal, thousands).plain(text)
     try:
-        value = float(text.replace(decimal, ".")) if "_" not in text else math.nan
+        value = math.nan if plain is None else float(plain)
     except ValueError:
         return math.nan
     return value if math.isfinite(value) else math.nan
 
 
-def _is_date(text: str) -> bool:
-    for form in DATES:
-        try:
-            datetime.strptime(text, form)
-        except ValueError:
-            continue
-        return True
-    return False
+def _date_formats(texts: Iterable[str]) -> tuple[str, ...]:
+    """Every form of DATES in which all of the texts are written; times of day are let go."""
+    left = list(DATES)
+    for text in texts:
+        day = TIME.sub("", text)
+        left = [form for form in left if _is_date(day, form)]
+        if not left:
+            break
+    return tuple(left)
+
+
+def _is_date(text: str, form: str) -> bool:
+    try:
+        return datetime.strptime(text, form).year > FIRST_YEAR
+    except ValueError:
+        return False

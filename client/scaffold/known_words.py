@@ -1,28 +1,93 @@
-"""Names, spellings and unit factors that hospitals use for the same thing. Always only proposed."""
+"""Names and spellings that hospitals use for the same thing. Always only proposed."""
 
-from collections.abc import Mapping
-
-# Names of columns without case, spaces and marks.
+# Names of columns as `plain_name` leaves them.
 SAME_WORDS: tuple[frozenset[str], ...] = tuple(
     map(
         frozenset,
         (
-            ("age", "alter", "ageyears", "patientage", "alterjahre", "edad", "eta"),
+            (
+                "age",
+                "alter",
+                "ageyears",
+                "patientage",
+                "alterjahre",
+                "edad",
+                "eta",
+                "ageatadmission",
+            ),
             ("sex", "gender", "geschlecht", "sexe", "sesso", "sexo"),
-            ("height", "groesse", "größe", "koerpergroesse", "taille", "heightcm"),
+            ("height", "groesse", "grosse", "koerpergroesse", "korpergrosse", "taille", "heightcm"),
             ("weight", "gewicht", "poids", "peso", "weightkg", "koerpergewicht"),
             ("bmi", "bodymassindex"),
             ("cholesterol", "chol", "cholesterin", "totalcholesterol", "gesamtcholesterin"),
-            ("systolic", "sbp", "rrsys", "trestbps", "systolicbp", "systole", "bloodpressure"),
-            ("diastolic", "dbp", "rrdia", "diastolicbp", "diastole"),
+            (
+                "systolic",
+                "sbp",
+                "rrsys",
+                "trestbps",
+                "systolicbp",
+                "sysbp",
+                "pas",
+                "tas",
+                "blutdrucksystolisch",
+                "systole",
+                "bloodpressure",
+            ),
+            ("diastolic", "dbp", "rrdia", "diastolicbp", "diabp", "pad", "tad", "diastole"),
             ("heartrate", "hr", "pulse", "puls", "herzfrequenz"),
-            ("glucose", "glukose", "bloodsugar", "blutzucker", "glycemie"),
+            ("glucose", "glukose", "bloodsugar", "blutzucker", "glycemie", "glu", "bz", "glucosa"),
             ("creatinine", "kreatinin", "crea", "krea", "creatinina"),
-            ("haemoglobin", "hemoglobin", "hb", "hgb", "haemoglobine"),
-            ("smoker", "smoking", "raucher", "fumeur", "rauchen"),
+            (
+                "haemoglobin",
+                "hemoglobin",
+                "hb",
+                "hgb",
+                "haemoglobine",
+                "hemoglobine",
+                "haemoglobinwert",
+            ),
+            (
+                "smoker",
+                "smoking",
+                "smoke",
+                "raucher",
+                "fumeur",
+                "rauchen",
+                "tabac",
+                "nikotin",
+                "tabaco",
+            ),
             ("diabetes", "diabetic", "dm", "diabetiker"),
-            ("death", "dead", "died", "tod", "verstorben", "mortality"),
-            ("outcome", "ergebnis", "result", "resultat", "target"),
+            (
+                "death",
+                "dead",
+                "died",
+                "tod",
+                "verstorben",
+                "mortality",
+                "deces",
+                "decede",
+                "deceased",
+                "exitus",
+                "muerte",
+            ),
+            ("stage", "stadium", "stade", "grade", "staging"),
+            ("platelets", "thrombozyten", "plaquettes", "plt"),
+            ("leukocytes", "leukozyten", "leucocytes", "wbc", "whitebloodcells"),
+            ("temperature", "temperatur", "temp"),
+            ("infarction", "mi", "infarkt", "infarctus", "myocardialinfarction"),
+            ("hypertension", "hypertonie", "htn", "hta"),
+            ("lengthofstay", "los", "liegedauer", "verweildauer", "staydays", "dureesejour"),
+            (
+                "outcome",
+                "ergebnis",
+                "result",
+                "resultat",
+                "target",
+                "endpoint",
+                "endpunkt",
+                "issue",
+            ),
         ),
     )
 )
@@ -35,22 +100,73 @@ SAME_VALUES: tuple[frozenset[str], ...] = tuple(
             ("yes", "y", "ja", "j", "oui", "si", "sì", "true", "1", "present", "positive", "pos"),
             ("no", "n", "nein", "non", "false", "0", "absent", "negative", "neg"),
             ("male", "m", "man", "männlich", "maennlich", "homme", "h", "masculin", "maschio"),
+            ("alive", "lebend", "lebt", "vivant", "survived", "vivo", "living"),
+            (
+                "dead",
+                "died",
+                "death",
+                "verstorben",
+                "tot",
+                "gestorben",
+                "decede",
+                "décédé",
+                "deceased",
+            ),
+            *((roman, str(n)) for n, roman in enumerate(("i", "ii", "iii", "iv", "v"), start=1)),
             ("female", "f", "w", "woman", "weiblich", "femme", "feminin", "femmina"),
         ),
     )
 )
 
-# Words in a column's name -> factors between units that are in use for it, both ways.
-FACTORS: Mapping[tuple[str, ...], tuple[float, ...]] = {
-    ("chol", "ldl", "hdl"): (38.67, 1 / 38.67),  # mmol/l, mg/dl
-    ("triglycer",): (88.57, 1 / 88.57),
-    ("gluc", "gluk", "sugar", "zucker"): (18.016, 1 / 18.016),
-    ("creat", "krea"): (88.42, 1 / 88.42),  # mg/dl, umol/l
-    ("bilirubin",): (17.1, 1 / 17.1),
-    ("urea", "harnstoff"): (6.006, 1 / 6.006),
-    ("haemoglobin", "hemoglobin", "hb", "hgb"): (10.0, 0.1, 1.611, 1 / 1.611),
-    ("height", "groesse", "größe", "taille"): (100.0, 0.01, 2.54, 30.48),  # m, inch, foot to cm
-    ("weight", "gewicht", "poids"): (0.4536, 2.2046, 0.001, 1000.0),  # pound, gram
-    ("age", "alter"): (1 / 12, 12.0, 1 / 365.25),  # months, days
-    ("crp", "albumin", "calcium"): (10.0, 0.1, 4.008, 1 / 4.008),
-}
+# What people write for "not known", beyond what programs do.
+MISSING_WORDS = frozenset(
+    [
+        "k.a.",
+        "ka",
+        "k. a.",
+        "keine angabe",
+        "unbekannt",
+        "nicht bekannt",
+        "fehlt",
+        "unknown",
+        "unk",
+        "not known",
+        "not recorded",
+        "not done",
+        "missing",
+        "inconnu",
+        "desconocido",
+        "sconosciuto",
+        "n.a.",
+        "nd",
+        "n.d.",
+        "n/d",
+        "nr",
+        "x",
+        "-",
+        "--",
+        "---",
+        ".",
+        "#wert!",
+        "#value!",
+        "#div/0!",
+        "#ref!",
+    ]
+)
+SENTINELS = frozenset({-1, -9, -99, -999, -9999, 99, 999, 9999, 99999})  # numbers for the same
+
+# Words in the name of a column of dates.
+BIRTH = ("birth", "born", "geb", "naiss", "dob", "nacim", "nascita")
+BEGIN = (
+    "admi",
+    "aufnahm",
+    "entree",
+    "start",
+    "begin",
+    "ingres",
+    "ricover",
+    "inclusion",
+    "enrol",
+    "visit",
+)
+END = ("discharg", "entlass", "sortie", "end", "exit", "alta", "dimiss", "death", "tod")

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from erosion.client.dataset.preparation import UnitChange
 from erosion.client.scaffold.column_match import Match
 from erosion.client.scaffold.column_profile import Profile
 from erosion.client.scaffold.study_draft import _escaped
 
+MOST_ODD = 10  # values of a number that are none, listed one by one
 CERTAIN = 0.9  # confidence from which a proposal is written as it is
 
 
@@ -15,11 +17,15 @@ def site_draft(
     data: Path,
     matches: Sequence[Match],
     profiles: Sequence[Profile],
+    notes: Sequence[str] = (),
     *,
     address: str,
     accept: float = CERTAIN,
 ) -> str:
-    """The file's text. Proposals below `accept` are comments, for a person to decide."""
+    """The file's text. Proposals below `accept` are comments, for a person to decide.
+
+    `notes` are what was found out in reading the table.
+    """
     lines = [
         f"# The site of {name}, a first draft made from {data.name}.",
         "# Lines that begin with `# ?` are proposals: remove the mark where they are right.",
@@ -29,18 +35,32 @@ def site_draft(
         "",
         "[data]",
         f'path = "{_escaped(str(data))}"',
+        *_marks(matches, notes),
         *_patient(profiles),
         *_absent(matches),
         *_columns(matches, accept),
         *_units(matches),
         *_values(matches, accept),
+        *_derived(matches),
         "",
         "[coordinator]",
         f'address = "{address}"',
-        '# root_certificate = "ca.crt"   # both come in the site kit',
+        '# root_certificate = "ca.crt"  # these three come in the site kit, which also names the',
+        '# certificate = "node.crt"     # coordinator',
         '# private_key = "node.key"',
     ]
     return "\n".join(lines) + "\n"
+
+
+def _marks(matches: Sequence[Match], notes: Sequence[str]) -> list[str]:
+    lines = [f"# {note}" for note in notes]
+    if any("footer_lines" in note for note in notes):
+        lines.append("# ? footer_lines = 1")
+    lines += [
+        f'# ? thousands = "{mark}"  # 198{mark}000 is a hundred and ninety-eight thousand'
+        for mark in dict.fromkeys(m.thousands for m in matches if m.thousands)
+    ]
+    return lines
 
 
 def _patient(profiles: Sequence[Profile]) -> list[str]:
@@ -52,7 +72,7 @@ def _patient(profiles: Sequence[Profile]) -> list[str]:
 
 
 def _absent(matches: Sequence[Match]) -> list[str]:
-    missing = [match.column for match in matches if match.local is None]
+    missing = [m.column for m in matches if m.local is None and m.between is None]
     if not missing:
         return []
     listed = ", ".join(f'"{_escaped(name)}"' for name in missing)
@@ -71,28 +91,57 @@ def _columns(matches: Sequence[Match], accept: float) -> list[str]:
 
 
 def _units(matches: Sequence[Match]) -> list[str]:
-    """Always for a person to confirm: the range alone speaks for a factor."""
-    converted = [match for match in matches if match.factor is not None]
+    """Always for a person to confirm: only the values, or a header, speak for a unit."""
+    converted = [match for match in matches if match.unit is not None]
     if not converted:
         return []
-    lines = ["", "[data.units]  # the study's unit = the data's x factor"]
+    lines = ["", "[data.units]  # the study's unit = the data's x factor (+ offset)"]
     lines += [
-        f'# ? "{_escaped(m.column)}" = {m.factor:.6g}  # {m.local} seems to be in another unit'
+        f'# ? "{_escaped(m.column)}" = {unit_text(m.unit)}  # {m.local} seems to be in another unit'
         for m in converted
+        if m.unit is not None
     ]
+    return lines
+
+
+def unit_text(unit: UnitChange) -> str:
+    """A change of unit as a site file has it."""
+    if not unit.offset:
+        return f"{unit.factor:.6g}"
+    return f"{{ factor = {unit.factor:.6g}, offset = {unit.offset:.6g} }}"
+
+
+def _derived(matches: Sequence[Match]) -> list[str]:
+    lines: list[str] = []
+    for match in matches:
+        if (found := match.between) is not None:
+            lines += [
+                "",
+                f'# ? [data.derive."{_escaped(match.column)}"]  # made of two dates',
+                f'# ? kind = "{found.kind}"',
+                f'# ? start = "{_escaped(found.start)}"',
+                f'# ? end = "{_escaped(str(found.end))}"  # or one date for everybody',
+                f'# ? date_format = "{found.date_format}"',
+            ]
     return lines
 
 
 def _values(matches: Sequence[Match], accept: float) -> list[str]:
     lines = []
     for match in matches:
-        if not match.values and not match.unknown:
+        if not (match.values or match.unknown or match.unsaid or match.odd):
             continue
         lines += ["", f'[data.values."{_escaped(match.column)}"]  # "in the data" = "in the study"']
         lines += [
-            f'{_mark(match, accept)}"{_escaped(text)}" = "{_escaped(meant)}"'
+            # What a code such as 1 means, only the hospital knows.
+            f"{'# ? ' if text.isdecimal() and not meant.isdecimal() else _mark(match, accept)}"
+            f'"{_escaped(text)}" = "{_escaped(meant)}"'
             for text, meant in match.values.items()
         ]
+        lines += [f'# ? "{_escaped(text)}" = ""  # not known?' for text in match.unsaid]
+        lines += [f'# ? "{_escaped(text)}" = ""  # no number' for text in match.odd[:MOST_ODD]]
+        if len(match.odd) > MOST_ODD:
+            lines.append(f"# and {len(match.odd) - MOST_ODD} more that are no numbers")
         lines += [f'# ? "{_escaped(text)}" = ""  # what does it mean?' for text in match.unknown]
     return lines
 

@@ -8,49 +8,50 @@ from pathlib import Path
 import numpy as np
 
 from erosion.client.scaffold.column_profile import Profile
+from erosion.client.scaffold.known_units import header_unit
 from erosion.common.errors import DataError
 from erosion.common.settings.codes import canonical
 
 FEWEST = 10  # patients; a category of fewer is pointed out before the file is handed on
 MOST_CLASSES = 10
+FEWEST_FOR_TYPICAL = 20  # values
 
 _HEAD = """\
 # {name}: predict {target}. A first draft, made from {file}; go through it before you hand it on.
 # It goes to every hospital of the study. It holds names of columns, ranges rounded outwards and
 # categories, and no patient's values. `erosion schema study` lists every key.
 
-name = "{name}"
+name = "{name}"  # of the study; limits of the sites and the run's folder use it
 user = "{user}"  # the hospital that the model is made for; "all": one for each of them
-hospitals = [{hospitals}]
-rounds = 30
+hospitals = [{hospitals}]  # as each site file's `name` has it
+rounds = 30  # of every arm; in each, every hospital trains and sends an update
 seed = 0  # the same seed gives the same run
 
-# Columns are scaled by means and deviations over all hospitals' training patients.
-scaling = "federated"
+scaling = "federated"  # columns, by means and deviations over all hospitals' training patients
 
-[model]
+[model]  # the same at every hospital
 name = "logistic"{model}
 
 [training]  # of each hospital, in every round
-epochs = 1
-batch_size = 16
-learning_rate = 0.1
+epochs = 1  # passes over its patients
+batch_size = 16  # patients of a step
+learning_rate = 0.1  # size of a step
 
 # What is compared. Every arm runs for all rounds, with the same hospitals.
 [arms.weight_erosion]  # erodes the weight of hospitals that are unlike the user
 [arms.fedavg]          # averages everyone by number of patients
 [arms.local]           # the user alone: what collaborating has to beat
 
-[evaluation]
-test_share = 0.3
+[evaluation]  # on the user's patients that no model is trained on
+test_share = 0.3  # of them
 compare = ["weight_erosion", "local"]  # the one comparison that the verdict is about
 
 [federation]
 start = "all"  # waits for every hospital; "quorum" begins without those that are late
-quorum = {quorum}
+quorum = {quorum}  # hospitals that a round needs, the user among them
 
 [task]
-kind = "tabular"
+kind = "tabular"  # a row of a table for each patient
 {outcome}
 missing = "impute"  # a number: the mean; a category: an input of its own. "refuse" or "drop"
 """
@@ -64,17 +65,26 @@ def study_draft(
     hospitals: Sequence[str],
     user: str,
     file: Path,
+    time: str | None = None,
 ) -> tuple[str, list[str]]:
-    """The file's text, and what a person should look at. Raises DataError."""
+    """The file's text, and what a person should look at. Raises DataError.
+
+    With a column `time` of how long patients were followed, `target` is whether the event happened.
+    """
     by_name = {profile.name: profile for profile in profiles}
     if target not in by_name:
         raise DataError(
             f"{file} has no column {target!r}; it has {', '.join(by_name)}. Name one as --target."
         )
-    outcome, remarks = _outcome(by_name[target])
+    if time is None:
+        outcome, remarks = _outcome(by_name[target])
+    elif time in by_name:
+        outcome, remarks = _survival(by_name[target], by_name[time])
+    else:
+        raise DataError(f"{file} has no column {time!r}; it has {', '.join(by_name)}.")
     features, left_out = [], []
     for profile in profiles:
-        if profile.name == target:
+        if profile.name in (target, time):
             continue
         if profile.kind in ("number", "category"):
             features.append(_feature(profile))
@@ -95,7 +105,9 @@ def study_draft(
     )
     lines = [
         text,
-        "# Fill in the units, so that a wrong one is noticed.",
+        "# Fill in the units, so that a wrong one is noticed. Values out of range are refused.",
+        "# `typical` is about the middle half of the values. Nothing is checked against it, but it",
+        "# tells columns and units apart (`erosion site new`). Leave it out to tell nobody.",
         "features = [",
         *features,
         "]",
@@ -105,7 +117,7 @@ def study_draft(
 
 def _outcome(target: Profile) -> tuple[str, list[str]]:
     """The lines of the task that say what is predicted."""
-    key = f'target = "{_escaped(target.name)}"'
+    key = f'target = "{_escaped(target.name)}"  # what is predicted'
     if target.kind == "category" and len(target.counts) <= MOST_CLASSES:
         classes = sorted(dict.fromkeys(map(canonical, target.counts)))
         listed = ", ".join(f'"{_escaped(value)}"' for value in classes)
@@ -117,13 +129,57 @@ def _outcome(target: Profile) -> tuple[str, list[str]]:
     if target.kind == "number":
         centre, spread = float(target.numbers.mean()), float(target.numbers.std())
         return (
-            f'outcome = "regression"\n{key}\ncentre = {_short(centre)}  # about the mean\n'
+            f'outcome = "regression"  # a number\n{key}\n'
+            f"centre = {_short(centre)}  # about the mean\n"
             f"spread = {_short(max(spread, 1e-9))}  # about the standard deviation",
             [],
         )
     raise DataError(
         f"The target {target.name!r} cannot be predicted: {_why(target)}. Name another as --target."
     )
+
+
+def _survival(event: Profile, time: Profile) -> tuple[str, list[str]]:
+    """The lines of the task where a time until an event is predicted."""
+    if time.kind not in ("number", "category") or not all(map(_is_number, time.counts)):
+        raise DataError(f"--time {time.name!r} must be a number; {_why(time)}.")
+    codes = sorted(dict.fromkeys(map(canonical, event.counts)))
+    if len(codes) != 2:
+        raise DataError(
+            f"The target {event.name!r} must say whether the event happened: two values. It has"
+            f" {len(codes)}."
+        )
+    times = [float(text) for text, count in time.counts.items() for _ in range(count)]
+    cuts = sorted({_nice(float(np.quantile(times, share))) for share in (0.2, 0.4, 0.6, 0.8)})
+    if len(cuts) < 2:
+        raise DataError(f"--time {time.name!r} has too few different values for intervals.")
+    unit = _escaped(header_unit(time.name))
+    text = (
+        f'outcome = "survival"  # when an event happens\n'
+        f"cut_points = [{', '.join(f'{cut:g}' for cut in cuts)}]"
+        "  # ends of the intervals; nothing is predicted beyond the last\n"
+        f'target = {{ time = "{_escaped(time.name)}", event = "{_escaped(event.name)}",'
+        f' unit = "{unit}", happened = ["{_escaped(codes[1])}"],'
+        f' censored = ["{_escaped(codes[0])}"] }}'
+    )
+    remarks = [
+        f"{event.name}: {codes[1]!r} is taken for the event; change `happened` if it is not",
+        f"{time.name}: the intervals were made from this hospital's times; look at `cut_points`",
+    ]
+    return text, remarks
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def _nice(value: float) -> float:
+    """Rounded to one significant digit and a half, so that it is nobody's time."""
+    step = 10.0 ** math.floor(math.log10(max(value, 1e-9))) / 2
+    return round(value / step) * step
 
 
 def _feature(profile: Profile) -> str:
@@ -133,7 +189,17 @@ def _feature(profile: Profile) -> str:
         listed = ", ".join(f'"{_escaped(value)}"' for value in values)
         return f'  {{ name = "{name}", categories = [{listed}] }},{_share(profile)}'
     low, high = rounded_outwards(float(profile.numbers.min()), float(profile.numbers.max()))
-    return f'  {{ name = "{name}", unit = "", range = [{low:g}, {high:g}] }},{_share(profile)}'
+    unit = _escaped(header_unit(profile.name))
+    keys = f'name = "{name}", unit = "{unit}", range = [{low:g}, {high:g}]{_typical(profile)}'
+    return f"  {{ {keys} }},{_share(profile)}"
+
+
+def _typical(profile: Profile) -> str:
+    """The middle half of the values, where they are enough to tell nobody's."""
+    if len(profile.numbers) < FEWEST_FOR_TYPICAL:
+        return ""
+    low, high = (_short(float(q)) for q in np.percentile(profile.numbers, (25, 75)))
+    return f", typical = [{low}, {high}]" if float(low) < float(high) else ""
 
 
 def _share(profile: Profile) -> str:
@@ -161,6 +227,11 @@ def _remarks(profile: Profile) -> list[str]:
     if profile.not_numbers:
         some = ", ".join(map(repr, profile.not_numbers[:3]))
         found.append(f"{profile.name}: {some} are no numbers; map them in the site file")
+    if profile.thousands:
+        found.append(
+            f'{profile.name}: digits seem to be grouped by "{profile.thousands}"; declare it as'
+            " thousands in the site file"
+        )
     if profile.kind == "category":
         rare = [text for text, count in profile.counts.items() if count < FEWEST]
         if rare:

@@ -30,6 +30,8 @@ class NumberFeature(Settings):
     unit: str = ""
     range: Range | None = None  # both ends included; a value outside is refused
     missing: NumberMissing | None = None  # None: the task's policy
+    typical: Range | None = None  # about the middle half of the values at one hospital; nothing is
+    # checked against it, but columns and units are told apart by it (`erosion site new`)
 
 
 class CategoryFeature(Settings):

@@ -79,7 +79,7 @@ def _run(options: argparse.Namespace) -> int:
 def _write(name: str, table: Path, output: Path, task: object, options: argparse.Namespace) -> None:
     from erosion.client.scaffold.column_match import match_columns
     from erosion.client.scaffold.column_profile import read_whole
-    from erosion.client.scaffold.site_draft import site_draft
+    from erosion.client.scaffold.site_draft import site_draft, unit_text
     from erosion.client.site_file import load_site
     from erosion.common.support.files import write_atomically
     from erosion.common.tasks.inputs import TabularTask
@@ -88,7 +88,13 @@ def _write(name: str, table: Path, output: Path, task: object, options: argparse
     read, profiles = read_whole(table)
     matches = match_columns(task, profiles)
     text = site_draft(
-        name, table.resolve(), matches, profiles, address=options.address, accept=options.accept
+        name,
+        table.resolve(),
+        matches,
+        profiles,
+        read.notes,
+        address=options.address,
+        accept=options.accept,
     )
     output.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(output, text)
@@ -97,18 +103,25 @@ def _write(name: str, table: Path, output: Path, task: object, options: argparse
     for note in read.notes:
         print(f"  {note}")
     for match in matches:
-        if match.local is None:
+        if match.between is not None:
+            made = f"{match.between.start} and {match.between.end}"
+            print(f"  {match.column}: made of {made}? proposed")
+        elif match.local is None:
             print(f"  {match.column}: no column seems to hold it")
         elif match.local != match.column or not match.is_plain:
             written = "written" if match.confidence >= options.accept else "proposed"
             print(f"  {match.column}: {match.local!r}, {match.confidence:.2f}, {written}")
-            if match.factor is not None:
-                print(f"    in another unit? x {match.factor:.6g} proposed")
+            if match.unit is not None:
+                print(f"    in another unit? x {unit_text(match.unit)} proposed")
             if match.values:
                 spelt = ", ".join(f"{a} = {b}" for a, b in match.values.items())
                 print(f"    values: {spelt}")
             if match.unknown:
                 print(f"    not understood: {', '.join(match.unknown[:8])}")
+            if match.odd:
+                print(f"    no numbers: {', '.join(map(repr, match.odd[:4]))}")
+            if match.unsaid:
+                print(f"    not known? {', '.join(map(repr, match.unsaid[:8]))} proposed")
 
 
 COMMAND = Command(

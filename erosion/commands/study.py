@@ -20,6 +20,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "data", type=Path, help="a table, or a folder with one table for each hospital"
     )
     new.add_argument("--target", required=True, metavar="COLUMN", help="what is to be predicted")
+    new.add_argument(
+        "--time",
+        metavar="COLUMN",
+        help="how long patients were followed; the target then says whether the event happened",
+    )
     new.add_argument("--name", help="of the study (default: the name of the file or folder)")
     new.add_argument(
         "--hospitals",
@@ -50,13 +55,20 @@ def _run(options: argparse.Namespace) -> int:
     if output.exists():
         raise StudyError(f"{output} is there already. Name another file with -o, or remove it.")
     name = options.name or hospital_name(options.data.resolve().stem)
+    read, profiles = read_whole(table)
     text, remarks = study_draft(
-        read_whole(table)[1], options.target, name=name, hospitals=hospitals, user=user, file=table
+        profiles,
+        options.target,
+        name=name,
+        hospitals=hospitals,
+        user=user,
+        file=table,
+        time=options.time,
     )
     write_atomically(output, text)
     study = load_study(output)
     print(f"{output}: {len(study.hospitals)} hospitals, made from {table}. Look at:")
-    for remark in [*remarks, "the units of the numbers, which are left to fill in"]:
+    for remark in [*read.notes, *remarks, "the units of the numbers, which are left to fill in"]:
         print(f"  - {remark}")
     print(f"Then, for each hospital: erosion site new --study {output} --data ITS-TABLE")
     return 0
@@ -67,6 +79,7 @@ COMMAND = Command(
     summary="write the first draft of a study file",
     examples="""\
   erosion study new patients.csv --target outcome
+  erosion study new patients.csv --target death --time days
   erosion study new trial/ --target outcome --user alpha    one table for each hospital in trial/
 """,
     add_arguments=_add_arguments,

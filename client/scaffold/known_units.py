@@ -1,0 +1,132 @@
+"""Units that hospitals use for the same quantity, and the changes between them. Always proposed."""
+
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from erosion.client.dataset.preparation import UnitChange
+
+To = tuple[float, float]  # factor and offset to the quantity's first unit
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """What is measured, by words in a column's name, and its units."""
+
+    words: tuple[str, ...]
+    units: Mapping[str, To]
+
+
+QUANTITIES = (
+    Quantity(("hba1c", "glycated"), {"%": (1, 0), "mmol/mol": (0.09148, 2.152)}),
+    Quantity(("chol", "ldl", "hdl"), {"mg/dl": (1, 0), "mmol/l": (38.67, 0), "g/l": (100, 0)}),
+    Quantity(("triglyc", "triglyz"), {"mg/dl": (1, 0), "mmol/l": (88.57, 0), "g/l": (100, 0)}),
+    Quantity(
+        ("gluc", "gluk", "glyc", "sugar", "zucker"),
+        {"mg/dl": (1, 0), "mmol/l": (18.016, 0), "g/l": (100, 0)},
+    ),
+    Quantity(("creat", "krea"), {"mg/dl": (1, 0), "umol/l": (1 / 88.42, 0), "mmol/l": (11.31, 0)}),
+    Quantity(("bilirubin",), {"mg/dl": (1, 0), "umol/l": (1 / 17.1, 0)}),
+    Quantity(("urate", "uricacid", "harnsaure"), {"mg/dl": (1, 0), "umol/l": (1 / 59.48, 0)}),
+    Quantity(("urea", "harnstoff", "uree"), {"mg/dl": (1, 0), "mmol/l": (6.006, 0)}),
+    Quantity(("lactat", "laktat"), {"mmol/l": (1, 0), "mg/dl": (0.111, 0)}),
+    Quantity(
+        ("hemoglobin", "haemoglobin", "hb", "hgb"),
+        {"g/dl": (1, 0), "g/l": (0.1, 0), "mmol/l": (1.611, 0)},
+    ),
+    Quantity(("albumin",), {"g/dl": (1, 0), "g/l": (0.1, 0)}),
+    Quantity(("calcium", "kalzium"), {"mg/dl": (1, 0), "mmol/l": (4.008, 0)}),
+    Quantity(("magnesium",), {"mg/dl": (1, 0), "mmol/l": (2.431, 0)}),
+    Quantity(("phosph",), {"mg/dl": (1, 0), "mmol/l": (3.097, 0)}),
+    Quantity(("crp", "creactive"), {"mg/l": (1, 0), "mg/dl": (10, 0)}),
+    Quantity(("vitamind", "25oh"), {"ng/ml": (1, 0), "nmol/l": (0.4006, 0)}),
+    Quantity(("troponin",), {"ng/l": (1, 0), "ng/ml": (1000, 0), "ug/l": (1000, 0)}),
+    Quantity(("platelet", "thrombo", "plaquette"), {"10^9/l": (1, 0), "/ul": (0.001, 0)}),
+    Quantity(("leuko", "leuco", "wbc", "whiteblood"), {"10^9/l": (1, 0), "/ul": (0.001, 0)}),
+    Quantity(("temp",), {"c": (1, 0), "f": (5 / 9, -160 / 9), "k": (1, -273.15)}),
+    Quantity(
+        ("pressure", "systol", "diastol", "sbp", "dbp", "rrsys", "rrdia", "blutdruck", "tension"),
+        {"mmhg": (1, 0), "kpa": (7.5006, 0), "cmhg": (10, 0)},
+    ),
+    Quantity(
+        ("height", "groesse", "grosse", "taille", "waist"),
+        {"cm": (1, 0), "m": (100, 0), "in": (2.54, 0), "ft": (30.48, 0), "mm": (0.1, 0)},
+    ),
+    Quantity(
+        ("weight", "gewicht", "poids", "peso"),
+        {"kg": (1, 0), "lb": (0.4536, 0), "g": (0.001, 0)},
+    ),
+    Quantity(
+        ("age", "alter", "edad"),
+        {"years": (1, 0), "months": (1 / 12, 0), "weeks": (7 / 365.25, 0), "days": (1 / 365.25, 0)},
+    ),
+    Quantity(
+        ("stay", "los", "followup", "time", "duration", "dauer", "survival"),
+        {
+            "days": (1, 0),
+            "hours": (1 / 24, 0),
+            "weeks": (7, 0),
+            "months": (30.44, 0),
+            "years": (365.25, 0),
+        },
+    ),
+)
+SAME_UNITS = {
+    "year": "years", "yr": "years", "yrs": "years", "y": "years", "jahre": "years", "ans": "years",
+    "month": "months", "monate": "months", "mois": "months", "day": "days", "d": "days",
+    "tage": "days", "jours": "days", "hour": "hours", "h": "hours", "lbs": "lb", "pounds": "lb",
+    "inch": "in", "inches": "in", "zoll": "in", "feet": "ft", "celsius": "c", "fahrenheit": "f",
+    "kelvin": "k", "percent": "%", "micromol/l": "umol/l", "mcmol/l": "umol/l", "g/100ml": "g/dl",
+    "mg/100ml": "mg/dl", "g%": "g/dl", "mg%": "mg/dl", "10e9/l": "10^9/l", "109/l": "10^9/l",
+    "g/nl": "10^9/l", "1/ul": "/ul", "1000/ul": "10^9/l", "tsd/ul": "10^9/l",
+}  # fmt: skip
+IN_HEADER = re.compile(r"[(\[]\s*([^)\]]+?)\s*[)\]]\s*$")
+
+
+def header_unit(name: str) -> str:
+    """The unit that a column's name ends with, in brackets, as it is written; "" without one."""
+    found = IN_HEADER.search(name)
+    return found[1] if found else ""
+
+
+def plain_name(name: str) -> str:
+    """A column's name without its unit, case, accents, spaces and marks."""
+    bare = IN_HEADER.sub("", name).replace("ß", "ss")
+    letters = unicodedata.normalize("NFKD", bare.casefold())
+    return re.sub(r"[\W_]+", "", "".join(c for c in letters if not unicodedata.combining(c)))
+
+
+def plain_unit(unit: str) -> str:
+    """A unit as `QUANTITIES` writes it."""
+    text = unit.casefold().replace("µ", "u").replace("μ", "u").replace("°", "").replace(" ", "")
+    text = text.replace("litre", "l").replace("liter", "l").strip(".")
+    return SAME_UNITS.get(text, text)
+
+
+def changes(name: str, from_unit: str, to_unit: str) -> list[UnitChange]:
+    """Changes of unit that a column of this name may need; units are "" where they are not known.
+
+    Where both are known it is the change between them, or none.
+    """
+    wanted, given = plain_unit(to_unit), plain_unit(from_unit)
+    if wanted and wanted == given:
+        return []
+    plain = plain_name(name)
+    found: dict[tuple[float, float], UnitChange] = {}
+    for quantity in QUANTITIES:
+        if any(word in plain for word in quantity.words):
+            for change in _between(quantity, given, wanted):
+                found.setdefault((change.factor, change.offset), change)
+    return list(found.values())
+
+
+def _between(quantity: Quantity, given: str, wanted: str) -> Iterator[UnitChange]:
+    for one, (factor, offset) in quantity.units.items():
+        for other, (its_factor, its_offset) in quantity.units.items():
+            fits_given = given not in quantity.units or given == one
+            fits_wanted = wanted not in quantity.units or wanted == other
+            if one != other and fits_given and fits_wanted:
+                yield UnitChange(
+                    factor=factor / its_factor, offset=(offset - its_offset) / its_factor
+                )

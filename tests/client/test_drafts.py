@@ -1,0 +1,279 @@
+"""Drafts of study and site files from tables that hospitals really have."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from erosion.client.dataset.load import load_patients
+from erosion.client.dataset.preparation import UnitChange
+from erosion.client.dataset.text_table import TextColumn
+from erosion.client.scaffold.column_match import Match, match_columns
+from erosion.client.scaffold.column_profile import Profile, profile, read_whole
+from erosion.client.scaffold.known_units import changes, header_unit, plain_name
+from erosion.client.scaffold.study_draft import study_draft
+from erosion.client.site_file import load_site
+from erosion.command_line import main
+from erosion.common.errors import DataError
+from erosion.common.study.study import Study, load_study
+from erosion.common.tasks.features import CategoryFeature, NumberFeature
+from erosion.common.tasks.inputs import TabularTask
+from tests.support.small_study import make_study
+
+DATA = Path(os.environ.get("EROSION_DATA", "data"))
+HEART = "age,sex,cp,trestbps,chol,fbs,restecg,thalach,exang,oldpeak,slope,ca,thal,num\n"  # of UCI
+
+
+def profiles_of(folder: Path, text: str, file: str = "other.csv") -> list[Profile]:
+    (folder / file).write_text(text, encoding="utf-8")
+    return read_whole(folder / file)[1]
+
+
+def one_match(folder: Path, feature: dict[str, object], text: str) -> Match:
+    task = {**make_study().task.model_dump(mode="json"), "features": [feature]}
+    checked = make_study(task=task).task
+    assert isinstance(checked, TabularTask)
+    return match_columns(checked, profiles_of(folder, text))[0]
+
+
+def column(name: str, values: "list[object] | np.ndarray") -> str:
+    return f"{name},ill\n" + "".join(f"{value},{i % 2}\n" for i, value in enumerate(values))
+
+
+NORMAL = np.random.default_rng(3).normal(size=200)
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "typical", "local", "values", "factor", "offset"),
+    [
+        # haemoglobin of 9 mmol/l is within any range for g/dl: the middle of the values tells
+        ("haemoglobin", "g/dl", (13, 15), "hb", 8.7 + 0.6 * NORMAL, 1.611, 0),
+        ("glucose", "", (90, 120), "Glukose", 5.8 + 0.8 * NORMAL, 18.016, 0),
+        ("creatinine", "mg/dl", (0.8, 1.2), "Kreatinin [µmol/l]", 88 + 10 * NORMAL, 1 / 88.42, 0),
+        ("hba1c", "%", (5.5, 7), "HbA1c (mmol/mol)", 45 + 5 * NORMAL, 0.09148, 2.152),
+        ("temperature", "°C", (36.5, 37.5), "temp (F)", 98.6 + NORMAL, 5 / 9, -160 / 9),
+        ("height", "cm", (165, 180), "Größe", 1.72 + 0.08 * NORMAL, 100, 0),
+        ("weight", "kg", (65, 85), "weight (lb)", 165 + 20 * NORMAL, 0.4536, 0),
+        ("age", "years", (50, 70), "age_months", 720 + 100 * NORMAL, 1 / 12, 0),
+    ],
+)
+def test_a_change_of_unit_is_proposed_by_where_the_values_lie(
+    tmp_path: Path,
+    name: str,
+    unit: str,
+    typical: tuple[float, float],
+    local: str,
+    values: np.ndarray,
+    factor: float,
+    offset: float,
+) -> None:
+    feature = {"name": name, "unit": unit, "range": [0, 400], "typical": list(typical)}
+    match = one_match(tmp_path, feature, column(local, values.round(4)))
+    assert match.local == local
+    assert match.unit is not None
+    assert match.unit.factor == pytest.approx(factor, rel=1e-3)
+    assert match.unit.offset == pytest.approx(offset, abs=1e-3)
+
+
+def test_no_change_of_unit_is_proposed_where_the_header_or_the_values_speak_against_it(
+    tmp_path: Path,
+) -> None:
+    feature = {"name": "cholesterol", "unit": "mg/dl", "range": [0, 400], "typical": [180, 220]}
+    same = column("Chol (mg/dl)", (5.2 + 0.5 * NORMAL).round(2))  # an error, but no unit
+    assert one_match(tmp_path, feature, same).unit is None
+    alike = column("cholesterol", (210 + 40 * NORMAL).round(1))
+    assert one_match(tmp_path, feature, alike).unit is None
+    assert one_match(tmp_path, feature, alike).confidence == 1.0
+    lower = column("cholesterol", (165 + 40 * NORMAL).round(1))  # other patients, the same unit
+    match = one_match(tmp_path, feature, lower)
+    assert match.unit is None
+    assert 0.7 < match.confidence < 1.0
+
+
+def test_units_by_hand() -> None:
+    assert header_unit("Cholesterin (mmol/l)") == "mmol/l"
+    assert header_unit("Kreatinin [µmol/l] ") == "µmol/l"
+    assert header_unit("age") == ""
+    assert plain_name("Âge (années)") == plain_name("age") == "age"
+    assert changes("LDL", "mmol/L", "mg/dL") == [UnitChange(factor=38.67)]
+    assert changes("LDL", "mg/dl", "mg/dl") == []
+    assert changes("shoe size", "", "") == []
+    (back,) = changes("temperature", "°C", "°F")
+    assert 37 * back.factor + back.offset == pytest.approx(98.6)
+
+
+def test_what_people_write_for_not_known_is_proposed_as_missing(tmp_path: Path) -> None:
+    cells = [*map(str, range(100, 140)), "k.A.", "999", "-", "999"]
+    feature = {"name": "sbp", "range": [50, 300]}
+    match = one_match(tmp_path, feature, column("sbp", [*cells]))
+    assert set(match.unsaid) == {"k.A.", "-", "999"}
+    sex = {"name": "sex", "categories": ["f", "m"]}
+    match = one_match(tmp_path, sex, column("sex", ["F", "M", "unbekannt", "F", "M", "M"] * 4))
+    assert match.values == {"F": "f", "M": "m"}
+    assert match.unsaid == ("unbekannt",)
+    known = {"name": "stage", "categories": ["1", "2", "unknown"]}
+    match = one_match(tmp_path, known, column("stage", ["1", "2", "unknown"] * 8))
+    assert match.is_plain  # to this study it is a category
+
+
+def test_ages_and_stays_are_proposed_from_dates(tmp_path: Path) -> None:
+    rows = "".join(
+        f"0{1 + i % 9}.05.19{40 + i},01.02.2020,1{i % 9}.02.2020,{i % 2}\n" for i in range(30)
+    )
+    text = "Geburtsdatum,Aufnahme,Entlassung,ill\n" + rows
+    age = one_match(tmp_path, {"name": "age", "range": [18, 110]}, text).between
+    assert age is not None
+    assert (age.kind, age.start, age.end) == ("years_between", "Geburtsdatum", "Aufnahme")
+    assert age.date_format == "%d.%m.%Y"
+    stay = one_match(tmp_path, {"name": "length_of_stay"}, text).between
+    assert stay is not None
+    assert (stay.kind, stay.start, stay.end) == ("days_between", "Aufnahme", "Entlassung")
+    assert one_match(tmp_path, {"name": "cholesterol"}, text).between is None
+
+
+@pytest.mark.parametrize(
+    ("categories", "local", "cells", "meant"),
+    [
+        (["I", "II", "III"], "Stadium", "123", {"1": "I", "2": "II", "3": "III"}),
+        (["alive", "dead"], "décès", ["oui", "non"], {"oui": "dead", "non": "alive"}),
+        (["no", "yes"], "stage", ["Ja", "NEIN"], {"Ja": "yes", "NEIN": "no"}),
+        (["f", "m"], "stage", ["Femme", "Homme"], {"Femme": "f", "Homme": "m"}),
+    ],
+)
+def test_spellings_are_proposed(
+    tmp_path: Path, categories: list[str], local: str, cells: list[str], meant: dict[str, str]
+) -> None:
+    feature = {"name": "stage", "categories": categories}
+    match = one_match(tmp_path, feature, column(local, [*cells] * 9))
+    assert match.local == local
+    assert match.values == meant
+
+
+def drafted(folder: Path, table: str, target: str, *more: str) -> Study:
+    (folder / "trial.csv").write_text(table, encoding="utf-8")
+    command = ["study", "new", str(folder / "trial.csv"), "--target", target, *more]
+    assert main(command) == 0
+    return load_study(folder / "study.toml")
+
+
+def test_a_time_until_an_event_is_predicted_by_survival(tmp_path: Path) -> None:
+    rows = "".join(f"{40 + i % 40},{10 * i + 3},{i % 3 == 0:d}\n" for i in range(60))
+    study = drafted(tmp_path, "age,days (days),death\n" + rows, "death", "--time", "days (days)")
+    task = study.task.model_dump(mode="json")
+    assert task["outcome"] == "survival"
+    assert task["target"] == {
+        "time": "days (days)",
+        "event": "death",
+        "unit": "days",
+        "happened": ["1"],
+        "censored": ["0"],
+    }
+    assert len(task["cut_points"]) == 4
+    assert not {3.0 + 10 * i for i in range(60)} & set(task["cut_points"])  # nobody's time
+    wrong = ["study", "new", str(tmp_path / "trial.csv"), "-o", str(tmp_path / "other.toml")]
+    assert main([*wrong, "--target", "death", "--time", "week"]) == 4
+    assert main([*wrong, "--target", "age", "--time", "days (days)"]) == 4
+
+
+def test_grouped_digits_are_seen_and_only_proposed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = "".join(f'"{100 + i},000",{i % 2}\n' for i in range(30))
+    study = drafted(tmp_path, "platelets,ill\n" + rows, "ill")
+    assert isinstance(study.task, TabularTask)
+    (feature,) = study.task.features
+    assert isinstance(feature, NumberFeature)
+    assert feature.range is not None
+    assert 80_000 < feature.range[0] < 100_000 < 129_000 < feature.range[1] < 150_000
+    assert "declare it as thousands in the site file" in capsys.readouterr().out
+    data = ["--study", str(tmp_path / "study.toml"), "--data", str(tmp_path / "trial.csv")]
+    assert main(["site", "new", *data, "--name", "hospital-1"]) == 0
+    path = tmp_path / "sites" / "hospital-1.toml"
+    with pytest.raises(DataError, match="not a number"):
+        load_patients(load_site(path), study)
+    path.write_text(path.read_text().replace("# ? thousands", "thousands"))
+    assert load_patients(load_site(path), study).rows[0, 0] == 100_000
+
+
+def test_codes_of_a_hospital_are_never_translated_without_asking(tmp_path: Path) -> None:
+    study = drafted(tmp_path, column("smoker", ["no", "yes"] * 15), "ill")
+    (tmp_path / "hospital-2.csv").write_text(column("smoker", [0, 1, 1] * 9), encoding="utf-8")
+    data = ["--study", str(tmp_path / "study.toml"), "--data", str(tmp_path / "hospital-2.csv")]
+    assert main(["site", "new", *data]) == 0
+    text = (tmp_path / "sites" / "hospital-2.toml").read_text()
+    assert '# ? "1" = "yes"' in text
+    assert '\n"1" = "yes"' not in text
+    with pytest.raises(DataError, match="not among the categories no, yes"):
+        load_patients(load_site(tmp_path / "sites" / "hospital-2.toml"), study)
+
+
+def test_repeated_numbers_of_patients_are_a_key_and_no_feature() -> None:
+    codes = np.repeat(np.arange(40), 5)
+    texts = tuple(str(1000 + i) for i in range(40))
+    assert profile("Fall-Nr", TextColumn(texts, codes)).kind == "identifier"
+    assert profile("systolic", TextColumn(texts, codes)).kind == "number"
+
+
+SHIPPED = [
+    ("indo-rct/indo_rct.csv", "outcome", None),
+    ("indo-rct/indo_rct.csv", "risk", None),
+    ("titanic/titanic3.csv", "survived", None),
+    ("titanic/kaggle_train.csv", "Survived", None),
+    ("tcga-brca/brca.csv", "E", "T"),
+    ("ham10000/HAM10000_metadata.csv", "dx", None),
+    ("heart-disease/processed.cleveland.data", "num", None),
+    ("heart-disease/processed.hungarian.data", "num", None),
+    ("heart-disease/processed.switzerland.data", "num", None),
+    ("heart-disease/processed.va.data", "num", None),
+]
+
+
+@pytest.mark.parametrize(("name", "target", "time"), SHIPPED)
+def test_the_draft_of_every_table_that_can_be_downloaded_is_valid_and_fits_it(
+    tmp_path: Path, name: str, target: str, time: str | None
+) -> None:
+    source = DATA / name
+    if not source.exists():
+        pytest.skip(f"{source} is not there")
+    text = source.read_text(encoding="utf-8", errors="replace")
+    table = tmp_path / "trial.csv"
+    table.write_text(HEART + text if source.suffix == ".data" else text, encoding="utf-8")
+    more = ["--time", time] if time else []
+    assert main(["study", "new", str(table), "--target", target, *more]) == 0
+    study = load_study(tmp_path / "study.toml")
+    assert isinstance(study.task, TabularTask)
+    assert study.task.features
+    data = ["--study", str(tmp_path / "study.toml"), "--data", str(table), "--name", "hospital-1"]
+    assert main(["site", "new", *data]) == 0
+    # As it is written, once a person confirms that what is no number is missing.
+    path = tmp_path / "sites" / "hospital-1.toml"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(x.removeprefix("# ? ") if "# no number" in x else x for x in lines))
+    site = load_site(path)
+    found = load_patients(site, study)
+    assert len(found.targets) > 50
+    for feature, values in zip(study.task.features, found.rows.T, strict=True):
+        if isinstance(feature, NumberFeature):
+            assert feature.range is not None
+            low, high = feature.range
+            assert low <= np.nanmin(values)
+            assert high >= np.nanmax(values)
+            exact = {float(v) for v in (np.nanmin(values), np.nanmax(values)) if v != 0}
+            assert not exact & {low, high}, f"{feature.name}: a range tells a patient's value"
+        else:
+            assert isinstance(feature, CategoryFeature)
+
+
+def test_every_key_of_a_draft_is_known_and_explained(tmp_path: Path) -> None:
+    text, _ = study_draft(
+        profiles_of(tmp_path, column("age", [*range(30, 70)])),
+        "ill",
+        name="trial",
+        hospitals=["a", "b"],
+        user="a",
+        file=Path("a.csv"),
+    )
+    keys = [line for line in text.splitlines() if "=" in line and not line.startswith("#")]
+    bare = [line for line in keys if "#" not in line and not line.startswith((" ", "features"))]
+    assert bare == [], "each key has a comment beside it, or is named in the lines above"
