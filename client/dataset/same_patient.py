@@ -4,8 +4,8 @@ Three things tie rows together:
 
 * the site file's patient key: several stays, images or lesions of one patient;
 * equality: the same record exported twice;
-* near equality: numbers that agree in SIGNIFICANT_DIGITS digits in every column, or in every column
-  but one, as where a record was corrected, rounded or exported at another time. Images are nearly
+* near equality: numbers that differ by TOLERANCE at most in every column, or in every column but
+  one, as where a record was corrected, rounded, or exported again in other units. Images are nearly
   equal if their pixels differ by little, as after compressing again.
 
 Different patients can be equal by chance, above all in a table of few and coarse columns. So
@@ -15,7 +15,7 @@ COARSE values; coarse ones are too often linked with each other to be evidence) 
 independent. A table without such columns cannot tell repeated patients from similar ones: there,
 only a patient key helps.
 
-Everything is O(columns x n log n).
+Everything is O(columns x n log n) for rows with few near ones.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,9 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 
-SIGNIFICANT_DIGITS = 3
+TOLERANCE = 0.005  # of two numbers, relative to them
+FAR = 1e4  # beyond any distance of two logarithms
+MOST_CANDIDATES = 20  # other rows expected to agree with a row in half of the columns by chance
 COARSE = 12  # values of a column
 MOST_BY_CHANCE = 0.25  # other rows expected to agree with a row in every column
 MOST_NEAR_BY_CHANCE = 0.01  # expected to agree nearly
@@ -35,6 +37,7 @@ NEAR_ON_GRID = 12.0  # grey levels, Euclidean
 NEIGHBOURS = 6  # of each image that are looked at, itself included
 MOST_DIFFERENCE = 0.06  # mean absolute difference of pixels over their standard deviation
 
+Logs = NDArray[np.float64]
 Pair = tuple[NDArray[np.int64], NDArray[np.int64]]  # rows, and a row that each is tied to
 
 
@@ -78,48 +81,84 @@ Keyed = tuple[NDArray[np.int64], NDArray[np.generic]]  # some rows, and a key fo
 
 def _table_ties(columns: NDArray[np.float64]) -> tuple[Pair, Pair]:
     """Equal rows (n, columns), and nearly equal ones, where that is a surprise."""
-    hashes, chance, _ = _row_hashes(columns)
+    hashes, chance = _row_hashes(columns)
     kept = np.flatnonzero(chance < np.log(MOST_BY_CHANCE))
-    equal = _ties((kept, hashes[kept]))
-    hashes, chance, per_column = _row_hashes(_rounded(columns))
-    kept = np.flatnonzero(chance < np.log(MOST_NEAR_BY_CHANCE))
-    alike = [_ties((kept, hashes[kept]))]
-    for of_column, log_chance in per_column:
-        kept = np.flatnonzero(chance - log_chance < np.log(MOST_NEAR_BY_CHANCE))
-        alike.append(_ties((kept, hashes[kept] - of_column[kept])))
-    return equal, (
-        np.concatenate([rows for rows, _ in alike]),
-        np.concatenate([others for _, others in alike]),
+    return _ties((kept, hashes[kept])), _near_rows(columns, np.unique(hashes, return_index=True)[1])
+
+
+def _near_rows(columns: NDArray[np.float64], once: NDArray[np.int64]) -> Pair:
+    """Of distinct rows, those that agree nearly in every column, or in every column but one.
+
+    Such rows agree in all columns of one half of the columns at least, so pairs are looked for by
+    each half, and then looked at in full.
+    """
+    distinct = columns[once]
+    if len(distinct) < 2:
+        return once[:0], once[:0]
+    places, chances = zip(*(_placed(values) for values in distinct.T), strict=True)
+    table, log_chance = np.column_stack(places), np.column_stack(chances)
+    by_evidence = [c for c in np.argsort(log_chance.mean(axis=0)).tolist() if chances[c].any()]
+    pairs = [np.zeros((0, 2), dtype=np.int64)]
+    for half in (by_evidence[::2], by_evidence[1::2]):
+        if half:
+            likely = np.log(len(distinct) - 1) + log_chance[:, half].sum(axis=1)
+            kept = np.flatnonzero(likely < np.log(MOST_CANDIDATES))
+            found = cKDTree(table[np.ix_(kept, half)]).query_pairs(
+                TOLERANCE, p=np.inf, output_type="ndarray"
+            )
+            pairs.append(kept[found])
+    one, other = np.unique(np.concatenate(pairs), axis=0).T
+    apart = np.abs(table[one] - table[other]) > TOLERANCE
+    # Without the column in which they differ: its agreement is no evidence.
+    counted = np.where(apart, 0.0, np.maximum(log_chance[one], log_chance[other])).sum(axis=1)
+    surprising = np.log(len(distinct) - 1) + counted < np.log(MOST_NEAR_BY_CHANCE)
+    alike = np.flatnonzero((apart.sum(axis=1) <= 1) & surprising)
+    return once[other[alike]], once[one[alike]]
+
+
+def _placed(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], Logs]:
+    """A column (n,) where values that nearly agree are TOLERANCE apart at most, and log chances.
+
+    The chance is that of another row to have nearly the same value as a row. A coarse column is
+    compared exactly, and is no evidence: its chance counts as 1.
+    """
+    distinct, codes = np.unique(values, return_inverse=True, equal_nan=True)
+    if len(distinct) <= COARSE:
+        return codes.astype(np.float64), np.zeros(len(values))
+    size = np.abs(values)
+    known = np.isfinite(size) & (size > 0)
+    logs = np.log(size, out=np.zeros_like(values), where=known)
+    # Zero, missing and negative values are far from all others.
+    place = np.where(known, logs + FAR * (values < 0), np.where(np.isnan(values), 2 * FAR, 3 * FAR))
+    ordered = np.sort(place)
+    near = np.searchsorted(ordered, place + TOLERANCE, side="right") - np.searchsorted(
+        ordered, place - TOLERANCE, side="left"
     )
+    return place, np.log(np.maximum(near - 1, 1) / len(values))
 
 
 Hashes = NDArray[np.uint64]
-Logs = NDArray[np.float64]
 
 
-def _row_hashes(columns: NDArray[np.float64]) -> tuple[Hashes, Logs, list[tuple[Hashes, Logs]]]:
+def _row_hashes(columns: NDArray[np.float64]) -> tuple[Hashes, Logs]:
     """Hashes that are equal for equal rows, and how much of that is chance.
 
-    Returns the rows' hashes (n,), each the sum of its columns' hashes; the logarithm of how many
-    other rows are expected to agree with each (n,); and for each column its hashes (n,) and the
-    logarithm of the chance that another row agrees in it (n,), 0 where it is coarse.
+    Returns the rows' hashes (n,), each the sum of its columns' hashes, and the logarithm of how
+    many other rows are expected to agree with each (n,).
     """
     coded = [np.unique(values, return_inverse=True, equal_nan=True) for values in columns.T]
-    per_hash = [
-        np.random.default_rng(index).integers(0, 2**64, len(distinct), dtype=np.uint64)[codes]
-        for index, (distinct, codes) in enumerate(coded)
-    ]
     total = np.zeros(len(columns), dtype=np.uint64)
-    for hashes in per_hash:
-        total = total + hashes  # wraps round, as hashes may
+    for index, (distinct, codes) in enumerate(coded):
+        drawn = np.random.default_rng(index).integers(0, 2**64, len(distinct), dtype=np.uint64)
+        total = total + drawn[codes]  # wraps round, as hashes may
     # Chances are of distinct rows: repeated ones must not make their own values look common.
     once = np.unique(total, return_index=True)[1]
-    per_chance = [
-        np.zeros(len(columns)) if len(distinct) <= COARSE else _log_chance(codes, once)
-        for distinct, codes in coded
-    ]
-    chance = np.log(max(len(columns) - 1, 1)) + np.sum(per_chance, axis=0)
-    return total, chance, list(zip(per_hash, per_chance, strict=True))
+    fine = [codes for distinct, codes in coded if len(distinct) > COARSE]
+    chances = [_log_chance(codes, once) for codes in fine]
+    expected = np.full(len(columns), np.log(max(len(columns) - 1, 1)))
+    for chance in chances:
+        expected = expected + chance
+    return total, expected
 
 
 def _log_chance(codes: NDArray[np.int64], once: NDArray[np.int64]) -> Logs:
@@ -134,17 +173,6 @@ def _log_chance(codes: NDArray[np.int64], once: NDArray[np.int64]) -> Logs:
     chances = np.where(counts <= 1, min(alone, 1.0), (counts - 1) / len(once))
     logs: Logs = np.log(chances)[codes]
     return logs
-
-
-def _rounded(columns: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Every number to SIGNIFICANT_DIGITS significant digits."""
-    size = np.abs(columns)
-    known = np.isfinite(size) & (size > 0)
-    digits = np.zeros_like(columns)
-    np.log10(size, out=digits, where=known)
-    scale = 10.0 ** (SIGNIFICANT_DIGITS - 1 - np.floor(digits))
-    rounded: NDArray[np.float64] = np.where(known, np.round(columns * scale) / scale, columns)
-    return rounded
 
 
 def _image_ties(images: NDArray[np.uint8]) -> tuple[Pair, Pair]:

@@ -1,10 +1,12 @@
 """Drafts of study and site files from tables that hospitals really have."""
 
 import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from erosion.client.dataset.load import load_patients
 from erosion.client.dataset.preparation import UnitChange
@@ -30,14 +32,14 @@ def profiles_of(folder: Path, text: str, file: str = "other.csv") -> list[Profil
     return read_whole(folder / file)[1]
 
 
-def one_match(folder: Path, feature: dict[str, object], text: str) -> Match:
+def one_match(folder: Path, feature: Mapping[str, object], text: str) -> Match:
     task = {**make_study().task.model_dump(mode="json"), "features": [feature]}
     checked = make_study(task=task).task
     assert isinstance(checked, TabularTask)
     return match_columns(checked, profiles_of(folder, text))[0]
 
 
-def column(name: str, values: "list[object] | np.ndarray") -> str:
+def column(name: str, values: Iterable[object]) -> str:
     return f"{name},ill\n" + "".join(f"{value},{i % 2}\n" for i, value in enumerate(values))
 
 
@@ -64,7 +66,7 @@ def test_a_change_of_unit_is_proposed_by_where_the_values_lie(
     unit: str,
     typical: tuple[float, float],
     local: str,
-    values: np.ndarray,
+    values: NDArray[np.float64],
     factor: float,
     offset: float,
 ) -> None:

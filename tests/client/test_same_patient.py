@@ -48,6 +48,32 @@ def test_a_record_that_differs_in_one_column_or_in_rounding_is_nearly_the_same()
     assert same_patient(two_changed, np.r_[labels, labels]).num_patients == 160
 
 
+def test_a_copy_in_other_units_or_measured_again_is_nearly_the_same() -> None:
+    rows, labels = continuous(80)
+    rows = np.abs(rows)
+    draw = np.random.default_rng(2)
+    # Exported in mmol/l with two decimals, and converted back.
+    converted = np.round(rows / 38.67, 2) * 38.67
+    shaken = rows * (1 + draw.uniform(-0.004, 0.004, rows.shape))
+    for other in (converted, shaken):
+        near = np.abs(other / rows - 1).max(axis=1) < 0.005
+        assert near.mean() > 0.8  # of small numbers two decimals are not enough
+        found = same_patient(np.r_[rows, other], np.r_[labels, labels])
+        assert (found.groups[:80] == found.groups[80:])[near].all()
+    far = rows * (1 + draw.choice([-1, 1], rows.shape) * draw.uniform(0.02, 0.05, rows.shape))
+    assert same_patient(np.r_[rows, far], np.r_[labels, labels]).num_patients == 160
+
+
+def test_zero_and_missing_and_negative_values_are_near_to_their_like_only() -> None:
+    rows = np.random.default_rng(0).normal(0, 20, (60, 5))
+    rows[:20, 0], rows[20:40, 1] = 0.0, np.nan
+    labels = np.arange(60) % 2
+    shaken = rows * 1.001
+    assert same_patient(np.r_[rows, shaken], np.r_[labels, labels]).num_patients == 60
+    mirrored = np.r_[rows, -rows * 1.001]
+    assert same_patient(mirrored, np.r_[labels, labels]).num_patients == 120
+
+
 def test_other_patients_with_equal_coarse_values_are_no_duplicates() -> None:
     rows = np.random.default_rng(0).integers(0, 2, (500, 25)).astype(float)
     rows[:, 1:] = rows[:, :1]  # symptoms that always go together
