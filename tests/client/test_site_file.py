@@ -78,6 +78,11 @@ def test_a_malformed_site_file_says_where(tmp_path: Path) -> None:
             'source = "tabel"\npath = ',
             "data.source = 'tabel'; it must be one of 'table',",
         ),
+        (
+            "path = ",
+            "pth = ",
+            "data.path is missing; add it\n  data.pth is not a known key; did you",
+        ),
         ("separator = ", "seperator = ", "data.seperator is not a known key; did you mean separat"),
         (":9092", "", "coordinator.address = 'coordinator.example.org'; write it as"),
         (":9092", ":99999", "the port must be from 1 to 65535"),

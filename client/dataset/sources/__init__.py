@@ -22,7 +22,9 @@ def _inferred(raw: Any) -> Any:
         return raw
     if "url" in raw:
         return {**raw, "source": "sql"}
-    suffix = Path(str(raw.get("path", ""))).suffix.lower()
+    if "path" not in raw:  # or misspelt: most hospitals have tables
+        return {**raw, "source": "table"}
+    suffix = Path(str(raw["path"])).suffix.lower()
     if suffix == ".duckdb":
         return {**raw, "source": "duckdb"}
     return {**raw, "source": "images" if suffix in IMAGE_SUFFIXES else "table"}
