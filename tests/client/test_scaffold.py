@@ -10,6 +10,7 @@ from erosion.client.dataset.load import load_patients
 from erosion.client.scaffold.column_match import match_columns
 from erosion.client.scaffold.column_profile import read_whole
 from erosion.client.scaffold.study_draft import rounded_outwards
+from erosion.client.scaffold.table_folder import tables_in
 from erosion.client.site_file import load_site
 from erosion.command_line import main
 from erosion.common.errors import DataError
@@ -155,6 +156,24 @@ def test_what_cannot_be_drafted_is_explained(
     assert main(["study", "new", str(trial), *arguments]) == code
     assert "erosion: " in capsys.readouterr().err
     assert not (trial / "study.toml").exists()
+
+
+def test_a_folder_of_tables_may_hold_notes_and_names_in_any_language(tmp_path: Path) -> None:
+    for name in (
+        "St. Anna Zürich.csv",
+        "Łódź 2.tsv",
+        "README.txt",
+        ".~lock.St. Anna.csv#",
+        ".hidden.csv",
+        "data_dictionary.csv",
+        "notes.docx",
+    ):
+        (tmp_path / name).touch()
+    (tmp_path / "folder.csv").mkdir()
+    assert list(tables_in(tmp_path)) == ["st-anna-zurich", "odz-2"]
+    (tmp_path / "st. anna zurich.parquet").touch()
+    with pytest.raises(DataError, match="are both of the hospital 'st-anna-zurich'"):
+        tables_in(tmp_path)
 
 
 def test_ranges_are_rounded_outwards_and_tell_nobodys_value() -> None:
