@@ -9,6 +9,7 @@ import numpy as np
 
 from erosion.client.scaffold.column_profile import Profile
 from erosion.client.scaffold.known_units import header_unit
+from erosion.client.scaffold.known_words import MISSING_WORDS
 from erosion.common.errors import DataError
 from erosion.common.settings.codes import canonical
 
@@ -119,12 +120,25 @@ def _outcome(target: Profile) -> tuple[str, list[str]]:
     """The lines of the task that say what is predicted."""
     key = f'target = "{_escaped(target.name)}"  # what is predicted'
     if target.kind == "category" and len(target.counts) <= MOST_CLASSES:
-        classes = sorted(dict.fromkeys(map(canonical, target.counts)))
+        told = [text for text in target.counts if text.lower() not in MISSING_WORDS]
+        classes = sorted(dict.fromkeys(map(canonical, told if len(told) > 1 else target.counts)))
         listed = ", ".join(f'"{_escaped(value)}"' for value in classes)
         remarks = [
             f"{target.name}: the last class, {classes[-1]!r}, counts as the positive one; change"
             " the order in `classes` if it is another"
         ]
+        unsaid = [text for text in target.counts if canonical(text) not in classes]
+        if unsaid:
+            listed_words = ", ".join(map(repr, unsaid))
+            remarks.append(
+                f"{target.name}: {listed_words} is no class; say in the site file: missing"
+            )
+        rare = [text for text in told if target.counts[text] < FEWEST]
+        if rare:
+            remarks.append(
+                f"{target.name}: {', '.join(map(repr, rare[:5]))} are of fewer than {FEWEST}"
+                " patients, too few to measure a model on; see whether classes can be joined"
+            )
         return f"{key}\nclasses = [{listed}]  # the last is the positive one", remarks
     if target.kind == "number":
         centre, spread = float(target.numbers.mean()), float(target.numbers.std())

@@ -178,6 +178,19 @@ def test_a_time_until_an_event_is_predicted_by_survival(tmp_path: Path) -> None:
     assert main([*wrong, "--target", "age", "--time", "days (days)"]) == 4
 
 
+def test_an_outcome_that_is_not_known_is_no_class_and_a_rare_class_is_told_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = ["dead", "alive"] * 20 + ["unknown"] * 3 + ["lost"] * 2
+    rows = "".join(f"{30 + i},{cell}\n" for i, cell in enumerate(cells))
+    study = drafted(tmp_path, "age,outcome\n" + rows, "outcome")
+    task = study.task.model_dump(mode="json")
+    assert [c["name"] for c in task["classes"]] == ["alive", "dead", "lost"]
+    said = capsys.readouterr().out
+    assert "outcome: 'unknown' is no class; say in the site file: missing" in said
+    assert "outcome: 'lost' are of fewer than 10 patients" in said
+
+
 def test_grouped_digits_are_seen_and_only_proposed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
