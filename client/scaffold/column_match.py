@@ -12,7 +12,7 @@ import numpy as np
 from erosion.client.dataset.column_values import Fault, feature_parser, target_parser
 from erosion.client.dataset.preparation import TimeBetween, UnitChange
 from erosion.client.scaffold.column_profile import Profile
-from erosion.client.scaffold.known_units import changes, header_unit, plain_name
+from erosion.client.scaffold.known_units import changes, header_unit, mentions, plain_name
 from erosion.client.scaffold.known_words import (
     BEGIN,
     BIRTH,
@@ -202,10 +202,10 @@ def _from_dates(
         return nothing
     dates = [profile for profile in profiles if profile.date_formats]
     for kind, words, first, second in TIMES:
-        if not any(word in plain_name(column.name) for word in words):
+        if not mentions(column.name, words):
             continue
-        starts = [p for p in dates if any(word in plain_name(p.name) for word in first)]
-        ends = [p for p in dates if any(word in plain_name(p.name) for word in second)]
+        starts = [p for p in dates if mentions(p.name, first)]
+        ends = [p for p in dates if mentions(p.name, second)]
         pairs = [(one, two) for one in starts for two in ends if one is not two]
         if pairs:
             one, two = pairs[0]

@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from erosion.client.dataset.preparation import UnitChange
@@ -81,6 +81,7 @@ SAME_UNITS = {
     "mg/100ml": "mg/dl", "g%": "g/dl", "mg%": "mg/dl", "10e9/l": "10^9/l", "109/l": "10^9/l",
     "g/nl": "10^9/l", "1/ul": "/ul", "1000/ul": "10^9/l", "tsd/ul": "10^9/l",
 }  # fmt: skip
+SHORT = 3  # letters of a word that may be part of many others
 IN_HEADER = re.compile(r"[(\[]\s*([^)\]]+?)\s*[)\]]\s*$")
 
 
@@ -95,6 +96,15 @@ def plain_name(name: str) -> str:
     bare = IN_HEADER.sub("", name).replace("ß", "ss")
     letters = unicodedata.normalize("NFKD", bare.casefold())
     return re.sub(r"[\W_]+", "", "".join(c for c in letters if not unicodedata.combining(c)))
+
+
+def mentions(name: str, words: Iterable[str]) -> bool:
+    """Whether a column's name has one of the words in it; short ones by themselves: no "dosage"."""
+    letters = unicodedata.normalize("NFKD", IN_HEADER.sub("", name).casefold().replace("ß", "ss"))
+    bare = "".join(c for c in letters if not unicodedata.combining(c))
+    tokens = re.findall(r"[a-z]+\d*[a-z]*", bare)
+    plain = plain_name(name)
+    return any(word in (*tokens, plain) if len(word) <= SHORT else word in plain for word in words)
 
 
 def plain_unit(unit: str) -> str:
@@ -112,10 +122,9 @@ def changes(name: str, from_unit: str, to_unit: str) -> list[UnitChange]:
     wanted, given = plain_unit(to_unit), plain_unit(from_unit)
     if wanted and wanted == given:
         return []
-    plain = plain_name(name)
     found: dict[tuple[float, float], UnitChange] = {}
     for quantity in QUANTITIES:
-        if any(word in plain for word in quantity.words):
+        if mentions(name, quantity.words):
             for change in _between(quantity, given, wanted):
                 found.setdefault((change.factor, change.offset), change)
     return list(found.values())

@@ -101,6 +101,8 @@ def test_units_by_hand() -> None:
     assert changes("LDL", "mmol/L", "mg/dL") == [UnitChange(factor=38.67)]
     assert changes("LDL", "mg/dl", "mg/dl") == []
     assert changes("shoe size", "", "") == []
+    assert changes("dosage", "", "") == changes("stage", "", "") == []
+    assert len(changes("age_at_admission", "days", "years")) == 1
     (back,) = changes("temperature", "°C", "°F")
     assert 37 * back.factor + back.offset == pytest.approx(98.6)
 
