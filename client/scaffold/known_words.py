@@ -156,7 +156,7 @@ MISSING_WORDS = frozenset(
 SENTINELS = frozenset({-1, -9, -99, -999, -9999, 99, 999, 9999, 99999})  # numbers for the same
 
 # Words in the name of a column of dates.
-BIRTH = ("birth", "born", "geb", "naiss", "dob", "nacim", "nascita")
+BIRTH = ("birth", "born", "geb", "gebdat", "geburt", "naiss", "dob", "nacim", "nascita")
 BEGIN = (
     "admi",
     "aufnahm",
