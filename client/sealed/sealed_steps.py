@@ -68,6 +68,13 @@ class SealedSteps:
 
     def _distance(self, request: TrainRequest) -> LocalAnswer:
         asked = _read(legs.DistanceAsked, request)
+        # The user's site would be a member whose update its coordinator knows, and so hide nobody.
+        study = request.study
+        if strangers := set(asked.roster) - (set(study.hospitals) - {study.user}):
+            raise Refusal(
+                f"The roster has {', '.join(sorted(strangers))}; only the study's hospitals beside"
+                " its user can be in a sum."
+            )
         key = PublicKey(mpz(int.from_bytes(asked.modulus)))
         num_bytes = key.modulus_bytes
         question = Question(

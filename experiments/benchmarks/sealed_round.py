@@ -4,6 +4,8 @@
 
 Every run is a real deployment on this machine, a process for the coordinator and one for each
 hospital, over the loopback. The figures are the journal's: medians over the rounds after the first.
+Processor seconds are of all threads, and hardly depend on what else the machine does; the ratio of
+those of all programs is what a busy machine can tell.
 """
 
 import argparse
@@ -21,6 +23,7 @@ import numpy as np
 import tomli_w
 
 from erosion.common.study.study import Study, load_study
+from erosion.experiments.benchmarks.cpu_meter import CpuMeter
 from erosion.experiments.benchmarks.report_line import ReportLine, report
 from erosion.experiments.sources import HospitalFiles
 from erosion.experiments.testbed import deploy
@@ -52,6 +55,7 @@ class Measured:
     seconds: float  # wall clock, from making the requests to the aggregate
     seconds_by_step: Mapping[str, float]
     coordinator_seconds: float  # wall clock outside of the exchanges: its own arithmetic
+    processor_seconds: Mapping[str, float]  # of coordinator, user, a peer, and all together
     peer: Party
     user: Party
 
@@ -93,9 +97,11 @@ def measure(peers: int, model: str, rounds: int, *, sealed: bool) -> Measured:
         study = load_study(path)
         run = new_run_folder(folder / "runs", study)
         hospitals = {name: _patients(folder / "data" / name, name) for name in study.hospitals}
-        if code := deploy(study, run, hospitals):
-            sys.exit(f"the deployment of {peers} x {model} ended with exit code {code}")
-        return _measured(study, list(read_journal(run.journal))[1:])
+        with CpuMeter(run.journal, rounds) as meter:
+            if code := deploy(study, run, hospitals):
+                sys.exit(f"the deployment of {peers} x {model} ended with exit code {code}")
+        records = list(read_journal(run.journal))[1:]
+        return _measured(study, records, meter.of_a_round(study.user))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -110,7 +116,9 @@ def _patients(folder: Path, name: str) -> HospitalFiles:
     return HospitalFiles(path)
 
 
-def _measured(study: Study, records: Sequence[Mapping[str, Any]]) -> Measured:
+def _measured(
+    study: Study, records: Sequence[Mapping[str, Any]], processor_seconds: Mapping[str, float]
+) -> Measured:
     exchanges = [{step["step"]: step["seconds"] for step in record["steps"]} for record in records]
     steps = list(exchanges[0]) if exchanges[0] else []
     outside = [
@@ -121,6 +129,7 @@ def _measured(study: Study, records: Sequence[Mapping[str, Any]]) -> Measured:
         seconds=median(record["seconds"] for record in records),
         seconds_by_step={step: median(e[step] for e in exchanges) for step in steps},
         coordinator_seconds=median(outside) if steps else 0.0,
+        processor_seconds=processor_seconds,
         peer=_party(records, peers),
         user=_party(records, [study.user]),
     )
@@ -136,7 +145,7 @@ def _party(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Party:
 
 def compare(
     peers: Sequence[int], models: Sequence[str], rounds: int
-) -> Iterator[tuple[ReportLine, dict[str, Any]]]:
+) -> Iterator[tuple[list[ReportLine], dict[str, Any]]]:
     """Each size, plain and sealed one after the other."""
     for model in models:
         for number in peers:
@@ -146,13 +155,18 @@ def compare(
                 print(f"{name}, {kind} ...", file=sys.stderr, flush=True)
                 kinds[kind] = measure(number, model, rounds, sealed=sealed)
             print(_row(name, kinds), flush=True)
-            line = ReportLine(
-                f"sealed_round.{name}.vs_plain",
-                kinds["sealed"].seconds,
-                kinds["plain"].seconds,
-                "s/round",
-            )
-            yield line, {name: {kind: asdict(found) for kind, found in kinds.items()}}
+            ratios = [
+                ReportLine(f"sealed_round.{name}.{what}", *pair, unit)
+                for what, pair, unit in (
+                    ("vs_plain", [kinds[k].seconds for k in ("sealed", "plain")], "s/round"),
+                    (
+                        "processors",
+                        [kinds[k].processor_seconds["all"] for k in ("sealed", "plain")],
+                        "processor s/round",
+                    ),
+                )
+            ]
+            yield ratios, {name: {kind: asdict(found) for kind, found in kinds.items()}}
 
 
 def _row(name: str, kinds: Mapping[str, Measured]) -> str:
@@ -163,6 +177,7 @@ def _row(name: str, kinds: Mapping[str, Measured]) -> str:
             f"{name:9} {kind:6} {found.seconds:7.2f} s  peer {found.peer.site_seconds:.3f} s"
             f" {found.peer.bytes_down / 1e3:.1f} kB down {found.peer.bytes_up / 1e3:.1f} kB up"
             f"  user {found.user.site_seconds:.3f} s"
+            f"  processors {found.processor_seconds['all']:.2f} s"
             f"  {f'({steps}; elsewhere {found.coordinator_seconds:.2f})' if steps else ''}"
         )
     return "\n".join(lines)
@@ -176,11 +191,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="of each; the first is not counted")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
-    if options.rounds < 2 or min(options.peers) < 3:
-        parser.error("--rounds must be 2 or more, and --peers 3 or more")
+    if options.rounds < 3 or min(options.peers) < 3:
+        parser.error("--rounds must be 3 or more, and --peers 3 or more")
     lines, details = [], {}
-    for line, found in compare(options.peers, options.models, options.rounds):
-        lines.append(line)
+    for found_lines, found in compare(options.peers, options.models, options.rounds):
+        lines += found_lines
         details.update(found)
     report(lines, json_path=options.json, details=json.loads(json.dumps(details)))
 

@@ -48,16 +48,20 @@ def test_the_user_answers_its_own_coordinator_in_the_clear(tmp_path: Path) -> No
     assert result.header.sealed is None
 
 
+def with_roster(*names: str) -> dict[str, Any]:
+    hello = {"mask": "00" * 32, "seal": "11" * 32, "signature": "22" * 70}
+    return {
+        "roster": dict.fromkeys(names, hello),
+        "modulus": int(paillier_key().public.n).to_bytes(256).hex(),
+        "scale": float(1).hex(),
+    }
+
+
 def question(**changes: Any) -> TrainRequest:
     key = paillier_key()
     sealed = [key.public.encrypt(value, noise()) for value in range(6)]
-    hello = {"mask": "00" * 32, "seal": "11" * 32, "signature": "22" * 70}
     options: dict[str, Any] = {
-        "values": {
-            "roster": dict.fromkeys(("bob", "carol", "dave"), hello),
-            "modulus": int(key.public.n).to_bytes(256).hex(),
-            "scale": float(1).hex(),
-        },
+        "values": with_roster("bob", "carol", "dave"),
         "enclosed": {
             legs.SEALED_OWN: to_rows(sealed, 512),
             legs.MODULUS_PROOF: to_rows(prove(key), 256),
@@ -78,6 +82,8 @@ def question(**changes: Any) -> TrainRequest:
         (question(enclosed={}), "brings no 'sealed_own'"),
         (question(enclosed={legs.SEALED_OWN: torch.zeros(6, 512)}), "brings no 'sealed_own'"),
         (question(), "other keys for this site"),
+        (question(values=with_roster("bob", "carol", "alice")), "The roster has alice; only"),
+        (question(values=with_roster("bob", "carol", "ghost")), "The roster has ghost; only"),
     ],
 )
 def test_a_request_that_is_not_as_it_should_be_is_refused(
