@@ -27,10 +27,10 @@ def test_the_default_study_is_the_plain_one_after_thirty_rounds() -> None:
 
 def test_where_sums_cannot_be_sealed_the_round_is_told() -> None:
     study = load_study(study_path("breast-cancer"))
-    options = {"distance_penalty": 0.05}
-    found = sealed_exactness.compare(study, "weight_erosion", options, rounds=6)
+    options = {"distance_penalty": 0.2}  # nobody has weight left after a few rounds
+    found = sealed_exactness.compare(study, "weight_erosion", options, rounds=4)
     assert found.parted is not None
-    assert found.weight > 0.01
+    assert found.parameter > 1e-4
 
 
 @pytest.mark.parametrize("name", ["sealed_exactness", "sealed_exactness_mnist"])
