@@ -27,6 +27,9 @@ is started again, the network is restored) to the site's next accepted update, o
 coordinator had the fault, to its next round. Starting a program takes most of it, and after a long
 outage the wait of up to 10 s between two tries, which is random so that not all come back at once.
 
+The clock of one program is stepped by a small library that is loaded into it: 300 s ahead or
+behind, and right again. Below the quorum a study waits, and says for whom.
+
 Beside these, `tests/e2e` kills the coordinator at every phase of a round (`test_resume.py`), sends
 it 200 malformed replies (`test_fuzz.py`), and lets certificates expire
 (`test_admission.py`).
