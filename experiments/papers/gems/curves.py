@@ -19,11 +19,13 @@ _CURVES = {  # what is drawn, and where it stands in a cell
 
 def fine_tuning(cells: Mapping[str, Cell]) -> bytes:
     """Accuracy against the number of public images, a row for each data set and model."""
-    with picture(columns=len(NODES), rows=len(TITLES), height=2.6) as (figure, content):
-        for row, (dataset, model) in enumerate(TITLES):
+    there = [key for key in TITLES if any(trials(cells, *key, str(nodes)) for nodes in NODES)]
+    rows = max(1, len(there))
+    with picture(columns=len(NODES), rows=rows, height=2.6) as (figure, content):
+        for row, (dataset, model) in enumerate(there):
             for column, nodes in enumerate(NODES):
                 place = 1 + row * len(NODES) + column
-                axes = figure.add_subplot(len(TITLES), len(NODES), place)
+                axes = figure.add_subplot(rows, len(NODES), place)
                 _fine_tuning(axes, cells, dataset, model, nodes)
                 if place == 1:
                     add_legend(axes)
@@ -47,7 +49,6 @@ def _fine_tuning(
         axes.plot(PUBLIC, means, "k--", label="public images alone")
     what = {"convex": "logistic regression", "network": "network"}[model]
     axes.set_title(f"{TITLES[dataset, model].split(',')[0]}, {what}, {nodes} nodes", fontsize=8)
-    axes.set_ylim(0, 1)
     axes.set_xlabel("public images")
     axes.set_ylabel("test accuracy")
 

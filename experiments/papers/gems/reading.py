@@ -27,6 +27,23 @@ def trials(cells: Mapping[str, Cell], dataset: str, model: str, part: str) -> li
     return found
 
 
+def trials_of_both(
+    cells: Mapping[str, Cell], dataset: str, model: str, part: str, other: str
+) -> tuple[list[Figure], list[Figure]]:
+    """Two parts' figures of the trials that have both, so that their means can be compared."""
+    numbers = [
+        {
+            cell.plan.config["trial"]
+            for name, cell in cells.items()
+            if name.startswith(f"{dataset}-{model}-") and each in cell.figures
+        }
+        for each in (part, other)
+    ]
+    both = numbers[0] & numbers[1]
+    kept = {name: cell for name, cell in cells.items() if cell.plan.config["trial"] in both}
+    return trials(kept, dataset, model, part), trials(kept, dataset, model, other)
+
+
 def values_of(figures: Sequence[Figure], *path: str) -> list[float]:
     """One figure of every trial."""
     return [_at(trial, path) for trial in figures]

@@ -18,6 +18,7 @@ from erosion.experiments.papers.gems.reading import (
     short,
     spread,
     trials,
+    trials_of_both,
     values_of,
 )
 
@@ -78,8 +79,7 @@ def reasons(cells: Mapping[str, Cell]) -> list[str]:
             f" {average}. With the balls of the paper's text it has {balls}, since the average lies"
             " outside of one."
         )
-    every = trials(cells, "mnist", "network", "5")
-    changes = trials(cells, "mnist", "network", "changes")
+    every, changes = trials_of_both(cells, "mnist", "network", "5", "changes")
     if every and changes:
         from_zeros, kept, masked = (
             spread(changes, "5", name, "accuracy")
