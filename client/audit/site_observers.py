@@ -1,5 +1,7 @@
 """Observers of a site's agent: the log of what it sends and the status file."""
 
+import time
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,14 +11,24 @@ from erosion.client.audit.audit_log import AuditLog
 from erosion.common.support.status_file import StatusFile
 
 STATUS_NAME = "status.json"
+BUDGETS_SECONDS = 5.0  # between two looks at the budgets
 
 
 class SiteObservers:
     """Follows the agent (a `SiteObserver`). Use it within the audit log's context."""
 
-    def __init__(self, folder: Path, audit_log: AuditLog, *, name: str, coordinator: str) -> None:
-        """Keep `folder`/status.json."""
-        self._audit_log = audit_log
+    def __init__(
+        self,
+        folder: Path,
+        audit_log: AuditLog,
+        *,
+        name: str,
+        coordinator: str,
+        budgets: Callable[[], Sequence[str]] = lambda: (),
+    ) -> None:
+        """Keep `folder`/status.json; `budgets` says what is used up, in lines."""
+        self._audit_log, self._budgets = audit_log, budgets
+        self._looked = float("-inf")  # when the budgets were looked at
         self._sign = StatusFile(
             folder / STATUS_NAME,
             site=name,
@@ -31,7 +43,8 @@ class SiteObservers:
 
     def connected(self) -> None:
         """The coordinator let this site in."""
-        self._sign.show(connected=True, trouble=None)
+        self._looked = time.monotonic()
+        self._sign.show(connected=True, trouble=None, budgets=list(self._budgets()))
 
     def disconnected(self, why: str) -> None:
         """The connection is down."""
@@ -48,9 +61,17 @@ class SiteObservers:
             sent=self._sent,
             last_sent=datetime.now(UTC).isoformat(timespec="seconds"),
             log_head=self._audit_log.head,
+            **self._news_of_budgets(),
         )
         return self._audit_log.head
 
+    def _news_of_budgets(self) -> dict[str, list[str]]:
+        if time.monotonic() < self._looked + BUDGETS_SECONDS:
+            return {}
+        self._looked = time.monotonic()
+        return {"budgets": list(self._budgets())}
+
     def end(self, why: str) -> None:
         """The program ends."""
+        self._sign.show(budgets=list(self._budgets()))
         self._sign.end(connected=False, trouble=why, ended=True)

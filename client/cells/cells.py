@@ -1,6 +1,7 @@
 """A site's small-cell rule: what it tells of its patients, whoever asks and however often."""
 
 import hashlib
+import json
 from collections.abc import Mapping
 
 import numpy as np
@@ -19,7 +20,12 @@ from erosion.common.tasks.task import Targets
 
 Rows = NDArray[np.float64] | NDArray[np.uint8]
 Groups = NDArray[np.int64]
-COLUMN, PATIENTS, TEST_PART = "column", "patients", "test part"  # kinds of what is told
+COLUMN, COUNTS, PATIENTS, TEST_PART = (
+    "column",
+    "counts",
+    "patients",
+    "test part",
+)  # kinds of what is told
 _ANY_NUMBER = 2**62
 
 
@@ -55,6 +61,24 @@ class Cells:
 
         told = self._book.tell(COLUMN, name, patients, self.cell, self._most, compute)
         return ColumnFigures.model_validate_json(told)
+
+    def counts(
+        self, name: str, counts: Mapping[str, int], values: NDArray[np.float64], groups: Groups
+    ) -> dict[str, int]:
+        """Patients by category of a column (n,), or by another of its properties, rounded."""
+        patients = patient_hashes(values, groups, self._keys)
+
+        def compute() -> str:
+            of = self._name_of(patients)
+            told = {
+                what: rounded_count(count, self.cell, draw(self._secret, name, what, of))
+                for what, count in counts.items()
+            }
+            return json.dumps(told)
+
+        told = self._book.tell(COUNTS, name, patients, self.cell, self._most, compute)
+        known: dict[str, int] = json.loads(told)
+        return {what: known.get(what, 0) for what in counts}
 
     def sums(self, task: TabularTask, rows: NDArray[np.float64], groups: Groups) -> FeatureSums:
         """Per encoded column, rounded sums over at least a cell of patients; zeros elsewhere."""

@@ -46,6 +46,12 @@ def make_app(hospital: Hospital, consent: Consent) -> ClientApp:
         consent.note_evaluation(request)
         return wire.encode_evaluate_result(hospital.evaluate(request))
 
+    def summarise(record: RecordDict) -> RecordDict:
+        study = wire.decode_describe(record, studies)
+        consent.check(study)
+        return wire.encode_summary_reply(hospital.summarise(study))
+
+    app.query("summary")(_handler(hospital.name, summarise))
     app.query("describe")(_handler(hospital.name, describe))
     app.train()(_handler(hospital.name, train))
     of_methods = {step for arm in REGISTRY for step in steps_of(arm)} - {TRAIN}

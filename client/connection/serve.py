@@ -3,6 +3,7 @@
 import hashlib
 import logging
 from contextlib import closing
+from functools import partial
 
 from flwr.clientapp import ClientApp
 
@@ -13,6 +14,7 @@ from erosion.client.connection.app import make_app
 from erosion.client.connection.credentials import Credentials, credentials_for
 from erosion.client.connection.installed_app import AppSite, InstalledApp
 from erosion.client.consent.consent import Consent
+from erosion.client.consent.review_list import used_up
 from erosion.client.consent.site_secret import site_secret
 from erosion.client.consent.store import ConsentStore
 from erosion.client.site_file import Site
@@ -39,7 +41,13 @@ def serve(
             keep_days=site.log.keep_days,
         ) as audit_log,
     ):
-        watch = SiteObservers(site.records, audit_log, name=site.name, coordinator=line.address)
+        watch = SiteObservers(
+            site.records,
+            audit_log,
+            name=site.name,
+            coordinator=line.address,
+            budgets=partial(used_up, site, store),
+        )
         agent = Agent(
             lambda: credentials_for(site.coordinator).connect(),  # as the files are by then
             make_app(hospital, consent),

@@ -60,10 +60,13 @@ def asked(site: Site, study: Study) -> Iterator[str]:
 def leaving(site: Site, study: Study) -> Iterator[str]:
     """Every kind of figure that is sent, and how often."""
     dim, number = _num_parameters(site, study)
+    cell = site.limits.min_cell
+    yield f"nothing about fewer than {cell} patients (limits.min_cell), figures rounded by that"
     yield "once: the number of training patients, and this program's version"
+    yield "where asked before training: missing shares, means and quantiles of each column, rounded"
     if study.scaling == "federated":
         columns = study.task.input_shape[0]
-        yield f"once: sums, from which {columns} columns' pooled means and deviations are made"
+        yield f"once: rounded sums, from which {columns} columns' pooled means and deviations are made"
     for name, arm in study.arms.items():
         more = sum(arm.attachment_sizes(dim).values())
         beside = f" and {more:,} further numbers" if more else ""

@@ -47,6 +47,12 @@ def used_up(site: Site, store: ConsentStore) -> list[str]:
                 f" {used.rounds} of {budget.rounds} rounds answered, final figures given"
                 f" {used.evaluations} of {budget.evaluations} times"
             )
+            column, variants = store.most_variants(coordinator, data)
+            if variants > 1:
+                lines.append(
+                    f"Coordinator {coordinator}: {column} held against {variants} of"
+                    f" {budget.variants} different ranges or categories (budget.variants)"
+                )
     return lines
 
 

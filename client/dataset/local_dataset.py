@@ -1,6 +1,7 @@
 """One study at one hospital: its patients, split and scaled, and its model, kept between rounds."""
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from erosion.client.cells.cells import Cells
+from erosion.client.cells.summary import column_summaries
 from erosion.client.dataset.load import Patients, load_patients
 from erosion.client.dataset.preprocessing import (
     image_inputs,
@@ -24,6 +26,7 @@ from erosion.common.learning.models import build_model, flat_parameters
 from erosion.common.learning.trainable import named_trained_parameters
 from erosion.common.protocol.messages import FeatureSums, ModelShape, Scaling
 from erosion.common.protocol.scaling import pool
+from erosion.common.protocol.summary import ColumnSummary
 from erosion.common.study.study import Study
 from erosion.common.tasks.inputs import ImageTask, TabularTask
 from erosion.common.tasks.task import Targets, as_tensor
@@ -99,6 +102,17 @@ class LocalDataset:
             return None
         shapes = {n: tuple(p.shape) for n, p in named_trained_parameters(self.model)}
         return ModelShape(num_parameters=self.dim, digest=shapes_digest(shapes))
+
+    def summaries(self) -> Iterator[ColumnSummary]:
+        """The training patients' columns, as this site tells them."""
+        training = self.split.training
+        return column_summaries(
+            self.cells,
+            self.study.task,
+            self._rows[training],
+            self._targets[training],
+            self._groups[training],
+        )
 
     @property
     def num_training(self) -> int:

@@ -163,12 +163,26 @@ def _as_csv(task: TabularTask, applied: Applied) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     key = applied.key
-    writer.writerow(columns if key is None else [applied.key_name, *columns])
+    heading = columns if key is None else [applied.key_name, *columns]
+    writer.writerow(map(harmless, heading))
     for row in range(applied.num_rows):
         values = by_row.get(row)
         cells = [""] * len(columns) if values is None else task.prediction_cells(values)
-        writer.writerow(cells if key is None else [key.texts[key.codes[row]], *cells])
+        line = cells if key is None else [key.texts[key.codes[row]], *cells]
+        writer.writerow(map(harmless, line))
     return text.getvalue()
+
+
+def harmless(cell: object) -> str:
+    """A cell that no spreadsheet takes for a formula: one that looks like one begins with '."""
+    text = str(cell)
+    if not text.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text
 
 
 def _write(output: Path, text: str) -> None:

@@ -31,6 +31,15 @@ def check_study_here(site: Site, study: Study) -> Iterator[Finding]:
         study, site.name, patients.rows, patients.targets, patients.groups, patients.is_test
     )
     training = split.training
+    yield ok("cells", f"no figure about fewer than {site.limits.min_cell} patients leaves")
+    if site.name == study.user and len(split.test):
+        tested = len(np.unique(patients.groups[split.test]))
+        if tested < site.limits.min_cell:
+            yield failed(
+                "cells",
+                f"the test part has {tested} patients; limits.min_cell = {site.limits.min_cell}",
+                "raise evaluation.test_share, or let the study have another user",
+            )
     num_patients = len(np.unique(patients.groups[training]))
     try:
         check_limits(site, study, len(training), num_patients)

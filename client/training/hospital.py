@@ -45,6 +45,7 @@ from erosion.common.protocol.messages import (
     TrainRequest,
     TrainResult,
 )
+from erosion.common.protocol.summary import SummaryReply
 from erosion.common.rounds.cross_fitting import folds_of
 from erosion.common.study.selection import Fold
 from erosion.common.study.study import Study
@@ -110,6 +111,19 @@ class Hospital:
             sums=prepared.sums if study.scaling == "federated" else None,
             model=prepared.model_shape,
             software=software_version(),
+        )
+
+    def summarise(self, study: Study) -> SummaryReply:
+        """What this hospital tells of its columns before any training, by the small-cell rule."""
+        if study.fold is not None:
+            raise Refusal("A trial is not described: its study is, as a whole.")
+        prepared = self._prepare(study)
+        return SummaryReply(
+            hospital=self.name,
+            software=software_version(),
+            min_cell=self._cells.cell,
+            num_samples=prepared.told_samples,
+            columns=tuple(prepared.summaries()),
         )
 
     def answer(self, request: TrainRequest) -> TrainResult | StepResult:

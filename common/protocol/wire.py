@@ -30,6 +30,7 @@ from erosion.common.protocol.messages import (
     TrainRequest,
     TrainResult,
 )
+from erosion.common.protocol.summary import SummaryReply
 from erosion.common.settings.base import Settings
 from erosion.common.study.study import Study, study_from_values
 
@@ -37,6 +38,7 @@ identify()  # whoever makes or reads our messages imports this module
 
 # Flower's message types
 DESCRIBE, TRAIN, EVALUATE, NOTICE = "query.describe", "train", "evaluate", "query.notice"
+SUMMARY = "query.summary"  # asked with the content of DESCRIBE
 
 
 def train_type(step: str) -> str:
@@ -310,6 +312,16 @@ def encode_describe_reply(reply: DescribeReply) -> RecordDict:
 def decode_describe_reply(record: RecordDict) -> DescribeReply:
     """Raises WireError."""
     return _header(record, DescribeReply)
+
+
+def encode_summary_reply(reply: SummaryReply) -> RecordDict:
+    """A reply without arrays."""
+    return _record(reply, {})
+
+
+def decode_summary_reply(record: RecordDict) -> SummaryReply:
+    """Raises WireError."""
+    return _header(record, SummaryReply)
 
 
 def encode_evaluate_result(result: EvaluateResult) -> RecordDict:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from erosion.client.dataset.sources.table_file import TableFile
-from erosion.client.evaluation.predict import predict
+from erosion.client.evaluation.predict import harmless, predict
 from erosion.common.errors import CheckpointError, DataError
 from tests.support.saved_model import run_folder
 from tests.support.small_study import make_study, with_missing
@@ -124,3 +124,21 @@ def test_another_arms_model_can_be_named(tmp_path: Path) -> None:
     assert "0.731059,ill" in (tmp_path / "out.csv").read_text()
     with pytest.raises(CheckpointError, match="no model of an arm 'x'; it has local"):
         predict(tmp_path, data, None, arm="x")
+
+
+@pytest.mark.parametrize(
+    ("cell", "written"),
+    [
+        ("=1+2", "'=1+2"),
+        ("@SUM(A1)", "'@SUM(A1)"),
+        ("+cmd|' /C calc'!A0", "'+cmd|' /C calc'!A0"),
+        ("-x", "'-x"),
+        ("\tx", "'\tx"),
+        ("-0.5", "-0.5"),
+        ("+3", "+3"),
+        ("p1", "p1"),
+        ("", ""),
+    ],
+)
+def test_no_cell_is_a_formula(cell: str, written: str) -> None:
+    assert harmless(cell) == written

@@ -1,0 +1,77 @@
+"""A hospital's columns as it tells them: counts, missing values, means and quantiles, rounded."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from erosion.client.cells.cells import Cells
+from erosion.common.protocol.summary import ColumnSummary
+from erosion.common.tasks.features import NumberFeature
+from erosion.common.tasks.inputs import TabularTask
+from erosion.common.tasks.task import Targets, Task
+
+Groups = NDArray[np.int64]
+
+
+def column_summaries(
+    cells: Cells, task: Task, rows: NDArray[np.generic], targets: Targets, groups: Groups
+) -> Iterator[ColumnSummary]:
+    """Every feature of a table, then the outcome; of images the outcome alone."""
+    if isinstance(task, TabularTask):
+        for feature, column in zip(task.features, rows.T, strict=True):
+            values = column.astype(np.float64)
+            if isinstance(feature, NumberFeature):
+                yield number_summary(cells, feature.name, "number", values, groups)
+                continue
+            counts = {
+                category: int((values == code).sum())
+                for code, category in enumerate(feature.categories)
+            }
+            yield _by_category(cells, feature.name, "category", counts, values, groups)
+    counts = task.groups(targets)
+    outcome = task.target_columns[0].name
+    values = targets.reshape(len(targets), -1).astype(np.float64)
+    if counts:
+        yield _by_category(cells, outcome, "outcome", counts, values[:, 0], groups)
+    else:
+        yield number_summary(cells, outcome, "outcome", values[:, 0], groups)
+
+
+def number_summary(
+    cells: Cells, name: str, kind: str, values: NDArray[np.float64], groups: Groups
+) -> ColumnSummary:
+    """A column of numbers, NaN where one is missing."""
+    told = cells.column(name, values, groups)
+    missing = cells.counts(name, {"missing": int(np.isnan(values).sum())}, values, groups)
+    few = told.count == 0
+    return ColumnSummary(
+        name=name,
+        kind="outcome" if kind == "outcome" else "number",
+        count=told.count,
+        missing=missing["missing"],
+        mean=None if few else told.mean,
+        deviation=None if few else told.deviation,
+        quantiles=told.quantiles,
+    )
+
+
+def _by_category(
+    cells: Cells,
+    name: str,
+    kind: str,
+    counts: dict[str, int],
+    values: NDArray[np.float64],
+    groups: Groups,
+) -> ColumnSummary:
+    told = cells.counts(
+        name, {**counts, "": int(np.isnan(values).sum())}, values, groups
+    )  # "" is no category
+    missing = told.pop("")
+    return ColumnSummary(
+        name=name,
+        kind="outcome" if kind == "outcome" else "category",
+        count=sum(told.values()),
+        missing=missing,
+        shares=told,
+    )

@@ -1,0 +1,31 @@
+"""What a hospital tells of its columns before any training, under its own small-cell rule."""
+
+from typing import Literal
+
+from erosion.common.settings.base import Settings
+
+QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
+MOST_COLUMNS = 20_000
+
+
+class ColumnSummary(Settings):
+    """One column of the study, over the training patients."""
+
+    name: str
+    kind: Literal["number", "category", "outcome"]
+    count: int  # who have a value, to a multiple of the site's smallest cell
+    missing: int  # likewise
+    mean: float | None = None  # of a number
+    deviation: float | None = None
+    quantiles: tuple[float | None, ...] = ()  # of QUANTILES; None: too few beyond it
+    shares: dict[str, int] = {}  # noqa: RUF012 - patients by category; 0 for fewer than a cell
+
+
+class SummaryReply(Settings):
+    """A hospital describes its patients."""
+
+    hospital: str
+    software: str
+    min_cell: int  # nothing here is about fewer patients
+    num_samples: int
+    columns: tuple[ColumnSummary, ...]

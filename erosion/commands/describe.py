@@ -1,0 +1,87 @@
+"""`erosion describe`."""
+
+import argparse
+from pathlib import Path
+
+from erosion.commands.command import CHECK_FAILED, Command
+from erosion.commands.options import add_data_dir
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("study", type=Path, help="the study file")
+    parser.add_argument(
+        "--federation",
+        type=Path,
+        default=Path("federation"),
+        metavar="FOLDER",
+        help="what `erosion enroll init` made (default: %(default)s/)",
+    )
+    parser.add_argument("--insecure", action="store_true", help="no TLS, on this machine only")
+    parser.add_argument("--address", metavar="HOST:PORT", help="where to listen, as for `server`")
+    parser.add_argument(
+        "--simulate",
+        action="store_true",
+        help="describe the study's testbed, or the tables beside the study file, without a network",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        default=Path("description.html"),
+        help="the page (default: %(default)s)",
+    )
+    add_data_dir(parser)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from erosion.common.study.study import load_study
+    from erosion.common.support.files import write_atomically
+    from erosion.common.support.logs import configure_logging
+    from erosion.server.description.page import description_page
+    from erosion.server.description.terminal import show
+
+    configure_logging(options.verbose)
+    console = Console()
+    if options.simulate:
+        from erosion.experiments.description import describe_here
+
+        found = describe_here(options.study, options.data_dir)
+    else:
+        from erosion.server.description.ask import ask_all
+        from erosion.server.enrolment.federation_folder import FederationFolder
+        from erosion.server.link.open_link import federation_or_none, make_link
+
+        study = load_study(options.study)
+        folder = FederationFolder(options.federation)
+        link = make_link(
+            study, options.address, federation_or_none(folder, insecure=options.insecure)
+        )
+        link.start()
+        try:
+            console.print(f"Listening on {link.address} for {', '.join(study.hospitals)} ...")
+            seconds = study.federation.join_deadline_seconds
+            found = ask_all(study, link, seconds, lambda line: console.print(line, markup=False))
+        finally:
+            link.stop()
+    write_atomically(options.output, description_page(found))
+    show(found, console)
+    console.print(f"The page: {options.output}")
+    return 0 if found.replies and not found.findings else CHECK_FAILED
+
+
+COMMAND = Command(
+    name="describe",
+    summary="compare the hospitals' patients before any training",
+    details="Every site that somebody there has approved the study at tells counts, missing"
+    " values, means and quantiles of its columns, rounded so that none is about a few patients."
+    " A hospital whose values are off by a factor, as with another unit, is pointed out. Exit"
+    " code 1 where something looks wrong or nobody answered.",
+    examples="""\
+  erosion describe STUDY.toml                 at the coordinator; sites run `erosion client`
+  erosion describe STUDY.toml --simulate      the testbed's hospitals, or tables beside the file
+""",
+    add_arguments=_add_arguments,
+    run=_run,
+)

@@ -1,0 +1,75 @@
+"""Asks the sites that connect to describe their patients, until all have answered."""
+
+import time
+from collections.abc import Callable
+
+from flwr.app import Message
+
+from erosion.common.errors import ErosionError
+from erosion.common.protocol import wire
+from erosion.common.protocol.error_codes import NODE_UNAVAILABLE, UNDECIDED
+from erosion.common.study.study import Study
+from erosion.common.support.plain_text import printable
+from erosion.server.description.description import Description, problem_with
+from erosion.server.link import Link
+
+ANSWER_SECONDS = 300.0  # a site may load its data before it answers
+LOOK_SECONDS = 0.5
+
+
+def ask_all(
+    study: Study, link: Link, seconds: float, tell: Callable[[str], None] = lambda _: None
+) -> Description:
+    """What the study's hospitals told within `seconds`, over a link that is open.
+
+    A site where a person has yet to decide connects anew after that, and is asked again.
+    """
+    asked: dict[str, tuple[int, int]] = {}  # request -> node and its session
+    seen: set[tuple[int, int]] = set()
+    description = Description(study, {}, {})
+    undecided: dict[str, str] = {}
+    end = time.monotonic() + seconds
+    while description.missing and time.monotonic() < end:
+        for node, session in sorted(set(link.grid.sessions().items()) - seen):
+            seen.add((node, session))
+            message = Message(wire.encode_describe(study), node, wire.SUMMARY, ttl=ANSWER_SECONDS)
+            for request in link.grid.push_messages([message]):
+                asked[request] = node, session
+        for reply in link.grid.pull_messages(list(asked)):
+            node, _ = asked.pop(reply.metadata.reply_to_message_id)
+            known = link.hospital_of(node) if link.enrolled_only else None
+            name, told = _read(reply, study, known)
+            if name not in study.hospitals or name in description.replies:
+                continue
+            if isinstance(told, str):
+                if reply.has_error() and reply.error.code == NODE_UNAVAILABLE:
+                    continue  # it left, and may come back
+                if reply.has_error() and reply.error.code == UNDECIDED:
+                    undecided[name] = told
+                    tell(f"{name}: {told}")
+                    continue
+                description = Description(
+                    study, description.replies, {**description.declined, name: told}
+                )
+                tell(f"{name} declined: {told}")
+            else:
+                replies = {**description.replies, name: told}
+                description = Description(study, replies, description.declined)
+                tell(f"{name} answered")
+        link.grid.wait_for_news(LOOK_SECONDS)
+    link.grid.forget(list(asked))
+    waiting = {name: why for name, why in undecided.items() if name not in description.replies}
+    return Description(study, description.replies, {**waiting, **description.declined})
+
+
+def _read(reply: Message, study: Study, known: str | None) -> "tuple[str, wire.SummaryReply | str]":
+    """Who answered, and what: a description, or why there is none."""
+    if reply.has_error():
+        said, _, reason = (reply.error.reason or "no reason given").partition(": ")
+        return known or said, printable(reason or said)
+    try:
+        told = wire.decode_summary_reply(reply.content)
+    except ErosionError as problem:
+        return known or "", printable(str(problem))
+    problem_found = problem_with(told, study, known or told.hospital)
+    return known or told.hospital, problem_found or told

@@ -1,0 +1,169 @@
+"""The description as one HTML page: every column of every hospital beside the others'."""
+
+from collections.abc import Mapping
+
+from erosion.common.protocol.summary import QUANTILES, ColumnSummary
+from erosion.server.description.description import Description
+from erosion.server.description.units import middle_of
+from erosion.server.output.report.html_table import Cell, table, text
+from erosion.server.output.report.page import whole_page
+
+WIDTH, HEIGHT, LEFT = 760, 24, 130  # of a picture: each hospital has a line
+
+
+def description_page(found: Description) -> str:
+    """The whole page."""
+    return whole_page(
+        f"Before training: {found.study.name}",
+        [
+            _head(found),
+            _warnings(found),
+            _hospitals(found),
+            *(_column(name, found) for name in found.columns),
+        ],
+    )
+
+
+def _head(found: Description) -> str:
+    number = len(found.replies)
+    off = len(found.findings)
+    first = "Nothing looks like another unit." if not off else f"{off} columns do not fit."
+    if off == 1:
+        first = "1 column does not fit."
+    cells = sorted({reply.min_cell for reply in found.replies.values()})
+    fewest = f" No figure is about fewer than {cells[0]} patients." if cells else ""
+    return (
+        f"<header><p>Study {text(found.study.name)}, before any training</p></header>\n"
+        f'<div class="{"verdict" if off else "verdict found"}"><h1>{text(first)}</h1>'
+        f"<p>{number} of {len(found.study.hospitals)} hospitals described their training patients."
+        f"{fewest} Counts, means and quantiles are rounded by the hospitals themselves.</p></div>\n"
+    )
+
+
+def _warnings(found: Description) -> str:
+    rows = [[Cell(f.column), Cell(f.hospital), f.text] for f in found.findings]
+    if not rows:
+        return ""
+    return "<h2>Look at these first</h2>\n" + table(("Column", "Hospital", "What"), rows)
+
+
+def _hospitals(found: Description) -> str:
+    rows: list[list[str | Cell]] = [
+        [name, str(found.replies[name].num_samples), "described"]
+        if name in found.replies
+        else [name, "", f"declined: {found.declined[name]}"]
+        if name in found.declined
+        else [name, "", "did not connect in time"]
+        for name in found.study.hospitals
+    ]
+    return "<h2>Hospitals</h2>\n" + table(("Hospital", "Patients", ""), rows, numbers=(1,))
+
+
+def _column(name: str, found: Description) -> str:
+    columns = found.of(name)
+    unit = next(
+        (f.unit for f in getattr(found.study.task, "features", ()) if f.name == name and f.unit), ""
+    )
+    title = f"<h2>{text(name)}{f' <small>{text(unit)}</small>' if unit else ''}</h2>\n"
+    if all(column.kind == "category" or column.shares for column in columns.values()):
+        return title + _shares(columns)
+    off = {f.hospital: f.text for f in found.findings if f.column == name}
+    headings = ("Hospital", "Missing", "Mean", "Deviation", *(f"{q:.0%}" for q in QUANTILES), "")
+    rows = [
+        [
+            hospital,
+            missing_share(column),
+            number(column.mean),
+            number(column.deviation),
+            *(number(q) for q in (*column.quantiles, *[None] * 5)[: len(QUANTILES)]),
+            off.get(hospital, ""),
+        ]
+        for hospital, column in columns.items()
+    ]
+    numbers = range(1, len(headings) - 1)
+    return title + _picture(columns) + table(headings, rows, numbers=numbers)
+
+
+def _shares(columns: Mapping[str, ColumnSummary]) -> str:
+    categories = list(dict.fromkeys(c for column in columns.values() for c in column.shares))
+    rows = [
+        [
+            hospital,
+            missing_share(column),
+            *(
+                f"{column.shares.get(c, 0) / column.count:.0%}"
+                if column.count and column.shares.get(c)
+                else "few"
+                for c in categories
+            ),
+        ]
+        for hospital, column in columns.items()
+    ]
+    headings = ("Hospital", "Missing", *categories)
+    return table(headings, rows, numbers=range(1, len(headings)))
+
+
+def missing_share(column: ColumnSummary) -> str:
+    """The share of patients without a value, in words where it is not told."""
+    if not column.missing:
+        return "few or none"
+    if not column.count:
+        return "nearly all"
+    return f"{column.missing / (column.count + column.missing):.0%}"
+
+
+def number(value: float | None) -> str:
+    """A figure to three digits."""
+    return "" if value is None else f"{value:.3g}"
+
+
+def _picture(columns: Mapping[str, ColumnSummary]) -> str:
+    """Each hospital's middle half as a bar, its median as a line, what is beyond as a thin line."""
+    known = {h: c for h, c in columns.items() if middle_of(c) is not None}
+    ends = [
+        value
+        for column in known.values()
+        for value in (*column.quantiles, column.mean)
+        if value is not None
+    ]
+    if not ends or min(ends) == max(ends):
+        return ""
+    low, high = min(ends), max(ends)
+    scale = (WIDTH - LEFT - 20) / (high - low)
+
+    def at(value: float) -> float:
+        return LEFT + (value - low) * scale
+
+    parts = []
+    for row, (hospital, column) in enumerate(known.items()):
+        y = row * HEIGHT + HEIGHT / 2
+        told = [q for q in column.quantiles if q is not None]
+        parts.append(f'<text x="0" y="{y + 4:.0f}" fill="var(--ink)">{text(hospital)}</text>')
+        if len(told) > 1:
+            parts.append(
+                f'<line x1="{at(told[0]):.1f}" x2="{at(told[-1]):.1f}" y1="{y}" y2="{y}"'
+                ' stroke="var(--faint)"/>'
+            )
+        quartiles = column.quantiles[1:4:2] if len(column.quantiles) == len(QUANTILES) else ()
+        if len(quartiles) == 2 and None not in quartiles:
+            first, last = (q for q in quartiles if q is not None)
+            parts.append(
+                f'<rect x="{at(first):.1f}" y="{y - 6}" width="{max(1.0, at(last) - at(first)):.1f}"'
+                ' height="12" fill="var(--series-5)" opacity="0.6"/>'
+            )
+        middle = middle_of(column)
+        if middle is not None:
+            parts.append(
+                f'<line x1="{at(middle):.1f}" x2="{at(middle):.1f}" y1="{y - 9}" y2="{y + 9}"'
+                ' stroke="var(--series-0)" stroke-width="3"/>'
+            )
+    height = HEIGHT * len(known) + 18
+    parts += [
+        f'<text x="{LEFT}" y="{height - 4}" fill="var(--faint)">{low:.3g}</text>',
+        f'<text x="{WIDTH - 20}" y="{height - 4}" fill="var(--faint)" text-anchor="end">'
+        f"{high:.3g}</text>",
+    ]
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" font-size="12"'
+        f' aria-label="Medians and middle halves by hospital">{"".join(parts)}</svg>\n'
+    )

@@ -1,0 +1,120 @@
+"""The description of a study's hospitals: what is told, what is pointed out, and who declined."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from erosion.client.cells.cells import Cells
+from erosion.client.cells.summary import number_summary
+from erosion.client.training.hospital import Hospital
+from erosion.common.errors import Refusal
+from erosion.common.protocol import wire
+from erosion.common.protocol.summary import ColumnSummary, SummaryReply
+from erosion.common.study.selection import Fold
+from erosion.common.study.study import Study
+from erosion.server.description.description import Description, problem_with
+from erosion.server.description.page import description_page
+from erosion.server.description.units import findings
+from tests.support.html_page import Page
+from tests.support.small_study import make_site, make_study
+
+
+def column(middle: float, deviation: float, name: str = "glucose") -> ColumnSummary:
+    quantiles = tuple(middle + deviation * z for z in (-1.28, -0.67, 0, 0.67, 1.28))
+    return ColumnSummary(
+        name=name, kind="number", count=60, missing=0, mean=middle, deviation=deviation,
+        quantiles=quantiles,
+    )  # fmt: skip
+
+
+def test_a_factor_of_eighteen_is_a_unit_of_glucose() -> None:
+    (found,) = findings({"a": column(99, 16), "b": column(104, 20), "c": column(5.6, 1.0)})
+    assert found.hospital == "c"
+    assert found.text == (
+        "typically 5.6, 1/18 of the others' 102: another unit (mg/dl and mmol/l of glucose are 18"
+        " apart)?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (column(100, 20), column(130, 25)),  # other patients
+        (column(0.1, 1.0), column(-0.3, 1.0)),  # about zero, where a factor says nothing
+        (column(0, 0), column(1, 0)),  # constants
+    ],
+)
+def test_other_patients_are_no_other_unit(one: ColumnSummary, other: ColumnSummary) -> None:
+    assert findings({"a": one, "b": other}) == []
+
+
+def test_degrees_and_a_shift_are_pointed_out() -> None:
+    assert len(findings({"a": column(37, 0.5), "b": column(98.6, 0.9)})) == 2
+    assert "other patients?" in findings({"a": column(100, 5), "b": column(150, 5)})[0].text
+
+
+TABLE = "age,sex,ill\n" + "".join(f"{30 + i},{'fm'[i % 2]},{i % 2}\n" for i in range(40))
+
+
+def summary_of(folder: Path, study: Study, text: str, name: str) -> SummaryReply:
+    site = make_site(folder, text, name=name, file=f"{name}.csv", limits={"min_cell": 10})
+    return Hospital(site).summarise(study)
+
+
+def test_a_hospital_tells_nothing_about_fewer_than_a_cell(tmp_path: Path) -> None:
+    study = make_study(hospitals=["a", "b"], evaluation={"test_share": 0.5})
+    told = summary_of(tmp_path, study, TABLE, "b")
+    assert (told.min_cell, told.num_samples) == (10, 40)
+    age, sex, ill = told.columns
+    assert age.count == 40
+    assert all(share % 10 == 0 for share in (*sex.shares.values(), *ill.shares.values()))
+    assert set(ill.shares) == {"healthy", "ill"}
+    one_woman = TABLE.replace(",f,", ",m,").replace("30,m", "30,f", 1)
+    rare = summary_of(tmp_path, study, one_woman, "b")
+    assert rare.columns[1].shares["f"] == 0
+
+
+def test_a_trial_is_not_described(tmp_path: Path) -> None:
+
+    trial = make_study().model_copy(update={"fold": Fold(number=0, of=2)})
+    with pytest.raises(Refusal, match="not described"):
+        Hospital(make_site(tmp_path, TABLE)).summarise(trial)
+
+
+def test_a_summary_survives_the_wire_and_strange_ones_are_named() -> None:
+    reply = SummaryReply(
+        hospital="a", software="1", min_cell=10, num_samples=60, columns=(column(50, 9, "age"),)
+    )
+    assert wire.decode_summary_reply(wire.encode_summary_reply(reply)) == reply
+    assert problem_with(reply, make_study(), "a") is None
+    assert "answered as 'a'" in str(problem_with(reply, make_study(), "b"))
+    strange = reply.model_copy(update={"columns": (column(1, 1, "salary"),)})
+    assert "salary" in str(problem_with(strange, make_study(), "a"))
+
+
+def test_the_page_shows_everybody_and_what_is_off() -> None:
+    study = make_study(hospitals=["a", "b", "c", "d"])
+    replies = {
+        name: SummaryReply(
+            hospital=name, software="1", min_cell=10, num_samples=60,
+            columns=(column(middle, middle / 5, "age"),
+                     ColumnSummary(name="sex", kind="category", count=60, missing=10,
+                                   shares={"f": 40, "m": 20})),
+        )
+        for name, middle in (("a", 50.0), ("b", 600.0))
+    }  # fmt: skip
+    found = Description(study, replies, {"c": "nobody at c has approved <b>it</b>"})
+    page = Page(description_page(found)).text
+    assert "2 columns do not fit." in page
+    assert "nobody at c has approved <b>it</b>" in page
+    assert "did not connect in time" in page
+    assert "No figure is about fewer than 10 patients" in page
+    assert "67%" in page
+
+
+def test_missing_values_are_counted_to_a_cell() -> None:
+    site = make_site(Path(), None, limits={"min_cell": 10})
+    values = np.where(np.arange(60) < 25, np.nan, 5.0)
+    told = number_summary(Cells(site), "x", "number", values, np.arange(60))
+    assert (told.count in (30, 40), told.missing in (20, 30)) == (True, True)
