@@ -76,7 +76,7 @@ class Cells:
             }
             return json.dumps(told)
 
-        told = self._book.tell(COUNTS, name, patients, self.cell, self._most, compute)
+        told = self._book.tell(f"{COUNTS} {name}", name, patients, self.cell, self._most, compute)
         known: dict[str, int] = json.loads(told)
         return {what: known.get(what, 0) for what in counts}
 

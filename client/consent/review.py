@@ -66,7 +66,7 @@ def leaving(site: Site, study: Study) -> Iterator[str]:
     yield "where asked before training: missing shares, means and quantiles of each column, rounded"
     if study.scaling == "federated":
         columns = study.task.input_shape[0]
-        yield f"once: rounded sums, from which {columns} columns' pooled means and deviations are made"
+        yield f"once: rounded sums, for the pooled means and deviations of {columns} columns"
     for name, arm in study.arms.items():
         more = sum(arm.attachment_sizes(dim).values())
         beside = f" and {more:,} further numbers" if more else ""

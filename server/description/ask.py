@@ -8,6 +8,7 @@ from flwr.app import Message
 from erosion.common.errors import ErosionError
 from erosion.common.protocol import wire
 from erosion.common.protocol.error_codes import NODE_UNAVAILABLE, UNDECIDED
+from erosion.common.protocol.summary import SummaryReply
 from erosion.common.study.study import Study
 from erosion.common.support.plain_text import printable
 from erosion.server.description.description import Description, problem_with
@@ -62,7 +63,7 @@ def ask_all(
     return Description(study, description.replies, {**waiting, **description.declined})
 
 
-def _read(reply: Message, study: Study, known: str | None) -> "tuple[str, wire.SummaryReply | str]":
+def _read(reply: Message, study: Study, known: str | None) -> tuple[str, SummaryReply | str]:
     """Who answered, and what: a description, or why there is none."""
     if reply.has_error():
         said, _, reason = (reply.error.reason or "no reason given").partition(": ")

@@ -22,7 +22,7 @@ class Description:
     @property
     def missing(self) -> list[str]:
         """Hospitals that neither answered nor declined."""
-        return [n for n in self.study.hospitals if n not in self.replies | self.declined]
+        return [n for n in self.study.hospitals if n not in (*self.replies, *self.declined)]
 
     @property
     def columns(self) -> list[str]:

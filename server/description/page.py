@@ -41,7 +41,7 @@ def _head(found: Description) -> str:
 
 
 def _warnings(found: Description) -> str:
-    rows = [[Cell(f.column), Cell(f.hospital), f.text] for f in found.findings]
+    rows = [[f.column, f.hospital, f.text] for f in found.findings]
     if not rows:
         return ""
     return "<h2>Look at these first</h2>\n" + table(("Column", "Hospital", "What"), rows)
@@ -148,8 +148,9 @@ def _picture(columns: Mapping[str, ColumnSummary]) -> str:
         if len(quartiles) == 2 and None not in quartiles:
             first, last = (q for q in quartiles if q is not None)
             parts.append(
-                f'<rect x="{at(first):.1f}" y="{y - 6}" width="{max(1.0, at(last) - at(first)):.1f}"'
-                ' height="12" fill="var(--series-5)" opacity="0.6"/>'
+                f'<rect x="{at(first):.1f}" y="{y - 6}" height="12"'
+                f' width="{max(1.0, at(last) - at(first)):.1f}"'
+                ' fill="var(--series-5)" opacity="0.6"/>'
             )
         middle = middle_of(column)
         if middle is not None:
