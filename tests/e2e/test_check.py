@@ -81,6 +81,7 @@ def field(
     write_study(tmp_path / "study.toml", study)
     field = Field(keys, link, kit / "site.toml", tmp_path / "study.toml", capsys)
     field.change("coordinator", address=link.address)
+    field.change("limits", min_cell=3)  # these twenty patients have a test part of six
     yield field
     link.stop()
 
@@ -101,6 +102,7 @@ def test_a_site_that_can_take_part_passes_every_check(field: Field) -> None:
             "model",
             "contract",
             "target",
+            "cells",
             "limits",
             "DNS",
             "port",
