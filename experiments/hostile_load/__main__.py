@@ -22,6 +22,7 @@ from statistics import median
 from typing import Any
 
 from erosion.common.support.logs import configure_logging
+from erosion.experiments.faults.scenes import SHORT_WAIT
 from erosion.experiments.faults.stage import Stage, small_study
 from erosion.experiments.hostile_load.attackers import BY_A_SITE, BY_STRANGERS
 from erosion.server.enrolment.enrolment import enrol_site
@@ -77,7 +78,7 @@ def attack(stage: Stage, kind: str, connections: int) -> Iterator[None]:
 
 def play(kind: str, connections: int, folder: Path) -> Row:
     """One kind."""
-    with Stage(folder, small_study()) as stage:
+    with Stage(folder, small_study(**SHORT_WAIT)) as stage:  # it begins without carol
         stage.begin(without="carol")
         before = _rounds(stage, BEFORE_SECONDS)
         with attack(stage, kind, connections):
