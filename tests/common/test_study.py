@@ -352,7 +352,7 @@ def test_a_bad_table_study_is_refused(tmp_path: Path, old: str, new: str, senten
             "[2, 28, 28]",
             "task.shape = [2, 28, 28]; write [channels, height, width] with 1 or 3 channels",
         ),
-        ("[1, 28, 28]", "[1, 28]", "task.shape[2] is missing; add it"),
+        ("[1, 28, 28]", "[1, 28]", "task.shape = [1, 28]; give at least 3"),
         (
             "[1, 28, 28]",
             "[1, 28, 28]\ndeviation = [0]",

@@ -65,7 +65,8 @@ def test_a_study_that_says_nothing_of_scaling_scales_by_everybodys_training_pati
     assert scaling.mean[0] == pytest.approx(mean)
     rows = np.loadtxt(tmp_path / "b.csv", delimiter=",", skiprows=1)
     assert sums[1] is not None
-    assert sums[1].total[0] == pytest.approx(rows[:, 0].sum())
+    # What leaves a site is not exact to the patient.
+    assert sums[1].total[0] == pytest.approx(rows[:, 0].sum(), rel=0.01)
     base_rate = outcome.evaluation.base_rate
     assert base_rate is not None
     for arm, found in outcome.evaluation.arms.items():
