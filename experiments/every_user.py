@@ -19,6 +19,7 @@ from rich.console import Console
 
 from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
+from erosion.common.learning.installed import Installed
 from erosion.common.study.study import EVERY_USER, Study, load_study
 from erosion.common.support.files import write_atomically
 from erosion.experiments.simulator import Simulation, simulate
@@ -59,13 +60,19 @@ def _line(study: Study, user: str, found: Simulation) -> UserResult:
     )
 
 
-def site_of(name: str, files: HospitalFiles) -> Site:
-    """A site that is never connected to anything."""
+def site_of(name: str, files: HospitalFiles, study: Study | None = None) -> Site:
+    """A site that is never connected to anything.
+
+    It runs the installed model that `study` names: whoever simulates it does so on this machine.
+    """
+    model = study.model if study is not None else None
+    allowed = {model.entry_point: model.sha256} if isinstance(model, Installed) else {}
     return Site.model_validate(
         {
             "name": name,
             "data": {"path": files.data, "columns": files.columns},
             "coordinator": {"address": "127.0.0.1:1"},
+            "limits": {"installed_models": allowed},
         }
     )
 

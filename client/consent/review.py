@@ -70,7 +70,7 @@ def leaving(site: Site, study: Study) -> Iterator[str]:
     for name, arm in study.arms.items():
         more = sum(arm.attachment_sizes(dim).values())
         beside = f" and {more:,} further numbers" if more else ""
-        yield f"{name}: in every round that asks it, a model update of {number} numbers{beside}"
+        yield f"{name}: in every round that asks it, a model update of {number}{beside}"
     if site.name == study.user:
         yield "as the user: the models' figures on the test patients, every round and at the end"
         yield "as the user: its personal model, to its coordinator"
@@ -104,13 +104,13 @@ def _num_parameters(site: Site, study: Study) -> tuple[int, str]:
     Code of somebody else's is not run to find out before the site's limits allow it.
     """
     if isinstance(study.model, Installed) and problem_with_code(study.model, site.limits):
-        return 0, "as many as the installed model has"
+        return 0, "as many numbers as the installed model has"
     try:
         layout = study.build_context.layout()
     except ModelError as problem:
-        return 0, f"an unknown number of (the model cannot be made here: {problem})"
+        return 0, f"a size that is not known yet (the model cannot be made here: {problem})"
     dim = max(int(place.stop) for place in layout.values())
-    return dim, f"{dim:,}"
+    return dim, f"{dim:,} numbers"
 
 
 def _whom(site: Site, study: Study) -> str:

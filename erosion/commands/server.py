@@ -98,6 +98,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     keep_freed_memory()
     configure_logging(options.verbose, options.log_format)
+    from erosion.common.rounds.study_run import check_start
     from erosion.common.study.study import load_study
     from erosion.common.support.parent_process import end_with_stdin
     from erosion.server.coordination.run_study import run_study
@@ -124,6 +125,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.start_with_quorum:
         study = study.begun_with_quorum()
     federation = federation_or_none(FederationFolder(options.federation), insecure=options.insecure)
+    check_start(study, options.weights)  # before a folder is made for a run that cannot begin
     if options.resume:
         folder = resumed_run_folder(options.resume)
     elif options.run_folder:

@@ -120,7 +120,7 @@ def _hospitals(
             if sites is None
             else {name: HospitalFiles(data=Path(path)) for name, path in sites.items()}
         )
-        found = {name: site_of(name, place) for name, place in files.items()}
+        found = {name: site_of(name, place, study) for name, place in files.items()}
     else:
         if isinstance(sites, str | os.PathLike):
             paths = sorted(Path(sites).glob("*/site.toml"))

@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 import torch
 
+import erosion
 from erosion.client.consent.review import asked, leaving
 from erosion.client.preflight.model import check_model
 from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
+from erosion.command_line import main
+from erosion.commands import server
 from erosion.common.errors import ModelError, Refusal
 from erosion.common.learning import installed_models
 from erosion.common.learning.models import Mlp, build_model
@@ -162,7 +166,9 @@ def test_check_and_review_show_the_code_its_hash_and_what_travels(
     assert code.text == f"'small-net' is ward_u:make of ward_u 1.0, SHA-256 {sha256}"
     assert limits.remedy.endswith(f'[limits.installed_models]: small-net = "{sha256}"')
     assert rest.text == "its code is not run before the limits allow it"
-    assert any("as many as the installed model has" in line for line in leaving(refused, study))
+    assert any(
+        "of as many numbers as the installed model has" in line for line in leaving(refused, study)
+    )
     assert "ward_u" not in sys.modules
     _, counted = check_model(allowed, study)
     assert counted.text == "'small-net': 22 parameters travel"
@@ -213,3 +219,27 @@ def test_frozen_parts_and_weights_are_shown_and_never_travel(
     assert missing.remedy.startswith("Put the file there")
     with pytest.raises(ModelError, match="There are no weights"):
         Hospital(absent).describe(study)
+
+
+def test_a_coordinator_refuses_before_it_makes_a_folder_or_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(server, "configure_logging", lambda *_: None)
+    path = tmp_path / "study.toml"
+    raw = study_of("3" * 64).model_dump(mode="json", exclude_none=True)
+    path.write_text(tomli_w.dumps(raw))
+    code = main(["server", str(path), "--insecure", "--runs", str(tmp_path / "runs")])
+    assert code == ModelError.exit_code
+    assert "No model 'small-net' is installed here" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_simulation_of_ones_own_files_runs_the_studys_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = study_of(install(tmp_path, monkeypatch, ODD, package="ward_v"))
+    files = {}
+    for name in ("a", "b"):
+        files[name] = tmp_path / f"{name}.csv"
+        files[name].write_text(twenty_patients())
+    assert erosion.simulate(study, files, progress=False).verdict
