@@ -23,7 +23,7 @@ from erosion.common.learning import installed_models
 from erosion.common.learning.models import Mlp, build_model
 from erosion.common.protocol.messages import DescribeReply
 from erosion.common.rounds.study_run import Outcome
-from erosion.common.study.study import Study
+from erosion.common.study.study import Evaluation, Study
 from erosion.experiments.simulator import simulate
 from tests.support.installed_package import install
 from tests.support.small_study import make_site, make_study, twenty_patients
@@ -237,7 +237,8 @@ def test_a_coordinator_refuses_before_it_makes_a_folder_or_waits(
 def test_a_simulation_of_ones_own_files_runs_the_studys_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = study_of(install(tmp_path, monkeypatch, ODD, package="ward_v"))
+    sha256 = install(tmp_path, monkeypatch, ODD, package="ward_v")
+    study = study_of(sha256).model_copy(update={"evaluation": Evaluation(test_share=0.5)})
     files = {}
     for name in ("a", "b"):
         files[name] = tmp_path / f"{name}.csv"
