@@ -62,7 +62,7 @@ class Cell:
 def run_cell(workload: Workload, compression: Compression, data_dir: Path) -> Cell:
     """Run one study to its end."""
     whole = load_study(study_path("mnist"))
-    study = _part_of(whole, workload, compression)
+    study = part_of(whole, workload, compression)
     with tempfile.TemporaryDirectory(prefix="erosion-compression-") as name:
         folder = open_run_folder(Path(name) / "run", study)
         files = make_hospitals(whole, folder.path / "data", data_dir)
@@ -90,7 +90,8 @@ def run_cell(workload: Workload, compression: Compression, data_dir: Path) -> Ce
     )
 
 
-def _part_of(whole: Study, workload: Workload, compression: Compression) -> Study:
+def part_of(whole: Study, workload: Workload, compression: Compression) -> Study:
+    """The first hospitals of a study, with the workload's network and training."""
     values = whole.model_dump()
     return Study.model_validate(
         {

@@ -38,6 +38,8 @@ class SlowLine:
             asyncio.run_coroutine_threadsafe(_end_all(), loop).result(START_SECONDS)
             loop.call_soon_threadsafe(loop.stop)
             thread.join(START_SECONDS)
+            if not loop.is_running():
+                loop.close()
 
     async def _serve(self, begins: str, address: str) -> asyncio.Server:
         async def connected(near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:

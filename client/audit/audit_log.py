@@ -220,6 +220,8 @@ def _line(number: int, previous: str, request: Message, reply: Message) -> Audit
             for at in range(0, buffer.nbytes, PART_BYTES):
                 part = np.frombuffer(buffer[at : at + PART_BYTES], dtype="<f4").astype(np.float64)
                 squares += float(part @ part)
+    if squares is None and (update := wire.compressed_update(reply.content)) is not None:
+        squares = float(update.double().square().sum())
     length = None if squares is None else math.sqrt(squares)
     return line.model_copy(
         update={

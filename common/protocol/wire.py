@@ -13,7 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from pydantic import Field, JsonValue, ValidationError
 from torch import Tensor
 
-from erosion.common.compression.codec import Compression, Packed, unpack
+from erosion.common.compression.codec import KINDS, Compression, Packed, unpack
 from erosion.common.errors import ErosionError
 from erosion.common.protocol.flower_arrays import buffer_of, to_array, to_record, to_tensor
 from erosion.common.protocol.flower_identity import identify
@@ -245,6 +245,18 @@ def _arrived(
         return unpack(packed, codes.numel() // width if dim is None else dim)
     except ValueError as problem:
         raise WireError(f"a compressed array {name!r} with {problem}") from None
+
+
+def compressed_update(record: RecordDict) -> Tensor | None:
+    """The update of a train reply that was compressed; None where none is, or it is damaged."""
+    try:
+        tensors = _tensors(record)
+        for kind in KINDS:
+            if f"{UPDATE}.{kind}" in tensors:
+                return _arrived(UPDATE, tensors, kind)
+    except WireError:
+        return None
+    return None
 
 
 def encode_step_result(result: StepResult) -> RecordDict:

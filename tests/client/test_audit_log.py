@@ -17,6 +17,7 @@ from erosion.client.audit.audit_log import AuditLog, NotLogged
 from erosion.client.audit.log_files import full_files, remove_old
 from erosion.client.connection import agent
 from erosion.client.connection.line import Welcome
+from erosion.common.compression.codec import Compression, compress
 from erosion.common.errors import SiteError
 from erosion.common.protocol import wire
 from erosion.common.protocol.messages import (
@@ -336,3 +337,16 @@ def test_the_sums_that_were_sent_are_in_the_log(tmp_path: Path) -> None:
         line = json.loads(audit_log.path.read_text())
     assert line["figures"]["num_samples"] == 20
     assert line["figures"]["sums"] == json.loads(sums.model_dump_json())
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", "int8"])
+def test_the_norm_of_a_compressed_update_is_in_the_log(tmp_path: Path, kind: Compression) -> None:
+    asked = request()
+    header = wire.decode_train_result(reply(asked).content).header
+    received, packed = compress(UPDATE, kind)
+    result = TrainResult(header, received, {}, packed)
+    with AuditLog(tmp_path) as audit_log:
+        audit_log.record(asked, Message(wire.encode_train_result(result), reply_to=asked))
+        line = json.loads(audit_log.path.read_text())
+    assert line["norm"] == pytest.approx(5.0, rel=0.01)
+    assert line["arrays"][f"update.{kind}"] == [6 if kind == "int8" else 12]

@@ -1,0 +1,98 @@
+"""What compression costs in accuracy, over seeds: the MNIST network of `experiments.compression`.
+
+    python -m experiments.compression_seeds --seeds 5 --json FILE
+
+Simulated: a deployment ends with the same parameters. A run that is in FILE already is not run
+again.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from erosion.client.training.hospital import Hospital
+from erosion.common.compression.codec import KINDS, Compression
+from erosion.common.study.study import load_study
+from erosion.experiments.benchmarks.report_line import provenance
+from erosion.experiments.compression import ARM, WORKLOADS, part_of
+from erosion.experiments.every_user import site_of
+from erosion.experiments.simulator import simulate
+from erosion.experiments.sources import make_hospitals
+from erosion.experiments.splits import mean_and_error
+from erosion.experiments.testbed import study_path
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One simulated run."""
+
+    compression: str
+    seed: int
+    accuracy: float  # on the user's test images, after the last round
+    log_loss: float
+
+
+def run(compression: Compression, seed: int, data_dir: Path) -> Run:
+    """Simulate one study to its end."""
+    whole = load_study(study_path("mnist")).model_copy(update={"seed": seed})
+    study = part_of(whole, WORKLOADS[0], compression)
+    with tempfile.TemporaryDirectory(prefix="erosion-compression-") as folder:
+        files = make_hospitals(whole, Path(folder), data_dir)
+        hospitals = {name: Hospital(site_of(name, files[name])) for name in study.hospitals}
+        metrics = simulate(study, hospitals).evaluation.arms[ARM]
+    return Run(compression, seed, metrics["accuracy"], metrics["log_loss"])
+
+
+def table(runs: Sequence[Run]) -> str:
+    """Means with their standard errors; differences from no compression at the same seed."""
+    by_kind = {kind: {r.seed: r for r in runs if r.compression == kind} for kind in KINDS}
+    seeds = sorted(set.intersection(*(set(of_kind) for of_kind in by_kind.values())))
+    lines = [
+        f"| compression | accuracy, {len(seeds)} seeds | differs by | log loss | differs by |",
+        "|---|--:|--:|--:|--:|",
+    ]
+    for kind, of_kind in by_kind.items():
+        cells = [kind]
+        for figure in ("accuracy", "log_loss"):
+            values = [float(getattr(of_kind[seed], figure)) for seed in seeds]
+            plain = [float(getattr(by_kind["none"][seed], figure)) for seed in seeds]
+            apart = [value - other for value, other in zip(values, plain, strict=True)]
+            cells.append("{:.3f} ± {:.3f}".format(*mean_and_error(values)))
+            cells.append(
+                "" if kind == "none" else "{:+.3f} ± {:.3f}".format(*mean_and_error(apart))
+            )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Read the command line, run what is missing, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--json", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--data-dir", type=Path, default=Path("data"))
+    options = parser.parse_args()
+    runs = read(options.json)
+    for seed in range(options.seeds):
+        for kind in KINDS:
+            if not any((r.compression, r.seed) == (kind, seed) for r in runs):
+                runs.append(run(kind, seed, options.data_dir))
+                content = {"runs": [asdict(each) for each in runs], **provenance()}
+                options.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    print(table(runs))
+    return 0
+
+
+def read(path: Path) -> list[Run]:
+    """The runs that a file has; none where there is no file."""
+    if not path.exists():
+        return []
+    return [Run(**each) for each in json.loads(path.read_text(encoding="utf-8"))["runs"]]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
