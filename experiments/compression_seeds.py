@@ -56,7 +56,7 @@ def table(runs: Sequence[Run]) -> str:
         "|---|--:|--:|--:|--:|",
     ]
     for kind, of_kind in by_kind.items():
-        cells = [kind]
+        cells: list[str] = [kind]
         for figure in ("accuracy", "log_loss"):
             values = [float(getattr(of_kind[seed], figure)) for seed in seeds]
             plain = [float(getattr(by_kind["none"][seed], figure)) for seed in seeds]
