@@ -49,10 +49,12 @@ class SlowLine:
             except OSError:
                 back.close()
                 return
-            with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-                await asyncio.gather(self._carry(near, forth), self._carry(far, back))
-            back.close()
-            forth.close()
+            try:
+                with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+                    await asyncio.gather(self._carry(near, forth), self._carry(far, back))
+            finally:
+                for writer in (back, forth):
+                    writer.transport.abort()  # all that was to arrive has been handed over
 
         return await asyncio.start_server(connected, LOOPBACK, int(begins.rpartition(":")[2]))
 
@@ -91,3 +93,5 @@ async def _end_all() -> None:
     for task in others:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
+    for _ in range(5):  # until the sockets of what was aborted are closed
+        await asyncio.sleep(0.01)
