@@ -52,9 +52,12 @@ class SlowLine:
             try:
                 with contextlib.suppress(OSError, asyncio.IncompleteReadError):
                     await asyncio.gather(self._carry(near, forth), self._carry(far, back))
+                    for writer in (back, forth):
+                        writer.close()
+                        await writer.wait_closed()  # when what was to arrive has been taken
             finally:
                 for writer in (back, forth):
-                    writer.transport.abort()  # all that was to arrive has been handed over
+                    writer.transport.abort()
 
         return await asyncio.start_server(connected, LOOPBACK, int(begins.rpartition(":")[2]))
 
