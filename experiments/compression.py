@@ -1,4 +1,4 @@
-"""What compression saves on a slow line, and what it costs in accuracy.
+"""Measures what compression saves on a slow line, and what it costs in accuracy.
 
     python -m experiments.compression --json FILE [--page docs/compression.md]
 

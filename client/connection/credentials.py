@@ -1,4 +1,4 @@
-"""How a site reaches its coordinator: the address, the way there, and its certificate."""
+"""A site's way to its coordinator: the address, the route there, and the certificate."""
 
 from dataclasses import dataclass
 from pathlib import Path

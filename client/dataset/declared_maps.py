@@ -1,4 +1,4 @@
-"""What a site file declares and a study or a table does not use: typing errors, mostly."""
+"""Finds what a site file declares and no study or table uses: typing errors, mostly."""
 
 import difflib
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""How well a model predicts the user's test patients, with bootstrap intervals."""
+"""Measures predictions for the user's test patients, with bootstrap intervals."""
 
 from collections.abc import Iterator, Mapping
 from math import isfinite

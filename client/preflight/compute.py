@@ -1,4 +1,4 @@
-"""Whether the machine has what the site file lets training use."""
+"""Checks that the machine has what the site file lets training use."""
 
 import torch
 
@@ -16,6 +16,6 @@ def check_compute(site: Site) -> Finding:
         return failed(
             what,
             f'compute.device = "{device}" cannot be used: {reason}',
-            'write device = "cpu" under [compute], or mend the driver and install a torch for it',
+            'write device = "cpu" under [compute], or repair the driver and install a torch for it',
         )
     return ok(what, f"{device}, {site.compute.threads} thread(s)")

@@ -1,4 +1,4 @@
-"""Whether the study's model can be made here, and what of it would travel."""
+"""Checks that the study's model can be made here, and lists what of it would travel."""
 
 from collections.abc import Iterator
 

@@ -45,8 +45,8 @@ def _steps(site: Site) -> Iterator[Finding]:
         line = credentials_for(site.coordinator)
     except SiteError as problem:
         yield from _port_and_tls(site, address, proxy)
-        yield skipped("clock", "not before the keys are mended")
-        yield skipped("version", "not before the keys are mended")
+        yield skipped("clock", "not until the keys are fixed")
+        yield skipped("version", "not until the keys are fixed")
         yield failed("certificate", "it cannot be used", str(problem))
         return
     answer = line.connect().knock(seconds=SECONDS)
@@ -116,7 +116,7 @@ def _port_and_tls(site: Site, address: str, proxy: str | None) -> Iterator[Findi
         if isinstance(problem, ConnectionRefusedError):
             remedy = "ask whether the coordinator runs, and on which port"
         yield failed("port", f"{way}: {problem.strerror or problem}", remedy)
-        yield skipped("TLS", "not before port is mended")
+        yield skipped("TLS", "not until port is fixed")
         return
     with connection:
         yield ok("port", f"{way} answers")

@@ -1,4 +1,4 @@
-"""Which column of a hospital's table may be which of the study's, and how sure that is."""
+"""Matches the columns of a hospital's table with the study's, and says how surely."""
 
 import difflib
 import math

@@ -1,4 +1,4 @@
-"""What a site's updates were used for: on disk before anything that depends on it leaves."""
+"""The uses of a site's updates: on disk before anything that depends on one leaves."""
 
 import sqlite3
 from pathlib import Path

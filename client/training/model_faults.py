@@ -1,4 +1,4 @@
-"""What goes wrong inside somebody else's model, while it is trained on patients."""
+"""Faults inside somebody else's model, while it is trained on patients."""
 
 import logging
 from collections.abc import Iterator

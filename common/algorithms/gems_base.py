@@ -1,4 +1,4 @@
-"""What the kinds of GEMS share: local optima, balls around them, and each hospital's own check."""
+"""The common part of all GEMS: local optima, balls around them, each hospital's own check."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace

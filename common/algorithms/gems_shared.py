@@ -1,4 +1,4 @@
-"""What the two kinds of GEMS that look for one model for all share, beside public data."""
+"""The common part of the two kinds of GEMS that look for one model for all, beside public data."""
 
 from collections.abc import Callable, Sequence
 

@@ -38,10 +38,10 @@ def follow_own_model(
         absent = {a: offset - own for a, offset in state.offsets.items() if a not in seen}
         return Step(own.clone(), shares(state, cohort), OwnModelState({**absent, **seen}))
 
-    return Algorithm(lambda _dim: OwnModelState({}), update, broadcast_to_user=_encloses)
+    return Algorithm(lambda _dim: OwnModelState({}), update, broadcast_to_user=_broadcast)
 
 
-def _encloses(state: OwnModelState) -> Tensors:
+def _broadcast(state: OwnModelState) -> Tensors:
     if not state.offsets:
         return {}
     return {_OTHERS: torch.stack([state.offsets[agent] for agent in sorted(state.offsets)])}

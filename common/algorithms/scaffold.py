@@ -52,14 +52,14 @@ class Scaffold(Averaging):
             new = {u.agent: u.attachments[_CONTROL] for u in cohort.updates}
             return Step(step.delta, step.weights, ScaffoldState({**state.controls, **new}))
 
-        def encloses(state: ScaffoldState) -> Tensors:
+        def broadcast(state: ScaffoldState) -> Tensors:
             if not state.controls:
                 return {}
             controls = [state.controls[agent] for agent in sorted(state.controls)]
             # Hospitals not heard of yet count with their first c_i, which is 0.
             return {_MEAN_CONTROL: torch.stack(controls).sum(dim=0) / context.num_hospitals}
 
-        return Algorithm(lambda _dim: ScaffoldState({}), update, broadcast=encloses)
+        return Algorithm(lambda _dim: ScaffoldState({}), update, broadcast=broadcast)
 
     def train(self, work: LocalWork) -> LocalOutcome:
         """Corrected local training, and the control variate that it leaves."""

@@ -1,4 +1,4 @@
-"""What distances in sealed rounds are of: all parameters alike, unless a method says otherwise."""
+"""The parameters that distances in sealed rounds are of: all alike, unless a method differs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

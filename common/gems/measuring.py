@@ -1,4 +1,4 @@
-"""What one hospital measures around its own model, by the study's options."""
+"""Measures the ball around one hospital's own model, by the study's options."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""How much each hospital's ball counts for one user (personal GEMS). A rule of our own."""
+"""Weights of the hospitals' balls for one user (personal GEMS). A rule of our own."""
 
 from collections.abc import Sequence
 

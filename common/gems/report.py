@@ -1,4 +1,4 @@
-"""What is said of a round of GEMS: who has a model in common, and who would accept the result."""
+"""A round of GEMS in words: who has a model in common, and who would accept the result."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass

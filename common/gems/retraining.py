@@ -1,4 +1,4 @@
-"""What a hospital trains above a merged hidden layer."""
+"""A hospital's training above a merged hidden layer."""
 
 from collections.abc import Sequence
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""What every model of a study can say: what starts from a file, and what never travels."""
+"""The interface of every model: what starts from a file, and what never travels."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Which parameters of a module are trained and travel, and whether a module can be trained at all.
+"""The parameters of a module that are trained and travel, and modules that cannot be trained.
 
 A parameter that does not require a gradient is frozen: it keeps its value, at every site the same,
 and is in no flat vector. Buffers are constants. So a batch normalisation uses the statistics that

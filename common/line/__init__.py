@@ -1,1 +1,1 @@
-"""What both ends of the line share: frames, and how a message becomes frames."""
+"""The part of the line that both ends share: frames, and messages as frames."""

@@ -1,4 +1,4 @@
-"""Which run a request belongs to, where the coordinator runs an app of somebody's own."""
+"""The run that a request belongs to, where the coordinator runs an app of somebody's own."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

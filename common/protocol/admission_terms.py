@@ -1,4 +1,4 @@
-"""Why a coordinator ends a site's connection, beside the words: gRPC metadata with its status."""
+"""Reasons for ending a site's connection, beside the words: gRPC metadata with its status."""
 
 from enum import StrEnum
 

@@ -1,4 +1,4 @@
-"""Who this process is to Flower: from 1.38 on, a new Message asks for that.
+"""This process's identity for Flower: from 1.38 on, a new Message asks for one.
 
 Stock Flower starts a process for every task and notes its identity in it. Here one process is the
 coordinator of a whole study; the numbers mean nothing, they only have to be there.

@@ -1,4 +1,4 @@
-"""How the driver reaches hospitals: over the network, in this process, or by a test's script.
+"""The driver's way to the hospitals: a network, this process, or a test's script.
 
 A transport knows connections, each a number that is given once: a site that comes back has another.
 It introduces whoever connects (`Introduced`, with what the site answered to `describe`) and says

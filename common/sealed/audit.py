@@ -1,4 +1,4 @@
-"""What opened masks show: whether a hospital summed what it signed, at the distance it claimed.
+"""Examines opened masks: did a hospital sum what it signed, at the distance it claimed?
 
 A hospital cannot open other than what it sent: its update and secrets must give, bit by bit, the
 masked words whose hash it signed.

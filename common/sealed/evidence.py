@@ -1,4 +1,4 @@
-"""What a coordinator keeps of a round whose sum did not fit its distances, for an audit by people.
+"""Evidence of a round whose sum did not fit its distances, for an audit by people.
 
 Every hospital signed what it put under its masks. When a person there opens the masks, anybody can
 see what that was, and how far from the user's update it really is.

@@ -1,4 +1,4 @@
-"""What a hospital sends in leg 3: its update times its weight, under masks."""
+"""A hospital's message of leg 3: its update times its weight, under masks."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -1,4 +1,4 @@
-"""What a person at a hospital can show of a masked update: the update, and its masks' secrets."""
+"""The opening of a masked update, to be shown by a person: the update, its masks' secrets."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a coordinator keeps of sealed sums: the one it is at, and those that did not fit."""
+"""A coordinator's records of sealed sums: the one it is at, and those that did not fit."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which weights a sum may have, so that nobody can take it apart."""
+"""Limits on a sum's weights, so that nobody can take it apart."""
 
 import math
 from collections.abc import Mapping

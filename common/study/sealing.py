@@ -1,4 +1,4 @@
-"""Which studies can run on sealed rounds, in which nobody sees a single update.
+"""Checks that a study can run on sealed rounds, in which nobody sees a single update.
 
 Training is the same in every arm and trial that starts alike, so two sums of the same updates with
 other weights would give single updates away: one arm asks the other hospitals, and nothing is tried

@@ -11,7 +11,7 @@ from erosion.common.support.status_file import Seen, read_status_file
 NAME = "status.json"
 
 
-def find_life_sign(where: Path) -> tuple[Path, Seen]:
+def find_status(where: Path) -> tuple[Path, Seen]:
     """That of a run, of the newest run in a folder of runs, or of a site. Raises RunError.
 
     `where` may also be a site file. It is not validated here: a health check has to be quick.

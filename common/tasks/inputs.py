@@ -1,4 +1,4 @@
-"""What a model reads of a patient: the columns of a table, or an image."""
+"""The inputs of a model, one patient's: the columns of a table, or an image."""
 
 from typing import Annotated, Literal, Self
 

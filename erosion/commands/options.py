@@ -36,7 +36,7 @@ def add_data_dir(parser: argparse.ArgumentParser) -> None:
 
 
 def add_outputs(parser: argparse.ArgumentParser) -> None:
-    """`--output`: who else is told of the run."""
+    """`--output`: who else follows the run."""
     from erosion.server.output.registry import in_words
 
     parser.add_argument(

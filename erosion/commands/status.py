@@ -19,9 +19,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from erosion.common.support.status_words import find_life_sign, in_words, is_well
+    from erosion.common.support.status_words import find_status, in_words, is_well
 
-    path, seen = find_life_sign(options.where)
+    path, seen = find_status(options.where)
     print(json.dumps(seen.values, indent=2) if options.json else in_words(path, seen))
     return 0 if is_well(seen) else CHECK_FAILED
 

@@ -1,4 +1,4 @@
-"""Which of Flower's nodes is which hospital."""
+"""The hospital of each of Flower's nodes."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping

@@ -1,4 +1,4 @@
-"""What a node's reply to a training request says, screened as a hospital's answer is."""
+"""Reads a node's reply to a training request, screened as a hospital's answer is."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Which rules an ordinary ClientApp can serve."""
+"""The rules that an ordinary ClientApp can serve."""
 
 from typing import Any
 

@@ -54,7 +54,7 @@ class Saved:
         except OSError as problem:
             raise RunError(
                 f"The state cannot be written to {self.path}: {problem.strerror or problem}."
-                " Mend that and start again; the last round that was written is there."
+                " Put that right and start again; the last round that was written is there."
             ) from None
 
     def read(

@@ -1,4 +1,4 @@
-"""What each key of a study or site file means, for `erosion schema` and the reference pages.
+"""Explains each key of a study or site file, for `erosion schema` and the reference pages.
 
 `keys.toml` has it in a user's words, by class and key. A key that is not in there is explained by
 its method's docstring ("Parameters: `epsilon` (...)"), or else by the comment beside its field.

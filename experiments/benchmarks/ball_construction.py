@@ -1,4 +1,4 @@
-"""What a good-enough ball costs: the closed form and shared projections beside the plain loop.
+"""Times good-enough balls: the closed form and shared projections beside the plain loop.
 
     python -m experiments.benchmarks.ball_construction --json ball_construction.json
 

@@ -1,4 +1,4 @@
-"""How near a sealed run comes to the plain one: parameters, weights, distances and figures.
+"""Compares a sealed run with the plain one: parameters, weights, distances and figures.
 
     python -m experiments.benchmarks.sealed_exactness breast-cancer --json sealed_exactness.json
 

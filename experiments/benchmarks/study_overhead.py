@@ -1,4 +1,4 @@
-"""What a round's messages cost with a large study: 400 features, 64 hospitals, no training.
+"""Times a round's messages with a large study: 400 features, 64 hospitals, no training.
 
     python -m experiments.benchmarks.study_overhead --json FILE
 

@@ -1,4 +1,4 @@
-"""What a hostile connection does, one coroutine for each kind.
+"""Hostile connections, one coroutine for each kind.
 
     python -m erosion.experiments.hostile_load.attackers KIND CONNECTIONS HOST:PORT [CRT KEY]
 

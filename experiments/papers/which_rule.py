@@ -1,4 +1,4 @@
-"""Which rule wins? Every rule on the shipped studies, over many splits of the patients.
+"""Compares every rule on the shipped studies, over many splits of the patients.
 
 Every arm starts from the same model and takes as many local steps. The seed decides training, the
 user's test patients, and (breast cancer) which patient is at which hospital. Splits of one study

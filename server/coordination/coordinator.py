@@ -91,7 +91,7 @@ class Coordinator:
                     weights=self._weights,
                     address=link.address_for_sites,
                     longest_wait_seconds=self._longest_wait_seconds,
-                    remedy="Mend that and go on with `erosion server --resume"
+                    remedy="Put that right, then go on with `erosion server --resume"
                     f" {folder.to_resume}`; ",
                     where_states_are=" The parameters of every arm are in"
                     f" {folder.path / 'checkpoints'}.",

@@ -201,7 +201,7 @@ class NetworkTransport:
         return {connection for connection, s in list(self._sites.items()) if s.node_id in nodes}
 
     def _revoked(self) -> Iterator[News]:
-        """Part with hospitals whose key was revoked or has expired, and tell of strangers."""
+        """Part with hospitals whose key was revoked or has expired, and report strangers."""
         if self._authorizer is None:
             return
         for connection, site in list(self._sites.items()):

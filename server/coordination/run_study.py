@@ -176,8 +176,8 @@ def run_on(
         where = f" ({problem.filename})" if problem.filename else ""
         raise RunError(
             f"The run cannot be written to {folder.path}{where}: {problem.strerror or problem}."
-            " Every finished round is there. Mend that, then go on with `erosion server --resume"
-            f" {folder.path}`."
+            " Every finished round is there. Put that right, then go on with `erosion server"
+            f" --resume {folder.path}`."
         ) from problem
     except BaseException as problem:  # Ctrl-C, too, is to be seen in the status
         observers.notify(StudyFailed(str(problem) or "interrupted"))

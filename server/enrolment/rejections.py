@@ -16,7 +16,7 @@ from erosion.server.enrolment.authorizer import Admitted, Authorizer, KeptOut
 logger = logging.getLogger("erosion.door")
 
 UNNAMED = "a stranger"  # the TLS library does not say from where
-REPEAT_SECONDS = 600.0  # before the same trouble is told of again
+REPEAT_SECONDS = 600.0  # before the same trouble is reported again
 MOST_TOLD = 1000  # different troubles that are remembered; a stranger can make up any number
 HANDSHAKE_SECONDS = 10.0  # from a connection's start to its first call, on a slow line
 
@@ -42,7 +42,7 @@ class RejectionLog:
         self.admission = admission
         self._news: queue.SimpleQueue[TurnedAway] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._told: dict[tuple[str, Reason], float] = {}  # when a trouble was last told of
+        self._told: dict[tuple[str, Reason], float] = {}  # when a trouble was last reported
         self._handshakes: deque[float] = deque(maxlen=MOST_TOLD)  # that no call followed yet
         self._callers: dict[str, None] = {}  # connections that got as far as a call
 

@@ -198,8 +198,8 @@ class Link:
                 folder.mkdir(mode=0o700)
         except OSError as problem:
             raise LinkError(
-                f"The folder {self._spool} cannot be made: {problem.strerror}. Mend that, or keep"
-                " updates in memory: --updates memory."
+                f"The folder {self._spool} cannot be made: {problem.strerror}. Put that right, or"
+                " keep updates in memory: --updates memory."
             ) from None
 
 

@@ -191,7 +191,7 @@ class Service:
     async def _refuse(
         self, context: Any, reason: Reason, text: str, hospital: str, *, is_told: bool = True
     ) -> NoReturn:
-        """End the call, and tell of it."""
+        """End the call, and record why."""
         if is_told:
             self._sessions.keeper.keep_out(hospital or None, context.peer(), reason, text)
         code = _CODES.get(reason, grpc.StatusCode.UNAUTHENTICATED)

@@ -1,4 +1,4 @@
-"""Which sites are connected, and how often each has come."""
+"""The sites that are connected, and how often each has come."""
 
 import asyncio
 import hashlib

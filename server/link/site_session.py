@@ -84,7 +84,7 @@ class Request:
 
     @staticmethod
     def of(request_id: str, message: Message, run: RunNews | None = None) -> "Request":
-        """From a Flower message. `run`: for apps that are told of theirs."""
+        """From a Flower message. `run`: for apps that want to know theirs."""
         metadata = message.metadata
         records, buffers = describe(message.content)
         head = {

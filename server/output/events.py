@@ -1,4 +1,4 @@
-"""What happens in a run, as values that observers are told."""
+"""The events of a run, as values for its observers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -126,7 +126,7 @@ class StudyFailed:
 
 @dataclass(frozen=True, slots=True)
 class ObserverDropped:
-    """An observer failed and is told of nothing more; the run goes on."""
+    """An observer failed and gets no more events; the run goes on."""
 
     name: str
     reason: str

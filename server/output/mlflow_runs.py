@@ -38,7 +38,7 @@ def open_output(where: str) -> Observer:
     for name, value in PATIENCE.items():
         os.environ.setdefault(name, value)
     try:
-        import mlflow  # noqa: F401 - imported now, so that a missing one is told of at once
+        import mlflow  # noqa: F401 - imported now, so that a missing one is reported at once
     except ModuleNotFoundError:
         raise ValueError("needs the package mlflow: pip install 'erosion[mlflow]'") from None
     return MlflowRuns(where or None)

@@ -6,7 +6,7 @@ from erosion.server.output.events import RunEvent
 
 
 class Observer(Protocol):
-    """Told of every event in its order, from one thread. Unknown events are to be ignored.
+    """Receives every event in its order, from one thread. Unknown events are to be ignored.
 
     It may fail in any way but never decides over the run: see `observers`.
     """

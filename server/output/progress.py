@@ -1,4 +1,4 @@
-"""What a person sees of a running study: live lines on a terminal, plain lines elsewhere."""
+"""Progress of a running study: live lines on a terminal, plain lines elsewhere."""
 
 import os
 import sys

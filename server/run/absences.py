@@ -1,4 +1,4 @@
-"""Who was missing from which arms: arms are only alike in method if they had the same hospitals."""
+"""Hospitals that were missing, by arm: arms compare only if they had the same hospitals."""
 
 from collections.abc import Mapping, Sequence
 

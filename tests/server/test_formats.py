@@ -17,7 +17,7 @@ from erosion.common.formats.model_card import read_model
 from erosion.common.rounds import checkpoint, one_round
 from erosion.common.rounds.one_round import RunState
 from erosion.common.rounds.study_run import Decisions
-from erosion.common.support.status_words import find_life_sign, in_words
+from erosion.common.support.status_words import find_status, in_words
 from erosion.server.output.report.run_data import read_run
 from erosion.server.run.journal import read_records
 from erosion.server.run.run_decisions import RunDecisions, read_run_decisions
@@ -37,7 +37,7 @@ JSON = st.recursive(
 
 
 def read_status(folder: Path) -> str:
-    return in_words(*find_life_sign(folder))
+    return in_words(*find_status(folder))
 
 
 FILES: dict[str, Callable[[Path], Any]] = {

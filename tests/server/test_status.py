@@ -103,7 +103,7 @@ def test_where_there_is_nothing_the_remedy_is_said(
     assert "Give a run's folder" in capsys.readouterr().err
 
 
-def test_half_a_file_is_no_life_sign(tmp_path: Path) -> None:
+def test_half_a_file_is_no_status(tmp_path: Path) -> None:
     path = tmp_path / "status.json"
     path.write_text('{"study":')
     assert read_status_file(path) is None

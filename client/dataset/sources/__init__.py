@@ -1,4 +1,4 @@
-"""Where patients can be read from: one file for each kind of source, one line each here."""
+"""The sources of patients: one file for each kind, one line each here."""
 
 from collections.abc import Mapping
 from pathlib import Path

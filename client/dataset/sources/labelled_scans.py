@@ -1,4 +1,4 @@
-"""Which scans a folder holds, and what their targets are: class folders, or a table of labels."""
+"""Finds a folder's scans and their targets: class folders, or a table of labels."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

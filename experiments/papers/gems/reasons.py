@@ -1,4 +1,4 @@
-"""Which figures differ from the paper's or from those expected, and what was measured of why."""
+"""Figures that differ from the paper's or from those expected, and what was measured of why."""
 
 from collections.abc import Callable, Mapping, Sequence
 

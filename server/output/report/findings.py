@@ -1,4 +1,4 @@
-"""What the methods themselves said of their rounds, as a section of the report.
+"""The methods' own words on their rounds, as a section of the report.
 
 GEMS says here which hospitals have a model in common, and whose own check the model passes.
 """

@@ -32,7 +32,7 @@ from erosion.server.output.terminal.summary import print_summary
 from erosion.server.run.run_folder import RunFolder
 
 LINES_PER_ARM = 10
-SILENCE_SECONDS = 60.0  # slow rounds are told of at least this often
+SILENCE_SECONDS = 60.0  # slow rounds are reported at least this often
 MOST_WEIGHTS = 8  # listed by name; more are summed up
 
 

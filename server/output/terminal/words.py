@@ -27,7 +27,7 @@ def opening(study: Study, address: str, run_folder: Path) -> list[str]:
 
 
 def joined(hospital: str, num_samples: int, software: str = "") -> str:
-    """A hospital came; versions are told of where the two sides' differ."""
+    """A hospital came; versions are named where the two sides' differ."""
     patients = "1 training patient" if num_samples == 1 else f"{num_samples} training patients"
     ours = software_version()
     differing = f" (erosion {software}, here {ours})" if software not in ("", ours) else ""
