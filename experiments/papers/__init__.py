@@ -10,6 +10,7 @@ from erosion.experiments.papers import (
     one_round,
     quadratic,
     quadratic_page,
+    survival,
     titanic,
     titanic_page,
     tuned_quadratic,
@@ -73,6 +74,14 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             one_round.plans,
             one_round.run,
             one_round.draw,
+        ),
+        Experiment(
+            "survival",
+            "Survival",
+            "The shipped survival study (TCGA-BRCA) beside FLamby's published C-index. A minute.",
+            survival.plans,
+            survival.run,
+            survival.draw,
         ),
         Experiment(
             "which-rule",
