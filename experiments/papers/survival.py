@@ -1,7 +1,7 @@
 """The shipped survival study beside FLamby's Cox model (du Terrail et al. 2022, Fed-TCGA-BRCA).
 
-The same 63 test patients of the Northeast, the same columns. FLamby's model is Cox's, ours is one of
-discrete-time hazards; both are judged by Harrell's C-index, which looks at the order of risks alone.
+The same 63 test patients of the Northeast, the same columns. FLamby's model is Cox's, ours is one
+of discrete-time hazards; both are judged by Harrell's C-index, which looks at the order of risks.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,7 @@
 """The papers' experiments: hand-computed values, and one small cell of each."""
 
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -86,6 +87,18 @@ def test_one_cell_of_each_experiment_is_run_and_drawn(tmp_path: Path) -> None:
         assert page.read_text().startswith("# ")
         for picture in page.parent.glob("*.svg"):
             assert b"</svg>" in picture.read_bytes()
+
+
+def test_the_survival_page_is_what_its_cells_say_beside_the_published_figures(
+    tmp_path: Path,
+) -> None:
+    kept = Path(__file__).parents[2] / "experiments" / "results" / "survival"
+    shutil.copytree(kept, tmp_path / "survival")
+    page = carry_out(
+        EXPERIMENTS["survival"], folder=tmp_path / "survival", data_dir=None, draw_only=True
+    )
+    assert page.read_text() == (kept / "README.md").read_text()
+    assert "| local | 0.645 | " in page.read_text()
 
 
 def test_every_experiment_s_cells_have_names_of_their_own() -> None:
