@@ -78,7 +78,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         Experiment(
             "survival",
             "Survival",
-            "The shipped survival study (TCGA-BRCA) beside FLamby's published C-index. Two minutes.",
+            "The shipped survival study (TCGA-BRCA) beside FLamby's published C-index. Minutes.",
             survival.plans,
             survival.run,
             survival.draw,
