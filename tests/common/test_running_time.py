@@ -56,6 +56,7 @@ WALL_CLOCK = {
     "server/output/mlflow_runs.py",
     "server/output/terminal/json_lines.py",
     "server/run/run_folder.py",
+    "server/run/witness.py",
 }
 READS = {
     ("time", "time"),

@@ -161,7 +161,8 @@ def test_any_method_can_be_wrapped() -> None:
         ({"weighted_gradient": {"horizon": 0}}, "horizon = 0; it must be more than 0"),
         (
             {"weighted_gradient": {"server_optimizer": "sgd"}},
-            "server_optimizer.name = 'sgd'; it must be one of 'none', 'momentum', 'adam', 'yogi'",
+            "server_optimizer.name = 'sgd'; it must be one of 'none', 'momentum', 'adam', 'yogi',"
+            " 'adagrad'",
         ),
         (
             {"weighted_gradient": {"server_optimizer": {"name": "adam", "beta1": 0.5}}},

@@ -6,8 +6,7 @@ import pytest
 
 from erosion.common.sealed.legs import DISTANCE, MASKED, UNMASK
 from erosion.server.run.journal import read_journal
-from tests.docker.test_compose import BUILD_SECONDS, RUN_SECONDS
-from tests.support.docker_engine import docker, runs
+from tests.support.docker_engine import BUILD_SECONDS, RUN_SECONDS, docker, runs
 from tests.support.patience import PATIENCE
 
 PROJECT = "erosion-test-sealed"

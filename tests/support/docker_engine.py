@@ -10,6 +10,8 @@ from tests.support.patience import PATIENCE
 ROOT = Path(__file__).resolve().parents[2]
 IMAGE = "erosion-test"
 
+BUILD_SECONDS = RUN_SECONDS = 3600.0  # on a machine that does much else
+
 
 def why_no_compose() -> str | None:
     """The reason why Compose files cannot be read here; None if they can be."""

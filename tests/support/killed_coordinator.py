@@ -84,9 +84,9 @@ def before_aggregating() -> None:
 
 
 def between_aggregation_and_journal() -> None:
-    original = Journal.append
+    original = Journal.write
     setattr(  # noqa: B010
-        Journal, "append", lambda self, r: die() if r.round == 3 else original(self, r)
+        Journal, "write", lambda self, r: die() if r.round == 3 else original(self, r)
     )
 
 
