@@ -23,7 +23,7 @@ from erosion.experiments.attacks import (
     flip_labels,
 )
 from erosion.experiments.every_user import site_of
-from erosion.experiments.simulator import simulate
+from erosion.experiments.simulator import simulate, timeless
 from erosion.experiments.sources import HospitalFiles, make_hospitals
 from erosion.experiments.testbed import study_path
 from erosion.server.run import provenance
@@ -103,7 +103,7 @@ def run_cell(key: Key, study: Study, data_dir: Path | None, commit: str) -> Cell
         attacker, attack = ATTACKERS[key.study], ATTACKS[key.attack]
         if attack.flips_labels != (attacker in BORN_FLIPPED):
             flip_labels(files[attacker].data, study)
-        simulation = simulate(study, attacked(files, attacker, attack))
+        simulation = simulate(study, attacked(files, attacker, attack), clock=timeless)
     metrics = simulation.evaluation.arms[key.method]
     weight = simulation.finals[key.method].weights.get(attacker)
     zero_rounds: dict[str, int | None] = {}

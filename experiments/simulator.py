@@ -1,5 +1,6 @@
 """The same study without a network: hospitals are called in turn, in this process."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -23,18 +24,27 @@ from erosion.experiments.sealed_identities import introduce
 Simulation = Outcome  # what a simulated study ends with
 
 
+def timeless() -> float:
+    """A clock that stands still."""
+    return 0.0
+
+
 def simulate(
     study: Study,
     hospitals: Mapping[str, Hospital],
     on_round: Callable[[RoundRecord], None] = lambda _record: None,
     weights: Path | None = None,
+    *,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Simulation:
     """Run every arm of `study` on `hospitals`, which must include the user's.
 
     The driver is that of a deployment, and so are the steps, their order and the numbers. Raises
     RunError where a deployment would (`weights`: the folder with the files that models start from;
     None: the user's site's), and StudyError for a study with every hospital as its user,
-    which `erosion.experiments.every_user` takes apart.
+    which `erosion.experiments.every_user` takes apart. As there, an answer that takes longer than
+    the round's deadline is too late; by the clock `timeless` none does, so that a figure does not
+    depend on the machine.
     """
     if study.has_every_user:
         raise StudyError(
@@ -44,7 +54,7 @@ def simulate(
     if study.federation.sealed:
         introduce(hospitals)
     user = hospitals.get(study.user)
-    transport = InProcess(study, hospitals)
+    transport = InProcess(study, hospitals, clock)
     keeper = _TellsOfRounds(on_round)
     surroundings = Surroundings(
         transport,

@@ -20,7 +20,7 @@ from erosion.common.protocol.messages import EvaluateReply, Metrics
 from erosion.common.study.study import Study, load_study
 from erosion.common.support.files import write_atomically
 from erosion.experiments.every_user import site_of
-from erosion.experiments.simulator import simulate
+from erosion.experiments.simulator import simulate, timeless
 from erosion.experiments.sources import make_hospitals
 from erosion.experiments.testbed import study_path
 from erosion.server.run import provenance
@@ -31,7 +31,7 @@ def one_split(study: Study, data_dir: Path | None) -> EvaluateReply:
     with tempfile.TemporaryDirectory() as folder:
         files = make_hospitals(study, Path(folder), data_dir)
         hospitals = {name: Hospital(site_of(name, file)) for name, file in files.items()}
-        return simulate(study, hospitals).evaluation
+        return simulate(study, hospitals, clock=timeless).evaluation
 
 
 def mean_and_error(values: list[float]) -> tuple[float, float]:

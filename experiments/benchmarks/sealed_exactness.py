@@ -26,7 +26,7 @@ from erosion.common.rounds.one_round import RoundRecord
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.benchmarks.report_line import report
 from erosion.experiments.every_user import site_of
-from erosion.experiments.simulator import Simulation, simulate
+from erosion.experiments.simulator import Simulation, simulate, timeless
 from erosion.experiments.sources import make_hospitals
 from erosion.experiments.testbed import study_path
 
@@ -81,7 +81,11 @@ def compare(
     with tempfile.TemporaryDirectory() as folder:
         files = make_hospitals(study, Path(folder), data_dir)
         runs = [
-            simulate(kind, {name: Hospital(site_of(name, file)) for name, file in files.items()})
+            simulate(
+                kind,
+                {name: Hospital(site_of(name, file)) for name, file in files.items()},
+                clock=timeless,
+            )
             for kind in kinds
         ]
     return _apart(study, arm, *runs)

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from erosion.common.study.study import load_study
 from erosion.experiments import splits
+from erosion.experiments.testbed import study_path
 
 
 def test_the_standard_error_is_that_of_the_mean() -> None:
@@ -25,3 +27,15 @@ def test_every_seed_is_a_split_of_its_own(
     assert result["seeds"] == sum(result["verdicts"].values()) == 2
     assert result["arms"]["local"]["log_loss"][1] > 0  # the two differ
     assert "weight_erosion: errors" in capsys.readouterr().out
+
+
+def test_a_slow_machine_changes_no_figure() -> None:
+    """No step is too late in an experiment, however small the study's deadline."""
+    study = load_study(study_path("breast-cancer"))
+    hurried = study.model_copy(
+        update={
+            "rounds": 1,
+            "federation": study.federation.model_copy(update={"round_deadline_seconds": 1e-9}),
+        }
+    )
+    assert "local" in splits.one_split(hurried, None).arms
