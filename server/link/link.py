@@ -176,6 +176,10 @@ class Link:
             self._ticker.cancel()
         if self._server is not None:
             await self._server.stop(grace=0.5)
+        # gRPC's own tasks may complain of being cancelled, with a traceback that helps nobody.
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _loop, context: logger.debug("while closing: %s", context.get("message"))
+        )
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
