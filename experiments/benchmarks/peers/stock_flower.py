@@ -110,17 +110,27 @@ def start_deployment(
     node_config: str = "site={site}",
     env: Mapping[str, str] | None = None,
 ) -> int:
-    """Start the SuperLink and one SuperNode per site; return the Control API's port."""
+    """Start the SuperLink and one SuperNode per site; return the Control API's port.
+
+    Until flwr 1.40 the SuperLink has a gRPC port for each of its interfaces, later one for all.
+    """
     given = dict(env or {})
     fleet, control, appio, *site_ports = free_ports(3 + num_sites)
+    if has_one_port := _has_one_port(processes):
+        control = appio = fleet
+        addresses = ["--host", LOOPBACK, "--port", str(fleet)]
+    else:
+        addresses = [
+            *("--fleet-api-address", f"{LOOPBACK}:{fleet}"),
+            *("--control-api-address", f"{LOOPBACK}:{control}"),
+            *("--serverappio-api-address", f"{LOOPBACK}:{appio}"),
+        ]
     processes.start(
         "flower-superlink",
         [
             *(_program("flower-superlink"), "--insecure"),
             "--disable-runtime-dependency-installation",
-            *("--fleet-api-address", f"{LOOPBACK}:{fleet}"),
-            *("--control-api-address", f"{LOOPBACK}:{control}"),
-            *("--serverappio-api-address", f"{LOOPBACK}:{appio}"),
+            *addresses,
         ],
         env=given,
     )
@@ -131,13 +141,22 @@ def start_deployment(
             [
                 *(_program("flower-supernode"), "--insecure"),
                 *("--superlink", f"{LOOPBACK}:{fleet}"),
-                *("--clientappio-api-address", f"{LOOPBACK}:{port}"),
+                *(
+                    ("--host", LOOPBACK, "--port", str(port))
+                    if has_one_port
+                    else ("--clientappio-api-address", f"{LOOPBACK}:{port}")
+                ),
                 *("--node-config", node_config.format(site=site)),
             ],
             env={**given, "FLWR_HOME": str(processes.folder / f"site-{site}")},
         )
     processes.wait_for_ports(site_ports)
     return control
+
+
+def _has_one_port(processes: Processes) -> bool:
+    text = processes.output_of("flower-superlink", [_program("flower-superlink"), "--help"])
+    return "--serverappio-api-address" not in text
 
 
 def _write_app(folder: Path, pyproject: str) -> Path:
