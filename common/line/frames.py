@@ -25,6 +25,7 @@ SERVICE, METHOD = "erosion.v1.Line", "Connect"
 PATH = f"/{SERVICE}/{METHOD}"
 
 LARGEST_DATA_BYTES = 2 * 2**20  # of one frame
+MODEST_DATA_BYTES = 2**18  # of one frame, to a coordinator that is short of memory
 LARGEST_HEAD_BYTES = 4 * 2**20  # of a reply's or a greeting's JSON
 LARGEST_FRAME_BYTES = LARGEST_HEAD_BYTES + 64  # what gRPC takes in at a time
 LONGEST_TEXT = 1000  # characters of a version, a name, a reason

@@ -212,7 +212,8 @@ def _do(work: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop, seconds
 
 
 def _options(most_connections: int, *, is_short_of_memory: bool) -> list[tuple[str, int]]:
-    window = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 2**20)]
+    # What arrives of a site that waits for its turn stays in memory.
+    window = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 2**16)]
     return [
         ("grpc.so_reuseport", 0),  # else a second coordinator would share the port
         ("grpc.max_receive_message_length", LARGEST_FRAME_BYTES),
