@@ -3,8 +3,10 @@
 import json
 import re
 from pathlib import Path
+from statistics import median
 
 ROOT = Path(__file__).resolve().parents[1]
+BENCHMARKS = ROOT / "experiments" / "benchmarks" / "results"
 SPLITS = json.loads((ROOT / "experiments" / "results" / "splits.json").read_text())
 
 
@@ -30,3 +32,24 @@ def test_the_default_study_quotes_the_splits() -> None:
     text = flowing("experiments/studies/breast-cancer.toml")
     found = SPLITS["verdicts"]
     assert f'the verdict was "better" in {found["better"]} of the {SPLITS["seeds"]}' in text
+
+
+def test_the_readme_quotes_the_cost_of_a_round() -> None:
+    text = flowing("README.md")
+    found = json.loads((BENCHMARKS / "round_overhead.json").read_text())
+    for size, words in (("tiny", "62 parameters"), ("large", "11.2 million parameters")):
+        measured = found["details"][size]
+        systems = ("ours", "stock", "stock-torch", "streaming", "copy")
+        seconds = (median(measured[system]["seconds_per_round"]) for system in systems)
+        assert f"| {words} | {' | '.join(map(two_digits, seconds))} |" in text
+    ratio = {line["name"]: line["ratio"] for line in found["lines"]}
+    small, large = (ratio[f"round_overhead.{size}.vs_stock"] for size in ("tiny", "large"))
+    assert f"takes a {small:.0f}th of stock's time for the small model and a {large:.0f}th" in text
+    parts = found["details"]["large"]["ours"]["seconds_by_part"]
+    assert f"{parts['waiting for transfer and sites']:.2f} s go into the transfer" in text
+    assert f"{parts['screening, aggregating, recording']:.2f} s into screening" in text
+
+
+def two_digits(value: float) -> str:
+    """Two significant digits, a trailing 0 included."""
+    return f"{value:#.2g}".rstrip(".")
