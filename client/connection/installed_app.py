@@ -4,7 +4,6 @@ The coordinator names a message's type and sends arrays and numbers; which progr
 on the site's own command line. Code is never received.
 """
 
-import importlib
 import logging
 from collections import OrderedDict
 from pathlib import Path
@@ -47,28 +46,6 @@ def load_app_site(path: Path) -> AppSite:
             "coordinator": site.coordinator.beside(folder),
         }
     )
-
-
-def load_client_app(name: str) -> ClientApp:
-    """The app that "package.module:app" names. Raises SiteError."""
-    module, _, attribute = name.partition(":")
-    if not module or not attribute:
-        raise SiteError(f"--app {name}: write it as PACKAGE:APP, for example our_app.client:app.")
-    try:
-        found = getattr(importlib.import_module(module), attribute, None)
-    except ModuleNotFoundError as problem:
-        raise SiteError(
-            f"--app {name}: there is no module {problem.name!r} here. Install the app at this site"
-            " first; the coordinator cannot send it."
-        ) from None
-    except Exception as problem:  # noqa: BLE001 - the app's own, whatever it is
-        raise SiteError(
-            f"--app {name}: {module} cannot be imported ({type(problem).__name__}: {problem})."
-        ) from None
-    if not isinstance(found, ClientApp):
-        what = "nothing" if found is None else f"a {type(found).__name__}"
-        raise SiteError(f"--app {name}: {attribute} in {module} is {what}, expected a ClientApp.")
-    return found
 
 
 class InstalledApp:

@@ -35,17 +35,21 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     keep_freed_memory()
     configure_logging(max(options.verbose, 1), options.log_format)
-    from erosion.client.connection.installed_app import load_app_site, load_client_app
+    from erosion.client.connection.installed_app import load_app_site
     from erosion.client.connection.serve import serve, serve_app
     from erosion.client.site_file import load_site
+    from erosion.common.errors import SiteError
+    from erosion.common.support.installed_app import load_app
     from erosion.common.support.parent_process import end_with_stdin
 
     if options.until_stdin_closes:
         end_with_stdin()
     if options.app is not None:
+        from flwr.clientapp import ClientApp
+
         serve_app(
             load_app_site(options.site),
-            load_client_app(options.app),
+            load_app(options.app, ClientApp, SiteError),
             give_up_seconds=options.give_up_seconds,
             until_study_ends=options.until_study_ends,
         )

@@ -148,14 +148,17 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _run_app(options: argparse.Namespace) -> int:
-    from erosion.server.coordination.run_app import load_server_app, run_app, run_config_of
+    from flwr.serverapp import ServerApp
+
+    from erosion.common.support.installed_app import load_app
+    from erosion.server.coordination.run_app import run_app, run_config_of
     from erosion.server.enrolment.federation_folder import FederationFolder
     from erosion.server.link.open_link import federation_or_none
 
     if options.study is not None or options.resume is not None:
         raise StudyError("--app takes the place of a study; leave the study file or --resume out.")
     run_app(
-        load_server_app(options.app),
+        load_app(options.app, ServerApp, StudyError),
         run_config_of(options.run_config),
         options.address,
         federation_or_none(FederationFolder(options.federation), insecure=options.insecure),

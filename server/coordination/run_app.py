@@ -1,6 +1,5 @@
 """`erosion server --app`: a Flower ServerApp of somebody's own, over our line."""
 
-import importlib
 import logging
 import secrets
 import tomllib
@@ -40,27 +39,6 @@ def run_app(
         ended = True
     finally:
         link.stop(completed=ended)
-
-
-def load_server_app(name: str) -> ServerApp:
-    """The app that "package.module:app" names. Raises StudyError."""
-    module, _, attribute = name.partition(":")
-    if not module or not attribute:
-        raise StudyError(f"--app {name}: write it as PACKAGE:APP, for example our_app.server:app.")
-    try:
-        found = getattr(importlib.import_module(module), attribute, None)
-    except ModuleNotFoundError as problem:
-        raise StudyError(
-            f"--app {name}: there is no module {problem.name!r} here. Install the app first."
-        ) from None
-    except Exception as problem:  # noqa: BLE001 - the app's own, whatever it is
-        raise StudyError(
-            f"--app {name}: {module} cannot be imported ({type(problem).__name__}: {problem})."
-        ) from None
-    if not isinstance(found, ServerApp):
-        what = "nothing" if found is None else f"a {type(found).__name__}"
-        raise StudyError(f"--app {name}: {attribute} in {module} is {what}, expected a ServerApp.")
-    return found
 
 
 def run_config_of(text: str) -> dict[str, Plain]:

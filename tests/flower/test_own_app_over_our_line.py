@@ -12,17 +12,18 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
 
 from erosion.client.connection.installed_app import (
     AppSite,
     InstalledApp,
     load_app_site,
-    load_client_app,
 )
 from erosion.common.errors import SiteError, StudyError
+from erosion.common.support.installed_app import load_app
 from erosion.experiments.benchmarks.processes import Processes
 from erosion.experiments.free_ports import LOOPBACK, free_ports
-from erosion.server.coordination.run_app import load_server_app, run_config_of
+from erosion.server.coordination.run_app import run_config_of
 from tests.support.enrolled import make_federation, unpack_kit
 from tests.support.flower_grid import InProcessGrid, Node
 from tests.support.patience import PATIENCE
@@ -73,10 +74,10 @@ def test_stock_fedavg_over_our_line_gives_what_it_gives_anywhere(
             )
         processes.wait_for_exit([server, *sites])
     figures = json.loads(out.read_text(encoding="utf-8"))
-    app = load_client_app("own_app.client_app:app")
+    app = load_app("own_app.client_app:app", ClientApp, SiteError)
     grid = InProcessGrid({n: node_of(app, n) for n in range(3)})
     monkeypatch.setenv("OWN_APP_OUT", str(expected))
-    server_app = load_server_app("own_app.fedavg_app:app")
+    server_app = load_app("own_app.fedavg_app:app", ServerApp, StudyError)
     server_app(grid, Context(1, 1, {}, RecordDict(), {"rounds": ROUNDS}))
     for name, values in json.loads(expected.read_text(encoding="utf-8"))["arrays"].items():
         np.testing.assert_allclose(figures["arrays"][name], values, rtol=1e-5, atol=1e-7)
@@ -162,12 +163,12 @@ def test_an_exception_of_the_app_leaves_the_site_without_its_words() -> None:
 )
 def test_an_app_that_is_not_installed_is_named(own_app: None, name: str, words: str) -> None:
     with pytest.raises(SiteError, match=words):
-        load_client_app(name)
+        load_app(name, ClientApp, SiteError)
 
 
 def test_the_coordinators_app_is_a_server_app(own_app: None) -> None:
     with pytest.raises(StudyError, match="is a ClientApp, expected a ServerApp"):
-        load_server_app("own_app.client_app:app")
+        load_app("own_app.client_app:app", ServerApp, StudyError)
 
 
 def test_settings_of_a_run_are_values_as_in_toml() -> None:
