@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median, stdev
+from statistics import median
 
 from erosion.experiments.attacks import ABSENT, NO_ATTACK
 from erosion.experiments.robustness_cells import ATTACKERS, Cell, keys, one_arm_study
+from erosion.experiments.standard_error import mean_and_error
 
 ALONE = "local"  # the method that hears nobody
 CLEAR = 3.0  # a difference of so many standard errors is called clear
@@ -137,8 +138,9 @@ def rows(cells: Iterable[Cell]) -> list[Row]:
 
 def mean(values: Sequence[float]) -> Mean:
     """Mean and standard error."""
-    error = stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
-    return Mean(fmean(values), error)
+    if len(values) == 1:
+        return Mean(values[0], float("nan"))
+    return Mean(*mean_and_error(values))
 
 
 def _median(values: Sequence[float]) -> float | None:

@@ -7,13 +7,13 @@ decides training, test patients, and (breast cancer) which patient is at which h
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import Cell, CellPlan, Tick, Values
 from erosion.experiments.experiment import Page, made_by
 from erosion.experiments.splits import one_split
+from erosion.experiments.standard_error import in_words
 from erosion.experiments.testbed import study_path
 
 SEEDS = 20
@@ -99,10 +99,9 @@ def _table(title: str, found: Sequence[Values], rounds: int) -> list[str]:
             for loss, figures in zip(losses, found, strict=True)
         ]
         how_many = "one round" if arm in ONE_ROUND else f"{rounds} rounds"
-        beside = "" if arm == REFERENCE else _with_error(apart, "+.3f")
+        beside = "" if arm == REFERENCE else in_words(apart, "+.3f")
         rows.append(
-            f"| {arm} | {how_many} | {_with_error(losses)} | {_with_error(errors, '.1f')} |"
-            f" {beside} |"
+            f"| {arm} | {how_many} | {in_words(losses)} | {in_words(errors, '.1f')} | {beside} |"
         )
     patients = found[0][REFERENCE]["patients"]
     return [
@@ -115,11 +114,6 @@ def _table(title: str, found: Sequence[Values], rounds: int) -> list[str]:
         *rows,
         "",
     ]
-
-
-def _with_error(values: Sequence[float], form: str = ".3f") -> str:
-    error = stdev(values) / len(values) ** 0.5
-    return f"{fmean(values):{form}} ± {error:{form.removeprefix('+')}}"
 
 
 def _rounds(name: str) -> int:

@@ -1,13 +1,14 @@
 """Draws the Titanic's tables and figures."""
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean, stdev
+from statistics import fmean
 
 from erosion.experiments.cells import Cell
 from erosion.experiments.experiment import Page, made_by
 from erosion.experiments.papers.picture import COLOURS, add_legend, picture
 from erosion.experiments.papers.titanic import MODES, SCHEMES, Mode, Scheme
 from erosion.experiments.papers.titanic_data import AUTHORS_SEED, FEATURES, SPLITS, Split
+from erosion.experiments.standard_error import in_words
 
 NAMES: Mapping[Scheme, str] = {
     "local": "Local",
@@ -99,18 +100,14 @@ def _table(cells: Sequence[Cell], mode: Mode, split: Split) -> list[str]:
     for scheme, name in NAMES.items():
         published = PUBLISHED.get((mode, split, scheme))
         figures = [
-            _mean([c.figures["users"][u][scheme]["accuracy"][-1] for c in cells])
+            in_words([c.figures["users"][u][scheme]["accuracy"][-1] for c in cells])
             + (f" [{published[int(u)]:.3f}]" if published else "")
             for u in USERS
         ]
         rows.append(f"| {name} | " + " | ".join(figures) + " |")
-    majority = [_mean([c.figures["users"][u]["majority"] for c in cells]) for u in USERS]
+    majority = [in_words([c.figures["users"][u]["majority"] for c in cells]) for u in USERS]
     rows.append("| majority | " + " | ".join(majority) + " |")
     return [*rows, ""]
-
-
-def _mean(values: Sequence[float]) -> str:
-    return f"{fmean(values):.3f} ± {stdev(values) / len(values) ** 0.5:.3f}"
 
 
 def _accuracy(cells: Mapping[str, Cell]) -> bytes:

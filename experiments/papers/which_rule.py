@@ -7,21 +7,22 @@ share patients, so an interval is about splits of these patients, not about othe
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
+from erosion.client.evaluation.verdict import sign_flip_p_value
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import Cell, CellPlan, Tick, Values
 from erosion.experiments.experiment import Page, made_by
 from erosion.experiments.splits import one_split
+from erosion.experiments.standard_error import in_words
 from erosion.experiments.testbed import study_path
 
 SEEDS = 50
 REFERENCE = "local"
 LEVEL = 0.05  # of all claims of one table together
-RESAMPLES = 20_000  # sign flips of a paired test over splits
 
 # What is not said here is a rule's default.
 ARMS: Mapping[str, Mapping[str, Any]] = {
@@ -165,17 +166,18 @@ def _summary(found: Mapping[Setting, Sequence[Values]]) -> list[str]:
 def _table(title: str, figures: Sequence[Values]) -> list[str]:
     reference = np.array(_losses(figures, REFERENCE))
     apart = {arm: np.array(_losses(figures, arm)) - reference for arm in ARMS if arm != REFERENCE}
-    claimed = holm({arm: sign_flip(differences) for arm, differences in apart.items()}, LEVEL)
+    p_values = {arm: sign_flip_p_value(values, seed=0) for arm, values in apart.items()}
+    claimed = holm(p_values, LEVEL)
     rows = []
     for arm in sorted(ARMS, key=lambda arm: fmean(_losses(figures, arm))):
         errors = [(1 - split[arm]["accuracy"]) * split["patients"] for split in figures]
         aurocs = [split[arm]["auroc"] for split in figures if split[arm]["auroc"] is not None]
         beside = ""
         if arm in apart:
-            beside = _with_error(apart[arm].tolist(), "+.3f") + (" \\*" if arm in claimed else "")
+            beside = in_words(apart[arm].tolist(), "+.3f") + (" \\*" if arm in claimed else "")
         rows.append(
-            f"| {arm} | {_with_error(_losses(figures, arm))} | {beside} |"
-            f" {_with_error(errors, '.1f')} | {fmean(aurocs) if aurocs else float('nan'):.3f} |"
+            f"| {arm} | {in_words(_losses(figures, arm))} | {beside} |"
+            f" {in_words(errors, '.1f')} | {fmean(aurocs) if aurocs else float('nan'):.3f} |"
         )
     base = fmean(_losses(figures, "base rate"))
     majority = fmean((1 - split["base rate"]["accuracy"]) * split["patients"] for split in figures)
@@ -193,13 +195,6 @@ def _table(title: str, figures: Sequence[Values]) -> list[str]:
     ]
 
 
-def sign_flip(differences: np.ndarray[Any, np.dtype[np.float64]]) -> float:
-    """Two-sided p-value of paired differences (n,) having mean 0, by random sign flips."""
-    signs = np.random.default_rng(0).choice([-1.0, 1.0], size=(RESAMPLES, len(differences)))
-    observed = abs(differences.sum()) * (1 - 1e-12)
-    return float((1 + (np.abs(signs @ differences) >= observed).sum()) / (1 + RESAMPLES))
-
-
 def holm(p_values: Mapping[str, float], level: float) -> set[str]:
     """The names that Holm's step-down procedure rejects at `level` for all of them together."""
     rejected: set[str] = set()
@@ -208,8 +203,3 @@ def holm(p_values: Mapping[str, float], level: float) -> set[str]:
             break
         rejected.add(name)
     return rejected
-
-
-def _with_error(values: Sequence[float], form: str = ".3f") -> str:
-    error = stdev(values) / len(values) ** 0.5
-    return f"{fmean(values):{form}} ± {error:{form.removeprefix('+')}}"

@@ -10,11 +10,6 @@ from erosion.experiments import splits
 from erosion.experiments.testbed import study_path
 
 
-def test_the_standard_error_is_that_of_the_mean() -> None:
-    # deviations from 3: -2, 0, 2; variance 8 / 2 = 4; 2 / sqrt(3)
-    assert splits.mean_and_error([1.0, 3.0, 5.0]) == pytest.approx((3.0, 2 / 3**0.5))
-
-
 def test_every_seed_is_a_split_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

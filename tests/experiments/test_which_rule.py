@@ -3,13 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pytest
-
 from erosion.common.algorithms import REGISTRY
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import Cell
-from erosion.experiments.papers.which_rule import ARMS, draw, holm, plans, settings, sign_flip
+from erosion.experiments.papers.which_rule import ARMS, draw, holm, plans, settings
 from erosion.experiments.testbed import study_path
 
 
@@ -18,13 +15,6 @@ def test_holm_stops_at_the_first_that_is_not_small_enough() -> None:
     assert holm({"a": 0.01, "b": 0.03, "c": 0.04}, 0.05) == {"a"}
     assert holm({"a": 0.01, "b": 0.02, "c": 0.04}, 0.05) == {"a", "b", "c"}
     assert holm({"a": 0.02, "b": 0.02}, 0.03) == set()
-
-
-def test_the_sign_flip_test_counts_patterns_as_far_out() -> None:
-    # of 2^3 patterns of (1, 1, 1) two are as far out: a quarter
-    assert sign_flip(np.ones(3)) == pytest.approx(0.25, abs=0.02)
-    assert sign_flip(np.array([1.0, -1.0])) == 1.0
-    assert sign_flip(np.ones(20)) == pytest.approx(1 / 20_001, abs=1e-4)
 
 
 def test_every_setting_takes_every_arm() -> None:
