@@ -19,6 +19,7 @@ from typing import Any
 from erosion.common.compression.codec import KINDS, Compression
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.benchmarks.report_line import provenance
+from erosion.experiments.data_dir import add_data_dir
 from erosion.experiments.slow_line import SlowLine
 from erosion.experiments.sources import HospitalFiles, make_hospitals
 from erosion.experiments.testbed import deploy, study_path
@@ -132,7 +133,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--json", type=Path, required=True, metavar="FILE")
     parser.add_argument("--page", type=Path, metavar="FILE", help="whose table is made anew")
-    parser.add_argument("--data-dir", type=Path, default=Path("data"))
+    add_data_dir(parser)
     parser.add_argument("--network", action="append", default=[], help="only this one")
     options = parser.parse_args()
     cells = _cells(options.json)

@@ -19,10 +19,11 @@ from erosion.common.compression.codec import KINDS, Compression
 from erosion.common.study.study import load_study
 from erosion.experiments.benchmarks.report_line import provenance
 from erosion.experiments.compression import ARM, WORKLOADS, part_of
+from erosion.experiments.data_dir import add_data_dir
 from erosion.experiments.every_user import site_of
 from erosion.experiments.simulator import simulate, timeless
 from erosion.experiments.sources import make_hospitals
-from erosion.experiments.splits import mean_and_error
+from erosion.experiments.standard_error import in_words
 from erosion.experiments.testbed import study_path
 
 
@@ -61,10 +62,8 @@ def table(runs: Sequence[Run]) -> str:
             values = [float(getattr(of_kind[seed], figure)) for seed in seeds]
             plain = [float(getattr(by_kind["none"][seed], figure)) for seed in seeds]
             apart = [value - other for value, other in zip(values, plain, strict=True)]
-            cells.append("{:.3f} ± {:.3f}".format(*mean_and_error(values)))
-            cells.append(
-                "" if kind == "none" else "{:+.3f} ± {:.3f}".format(*mean_and_error(apart))
-            )
+            cells.append(in_words(values))
+            cells.append("" if kind == "none" else in_words(apart, "+.3f"))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -74,7 +73,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--json", type=Path, required=True, metavar="FILE")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--data-dir", type=Path, default=Path("data"))
+    add_data_dir(parser)
     options = parser.parse_args()
     runs = read(options.json)
     for seed in range(options.seeds):

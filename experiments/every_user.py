@@ -7,7 +7,6 @@ that the study file's [testbed] makes; the test set is taken from the current us
 """
 
 import argparse
-import os
 import sys
 import tempfile
 import time
@@ -22,6 +21,7 @@ from erosion.client.training.hospital import Hospital
 from erosion.common.learning.installed import Installed
 from erosion.common.study.study import EVERY_USER, Study, load_study
 from erosion.common.support.files import write_atomically
+from erosion.experiments.data_dir import add_data_dir
 from erosion.experiments.simulator import Simulation, simulate
 from erosion.experiments.sources import HospitalFiles, make_hospitals
 from erosion.experiments.testbed import study_path
@@ -81,7 +81,7 @@ def main() -> int:
     """Read the command line, simulate, print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("study", help="a study file, or the name of one that comes with erosion")
-    parser.add_argument("--data-dir", type=Path, default=os.environ.get("EROSION_DATA"))
+    add_data_dir(parser)
     parser.add_argument("--html", type=Path, metavar="FILE", help="also write the page")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures as JSON")
     options = parser.parse_args()
@@ -89,8 +89,7 @@ def main() -> int:
     study = Study.model_validate({**study.model_dump(), "user": EVERY_USER})
     clock = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        data_dir = Path(options.data_dir) if options.data_dir else None
-        files = make_hospitals(study, Path(folder), data_dir)
+        files = make_hospitals(study, Path(folder), options.data_dir)
         hospitals = {name: Hospital(site_of(name, f)) for name, f in files.items()}
         simulations = for_every_user(study, hospitals)
     found = side_by_side(study, simulations, time.monotonic() - clock)

@@ -11,7 +11,6 @@ delete that file after a change of a method or an attack. Tables are drawn from 
 import argparse
 import json
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from erosion.common.support.files import write_atomically
 from erosion.experiments.benchmarks.report_line import command_line
+from erosion.experiments.data_dir import add_data_dir
 from erosion.experiments.robustness_cells import ATTACKERS, complete, read_cells
 from erosion.experiments.robustness_summary import Summary, summarise
 from erosion.experiments.robustness_table import page
@@ -32,12 +32,11 @@ def main() -> int:
     """Read the command line, train what is missing, draw."""
     options = _options()
     logging.getLogger("erosion.site").setLevel(logging.ERROR)  # it reports dropped patients
-    data_dir = Path(options.data_dir) if options.data_dir else None
     summaries = []
     for name in options.study or ATTACKERS:
         path = options.cells / f"robustness-{name}.jsonl"
         if not options.draw_only:
-            complete(path, name, range(options.seeds), data_dir)
+            complete(path, name, range(options.seeds), options.data_dir)
         if summary := summarise(name, read_cells(path)):
             summaries.append(summary)
     text, figures = page(summaries, command_line()), as_json(summaries)
@@ -76,7 +75,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--study", action="append", choices=list(ATTACKERS), help="may be repeated; default: all"
     )
-    parser.add_argument("--data-dir", type=Path, default=os.environ.get("EROSION_DATA"))
+    add_data_dir(parser)
     parser.add_argument("--seeds", type=int, default=5, help="how many: 0 to N - 1")
     parser.add_argument("--cells", type=Path, default=RESULTS, help="folder of the kept cells")
     parser.add_argument("--draw-only", action="store_true", help="train nothing")

@@ -8,20 +8,20 @@ which patient is at which hospital. Splits share patients, so the errors are abo
 
 import argparse
 import json
-import os
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean, stdev
 
 from erosion.client.training.hospital import Hospital
 from erosion.common.protocol.messages import EvaluateReply, Metrics
 from erosion.common.study.study import Study, load_study
 from erosion.common.support.files import write_atomically
+from erosion.experiments.data_dir import add_data_dir
 from erosion.experiments.every_user import site_of
 from erosion.experiments.simulator import simulate, timeless
 from erosion.experiments.sources import make_hospitals
+from erosion.experiments.standard_error import mean_and_error
 from erosion.experiments.testbed import study_path
 from erosion.server.run import provenance
 
@@ -32,11 +32,6 @@ def one_split(study: Study, data_dir: Path | None) -> EvaluateReply:
         files = make_hospitals(study, Path(folder), data_dir)
         hospitals = {name: Hospital(site_of(name, file)) for name, file in files.items()}
         return simulate(study, hospitals, clock=timeless).evaluation
-
-
-def mean_and_error(values: list[float]) -> tuple[float, float]:
-    """Mean, and its standard error; at least two values."""
-    return fmean(values), stdev(values) / len(values) ** 0.5
 
 
 def _figures(study: Study, metrics: Sequence[Metrics]) -> dict[str, list[float]]:
@@ -58,15 +53,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("study", help="a study file, or the name of one that comes with erosion")
     parser.add_argument("--seeds", type=int, default=20, help="how many, from 0; at least 2")
-    parser.add_argument("--data-dir", type=Path, default=os.environ.get("EROSION_DATA"))
+    add_data_dir(parser)
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
     if options.seeds < 2:
         parser.error(f"--seeds {options.seeds}; a standard error needs at least 2")
     study = load_study(study_path(options.study))
-    data_dir = Path(options.data_dir) if options.data_dir else None
     replies = [
-        one_split(study.model_copy(update={"seed": seed}), data_dir)
+        one_split(study.model_copy(update={"seed": seed}), options.data_dir)
         for seed in range(options.seeds)
     ]
     arms: dict[str, dict[str, tuple[float, float]]] = {}

@@ -1,6 +1,8 @@
 """The documentation's examples run, and its links within the repository lead somewhere."""
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,39 @@ def test_every_file_that_a_page_names_exists(page: Path) -> None:
         if "NAME" not in path
     ]
     assert [path for path in (*links, *paths) if not (ROOT / path).exists()] == []
+
+
+# A path of the machine that a text was written on.
+SOMEBODYS_FOLDER = re.compile(r"(?<![\w.:/-])/(?:work|root|home/\w+)\b")
+
+
+def committed_texts() -> dict[str, str]:
+    """The text of every file that git tracks and that is one, by its path."""
+    command = ("git", "-C", str(ROOT), "ls-files", "-z")
+    names = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split("\0")
+    found = {}
+    for path in (ROOT / name for name in names if name):
+        content = path.read_bytes() if path.is_file() else b""
+        if b"\0" not in content:
+            found[str(path.relative_to(ROOT))] = content.decode("utf-8")
+    return found
+
+
+@pytest.mark.skipif(
+    shutil.which("git") is None or not (ROOT / ".git").exists(),
+    reason="needs git and a checkout: an archive does not say which files are the project's",
+)
+def test_no_file_names_a_folder_of_the_machine_that_it_was_written_on() -> None:
+    texts = committed_texts()
+    assert "experiments/results/splits.json" in texts
+    found = {path: SOMEBODYS_FOLDER.findall(text) for path, text in texts.items()}
+    assert {path: places for path, places in found.items() if places} == {}
+
+
+@pytest.mark.parametrize("folder", ["work/data", "root", "home/anna/x"])
+def test_a_folder_of_somebodys_machine_is_recognised(folder: str) -> None:
+    assert SOMEBODYS_FOLDER.search(f"--json=/{folder} for it")
+    assert not SOMEBODYS_FOLDER.search(f"https://example.org/{folder}, ./{folder}, a/{folder}")
 
 
 def toml_of(page: str) -> list[str]:

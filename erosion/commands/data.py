@@ -3,7 +3,7 @@
 import argparse
 
 from erosion.commands.command import Command
-from erosion.commands.options import add_data_dir
+from erosion.experiments.data_dir import add_data_dir
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from erosion.commands.command import CHECK_FAILED, Command
-from erosion.commands.options import add_data_dir
+from erosion.experiments.data_dir import add_data_dir
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

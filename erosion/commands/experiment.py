@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from erosion.commands.command import Command
-from erosion.commands.options import add_data_dir
+from erosion.experiments.data_dir import add_data_dir
 
 EXAMPLES = """\
   erosion experiment                               which there are

@@ -1,7 +1,6 @@
 """Options that several commands share."""
 
 import argparse
-import os
 from pathlib import Path
 
 from erosion.common.support.logs import LOG_FORMATS
@@ -21,17 +20,6 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
     """`--runs`: the folder that holds a folder for every run."""
     parser.add_argument(
         "--runs", type=Path, default=Path("runs"), help="where runs are kept (default: runs/)"
-    )
-
-
-def add_data_dir(parser: argparse.ArgumentParser) -> None:
-    """`--data-dir`: the folder with the public data sets."""
-    configured = os.environ.get("EROSION_DATA")
-    parser.add_argument(
-        "--data-dir",
-        type=Path,
-        default=Path(configured) if configured else Path("data"),
-        help="where downloaded data sets are (default: $EROSION_DATA, else data/)",
     )
 
 

@@ -3,8 +3,9 @@
 import argparse
 
 from erosion.commands.command import Command
-from erosion.commands.options import add_data_dir, add_outputs, add_runs, add_weights
+from erosion.commands.options import add_outputs, add_runs, add_weights
 from erosion.common.support.logs import configure_logging
+from erosion.experiments.data_dir import add_data_dir
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

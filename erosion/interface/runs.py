@@ -100,7 +100,9 @@ def simulate(
 
 
 def _data_dir(given: AnyPath | None) -> Path:
-    return Path(given or os.environ.get("EROSION_DATA") or "data")
+    from erosion.experiments.data_dir import default_data_dir
+
+    return default_data_dir() if given is None else Path(given)
 
 
 def _hospitals(

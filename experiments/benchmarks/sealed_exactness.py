@@ -9,7 +9,6 @@ and the first such round is told.
 """
 
 import argparse
-import os
 import tempfile
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -25,6 +24,7 @@ from erosion.client.training.hospital import Hospital
 from erosion.common.rounds.one_round import RoundRecord
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.benchmarks.report_line import report
+from erosion.experiments.data_dir import add_data_dir
 from erosion.experiments.every_user import site_of
 from erosion.experiments.simulator import Simulation, simulate, timeless
 from erosion.experiments.sources import make_hospitals
@@ -141,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--rounds", type=int, help="default: the study's")
     parser.add_argument("--images", type=int, help="of each hospital, for a study of images")
-    parser.add_argument("--data-dir", type=Path, default=os.environ.get("EROSION_DATA"))
+    add_data_dir(parser)
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args(arguments)
     study = load_study(study_path(options.study))
