@@ -121,6 +121,11 @@ class Budget(Settings):
     # coordinator: each answers yes or no about the patient with the largest value.
     variants: int = Field(default=4, ge=1)
 
+    def used_up(self, name: str) -> str:
+        """How a refusal ends that the budget of this name causes, with the remedy."""
+        most = getattr(self, name)
+        return f"budget.{name} = {most}. Ask the hospital to raise it in its site file."
+
 
 class Log(Settings):
     """How the log of what was sent is kept."""

@@ -6,21 +6,18 @@ difference is about no fewer. Nothing is removed; of the patients only keyed sum
 kept.
 """
 
-import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from erosion.client.cells.sketch import BUCKETS, Hashes, Sketch, num_differing, sketch_of
-from erosion.common.errors import Refusal, SiteError
-from erosion.common.support.private_files import make_private_folder
+from erosion.common.errors import Refusal
+from erosion.common.support.private_database import PrivateDatabase
 
 FILE_NAME = "cells.sqlite"
 VERSION = 1
-WAIT_SECONDS = 20.0
 
 _TABLES = """
 create table if not exists told (
@@ -38,27 +35,13 @@ class CellBook:
 
     def __init__(self, folder: Path | None) -> None:
         """`folder`/cells.sqlite; None: in memory, and lost with the program."""
-        self.path = None if folder is None else folder / FILE_NAME
-        with self._explained():
-            if folder is not None and not folder.exists():
-                make_private_folder(folder)
-            is_new = self.path is not None and not self.path.exists()
-            self._db = sqlite3.connect(
-                self.path or ":memory:",
-                timeout=WAIT_SECONDS,
-                isolation_level=None,
-                check_same_thread=False,
-            )
-            if is_new and self.path is not None:
-                self.path.chmod(0o600)
-            (version,) = self._db.execute("pragma user_version").fetchone()
-            if version not in (0, VERSION):
-                raise SiteError(
-                    f"{self.path} has version {version}; this program writes {VERSION}. Use the"
-                    " version of erosion that wrote it."
-                )
-            self._db.executescript(_TABLES)
-            self._db.execute(f"pragma user_version = {VERSION}")
+        self._file = PrivateDatabase(
+            None if folder is None else folder / FILE_NAME,
+            _TABLES,
+            version=VERSION,
+            holds="the figures that left this site",
+            without="Nothing is told without it.",
+        )
 
     def is_nearly_told(self, kind: str, label: str, patients: Hashes, cell: int) -> bool:
         """Whether figures were told of nearly the same patients, but not of just these.
@@ -66,7 +49,7 @@ class CellBook:
         Where not, these are told of from now on.
         """
         sketch = sketch_of(patients)
-        with self._locked():
+        with self._file.transaction():
             _, sketches, told = self._rows(kind)
             apart = num_differing(sketch, sketches) if told else np.array([BUCKETS])
             if ((apart > 0) & (apart < 2 * cell)).any():
@@ -90,7 +73,7 @@ class CellBook:
         of under this label already.
         """
         sketch = sketch_of(patients)
-        with self._locked():
+        with self._file.transaction():
             labels, sketches, told = self._rows(kind)
             if told:
                 apart = num_differing(sketch, sketches)
@@ -102,7 +85,7 @@ class CellBook:
             if sum(found == label for found in labels) >= most:
                 raise Refusal(
                     f"Figures of {most} different sets of patients were told of {label};"
-                    f" budget.sets = {most}."
+                    f" budget.sets = {most}. Ask the hospital to raise it in its site file."
                 )
             figures = compute()
             self._add(kind, label, sketch, figures)
@@ -110,49 +93,24 @@ class CellBook:
 
     def num_told(self, kind: str) -> dict[str, int]:
         """How many different sets of patients were told of, by label."""
-        with self._explained():
-            rows = self._db.execute(
-                "select label, count(*) from told where kind = ? group by label", (kind,)
-            ).fetchall()
+        rows = self._file.execute(
+            "select label, count(*) from told where kind = ? group by label", (kind,)
+        )
         return {str(label): int(count) for label, count in rows}
 
     def close(self) -> None:
         """Let go of the file."""
-        self._db.close()
+        self._file.close()
 
     def _add(self, kind: str, label: str, sketch: Sketch, figures: str) -> None:
-        self._db.execute(
+        self._file.execute(
             "insert into told (kind, label, sketch, figures) values (?,?,?,?)",
             (kind, label, sketch.tobytes(), figures),
         )
 
     def _rows(self, kind: str) -> tuple[list[str], NDArray[np.uint64], list[str]]:
-        rows = self._db.execute(
+        rows = self._file.execute(
             "select label, sketch, figures from told where kind = ? order by number", (kind,)
-        ).fetchall()
+        )
         sketches = np.frombuffer(b"".join(row[1] for row in rows), dtype=np.uint64)
         return [row[0] for row in rows], sketches.reshape(-1, BUCKETS), [row[2] for row in rows]
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Of two programs, only one looks and tells at a time."""
-        with self._explained():
-            self._db.execute("begin immediate")
-            try:
-                yield
-            except BaseException:
-                self._db.execute("rollback")
-                raise
-            self._db.execute("commit")
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except (sqlite3.Error, OSError) as problem:
-            raise SiteError(
-                f"{self.path}, which holds the figures that left this site, cannot be used"
-                f" ({problem}). Nothing is told without it. Check the disk and the permissions of"
-                " its folder (compute.state in the site file); if the file is damaged, restore it"
-                " from a backup: deleting it forgets what was told."
-            ) from None

@@ -150,18 +150,18 @@ class Consent:
         name = self._site.name
         if answer.run not in runs and len(runs) >= budget.runs_per_study:
             raise Refusal(
-                f"{name} has taken part in {len(runs)} runs of this study; budget.runs_per_study ="
-                f" {budget.runs_per_study}."
+                f"{name} has taken part in {len(runs)} runs of this study;"
+                f" {budget.used_up('runs_per_study')}"
             )
         if answer.round > 0 and used.rounds >= budget.rounds:
             raise Refusal(
-                f"{name} has answered {used.rounds} rounds about these data; budget.rounds ="
-                f" {budget.rounds}."
+                f"{name} has answered {used.rounds} rounds about these data;"
+                f" {budget.used_up('rounds')}"
             )
         if answer.round == 0 and used.evaluations >= budget.evaluations:
             raise Refusal(
                 f"{name} has given final figures {used.evaluations} times about these data;"
-                f" budget.evaluations = {budget.evaluations}."
+                f" {budget.used_up('evaluations')}"
             )
 
     def _is_approved(self, digest: str) -> bool:
@@ -218,8 +218,8 @@ class Consent:
         approved = len(self._store.studies("approved"))
         if approved >= self._site.budget.studies:
             raise Refusal(
-                f"{self._site.name} has approved {approved} studies; budget.studies ="
-                f" {self._site.budget.studies}."
+                f"{self._site.name} has approved {approved} studies;"
+                f" {self._site.budget.used_up('studies')}"
             )
 
 

@@ -1,24 +1,16 @@
-"""`consent.sqlite`: the studies that were put to this site, what was decided, what was answered.
+"""`consent.sqlite`: the studies that were put to this site, what was decided, what was answered."""
 
-SQLite because two programs use it at once (the site, and `erosion review`), and because an answer
-must be noted durably before it leaves, whatever happens to the machine.
-"""
-
-import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from erosion.common.errors import SiteError
-from erosion.common.support.private_files import make_private_folder
+from erosion.common.support.private_database import PrivateDatabase
 
 VERSION = 1
 FILE_NAME = "consent.sqlite"
 MOST_PENDING = 100  # studies that wait for a person; beyond, a new one is refused and not kept
-WAIT_SECONDS = 20.0  # for the other program to finish its write
 
 State = Literal["pending", "approved", "declined"]
 
@@ -99,28 +91,17 @@ class ConsentStore:
     def __init__(self, folder: Path) -> None:
         """Open `folder`/consent.sqlite, making both if need be."""
         self.path = folder / FILE_NAME
-        with self._explained():
-            if not folder.exists():
-                make_private_folder(folder)
-            is_new = not self.path.exists()
-            self._db = sqlite3.connect(
-                self.path, timeout=WAIT_SECONDS, isolation_level=None, check_same_thread=False
-            )
-            if is_new:
-                self.path.chmod(0o600)
-            self._db.execute("pragma synchronous = full")
-            (version,) = self._db.execute("pragma user_version").fetchone()
-            if version not in (0, VERSION):
-                raise SiteError(
-                    f"{self.path} has version {version}; this program writes {VERSION}. Use the"
-                    " version of erosion that wrote it."
-                )
-            self._db.executescript(_TABLES)
-            self._db.execute(f"pragma user_version = {VERSION}")
+        self._file = PrivateDatabase(
+            self.path,
+            _TABLES,
+            version=VERSION,
+            holds="what this site approved, what it answered and what is left of its budgets",
+            without="Nothing is answered without it.",
+        )
 
     def close(self) -> None:
         """Let go of the file."""
-        self._db.close()
+        self._file.close()
 
     def study(self, digest: str) -> StudyEntry | None:
         """The entry of one study."""
@@ -143,8 +124,7 @@ class ConsentStore:
             entry.decided_by,
             entry.decided,
         )
-        with self._explained():
-            self._db.execute("insert or replace into studies values (?,?,?,?,?,?,?,?)", values)
+        self._file.execute("insert or replace into studies values (?,?,?,?,?,?,?,?)", values)
 
     def note(self, coordinator: str, dataset: str, answer: Answer, content: str) -> str | None:
         """Note durably that `answer` is given to a question of this hash.
@@ -152,23 +132,21 @@ class ConsentStore:
         Returns None where it may be given: it is new, or was given to the same question. Otherwise
         the hash of the question that it was given to.
         """
-        with self._explained():
-            self._db.execute(
-                "insert or ignore into answers values (?,?,?,?,?,?,?,?,?,?)",
-                (*_key(coordinator, dataset, answer), content, now()),
-            )
+        self._file.execute(
+            "insert or ignore into answers values (?,?,?,?,?,?,?,?,?,?)",
+            (*_key(coordinator, dataset, answer), content, now()),
+        )
         noted = self.noted(coordinator, dataset, answer)
         return None if noted == content else noted
 
     def noted(self, coordinator: str, dataset: str, answer: Answer) -> str | None:
         """The hash of the question that `answer` was given to; None where it was not given yet."""
-        with self._explained():
-            found = self._db.execute(
-                "select input from answers where coordinator = ? and dataset = ? and study = ?"
-                " and run = ? and variant = ? and arm = ? and round = ? and step = ?",
-                _key(coordinator, dataset, answer),
-            ).fetchone()
-        return None if found is None else str(found[0])
+        found = self._file.execute(
+            "select input from answers where coordinator = ? and dataset = ? and study = ?"
+            " and run = ? and variant = ? and arm = ? and round = ? and step = ?",
+            _key(coordinator, dataset, answer),
+        )
+        return str(found[0][0]) if found else None
 
     def hold(
         self, coordinator: str, dataset: str, contracts: Mapping[str, str], most: int
@@ -178,89 +156,61 @@ class ConsentStore:
         Returns None, or the column that was held against `most` others already; then nothing is
         noted.
         """
-        with self._explained():
-            self._db.execute("begin immediate")
-            try:
-                full = None
-                for name, contract in contracts.items():
-                    known = self._contracts(coordinator, dataset, name)
-                    if contract not in known and len(known) >= most:
-                        full = name
-                        break
-                if full is None:
-                    self._db.executemany(
-                        "insert or ignore into contracts values (?,?,?,?,?)",
-                        [(coordinator, dataset, n, c, now()) for n, c in contracts.items()],
-                    )
-            except BaseException:
-                self._db.execute("rollback")
-                raise
-            self._db.execute("commit")
-        return full
+        with self._file.transaction():
+            for name, contract in contracts.items():
+                known = self._contracts(coordinator, dataset, name)
+                if contract not in known and len(known) >= most:
+                    return name
+            self._file.execute_many(
+                "insert or ignore into contracts values (?,?,?,?,?)",
+                [(coordinator, dataset, n, c, now()) for n, c in contracts.items()],
+            )
+        return None
 
     def most_variants(self, coordinator: str, dataset: str) -> tuple[str, int]:
         """The column that was held against the most contracts, and against how many."""
-        with self._explained():
-            row = self._db.execute(
-                "select column_name, count(*) from contracts where coordinator = ? and dataset = ?"
-                " group by column_name order by count(*) desc, column_name limit 1",
-                (coordinator, dataset),
-            ).fetchone()
-        return ("", 0) if row is None else (str(row[0]), int(row[1]))
+        rows = self._file.execute(
+            "select column_name, count(*) from contracts where coordinator = ? and dataset = ?"
+            " group by column_name order by count(*) desc, column_name limit 1",
+            (coordinator, dataset),
+        )
+        return (str(rows[0][0]), int(rows[0][1])) if rows else ("", 0)
 
     def _contracts(self, coordinator: str, dataset: str, name: str) -> set[str]:
-        rows = self._db.execute(
+        rows = self._file.execute(
             "select contract from contracts where coordinator = ? and dataset = ?"
             " and column_name = ?",
             (coordinator, dataset, name),
-        ).fetchall()
+        )
         return {str(contract) for (contract,) in rows}
 
     def runs(self, coordinator: str, dataset: str, study: str) -> list[str]:
         """The runs of one study that were answered."""
-        with self._explained():
-            rows = self._db.execute(
-                "select distinct run from answers where coordinator = ? and dataset = ?"
-                " and study = ? order by run",
-                (coordinator, dataset, study),
-            ).fetchall()
+        rows = self._file.execute(
+            "select distinct run from answers where coordinator = ? and dataset = ?"
+            " and study = ? order by run",
+            (coordinator, dataset, study),
+        )
         return [str(run) for (run,) in rows]
 
     def used(self, coordinator: str, dataset: str) -> Used:
         """What one coordinator has used up on one data set."""
-        with self._explained():
-            row = self._db.execute(
-                "select count(distinct study), count(distinct study || '/' || run),"
-                " coalesce(sum(round > 0), 0), coalesce(sum(round = 0), 0)"
-                " from answers where coordinator = ? and dataset = ?",
-                (coordinator, dataset),
-            ).fetchone()
+        (row,) = self._file.execute(
+            "select count(distinct study), count(distinct study || '/' || run),"
+            " coalesce(sum(round > 0), 0), coalesce(sum(round = 0), 0)"
+            " from answers where coordinator = ? and dataset = ?",
+            (coordinator, dataset),
+        )
         return Used(*row)
 
     def pairs(self) -> list[tuple[str, str]]:
         """Every coordinator with every data set that it was answered about."""
-        with self._explained():
-            rows = self._db.execute(
-                "select distinct coordinator, dataset from answers order by 1, 2"
-            ).fetchall()
+        rows = self._file.execute("select distinct coordinator, dataset from answers order by 1, 2")
         return [(str(coordinator), str(dataset)) for coordinator, dataset in rows]
 
     def _studies(self, clause: str, values: Sequence[str]) -> list[StudyEntry]:
-        with self._explained():
-            rows = self._db.execute(f"select * from studies {clause}", tuple(values)).fetchall()
+        rows = self._file.execute(f"select * from studies {clause}", values)
         return [StudyEntry(*row) for row in rows]
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except (sqlite3.Error, OSError) as problem:
-            raise SiteError(
-                f"{self.path}, which holds what this site approved and answered, cannot be used"
-                f" ({problem}). Nothing is answered without it. Check the disk and the permissions"
-                " of its folder (compute.state in the site file); if the file is damaged, restore"
-                " it from a backup: deleting it forgets every approval and every budget."
-            ) from None
 
 
 def _key(coordinator: str, dataset: str, answer: Answer) -> tuple[str | int, ...]:

@@ -195,7 +195,9 @@ def test_sets_of_patients_are_a_budget() -> None:
     cells = Cells(site(budget={"sets": 2}), SECRET)
     told(cells, normal(60))
     told(cells, normal(60, seed=1))
-    with pytest.raises(Refusal, match=r"2 different sets .* of x; budget\.sets = 2"):
+    with pytest.raises(
+        Refusal, match=r"2 different sets .* of x; budget\.sets = 2\. Ask the hospital"
+    ):
         told(cells, normal(60, seed=2))
     told(cells, normal(60))  # was told before
 
@@ -258,7 +260,7 @@ def test_a_damaged_book_says_what_it_holds_and_the_remedy(tmp_path: Path) -> Non
 
 def test_a_book_of_another_version_is_named(tmp_path: Path) -> None:
     book = CellBook(tmp_path)
-    book._db.execute("pragma user_version = 99")
+    book._file.execute("pragma user_version = 99")
     book.close()
     with pytest.raises(SiteError, match="version 99"):
         CellBook(tmp_path)

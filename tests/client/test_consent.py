@@ -265,7 +265,7 @@ def test_a_damaged_file_says_what_it_holds_and_the_remedy(tmp_path: Path) -> Non
 
 def test_a_file_of_another_version_is_named(tmp_path: Path) -> None:
     store = ConsentStore(tmp_path)
-    store._db.execute("pragma user_version = 99")
+    store._file.execute("pragma user_version = 99")
     store.close()
     with pytest.raises(SiteError, match="version 99"):
         ConsentStore(tmp_path)

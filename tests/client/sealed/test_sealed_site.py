@@ -264,7 +264,7 @@ def test_what_was_summed_outlives_the_program(tmp_path: Path) -> None:
 
 def test_a_ledger_that_cannot_be_read_has_a_remedy(tmp_path: Path) -> None:
     (tmp_path / "sealed-sums.sqlite").write_bytes(b"not a database" * 100)
-    with pytest.raises(SiteError, match=r"sealed-sums\.sqlite.*restore the file"):
+    with pytest.raises(SiteError, match=r"sealed-sums\.sqlite.*restore it from"):
         SumLedger(tmp_path)
 
 

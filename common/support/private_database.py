@@ -1,0 +1,98 @@
+"""An SQLite file that only its owner may read, and whose every write lasts.
+
+SQLite because two programs use a site's records at once (the site, and its commands), and because
+what is about to leave must be noted durably before, whatever happens to the machine.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from erosion.common.errors import SiteError
+from erosion.common.support.private_files import make_private_folder
+
+WAIT_SECONDS = 20.0  # for another program to finish its write
+
+Values = Sequence[str | int | bytes]
+
+
+class PrivateDatabase:
+    """One file; a write is on the disk when it returns. Raises SiteError where it cannot be used.
+
+    Not for several threads at a time.
+    """
+
+    def __init__(
+        self, path: Path | None, tables: str, *, version: int, holds: str, without: str
+    ) -> None:
+        """Open `path`, making it with these `tables` (SQL) if need be; None: in memory.
+
+        `holds` says what is in it and `without` what this site does not do without it, for the
+        error that a person reads.
+        """
+        self.path, self._holds, self._without = path, holds, without
+        try:
+            if path is not None:
+                if not path.parent.exists():
+                    make_private_folder(path.parent)
+                if not path.exists():
+                    path.touch(mode=0o600)
+            self._file = sqlite3.connect(
+                path or ":memory:",
+                timeout=WAIT_SECONDS,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+            self._file.execute("pragma synchronous = full")
+            (found,) = self._file.execute("pragma user_version").fetchone()
+            if found in (0, version):
+                self._file.executescript(tables)
+            if found == 0:  # setting it anew would change a file that is only looked at
+                self._file.execute(f"pragma user_version = {version}")
+        except (sqlite3.Error, OSError) as problem:
+            raise self._unusable(problem) from None
+        if found not in (0, version):
+            raise SiteError(
+                f"{path} has version {found}; this program writes {version}. Use the version of"
+                " erosion that wrote it."
+            )
+
+    def execute(self, statement: str, values: Values = ()) -> list[tuple[Any, ...]]:
+        """Execute one statement; the rows that it gives."""
+        try:
+            return self._file.execute(statement, values).fetchall()
+        except sqlite3.Error as problem:
+            raise self._unusable(problem) from None
+
+    def execute_many(self, statement: str, rows: Iterable[Values]) -> None:
+        """Execute one statement for each of the rows."""
+        try:
+            self._file.executemany(statement, rows)
+        except sqlite3.Error as problem:
+            raise self._unusable(problem) from None
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All or nothing, and only one program at a time looks and writes."""
+        self.execute("begin immediate")
+        try:
+            yield
+            self.execute("commit")
+        except BaseException:  # an interrupted program leaves no half of it, either
+            if self._file.in_transaction:
+                self.execute("rollback")
+            raise
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+    def _unusable(self, problem: Exception) -> SiteError:
+        return SiteError(
+            f"{self.path or 'The memory'}, which holds {self._holds}, cannot be used ({problem})."
+            f" {self._without} Check the disk and the permissions of its folder (compute.state in"
+            " the site file); if the file is damaged, restore it from a backup: deleting it forgets"
+            f" {self._holds}."
+        )

@@ -1,0 +1,105 @@
+"""A site's records on disk: private, all or nothing, and clear about what is wrong."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from erosion.common.errors import SiteError
+from erosion.common.support.private_database import PrivateDatabase
+
+TABLES = "create table if not exists things (name text primary key);"
+
+
+def opened(path: Path | None) -> PrivateDatabase:
+    return PrivateDatabase(
+        path, TABLES, version=2, holds="the things", without="Nothing goes without them."
+    )
+
+
+def things(file: PrivateDatabase) -> list[str]:
+    return [name for (name,) in file.execute("select name from things order by name")]
+
+
+def test_what_was_written_is_there_for_the_next_program(tmp_path: Path) -> None:
+    opened(tmp_path / "new" / "things.sqlite").execute("insert into things values (?)", ("a",))
+    assert things(opened(tmp_path / "new" / "things.sqlite")) == ["a"]
+
+
+def test_the_file_and_the_folder_that_is_made_for_it_are_private(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "things.sqlite"
+    opened(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_opening_a_file_again_does_not_change_it(tmp_path: Path) -> None:
+    path = tmp_path / "things.sqlite"
+    opened(path).close()
+    before = path.stat().st_mtime_ns
+    opened(path).close()
+    assert path.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("interruption", [ValueError, KeyboardInterrupt])
+def test_an_interrupted_transaction_leaves_nothing(
+    tmp_path: Path, interruption: type[BaseException]
+) -> None:
+    file = opened(tmp_path / "things.sqlite")
+
+    def write_and_stop() -> None:
+        with file.transaction():
+            file.execute_many("insert into things values (?)", [("a",), ("b",)])
+            raise interruption
+
+    with pytest.raises(interruption):
+        write_and_stop()
+    assert things(file) == []
+    with file.transaction():
+        file.execute("insert into things values (?)", ("c",))
+    assert things(opened(tmp_path / "things.sqlite")) == ["c"]
+
+
+def test_a_statement_that_fails_in_a_transaction_takes_it_back(tmp_path: Path) -> None:
+    file = opened(tmp_path / "things.sqlite")
+    with pytest.raises(SiteError, match="UNIQUE"), file.transaction():
+        file.execute_many("insert into things values (?)", [("a",), ("a",)])
+    assert things(file) == []
+
+
+def test_a_second_program_waits_for_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("erosion.common.support.private_database.WAIT_SECONDS", 0.01)
+    first, second = opened(tmp_path / "things.sqlite"), opened(tmp_path / "things.sqlite")
+    with first.transaction():
+        first.execute("insert into things values (?)", ("a",))
+        with pytest.raises(SiteError, match="locked"), second.transaction():
+            pytest.fail("only one program at a time")
+        assert things(second) == []
+    with second.transaction():
+        assert things(second) == ["a"]
+
+
+def test_in_memory_nothing_is_kept() -> None:
+    file = opened(None)
+    file.execute("insert into things values (?)", ("a",))
+    assert things(file) == ["a"]
+    assert things(opened(None)) == []
+
+
+def test_a_file_of_another_version_is_named_and_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "things.sqlite"
+    with sqlite3.connect(path) as other:
+        other.execute("pragma user_version = 3")
+    with pytest.raises(SiteError, match=r"things\.sqlite has version 3; this program writes 2"):
+        opened(path)
+    with sqlite3.connect(path) as other:
+        assert other.execute("select count(*) from sqlite_master").fetchone() == (0,)
+
+
+def test_a_folder_that_cannot_be_made_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    words = r"holds the things, cannot be used.*Nothing goes without them\. Check the disk"
+    with pytest.raises(SiteError, match=words):
+        opened(tmp_path / "file" / "things.sqlite")
