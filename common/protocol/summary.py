@@ -5,7 +5,6 @@ from typing import Literal
 from erosion.common.settings.base import Settings
 
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
-MOST_COLUMNS = 20_000
 
 
 class ColumnSummary(Settings):

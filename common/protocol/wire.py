@@ -46,11 +46,6 @@ def train_type(step: str) -> str:
     return TRAIN if step == TRAIN else f"{TRAIN}.{step}"
 
 
-def is_train(message_type: str) -> bool:
-    """It asks for a step of a round."""
-    return message_type.partition(".")[0] == TRAIN
-
-
 _HEADER, _ARRAYS = "header", "arrays"
 UPDATE, _PARAMETERS = "update", "parameters"
 MAX_ARRAYS = 64  # of one message
@@ -267,11 +262,6 @@ def encode_step_result(result: StepResult) -> RecordDict:
 def decode_step_result(record: RecordDict) -> StepResult:
     """Raises WireError."""
     return StepResult(_header(record, StepReply), _tensors(record))
-
-
-def encode_evaluate(request: EvaluateRequest, *, with_study: bool = True) -> RecordDict:
-    """See `Encoder`."""
-    return Encoder().evaluate(request, with_study=with_study)
 
 
 def decode_evaluate(record: RecordDict, known: KnownStudies) -> EvaluateRequest:

@@ -5,7 +5,7 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BeforeValidator, Field, TypeAdapter, create_model
+from pydantic import BeforeValidator, Field, create_model
 
 from erosion.common.tasks.classification import Classification
 from erosion.common.tasks.inputs import ImageTask, TabularTask
@@ -55,9 +55,3 @@ else:
         _of_outcome(TabularTask) | _of_outcome(ImageTask), Field(discriminator="kind")
     ]
     AnyTask = Annotated[AnyTask, BeforeValidator(_with_outcome)]
-
-
-def read_task(raw: Mapping[str, Any]) -> Task:
-    """The task that a table of a study file describes; raises pydantic's ValidationError."""
-    task: Task = TypeAdapter(AnyTask).validate_python(raw)
-    return task

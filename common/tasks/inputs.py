@@ -1,5 +1,6 @@
 """The inputs of a model, one patient's: the columns of a table, or an image."""
 
+from collections import Counter
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -25,8 +26,8 @@ class TabularTask(Task):
     @model_validator(mode="after")
     def _columns_differ(self) -> Self:
         named = (*self.features, *self.target_columns)
-        names = [column.name for column in named]
-        twice = sorted({name for name in names if names.count(name) > 1})
+        times = Counter(column.name for column in named)
+        twice = sorted(name for name in times if times[name] > 1)
         if twice:
             raise ValueError(
                 f"{', '.join(twice)} is named twice among target and features;"

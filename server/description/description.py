@@ -1,5 +1,6 @@
 """All hospitals' descriptions of one study, and who gave none."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -50,6 +51,9 @@ def problem_with(reply: SummaryReply, study: Study, hospital: str) -> str | None
         return f"it answered as {printable(reply.hospital, at_most=50)!r}"
     known = {feature.name for feature in getattr(study.task, "features", ())}
     known |= {column.name for column in study.task.target_columns}
-    if strange := sorted({column.name for column in reply.columns} - known):
+    described = Counter(column.name for column in reply.columns)
+    if strange := sorted(described.keys() - known):
         return f"it described {printable(strange[0], at_most=50)!r}, which the study has not"
+    if twice := sorted(name for name, times in described.items() if times > 1):
+        return f"it described {printable(twice[0], at_most=50)!r} more than once"
     return None

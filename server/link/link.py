@@ -108,10 +108,6 @@ class Link:
         """Whose certificate a node has shown; None where it is not, or no longer, let in."""
         return self._sessions.hospital_of(node_id)
 
-    def versions_of(self, node_id: int) -> Versions | None:
-        """What a node said that it runs."""
-        return self._sessions.versions(node_id)
-
     def why_not(self, hospital: str) -> str | None:
         """Why no site could come in as `hospital` now; None where one could."""
         admission = self._keeper.admission

@@ -95,7 +95,7 @@ class Service:
                 return
             hospital = None if verdict is None else verdict.hospital
             node_id = self._sessions.node_id(hospital)
-            peer = Peer(node_id, hospital, certificate, context.peer(), theirs)
+            peer = Peer(node_id, hospital, certificate, context.peer())
             await self._make_room(peer, context)
         except LineFault as problem:
             await self._refuse(context, Reason.ABUSE, f"it sent {problem}", name)

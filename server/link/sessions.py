@@ -6,7 +6,6 @@ import secrets
 import threading
 from collections.abc import Callable, Sequence
 
-from erosion.common.line.frames import Versions
 from erosion.server.enrolment.authorizer import KeptOut
 from erosion.server.enrolment.rejections import RejectionLog
 from erosion.server.link.exchange import Exchange
@@ -86,12 +85,6 @@ class Sessions:
         """Why the node's last session was ended from this side."""
         with self._lock:
             return self._endings.get(node_id)
-
-    def versions(self, node_id: int) -> Versions | None:
-        """What the node said that it runs."""
-        with self._lock:
-            peer = self._known.get(node_id)
-        return None if peer is None else peer.versions
 
     def hospital_of(self, node_id: int) -> str | None:
         """Whose certificate a node has shown; None where it is not, or no longer, let in."""

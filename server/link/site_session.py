@@ -25,7 +25,6 @@ from erosion.common.line.envelope import (
 from erosion.common.line.frames import (
     Kind,
     LineFault,
-    Versions,
     frame,
     json_body,
     json_frame,
@@ -58,7 +57,6 @@ class Peer:
     hospital: str | None  # by its certificate; None on a line without TLS
     certificate: x509.Certificate | None
     origin: str  # gRPC's name of its address
-    versions: Versions
 
 
 @dataclass(frozen=True, slots=True)

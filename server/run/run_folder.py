@@ -109,11 +109,6 @@ class RunFolder:
         """Whether the run came to its end; the report is the last that it writes."""
         return self.result.exists() and self.report.exists()
 
-    @property
-    def trial_checkpoint(self) -> Path:
-        """The last finished round of a trial; nothing is resumed from it."""
-        return self.path / "checkpoints" / ".trial.safetensors"
-
     def checkpoint(self, arm: str) -> Path:
         """The last finished round of one arm."""
         return self.path / "checkpoints" / f"{arm}.safetensors"

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from erosion.client.evaluation.metrics import measure
-from erosion.common.tasks import read_task
 from erosion.common.tasks.task import Task
-from tests.support.tasks import classes_of
+from tests.support.tasks import classes_of, read_task
 
 LOGITS = torch.tensor([[0.0, 0.0], [0.0, log(3)], [log(3), 0.0]])  # 1/2, 1/4, 1/4 for class 0, 0, 1
 CLASSES = torch.tensor([0, 0, 1])

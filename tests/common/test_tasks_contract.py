@@ -14,8 +14,9 @@ from erosion.common.algorithms import REGISTRY as ALGORITHMS
 from erosion.common.learning.local_sgd import gradient, predictions_of
 from erosion.common.learning.models import Logistic, build_model, flat_parameters
 from erosion.common.study.study import Study, study_from_json
-from erosion.common.tasks import REGISTRY, read_task
+from erosion.common.tasks import REGISTRY
 from erosion.common.tasks.task import Targets, Task, as_tensor
+from tests.support.tasks import read_task
 
 NUM_PATIENTS = 40
 EXAMPLES: Mapping[str, Mapping[str, Any]] = {

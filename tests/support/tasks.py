@@ -1,10 +1,19 @@
 """Small tasks for tests."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from erosion.common.tasks import read_task
+from pydantic import TypeAdapter
+
+from erosion.common.tasks import AnyTask
 from erosion.common.tasks.inputs import ImageTask, TabularTask
 from erosion.common.tasks.task import Task
+
+
+def read_task(raw: Mapping[str, Any]) -> Task:
+    """The task that a table of a study file describes; raises pydantic's ValidationError."""
+    task: Task = TypeAdapter(AnyTask).validate_python(raw)
+    return task
 
 
 def classes_of(number: int, **more: Any) -> Task:
