@@ -19,6 +19,7 @@ the state changes by the returned `Step` alone, and a round that was interrupted
 its beginning.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, TypeVar
@@ -217,9 +218,9 @@ class ArmBase(Settings):
     algorithm: str
     own_parameters: tuple[str, ...] = ()  # that a hospital keeps; see `personal_layers`
 
+    @abstractmethod
     def build(self, context: BuildContext) -> Algorithm[Any]:
         """The algorithm with these parameters."""
-        raise TypeError(f"{type(self).__name__} does not say how to build its algorithm")
 
     def site_steps(self) -> Mapping[str, SiteStep]:
         """What a hospital can be asked in a round, by the name that an `Ask` gives it.

@@ -1,5 +1,6 @@
 """Momentum and adaptive steps on the aggregate of any rule (Reddi et al. 2021, Algorithm 2)."""
 
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Generic, Literal, TypeVar
@@ -77,8 +78,9 @@ class _Adaptive(Settings):
         v = self._second(moments[1], aggregate.square())
         return m.div(v.sqrt().add_(self.adaptivity)).mul_(self.learning_rate), (m, v)
 
+    @abstractmethod
     def _second(self, v: Tensor, square: Tensor) -> Tensor:
-        raise NotImplementedError
+        """What v becomes, (dim,)."""
 
 
 class ServerAdam(_Adaptive):
@@ -180,6 +182,6 @@ class AggregatingArm(ArmBase):
         """The rule, and what becomes of its aggregates."""
         return self.server_optimizer.wrap(self.rule(context))
 
+    @abstractmethod
     def rule(self, context: BuildContext) -> Algorithm[Any]:
         """What each round's updates are made into."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how it aggregates")

@@ -9,6 +9,7 @@ Shapes: n patients; c target columns; `num_outputs` numbers from the model for e
 numbers in a prediction.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -71,94 +72,95 @@ class Task(Settings):
         return [metric for metric in cls.metrics if metric.of_data]
 
     @property
+    @abstractmethod
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one patient's input."""
-        raise NotImplementedError
 
     # --- the target: reading, checking, splitting
 
     @property
+    @abstractmethod
     def target_columns(self) -> tuple[TargetColumn, ...]:
         """The columns that hold the target."""
-        raise NotImplementedError
 
+    @abstractmethod
     def targets(self, columns: Floats) -> Targets:
         """The target columns as numbers (n, c), none missing, as what models are fitted to."""
-        raise NotImplementedError
 
+    @abstractmethod
     def why_unmeasurable(self, targets: Targets) -> str:
         """Why no model can be measured on a hospital's patients; "" where one can."""
-        raise NotImplementedError
 
+    @abstractmethod
     def groups(self, targets: Targets) -> dict[str, int]:
         """How many patients there are of each group that people count; empty where none are."""
-        raise NotImplementedError
 
     def described(self, targets: Targets) -> str:
         """The targets of a hospital in a few words, for its own people."""
         return ", ".join(f"{name} {count}" for name, count in self.groups(targets).items())
 
+    @abstractmethod
     def strata(self, targets: Targets) -> NDArray[np.int64]:
         """Groups in which a test part is drawn separately, so that each has its share: (n,)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def smallest_group(self, targets: Targets) -> int:
         """How many patients the smallest group has that a verdict needs."""
-        raise NotImplementedError
 
     # --- learning
 
     @property
+    @abstractmethod
     def num_outputs(self) -> int:
         """Numbers that the model gives for a patient."""
-        raise NotImplementedError
 
+    @abstractmethod
     def training_loss(self, targets: Tensor) -> Loss:
         """The loss that a hospital with these training patients minimises on its mini-batches."""
-        raise NotImplementedError
 
+    @abstractmethod
     def base_rate_outputs(self, targets: Tensor) -> Tensor:
         """Outputs by which every patient is predicted alike, as best suits these: (num_outputs,).
 
         An output bias that stays at a hospital starts there.
         """
-        raise NotImplementedError
 
     # --- predicting
 
+    @abstractmethod
     def predictions(self, outputs: Tensor) -> Tensor:
         """Outputs (n, num_outputs) float64 as predictions (n, k).
 
         A mean of several models' predictions is a prediction, too: so ensembles predict.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def held_out_loss(self, predictions: Tensor, targets: Tensor) -> float:
         """Mean loss by which a hospital chooses between models; infinite where one diverged."""
-        raise NotImplementedError
 
+    @abstractmethod
     def prediction_columns(self) -> list[str]:
         """Headings of what `erosion predict` writes for each patient."""
-        raise NotImplementedError
 
+    @abstractmethod
     def prediction_cells(self, prediction: Sequence[float]) -> list[str]:
         """One patient's prediction (k,) under those headings."""
-        raise NotImplementedError
 
     # --- measuring
 
+    @abstractmethod
     def usable(self, predictions: Floats) -> Floats:
         """The same (n, k), where what is not a number became a prediction that knows nothing."""
-        raise NotImplementedError
 
+    @abstractmethod
     def patient_losses(self, predictions: Floats, targets: Targets) -> Floats:
         """What the verdict compares: one bounded loss for each patient, (n,). Less is better."""
-        raise NotImplementedError
 
+    @abstractmethod
     def base_rate(self, training: Targets) -> Floats:
         """The reference: what predicts best for everyone alike in a training part, (k,)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def figures(
         self, predictions: Floats, targets: Targets, weights: Floats, training: Targets
     ) -> dict[str, Floats]:
@@ -167,7 +169,6 @@ class Task(Settings):
         A weight says how often the patient counts. `training` are the targets of the user's
         training part.
         """
-        raise NotImplementedError
 
     def why_not_here(self) -> str:
         """What a user's site lacks to measure with, and the remedy; "" where it lacks nothing."""

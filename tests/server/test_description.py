@@ -91,6 +91,8 @@ def test_a_summary_survives_the_wire_and_strange_ones_are_named() -> None:
     assert "answered as 'a'" in str(problem_with(reply, make_study(), "b"))
     strange = reply.model_copy(update={"columns": (column(1, 1, "salary"),)})
     assert "salary" in str(problem_with(strange, make_study(), "a"))
+    twice = reply.model_copy(update={"columns": reply.columns * 2})
+    assert "'age' more than once" in str(problem_with(twice, make_study(), "a"))
 
 
 def test_the_page_shows_everybody_and_what_is_off() -> None:
