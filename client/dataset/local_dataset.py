@@ -75,10 +75,9 @@ class LocalDataset:
             )
         # Without a test part, the final figures are of all patients, each with its fold.
         test = self.split.test if is_tested else np.arange(len(patients.targets))
-        # The folds of two cuts may nearly agree; each is measured if it is large enough.
-        is_cut = study.fold is not None and study.fold.cut is not None
         self.tells_of_test_part = len(np.unique(patients.groups[self.split.test])) >= cells.cell
-        if site.name == study.user and not is_cut:
+        # The folds of two cuts may nearly agree; each is measured if it is large enough.
+        if site.name == study.user and study.evaluation_fold is None:
             cells.check_test_part(
                 site.name, patients.rows[test], patients.targets[test], patients.groups[test]
             )

@@ -52,16 +52,16 @@ def split_patients(
         return _declared(study, hospital, targets, is_test)
     if hospital != study.user:
         return Split(np.arange(len(targets)), np.zeros(0, dtype=np.int64))
-    fold = study.fold
+    fold = study.evaluation_fold
     if study.evaluation.folds is not None and fold is None:
         return Split(np.arange(len(targets)), np.zeros(0, dtype=np.int64))
-    cut = f"{fold.cut}/" if fold is not None and fold.cut is not None else ""
+    cut = "" if fold is None else f"{fold.cut}/"
     lots = _lots(f"{study.seed}/{study.name}/{hospital}/{cut}", rows, targets)
     strata = study.task.strata(targets)
     training: list[_Patient] = []  # by stratum, then by lot
     test: list[_Patient] = []
     patients = _patients(np.arange(len(targets)) if groups is None else groups, strata, lots)
-    if fold is not None and fold.cut is not None:
+    if fold is not None:
         by_stratum = sorted(patients, key=lambda patient: patient.stratum)
         training, test = _folded(by_stratum, fold, hospital)
         return Split(_rows(training), _rows(test))
@@ -70,8 +70,8 @@ def split_patients(
         tested = _tested(members, study.evaluation.test_share)
         test += tested
         training += [patient for patient in members if patient not in tested]
-    if fold is not None:
-        training, test = _folded(training, fold, hospital)
+    if study.selection_fold is not None:
+        training, test = _folded(training, study.selection_fold, hospital)
     return Split(_rows(training), _rows(test))
 
 

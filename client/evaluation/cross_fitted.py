@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from erosion.client.dataset.local_dataset import LocalDataset
+from erosion.client.training.kept_state import KeptState, Moment, StateKey
 from erosion.common.errors import Refusal
 from erosion.common.learning.local_work import Tensors
 from erosion.common.rounds.cross_fitting import folds_of
@@ -20,52 +21,66 @@ from erosion.common.tasks.task import Floats
 KEPT_AS = "(cross-fitted)"  # in place of an arm, whose name has no brackets
 
 
-def number_of(study: Study, fold: Fold) -> int:
-    """The fold's place among all, from 1. Raises Refusal for one that the study does not have."""
-    every = folds_of(study)
-    if fold not in every:
-        raise Refusal(
-            f"The request is of fold {fold.number} of {fold.of} in cut {fold.cut}, which is none of"
-            " the study's (evaluation.folds, evaluation.repeats)."
-        )
-    return every.index(fold) + 1
+class FoldPredictions:
+    """What is kept of the folds of one run; `dataset` is always of the data as they are now."""
+
+    def __init__(self, kept: KeptState, study: Study, run: str) -> None:
+        """`study`: with a fold or without, which makes no difference: all folds are together."""
+        self._kept, self._folds = kept, folds_of(study)
+        self._place = StateKey(study.whole.digest, KEPT_AS, run)
+
+    def keep(self, fold: Fold, dataset: LocalDataset, predictions: Mapping[str, Floats]) -> None:
+        """Keep each arm's predictions (n, k) of the fold's patients.
+
+        Raises Refusal for a fold that the study does not have.
+        """
+        moment = Moment(self._number_of(fold))
+        before = self._kept.before(self._place, moment)
+        after = {**before, **_tensors(fold, dataset, predictions)}
+        self._kept.keep(self._place, moment, before=before, after=after)
+
+    def gathered(self, arms: Sequence[str], dataset: LocalDataset) -> dict[str, Floats]:
+        """Each arm's predictions of every patient by models that never saw it, (cuts, n, k).
+
+        Raises Refusal where a fold's are missing or of other patients.
+        """
+        kept = self._kept.before(self._place, Moment(len(self._folds) + 1))
+        every: dict[str, list[Floats]] = {arm: [] for arm in arms}
+        for fold in self._folds:
+            if _name(fold, "patients") not in kept:
+                raise Refusal(
+                    "The predictions of some folds are not here any more, because this site has"
+                    " lost what it keeps (compute.state in the site file). Start the run anew."
+                )
+            if not torch.equal(kept[_name(fold, "of")], _fingerprint(dataset)):
+                raise Refusal(
+                    "This site's data have changed since the run began, so the folds' predictions"
+                    " are of other patients. Start the run anew."
+                )
+            rows = kept[_name(fold, "patients")].numpy()
+            for arm, cuts in every.items():
+                part = kept[_name(fold, arm)].numpy()
+                if fold.number == 0:
+                    cuts.append(np.full((len(dataset.targets), part.shape[1]), np.nan))
+                cuts[-1][rows] = part
+        return {arm: np.stack(cuts) for arm, cuts in every.items()}
+
+    def _number_of(self, fold: Fold) -> int:
+        """The fold's place among all, from 1."""
+        if fold not in self._folds:
+            raise Refusal(
+                f"The request is of fold {fold.number} of {fold.of} in cut {fold.cut}, which is"
+                " none of the study's (evaluation.folds, evaluation.repeats)."
+            )
+        return self._folds.index(fold) + 1
 
 
-def kept_of_fold(fold: Fold, dataset: LocalDataset, predictions: Mapping[str, Floats]) -> Tensors:
-    """What is kept of one fold; `predictions` are each arm's for its patients, (n, k)."""
+def _tensors(fold: Fold, dataset: LocalDataset, predictions: Mapping[str, Floats]) -> Tensors:
     arms = {_name(fold, arm): torch.from_numpy(p.copy()) for arm, p in predictions.items()}
     return arms | {
         _name(fold, "patients"): torch.from_numpy(dataset.split.test.copy()),
         _name(fold, "of"): _fingerprint(dataset),
     }
-
-
-def gathered(
-    study: Study, arms: Sequence[str], dataset: LocalDataset, kept: Tensors
-) -> dict[str, Floats]:
-    """Each arm's predictions of every patient by models that never saw it, (cuts, n, k).
-
-    Raises Refusal where a fold's are missing or of other patients.
-    """
-    every: dict[str, list[Floats]] = {arm: [] for arm in arms}
-    for fold in folds_of(study):
-        if _name(fold, "patients") not in kept:
-            raise Refusal(
-                "The predictions of some folds are not here any more, because this site has lost"
-                " what it keeps (compute.state in the site file). Start the run anew."
-            )
-        if not torch.equal(kept[_name(fold, "of")], _fingerprint(dataset)):
-            raise Refusal(
-                "This site's data have changed since the run began, so the folds' predictions are"
-                " of other patients. Start the run anew."
-            )
-        rows = kept[_name(fold, "patients")].numpy()
-        for arm, cuts in every.items():
-            part = kept[_name(fold, arm)].numpy()
-            if fold.number == 0:
-                cuts.append(np.full((len(dataset.targets), part.shape[1]), np.nan))
-            cuts[-1][rows] = part
-    return {arm: np.stack(cuts) for arm, cuts in every.items()}
 
 
 def _name(fold: Fold, what: str) -> str:

@@ -2,26 +2,24 @@
 
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import replace
-from importlib import metadata
 from time import perf_counter
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from erosion.client.cells.cells import Cells
 from erosion.client.dataset.local_dataset import LocalDataset
-from erosion.client.evaluation.cross_fitted import KEPT_AS, gathered, kept_of_fold, number_of
-from erosion.client.evaluation.metrics import measure, measure_with_intervals
-from erosion.client.evaluation.verdict import compare
+from erosion.client.evaluation.cross_fitted import FoldPredictions
+from erosion.client.evaluation.final_figures import final_figures, no_figures_yet
+from erosion.client.evaluation.metrics import measure
 from erosion.client.sealed.sealed_site import Identity
 from erosion.client.sealed.sealed_steps import SealedSteps
 from erosion.client.site_file import Site
 from erosion.client.training.kept_state import KeptState, Moment, StateKey
 from erosion.client.training.limits import check_limits, check_study
 from erosion.client.training.model_faults import faults_of
+from erosion.client.training.received import checked_parameters, checked_payload
 from erosion.client.training.warm_up import warm_up
 from erosion.common.algorithms.base import TRAIN, ArmBase
 from erosion.common.algorithms.personal_layers import personal_parameters, take_step
@@ -30,14 +28,9 @@ from erosion.common.errors import Refusal, SiteError
 from erosion.common.learning.local_sgd import predictions_of
 from erosion.common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork, Tensors
 from erosion.common.protocol.messages import (
-    CROSS_FITTED_SIGNIFICANCE,
-    FEWEST_OF_A_CLASS,
-    SIGNIFICANCE,
     DescribeReply,
-    EvaluateReply,
     EvaluateRequest,
     EvaluateResult,
-    FinalMetrics,
     Scaling,
     StepReply,
     StepResult,
@@ -46,9 +39,8 @@ from erosion.common.protocol.messages import (
     TrainResult,
 )
 from erosion.common.protocol.summary import SummaryReply
-from erosion.common.rounds.cross_fitting import folds_of
-from erosion.common.study.selection import Fold
 from erosion.common.study.study import Study
+from erosion.common.support.software import software_version
 from erosion.common.tasks.task import Floats
 
 _ERROR = "compression error"  # among what is kept: what compression left over of the last update
@@ -99,7 +91,7 @@ class Hospital:
 
     def describe(self, study: Study) -> DescribeReply:
         """Who this hospital is, how many patients it trains on, and its share of the scaling."""
-        if study.fold is not None and study.fold.cut is None:
+        if study.selection_fold is not None:
             raise Refusal("A trial is not described: its study is, as a whole.")
         is_new = study.digest not in self._prepared
         prepared = self._prepare(study)
@@ -148,85 +140,26 @@ class Hospital:
             raise Refusal(
                 f"{self.name} has no test part in study {study.name!r}; ask its user, {study.user}."
             )
-        prepared = self._prepare(study)
-        task, targets, training = study.task, prepared.test_targets, prepared.training_targets
+        prepared, fold = self._prepare(study), study.evaluation_fold
         with faults_of(study.model):
             personal = {arm: self._personal(request, arm) for arm in request.parameters}
-            is_fold = study.fold is not None and study.fold.cut is not None
-            if is_fold or study.evaluation.folds is None:
-                predictions = self._all_predictions(prepared, personal, request.scaling)
-        level = SIGNIFICANCE
-        if study.fold is not None and is_fold:
-            return self._keep_fold(request, study.fold, prepared, predictions)
-        if study.evaluation.folds is not None:
-            place, end = _folds_key(request), Moment(len(folds_of(study)) + 1)
-            kept = self._kept.before(place, end)
-            predictions = gathered(study, list(personal), prepared, kept)
-            targets, level = prepared.targets, CROSS_FITTED_SIGNIFICANCE
-
-        def measured(predicted: Floats) -> FinalMetrics:
-            return measure_with_intervals(
-                task,
-                predicted,
-                targets,
-                training,
-                resamples=study.evaluation.bootstrap,
-                seed=prepared.seed("bootstrap"),
-            )
-
-        comparison = None
-        if study.comparison and all(arm in predictions for arm in study.comparison):
-            arm, reference = study.comparison
-            compared = compare(
-                task,
-                (arm, reference),
-                (predictions[arm], predictions[reference]),
-                targets,
-                seed=prepared.seed("comparison"),
-                level=level,
-            )
-            smallest = self._cells.at_least(compared.smallest_class, FEWEST_OF_A_CLASS)
-            comparison = compared.model_copy(update={"smallest_class": smallest})
-        reply = EvaluateReply(
-            hospital=self.name,
-            arms={arm: measured(predicted) for arm, predicted in predictions.items()},
-            base_rate=measured(np.tile(task.base_rate(training), (len(targets), 1))),
-            comparison=comparison,
-            scaling=prepared.scaling(request.scaling),
-            own_scaling=next(
-                (
-                    prepared.scaling(None, arm)
-                    for arm in request.parameters
-                    if _is_alone(study, arm)
-                ),
-                None,
-            ),
-            missing_means=prepared.missing_values,
-            class_counts=self._cells.groups(task.groups(targets)),
-        )
+            if study.evaluation.folds is None or fold is not None:
+                predictions = {
+                    arm: self._predictions(prepared, parameters, request.scaling, arm)
+                    for arm, parameters in personal.items()
+                }
+            else:
+                folds = FoldPredictions(self._kept, study, request.run)
+                predictions = folds.gathered(list(personal), prepared)
+        if fold is not None:
+            FoldPredictions(self._kept, study, request.run).keep(fold, prepared, predictions)
+            return EvaluateResult(no_figures_yet(self.name))
         differing = {
             arm: parameters.cpu()
             for arm, parameters in personal.items()
             if not torch.equal(parameters.cpu(), request.parameters[arm])
         }
-        return EvaluateResult(reply, differing)
-
-    def _keep_fold(
-        self,
-        request: EvaluateRequest,
-        fold: Fold,
-        prepared: LocalDataset,
-        predictions: Mapping[str, Floats],
-    ) -> EvaluateResult:
-        """Keep the predictions of a fold's patients; nothing of them leaves."""
-        place, moment = _folds_key(request), Moment(number_of(request.study, fold))
-        before = self._kept.before(place, moment)
-        new = kept_of_fold(fold, prepared, predictions)
-        self._kept.keep(place, moment, before=before, after={**before, **new})
-        header = EvaluateReply(
-            hospital=self.name, arms={}, comparison=None, scaling=None, class_counts={}
-        )
-        return EvaluateResult(header)
+        return EvaluateResult(final_figures(prepared, predictions, request.scaling), differing)
 
     def _take_step(self, request: TrainRequest) -> TrainResult | StepResult:
         started = perf_counter()
@@ -332,11 +265,9 @@ class Hospital:
         prepared = self._prepare(study)
         other_step = isinstance(request, TrainRequest) and request.step != TRAIN
         length = None if other_step else prepared.dim
-        received = (
-            torch.empty(0, device=device)
-            if parameters is None
-            else self._checked(parameters, prepared)
-        )
+        received = torch.empty(0)
+        if parameters is not None:
+            received = checked_parameters(parameters, prepared.dim)
         training, _ = prepared.parts(request.scaling, arm)
         kept = self._kept.before(_state_key(request, arm), moment)
         return LocalWork(
@@ -345,7 +276,7 @@ class Hospital:
             round=moment.round,
             seed=study.seed,
             model=prepared.model,
-            received=received,
+            received=received.to(device),
             inputs=training.inputs,
             targets=training.targets,
             task=study.task,
@@ -358,23 +289,6 @@ class Hospital:
             },
         )
 
-    def _checked(self, parameters: Tensor, prepared: LocalDataset) -> Tensor:
-        if parameters.shape != (prepared.dim,) or parameters.dtype != torch.float32:
-            raise Refusal(
-                f"The request brings parameters of shape {tuple(parameters.shape)} and type"
-                f" {parameters.dtype}; the study's model has {prepared.dim} of torch.float32."
-            )
-        if not bool(torch.isfinite(parameters).all()):
-            raise Refusal("The request brings parameters that are not finite; training diverged.")
-        return parameters.to(self.site.compute.device)
-
-    def _all_predictions(
-        self, prepared: LocalDataset, arms: Mapping[str, Tensor], scaling: Scaling | None
-    ) -> dict[str, Floats]:
-        return {
-            arm: self._predictions(prepared, found, scaling, arm) for arm, found in arms.items()
-        }
-
     def _predictions(
         self, prepared: LocalDataset, parameters: Tensor, scaling: Scaling | None, arm: str
     ) -> Floats:
@@ -382,23 +296,6 @@ class Hospital:
         task, (_, test) = prepared.study.task, prepared.parts(scaling, arm)
         predicted = predictions_of(task, prepared.model, parameters, test.inputs)
         return task.usable(predicted.cpu().numpy())
-
-
-def checked_payload(name: str, tensor: Tensor, dim: int | None) -> Tensor:
-    """A tensor that an algorithm sent. Raises Refusal.
-
-    `dim`: the length of the rows of floating-point numbers; None: any.
-    """
-    if not tensor.dtype.is_floating_point:
-        return tensor
-    if dim is not None and (tensor.dim() == 0 or tensor.shape[-1] != dim):
-        raise Refusal(
-            f"The request brings {name!r} of shape {tuple(tensor.shape)}; its last length must be"
-            f" that of the study's model, {dim}."
-        )
-    if not bool(torch.isfinite(tensor).all()):
-        raise Refusal(f"The request brings {name!r} with a value that is not finite.")
-    return tensor
 
 
 def _told_seen(samples_seen: int, prepared: LocalDataset) -> int:
@@ -430,24 +327,5 @@ def _arm(request: TrainRequest | EvaluateRequest, arm: str) -> ArmBase:
     return arms[arm]
 
 
-def _is_alone(study: Study, arm: str) -> bool:
-    """Its columns are scaled by this hospital's patients alone, where the others' are not."""
-    return study.scaling == "federated" and study.arms[arm].user_only
-
-
 def _state_key(request: TrainRequest | EvaluateRequest, arm: str) -> StateKey:
     return StateKey(request.study.digest, arm, request.run)
-
-
-def _folds_key(request: EvaluateRequest) -> StateKey:
-    """Of the study without a fold: the predictions of all folds are kept together."""
-    whole = request.study.model_copy(update={"fold": None})
-    return StateKey(whole.digest, KEPT_AS, request.run)
-
-
-def software_version() -> str:
-    """Version of this program as installed, "unknown" where it only lies in a folder."""
-    try:
-        return metadata.version("erosion")
-    except metadata.PackageNotFoundError:
-        return "unknown"

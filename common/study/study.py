@@ -283,6 +283,21 @@ class Study(Settings):
         return self.model_copy(update={"federation": federation})
 
     @property
+    def whole(self) -> "Study":
+        """The study that a fold is of."""
+        return self if self.fold is None else self.model_copy(update={"fold": None})
+
+    @property
+    def selection_fold(self) -> Fold | None:
+        """What this trial of a selection leaves out of the training part; None: it is no trial."""
+        return None if self.fold is None or self.fold.cut is not None else self.fold
+
+    @property
+    def evaluation_fold(self) -> Fold | None:
+        """What this run of a cross-fitted evaluation leaves out of all patients; None: nothing."""
+        return None if self.fold is None or self.fold.cut is None else self.fold
+
+    @property
     def user_first(self) -> tuple[str, ...]:
         """The hospitals with the user's own in front; as they are written where all are users."""
         peers = tuple(name for name in self.hospitals if name != self.user)

@@ -14,7 +14,8 @@ from erosion.common.protocol.messages import EvaluateReply
 from erosion.common.rounds.arm_run import ArmRun, Storage
 from erosion.common.rounds.model_selection import SelectedSettings
 from erosion.common.rounds.one_round import RoundRecord
-from erosion.common.rounds.study_run import Outcome, StudyRun, Surroundings
+from erosion.common.rounds.study_run import Outcome, StudyRun
+from erosion.common.rounds.surroundings import Surroundings
 from erosion.common.study.study import Study
 from erosion.common.support.files import write_atomically
 from erosion.common.support.memory import peak_megabytes

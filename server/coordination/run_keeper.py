@@ -9,7 +9,7 @@ from typing import Self
 from erosion.common.rounds import checkpoint
 from erosion.common.rounds.cross_fitting import Curves
 from erosion.common.rounds.one_round import RoundRecord, RunState
-from erosion.common.rounds.study_run import Decisions
+from erosion.common.rounds.surroundings import Decisions
 from erosion.common.sealed.sum_records import RecordFiles
 from erosion.common.study.study import Study
 from erosion.server.run.fold_record import read_folds, write_folds

@@ -9,7 +9,7 @@ from erosion.common.errors import CheckpointError
 from erosion.common.formats.json_file import read_json
 from erosion.common.protocol.messages import Scaling
 from erosion.common.rounds.model_selection import SelectedSettings
-from erosion.common.rounds.study_run import Decisions
+from erosion.common.rounds.surroundings import Decisions
 from erosion.common.settings.base import Settings
 from erosion.common.settings.names import Name
 from erosion.common.support.files import write_atomically

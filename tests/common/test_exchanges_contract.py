@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from erosion.client.training.hospital import checked_payload
+from erosion.client.training.received import checked_payload
 from erosion.common.aggregation.cohort import HospitalName, Update
 from erosion.common.algorithms import REGISTRY, steps_of
 from erosion.common.algorithms.base import TRAIN, Ask, Brings, RoundStart, TensorTerms

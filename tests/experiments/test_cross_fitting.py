@@ -15,7 +15,8 @@ from erosion.client.training.hospital import Hospital
 from erosion.common.errors import DataError, Refusal, RunError, StudyError
 from erosion.common.protocol.messages import EvaluateRequest, Metrics
 from erosion.common.rounds.cross_fitting import fold_studies, folds_of, mean_curves
-from erosion.common.rounds.study_run import StudyRun, Surroundings, play_in_turn
+from erosion.common.rounds.study_run import StudyRun, play_in_turn
+from erosion.common.rounds.surroundings import Surroundings
 from erosion.common.settings.base import validate
 from erosion.common.study.selection import Fold
 from erosion.common.study.study import Study

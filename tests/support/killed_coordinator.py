@@ -10,7 +10,8 @@ from typing import Any
 from erosion.common.protocol.messages import TrainRequest, TrainResult
 from erosion.common.rounds import checkpoint
 from erosion.common.rounds.one_round import RoundInProgress
-from erosion.common.rounds.study_run import StudyRun, Surroundings, play_in_turn
+from erosion.common.rounds.study_run import StudyRun, play_in_turn
+from erosion.common.rounds.surroundings import Surroundings
 from erosion.common.study.study import Study, study_from_json
 from erosion.server.coordination.network import NetworkTransport
 from erosion.server.coordination.run_keeper import RunKeeper

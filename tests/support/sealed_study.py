@@ -12,7 +12,8 @@ from erosion.client.training.hospital import Hospital
 from erosion.common.protocol.messages import TrainRequest
 from erosion.common.rounds.membership import NobodyListening
 from erosion.common.rounds.one_round import RoundRecord
-from erosion.common.rounds.study_run import Keeper, Outcome, StudyRun, Surroundings, play_in_turn
+from erosion.common.rounds.study_run import Outcome, StudyRun, play_in_turn
+from erosion.common.rounds.surroundings import Keeper, Surroundings
 from erosion.common.rounds.transport import Connection, Reply, Request, too_late
 from erosion.common.sealed.coordinator_keys import CoordinatorKeys
 from erosion.common.study.study import Study

@@ -11,7 +11,8 @@ from torch import Tensor
 from erosion.client.training.hospital import Hospital
 from erosion.common.protocol.messages import StepReply, StepResult, TrainRequest
 from erosion.common.rounds.one_round import RoundRecord
-from erosion.common.rounds.study_run import StudyRun, Surroundings, play_in_turn
+from erosion.common.rounds.study_run import StudyRun, play_in_turn
+from erosion.common.rounds.surroundings import Surroundings
 from erosion.common.rounds.transport import Connection, Reply, Request, Result
 from erosion.common.study.study import Study
 from erosion.experiments.in_process import InProcess

@@ -1,0 +1,89 @@
+"""The final figures of a study: every arm for the user's patients, and the verdict on two arms."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from erosion.client.dataset.local_dataset import LocalDataset
+from erosion.client.evaluation.metrics import measure_with_intervals
+from erosion.client.evaluation.verdict import compare
+from erosion.common.protocol.messages import (
+    CROSS_FITTED_SIGNIFICANCE,
+    FEWEST_OF_A_CLASS,
+    SIGNIFICANCE,
+    Comparison,
+    EvaluateReply,
+    FinalMetrics,
+    Scaling,
+)
+from erosion.common.tasks.task import Floats, Targets
+
+
+def final_figures(
+    dataset: LocalDataset, predictions: Mapping[str, Floats], pooled: Scaling | None
+) -> EvaluateReply:
+    """What the user's site tells at a study's end.
+
+    `predictions` are each arm's: of the test part, (n, k), or of all patients where each was
+    predicted with its fold, (cuts, n, k). `pooled` is the scaling that the coordinator sent.
+    """
+    study, task = dataset.study, dataset.study.task
+    targets, training = _targets(dataset), dataset.training_targets
+
+    def measured(predicted: Floats) -> FinalMetrics:
+        return measure_with_intervals(
+            task,
+            predicted,
+            targets,
+            training,
+            resamples=study.evaluation.bootstrap,
+            seed=dataset.seed("bootstrap"),
+        )
+
+    # An arm's columns are scaled by this hospital's patients alone where it asks nobody else.
+    alone = [arm for arm in predictions if study.arms[arm].user_only]
+    own_scaling = None
+    if alone and study.scaling == "federated":
+        own_scaling = dataset.scaling(None, alone[0])
+    return EvaluateReply(
+        hospital=study.user,
+        arms={arm: measured(predicted) for arm, predicted in predictions.items()},
+        base_rate=measured(np.tile(task.base_rate(training), (len(targets), 1))),
+        comparison=_verdict(dataset, predictions, targets),
+        scaling=dataset.scaling(pooled),
+        own_scaling=own_scaling,
+        missing_means=dataset.missing_values,
+        class_counts=dataset.cells.groups(task.groups(targets)),
+    )
+
+
+def no_figures_yet(user: str) -> EvaluateReply:
+    """What the user's site tells at the end of a fold, whose predictions it keeps."""
+    return EvaluateReply(hospital=user, arms={}, comparison=None, scaling=None, class_counts={})
+
+
+def _targets(dataset: LocalDataset) -> Targets:
+    """Of whom the predictions are: (n, ...)."""
+    is_cross_fitted = dataset.study.evaluation.folds is not None
+    return dataset.targets if is_cross_fitted else dataset.test_targets
+
+
+def _verdict(
+    dataset: LocalDataset, predictions: Mapping[str, Floats], targets: Targets
+) -> Comparison | None:
+    """The declared comparison, if both of its arms were run."""
+    study = dataset.study
+    if not study.comparison or any(arm not in predictions for arm in study.comparison):
+        return None
+    arm, reference = study.comparison
+    is_cross_fitted = study.evaluation.folds is not None
+    found = compare(
+        study.task,
+        (arm, reference),
+        (predictions[arm], predictions[reference]),
+        targets,
+        seed=dataset.seed("comparison"),
+        level=CROSS_FITTED_SIGNIFICANCE if is_cross_fitted else SIGNIFICANCE,
+    )
+    smallest = dataset.cells.at_least(found.smallest_class, FEWEST_OF_A_CLASS)
+    return found.model_copy(update={"smallest_class": smallest})

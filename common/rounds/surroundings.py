@@ -1,0 +1,98 @@
+"""What a study runs in: who is asked, who is told, and what is kept for a run that goes on."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from erosion.common.aggregation.cohort import HospitalName
+from erosion.common.protocol.messages import Scaling
+from erosion.common.rounds.arm_run import ArmRun, Storage
+from erosion.common.rounds.cross_fitting import Curves
+from erosion.common.rounds.membership import MembershipListener
+from erosion.common.rounds.model_selection import SelectedSettings
+from erosion.common.rounds.one_round import RoundRecord, RunState
+from erosion.common.rounds.transport import Transport
+from erosion.common.sealed.coordinator_keys import CoordinatorKeys
+from erosion.common.sealed.sum_records import SumRecords
+from erosion.common.study.study import Study
+
+PlayRounds = Callable[[ArmRun, int, Callable[[RoundRecord], None]], None]
+
+
+class Listener(MembershipListener, Protocol):
+    """Is told what happens in a study."""
+
+    def arm_started(
+        self, arm: str, rounds: int, *, is_trial: bool = False, title: str = ""
+    ) -> None:
+        """An arm begins, or a trial of it; `title` says what for, where not for its settings."""
+
+    def round_finished(self, record: RoundRecord, *, is_trial: bool = False) -> None:
+        """A round ended: done, skipped, or stopped by the arm's rule."""
+
+    def arm_finished(self, arm: str) -> None:
+        """An arm ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """What is settled before the first round; a run that goes on needs the same."""
+
+    scaling: Scaling | None  # pooled over the hospitals that were there
+    choices: Mapping[str, SelectedSettings]  # by arm
+    cohort: frozenset[HospitalName] | None = None  # who takes part in every arm; None: anybody
+
+
+class Keeper(Protocol):
+    """Keeps what a run needs to go on after an interruption."""
+
+    def decided(self) -> Decisions | None:
+        """What an earlier start of this run settled; None: there was none."""
+
+    def decide(self, decisions: Decisions) -> None:
+        """Keep what was settled."""
+
+    def resume(
+        self, study: Study, firsts: Mapping[str, RunState]
+    ) -> tuple[Mapping[str, RunState], Sequence[RoundRecord]]:
+        """By arm the state after its last finished round, or the given first; and those rounds."""
+
+    def begin_trials(self) -> None:
+        """Trials begin; those of an interrupted start are void."""
+
+    def keep_trial_round(self, record: RoundRecord) -> None:
+        """Note a trial's round; nothing is resumed from it."""
+
+    def keep_round(self, study: Study, state: RunState, record: RoundRecord) -> None:
+        """Keep a finished round: its record first, then the state after it."""
+
+    def finished_folds(self) -> Sequence[Curves]:
+        """The folds of a cross-fitted evaluation that an earlier start finished, in their order."""
+        ...
+
+    def keep_fold(self, curves: Curves) -> None:
+        """Note that one more fold is finished; a run that goes on begins with the next."""
+
+    def sum_records(self, arm: str) -> SumRecords:
+        """What a sealed arm's sums are kept in."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Where a study runs."""
+
+    transport: Transport
+    listener: Listener
+    keeper: Keeper
+    play_rounds: PlayRounds
+    # carries an arm to so many rounds, or to where its rule stops it, and hands on every record
+    storage: Storage = field(default_factory=Storage)
+    sealing_keys: CoordinatorKeys = field(default_factory=CoordinatorKeys)
+    run: str = ""  # what the sites know the run by
+    address: str = ""  # where sites find the coordinator, for messages
+    remedy: str = ""  # how to go on with a run that was given up, for messages
+    where_states_are: str = ""  # of every arm, for messages
+    weights: Path | None = None  # folder with the files that models start from
+    longest_wait_seconds: float | None = None  # for hospitals that are needed; None: no end
