@@ -8,7 +8,7 @@ from erosion.client.training.hospital import Hospital
 from erosion.common.aggregation.cohort import HospitalName
 from erosion.common.errors import ErosionError
 from erosion.common.protocol.messages import EvaluateRequest
-from erosion.common.rounds.one_round import Absence
+from erosion.common.rounds.records import Absence
 from erosion.common.rounds.transport import (
     Connection,
     Declined,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from erosion.client.training.hospital import Hospital
 from erosion.common.algorithms import REGISTRY
 from erosion.common.errors import StudyError
-from erosion.common.rounds.one_round import HospitalRecord
+from erosion.common.rounds.records import HospitalRecord
 from erosion.common.settings.base import validate
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.attacks import (

@@ -8,7 +8,7 @@ from erosion.client.training.hospital import Hospital
 from erosion.common.errors import StudyError
 from erosion.common.rounds.cross_fitting import Curves
 from erosion.common.rounds.membership import NobodyListening
-from erosion.common.rounds.one_round import RoundRecord, RunState
+from erosion.common.rounds.records import RoundRecord, RunState
 from erosion.common.rounds.study_run import Outcome, StudyRun, play_in_turn
 from erosion.common.rounds.surroundings import Decisions, Surroundings
 from erosion.common.sealed.sum_records import RecordsInMemory

@@ -22,19 +22,15 @@ from erosion.common.errors import RunError
 from erosion.common.protocol.messages import Metrics, TrainRequest, TrainResult
 from erosion.common.rounds.arm_algorithm import algorithm_of
 from erosion.common.rounds.membership import Membership
-from erosion.common.rounds.one_round import (
+from erosion.common.rounds.one_round import RoundInProgress, Terms, spare_hospitals, undo, wanted
+from erosion.common.rounds.records import (
     Absence,
     Answer,
     ExchangeRecord,
     Rejection,
-    RoundInProgress,
     RoundRecord,
     RunState,
     StepRecord,
-    Terms,
-    spare_hospitals,
-    undo,
-    wanted,
 )
 from erosion.common.rounds.screening import Expected, reject_outsized, sample_cap, screen
 from erosion.common.rounds.transport import Connection, Reply, Transport

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from erosion.common.errors import CheckpointError
 from erosion.common.learning.pretrained import SHAPES
-from erosion.common.rounds.one_round import RunState
+from erosion.common.rounds.records import RunState
 from erosion.common.support.files import replacing
 
 VERSION = 1

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from erosion.common.protocol.messages import Metrics
 from erosion.common.rounds.arm_run import ArmRun
 from erosion.common.rounds.cross_fitting import fold_studies, mean_curves
-from erosion.common.rounds.one_round import RoundRecord, RunState
+from erosion.common.rounds.records import RoundRecord, RunState
 from erosion.common.rounds.surroundings import Surroundings
 from erosion.common.study.study import Study
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from erosion.common.errors import RunError
 from erosion.common.protocol.messages import Metrics
-from erosion.common.rounds.one_round import RoundRecord
+from erosion.common.rounds.records import RoundRecord
 from erosion.common.study.study import Study
 
 # Runs a trial's only arm for so many rounds. The user's metrics of a round are those of the

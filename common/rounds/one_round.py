@@ -1,8 +1,8 @@
 """One round: from the hospitals' answers to the next state and the record of the round."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import Tensor
 
@@ -18,96 +18,17 @@ from erosion.common.algorithms.base import (
     Step,
 )
 from erosion.common.compression.codec import Packed, compress
-from erosion.common.protocol.messages import EvaluateRequest, Metrics, Scaling, TrainRequest
+from erosion.common.protocol.messages import EvaluateRequest, Scaling, TrainRequest
 from erosion.common.rounds.arm_algorithm import algorithm_of
+from erosion.common.rounds.records import (
+    Absence,
+    Answer,
+    HospitalRecord,
+    Rejection,
+    RoundRecord,
+    RunState,
+)
 from erosion.common.study.study import Study
-
-
-@dataclass(frozen=True, slots=True)
-class Rejection:
-    """An answer that cannot be used, and why. It counts as absent and never ends a run."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Absence:
-    """No answer, and why."""
-
-    reason: str  # completes "the hospital ...", e.g. "was not connected"
-
-
-Answer = Update | SiteAnswer | Rejection | Absence
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RunState:
-    """All that an arm's next round depends on.
-
-    Local training draws its randomness from (study seed, hospital, round), so no generator needs
-    to be remembered.
-    """
-
-    round: int  # rounds finished, skipped ones included
-    params: Tensor  # (dim,) float32
-    algorithm_state: Any
-    weights: Mapping[HospitalName, float] = field(default_factory=dict)  # after the last round
-    skipped_in_a_row: int = 0
-    stopped: bool = False  # the rule has ended the arm: `params` are its result
-    distrusted: Mapping[HospitalName, str] = field(default_factory=dict)  # asked no more, and why
-
-
-@dataclass(frozen=True, slots=True)
-class HospitalRecord:
-    """What one hospital did in one round."""
-
-    outcome: Literal["accepted", "absent", "rejected", "not_asked"]
-    reason: str = ""
-    distance: float | None = None  # as the rule measures it; by default |d_i - d_0| / |d_0|
-    weight_before: float | None = None  # relative to the user's own; None: not known yet
-    weight_after: float | None = None
-    num_samples: int | None = None
-    samples_seen: int | None = None
-    site_seconds: float | None = None  # of local work, as the hospital says
-    bytes_received: int | None = None  # of the reply; of all of them, in several exchanges
-    bytes_sent: int | None = None  # of the request
-    software: str | None = None  # version of the program at the site, as it says
-
-
-@dataclass(frozen=True, slots=True)
-class ExchangeRecord:
-    """What one hospital did in one exchange of a round."""
-
-    outcome: Literal["accepted", "absent", "rejected"]
-    reason: str = ""
-    seconds: float | None = None  # from the request to the reply
-    site_seconds: float | None = None  # of local work, as the hospital says
-    bytes_received: int | None = None
-    bytes_sent: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StepRecord:
-    """One exchange of a round."""
-
-    step: str
-    seconds: float  # wall clock
-    hospitals: Mapping[HospitalName, ExchangeRecord]  # that were asked
-
-
-@dataclass(frozen=True, slots=True)
-class RoundRecord:
-    """One line of the journal."""
-
-    arm: str
-    round: int
-    outcome: Literal["done", "skipped", "stopped"]
-    note: str
-    hospitals: Mapping[HospitalName, HospitalRecord]
-    user_metrics: Metrics | None = None  # of the parameters that this round started from
-    seconds: float = 0.0  # wall clock, from making the requests to the aggregate
-    steps: tuple[StepRecord, ...] = ()
-    # the round's exchanges; empty where there was one, of which `hospitals` says everything
 
 
 def start(algorithm: Algorithm[Any], params: Tensor) -> RunState:

@@ -13,7 +13,7 @@ from erosion.common.aggregation.cohort import HospitalName, Update
 from erosion.common.aggregation.vectors import is_finite, norm
 from erosion.common.algorithms.base import TRAIN, UPDATES, Brings, SiteAnswer, TensorTerms
 from erosion.common.protocol.messages import EvaluateResult, StepResult, TrainResult
-from erosion.common.rounds.one_round import Answer, Rejection, RunState
+from erosion.common.rounds.records import Answer, Rejection, RunState
 
 NOT_FINITE = "a value that is not finite"
 MOST_SAMPLES = 2**53  # beyond, a count is no longer exact as a float64

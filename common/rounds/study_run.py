@@ -17,7 +17,8 @@ from erosion.common.rounds.arrival import Arrival
 from erosion.common.rounds.fold_runs import FoldRuns
 from erosion.common.rounds.membership import Membership
 from erosion.common.rounds.model_selection import SelectedSettings, choose, chosen
-from erosion.common.rounds.one_round import Absence, Rejection, RoundRecord, RunState, Terms
+from erosion.common.rounds.one_round import Terms
+from erosion.common.rounds.records import Absence, Rejection, RoundRecord, RunState
 from erosion.common.rounds.screening import problem_with_evaluation
 from erosion.common.rounds.surroundings import Decisions, PlayRounds, Surroundings
 from erosion.common.rounds.transport import Transport

@@ -11,7 +11,7 @@ from erosion.common.rounds.arm_run import ArmRun, Storage
 from erosion.common.rounds.cross_fitting import Curves
 from erosion.common.rounds.membership import MembershipListener
 from erosion.common.rounds.model_selection import SelectedSettings
-from erosion.common.rounds.one_round import RoundRecord, RunState
+from erosion.common.rounds.records import RoundRecord, RunState
 from erosion.common.rounds.transport import Transport
 from erosion.common.sealed.coordinator_keys import CoordinatorKeys
 from erosion.common.sealed.sum_records import SumRecords

@@ -19,7 +19,7 @@ from erosion.common.protocol.messages import (
     TrainRequest,
     TrainResult,
 )
-from erosion.common.rounds.one_round import Absence, Rejection
+from erosion.common.rounds.records import Absence, Rejection
 
 Connection = int
 Request = TrainRequest | EvaluateRequest

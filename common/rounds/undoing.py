@@ -13,7 +13,7 @@ from statistics import median
 
 from erosion.common.aggregation.cohort import HospitalName, Update
 from erosion.common.aggregation.vectors import norm
-from erosion.common.rounds.one_round import Answer, Rejection, RunState
+from erosion.common.rounds.records import Answer, Rejection, RunState
 from erosion.common.rounds.screening import NOT_FINITE
 
 EXPLODED = 5.0  # times what the user's loss used to be

@@ -22,15 +22,8 @@ from erosion.common.algorithms.base import (
     RoundStart,
 )
 from erosion.common.errors import RunError, StudyError
-from erosion.common.rounds.one_round import (
-    Absence,
-    Answer,
-    Rejection,
-    RoundInProgress,
-    RoundRecord,
-    RunState,
-    start,
-)
+from erosion.common.rounds.one_round import RoundInProgress, start
+from erosion.common.rounds.records import Absence, Answer, Rejection, RoundRecord, RunState
 from erosion.common.rounds.screening import reject_outsized, sample_cap
 from erosion.flower.arrangement import Arrangement, Values
 from erosion.flower.names import Names, shown

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from erosion.common.algorithms.base import ArmBase, Brings, TensorTerms
 from erosion.common.protocol.messages import TrainReply, TrainResult
-from erosion.common.rounds.one_round import Answer, Rejection
+from erosion.common.rounds.records import Answer, Rejection
 from erosion.common.rounds.screening import Expected, screen
 from erosion.flower.arrangement import Arrangement, Values
 from erosion.flower.names import shown

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from erosion.common.errors import CheckpointError, RunError
 from erosion.common.rounds import checkpoint
-from erosion.common.rounds.one_round import RunState
+from erosion.common.rounds.records import RunState
 from erosion.flower.arrangement import Values
 
 _ARM = "erosion.flower"

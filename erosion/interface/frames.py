@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from erosion.common.errors import ErosionError
 from erosion.common.protocol.messages import FinalMetrics
-from erosion.common.rounds.one_round import RoundRecord
+from erosion.common.rounds.records import RoundRecord
 
 if TYPE_CHECKING:
     import pandas as pd

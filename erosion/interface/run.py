@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from erosion.common.errors import CheckpointError
 from erosion.common.protocol.messages import FinalMetrics
-from erosion.common.rounds.one_round import RoundRecord
+from erosion.common.rounds.records import RoundRecord
 from erosion.common.study.study import Study
 from erosion.interface.frames import arms_frame, rounds_frame, weights_frame
 

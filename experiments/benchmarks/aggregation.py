@@ -33,7 +33,8 @@ from erosion.common.algorithms.weight_erosion import WeightErosion
 from erosion.common.learning.layout import parameter_layout
 from erosion.common.learning.models import Resnet18
 from erosion.common.protocol.flower_arrays import RAW_FLOAT32, to_tensor
-from erosion.common.rounds.one_round import Answer, advance, start
+from erosion.common.rounds.one_round import advance, start
+from erosion.common.rounds.records import Answer
 from erosion.common.support.allocator import keep_freed_memory
 from erosion.experiments.benchmarks.report_line import ReportLine, report
 

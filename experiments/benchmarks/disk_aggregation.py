@@ -23,7 +23,8 @@ from erosion.common.aggregation.cohort import HospitalName, Update
 from erosion.common.aggregation.disk_cohort import DiskCohort, store
 from erosion.common.algorithms import REGISTRY
 from erosion.common.algorithms.base import BuildContext
-from erosion.common.rounds.one_round import Answer, RunState, advance, start
+from erosion.common.rounds.one_round import advance, start
+from erosion.common.rounds.records import Answer, RunState
 from erosion.experiments.benchmarks.process_memory import resident_bytes
 from erosion.experiments.benchmarks.report_line import ReportLine, report
 

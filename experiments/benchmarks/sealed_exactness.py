@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from erosion.client.training.hospital import Hospital
-from erosion.common.rounds.one_round import RoundRecord
+from erosion.common.rounds.records import RoundRecord
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.benchmarks.report_line import report
 from erosion.experiments.data_dir import add_data_dir

@@ -13,7 +13,7 @@ from erosion.common.formats.model_card import ModelCard, write_model
 from erosion.common.protocol.messages import EvaluateReply
 from erosion.common.rounds.arm_run import ArmRun, Storage
 from erosion.common.rounds.model_selection import SelectedSettings
-from erosion.common.rounds.one_round import RoundRecord
+from erosion.common.rounds.records import RoundRecord
 from erosion.common.rounds.study_run import Outcome, StudyRun
 from erosion.common.rounds.surroundings import Surroundings
 from erosion.common.study.study import Study

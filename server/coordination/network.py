@@ -16,7 +16,7 @@ from erosion.common.protocol import wire
 from erosion.common.protocol.error_codes import UNDECIDED
 from erosion.common.protocol.flower_messages import log_head, received_bytes
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
-from erosion.common.rounds.one_round import Absence, Rejection
+from erosion.common.rounds.records import Absence, Rejection
 from erosion.common.rounds.transport import (
     Connection,
     Declined,

@@ -8,7 +8,7 @@ from typing import Self
 
 from erosion.common.rounds import checkpoint
 from erosion.common.rounds.cross_fitting import Curves
-from erosion.common.rounds.one_round import RoundRecord, RunState
+from erosion.common.rounds.records import RoundRecord, RunState
 from erosion.common.rounds.surroundings import Decisions
 from erosion.common.sealed.sum_records import RecordFiles
 from erosion.common.study.study import Study

@@ -7,7 +7,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from erosion.common.rounds.arm_run import ArmRun, RoundSteps
-from erosion.common.rounds.one_round import RoundRecord
+from erosion.common.rounds.records import RoundRecord
 from erosion.common.rounds.transport import Reply
 from erosion.server.coordination.network import NetworkTransport
 

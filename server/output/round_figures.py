@@ -5,7 +5,7 @@ from numbers import Real
 from typing import NamedTuple
 
 from erosion.common.protocol.messages import Metrics
-from erosion.common.rounds.one_round import RoundRecord
+from erosion.common.rounds.records import RoundRecord
 
 
 class Figure(NamedTuple):

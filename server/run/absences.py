@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from erosion.common.rounds.one_round import RoundRecord
+from erosion.common.rounds.records import RoundRecord
 from erosion.common.settings.base import Settings
 
 MISSED = ("absent", "rejected")  # outcomes of a hospital that was wanted and gave nothing

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from erosion.common.errors import CheckpointError
-from erosion.common.rounds.one_round import HospitalRecord, RoundRecord
+from erosion.common.rounds.records import HospitalRecord, RoundRecord
 from erosion.common.support.files import write_atomically
 
 FORMAT = 1  # raised when a key changes its meaning

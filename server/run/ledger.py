@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 
-from erosion.common.rounds.one_round import RoundRecord
+from erosion.common.rounds.records import RoundRecord
 from erosion.server.run.result import Contribution
 
 COLUMNS = ("arm", "hospital", "rounds", "weight_sum", "samples_seen")

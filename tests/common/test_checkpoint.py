@@ -8,7 +8,7 @@ import safetensors.torch
 import torch
 
 from erosion.common.rounds import checkpoint
-from erosion.common.rounds.one_round import RunState
+from erosion.common.rounds.records import RunState
 
 VALUES = torch.arange(10.0)
 

@@ -10,7 +10,8 @@ import torch
 from erosion.common.aggregation.cohort import HospitalName, MemoryCohort, Update
 from erosion.common.aggregation.disk_cohort import DiskCohort, store
 from erosion.common.algorithms import REGISTRY
-from erosion.common.rounds.one_round import Absence, Answer, advance, start
+from erosion.common.rounds.one_round import advance, start
+from erosion.common.rounds.records import Absence, Answer
 from erosion.experiments.benchmarks.disk_aggregation import measure
 from tests.support.contexts import CONTEXT
 

@@ -18,7 +18,8 @@ from erosion.common.algorithms.personal_layers import take_step
 from erosion.common.learning.local_work import LocalOutcome, LocalWork, Tensors
 from erosion.common.protocol import wire
 from erosion.common.protocol.messages import StepReply, StepResult, TrainReply, TrainResult
-from erosion.common.rounds.one_round import Answer, Rejection, RoundInProgress, RunState, start
+from erosion.common.rounds.one_round import RoundInProgress, start
+from erosion.common.rounds.records import Answer, Rejection, RunState
 from erosion.common.rounds.screening import Expected, screen
 from tests.support.contexts import CONTEXT
 from tests.support.local_works import DIM, layout, work

@@ -12,7 +12,8 @@ from erosion.common.algorithms.fedavg import FedAvg
 from erosion.common.algorithms.fedlin import FedLin
 from erosion.common.learning.local_work import LocalOutcome, LocalWork
 from erosion.common.learning.training import Training
-from erosion.common.rounds.one_round import Absence, Answer, RoundInProgress, RunState, start
+from erosion.common.rounds.one_round import RoundInProgress, start
+from erosion.common.rounds.records import Absence, Answer, RunState
 from tests.support.contexts import CONTEXT
 from tests.support.local_works import DIM, U, along, work
 

@@ -6,16 +6,8 @@ import torch
 from erosion.common.aggregation.cohort import HospitalName, Update
 from erosion.common.algorithms.fedavg import FedAvg
 from erosion.common.algorithms.weight_erosion import WeightErosion, WeightErosionState
-from erosion.common.rounds.one_round import (
-    Absence,
-    Answer,
-    Rejection,
-    RoundRecord,
-    RunState,
-    advance,
-    spare_hospitals,
-    start,
-)
+from erosion.common.rounds.one_round import advance, spare_hospitals, start
+from erosion.common.rounds.records import Absence, Answer, Rejection, RoundRecord, RunState
 from tests.support.contexts import CONTEXT
 from tests.support.small_study import make_study
 

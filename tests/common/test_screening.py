@@ -18,7 +18,7 @@ from erosion.common.protocol.messages import (
     TrainReply,
     TrainResult,
 )
-from erosion.common.rounds.one_round import Answer, Rejection, RunState
+from erosion.common.rounds.records import Answer, Rejection, RunState
 from erosion.common.rounds.screening import (
     MOST_SAMPLES,
     OUTSIZED,

@@ -8,7 +8,7 @@ import torch
 
 from erosion.common.errors import RunError
 from erosion.common.protocol.messages import Metrics, TrainRequest, TrainResult
-from erosion.common.rounds.one_round import Absence
+from erosion.common.rounds.records import Absence
 from erosion.common.rounds.study_run import first_state
 from erosion.common.rounds.transport import KeptOut, Result
 from erosion.common.rounds.waiting import UserDeclinedError

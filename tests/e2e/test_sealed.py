@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from erosion.common.errors import SiteError
 from erosion.common.learning.models import build_model, flat_parameters
 from erosion.common.rounds import checkpoint
-from erosion.common.rounds.one_round import RunState
+from erosion.common.rounds.records import RunState
 from erosion.common.rounds.study_run import first_state
 from erosion.common.sealed.legs import DISTANCE, MASKED, UNMASK
 from erosion.common.sealed.opening import read_opening

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from erosion.common.errors import CheckpointError, ErosionError
 from erosion.common.formats.model_card import read_model
 from erosion.common.rounds import checkpoint, one_round
-from erosion.common.rounds.one_round import RunState
+from erosion.common.rounds.records import RunState
 from erosion.common.rounds.surroundings import Decisions
 from erosion.common.support.status_words import find_status, in_words
 from erosion.server.output.report.run_data import read_run

@@ -9,7 +9,7 @@ import pytest
 
 from erosion.common.errors import CheckpointError, StudyError
 from erosion.common.protocol.messages import Comparison
-from erosion.common.rounds.one_round import HospitalRecord, RoundRecord
+from erosion.common.rounds.records import HospitalRecord, RoundRecord
 from erosion.server.output.plain_text import printable, ranges_text, seconds_text, shortened
 from erosion.server.output.report.chart import Chart, Line, draw, spread, thinned
 from erosion.server.output.report.figures import metric_points, weight_figure

@@ -15,7 +15,7 @@ from erosion.client.site_file import load_site
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import ErosionError
 from erosion.common.rounds import checkpoint
-from erosion.common.rounds.one_round import RoundRecord
+from erosion.common.rounds.records import RoundRecord
 from erosion.common.study.study import Study
 from erosion.experiments.simulator import Simulation, simulate
 from erosion.server.coordination.run_study import run_on

@@ -11,7 +11,7 @@ from erosion.client.site_file import load_site
 from erosion.client.training.hospital import Hospital
 from erosion.common.protocol.messages import TrainRequest
 from erosion.common.rounds.membership import NobodyListening
-from erosion.common.rounds.one_round import RoundRecord
+from erosion.common.rounds.records import RoundRecord
 from erosion.common.rounds.study_run import Outcome, StudyRun, play_in_turn
 from erosion.common.rounds.surroundings import Keeper, Surroundings
 from erosion.common.rounds.transport import Connection, Reply, Request, too_late

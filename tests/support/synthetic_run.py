@@ -11,7 +11,7 @@ import torch
 
 from erosion.common.formats.model_card import ModelCard, write_model
 from erosion.common.protocol.messages import Comparison, FinalMetrics, Interval, Metrics
-from erosion.common.rounds.one_round import HospitalRecord, RoundRecord
+from erosion.common.rounds.records import HospitalRecord, RoundRecord
 from erosion.common.study.study import Study
 from erosion.common.tasks.classification import Classification
 from erosion.server.output.events import (

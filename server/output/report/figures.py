@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from erosion.common.rounds.one_round import HospitalRecord, RoundRecord
+from erosion.common.rounds.records import HospitalRecord, RoundRecord
 from erosion.common.tasks.metric import Metric
 from erosion.server.output.report.chart import Chart, Line, draw
 from erosion.server.output.report.run_data import RunData

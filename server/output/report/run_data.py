@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from erosion.common.errors import CheckpointError
-from erosion.common.rounds.one_round import RoundRecord
+from erosion.common.rounds.records import RoundRecord
 from erosion.common.study.study import Study, load_study
 from erosion.server.run.journal import read_records
 from erosion.server.run.result import Result, read_result

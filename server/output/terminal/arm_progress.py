@@ -4,7 +4,7 @@ from bisect import insort
 from collections.abc import Sequence
 
 from erosion.common.protocol.messages import Metrics
-from erosion.common.rounds.one_round import RoundRecord
+from erosion.common.rounds.records import RoundRecord
 from erosion.common.tasks.metric import Metric
 from erosion.server.output.plain_text import figure_text, seconds_text
 from erosion.server.output.round_news import News, news_of

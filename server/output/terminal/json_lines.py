@@ -4,7 +4,7 @@ import json
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
-from erosion.common.rounds.one_round import RoundRecord
+from erosion.common.rounds.records import RoundRecord
 from erosion.common.support.software import software_version
 from erosion.server.output.events import (
     ArmFinished,

@@ -9,7 +9,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from erosion.common.rounds.one_round import RoundRecord
+from erosion.common.rounds.records import RoundRecord
 from erosion.common.study.study import Study
 from erosion.common.tasks.metric import Metric
 from erosion.server.output.events import (

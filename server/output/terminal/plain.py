@@ -6,7 +6,7 @@ from typing import TextIO
 
 from rich.console import Console
 
-from erosion.common.rounds.one_round import RoundRecord
+from erosion.common.rounds.records import RoundRecord
 from erosion.common.tasks.metric import Metric
 from erosion.server.output.events import (
     ArmFinished,

@@ -26,7 +26,7 @@ from erosion.common.gems.layers import Layer, hidden_features, split_layers
 from erosion.common.gems.report import SentBall
 from erosion.common.learning.layout import parameter_layout
 from erosion.common.learning.models import Logistic, Mlp, MnistCnn
-from erosion.common.rounds.one_round import RoundRecord
+from erosion.common.rounds.records import RoundRecord
 from erosion.experiments.simulator import simulate
 from tests.support.small_study import make_site, make_study, twenty_patients
 

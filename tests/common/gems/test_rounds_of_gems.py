@@ -10,7 +10,7 @@ from torch import Tensor
 
 from erosion.client.training.hospital import Hospital
 from erosion.common.protocol.messages import StepReply, StepResult, TrainRequest
-from erosion.common.rounds.one_round import RoundRecord
+from erosion.common.rounds.records import RoundRecord
 from erosion.common.rounds.study_run import StudyRun, play_in_turn
 from erosion.common.rounds.surroundings import Surroundings
 from erosion.common.rounds.transport import Connection, Reply, Request, Result
