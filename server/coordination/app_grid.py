@@ -3,13 +3,13 @@
 from collections.abc import Iterable
 from typing import Any
 
-from flwr.app import Message, RecordDict
-from flwr.serverapp import Grid
+from flwr.app import Message
 
 from erosion.server.link import LinkGrid
+from erosion.server.link.message_grid import MessageGrid
 
 
-class AppGrid(Grid):
+class AppGrid(MessageGrid):
     """Replies come as a list: Flower's own strategies walk them more than once."""
 
     def __init__(self, grid: LinkGrid) -> None:
@@ -23,17 +23,6 @@ class AppGrid(Grid):
     def run(self) -> Any:
         """What `set_run` was given."""
         return self._grid.run
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """Flower's older way to make one."""
-        return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
 
     def get_node_ids(self) -> list[int]:
         """The sites that are connected."""

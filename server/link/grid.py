@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 from flwr.app import Error, Message, RecordDict
-from flwr.serverapp import Grid
 
 from erosion.common.line.run_news import RunNews
 from erosion.common.protocol.admission_terms import Reason
@@ -14,6 +13,7 @@ from erosion.common.protocol.error_codes import MESSAGE_UNAVAILABLE, NODE_UNAVAI
 from erosion.common.protocol.flower_messages import ReplyMessage, RequestMessage
 from erosion.common.support.running_time import RunningTime
 from erosion.server.link.exchange import Asked
+from erosion.server.link.message_grid import MessageGrid
 from erosion.server.link.sessions import Sessions
 from erosion.server.link.site_session import Request, SiteSession
 
@@ -26,7 +26,7 @@ TIMES_REQUEST = 16  # and beside it, for attachments and personal models, so oft
 NODE_LEFT, UNREADABLE = NODE_UNAVAILABLE, MESSAGE_UNAVAILABLE
 
 
-class LinkGrid(Grid):
+class LinkGrid(MessageGrid):
     """Used by the strategy's thread; the line's own thread does the sending."""
 
     def __init__(self, sessions: Sessions, clock: RunningTime | None = None) -> None:
@@ -45,17 +45,6 @@ class LinkGrid(Grid):
     def run(self) -> Any:
         """What `set_run` was given."""
         return self._run
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """A message; Flower's older way to make one."""
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> list[int]:
         """The ids of the sites that are connected."""

@@ -13,16 +13,16 @@ from flwr.app import (
     MetricRecord,
     RecordDict,
 )
-from flwr.serverapp import Grid
 
 from erosion.common.protocol.flower_identity import identify
+from erosion.server.link.message_grid import MessageGrid
 
 identify()
 
 Node = Callable[[Message], RecordDict | Error | None]  # None: no answer
 
 
-class InProcessGrid(Grid):
+class InProcessGrid(MessageGrid):
     """Asks one node after another."""
 
     def __init__(self, nodes: Mapping[int, Node]) -> None:
@@ -37,17 +37,6 @@ class InProcessGrid(Grid):
     def run(self) -> Any:
         """There is none."""
         return None
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """Flower's older way."""
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> list[int]:
         """All that are there."""

@@ -1,7 +1,7 @@
 """DICOM images, through pydicom: pixels and nothing else of what the files hold."""
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydantic import Field
 
-from erosion.client.dataset.sources.data_source import ImageSource, LabelledImages, check_path
+from erosion.client.dataset.sources.data_source import LabelledImages
 from erosion.client.dataset.sources.image_files import check_decoded
 from erosion.client.dataset.sources.image_targets import faults
-from erosion.client.dataset.sources.labelled_scans import Scans, find_scans
+from erosion.client.dataset.sources.labelled_scans import ScanFolder, Scans
 from erosion.client.dataset.sources.pixels import (
     Resize,
     Window,
@@ -22,7 +22,6 @@ from erosion.client.dataset.sources.pixels import (
     fitted_volume,
     windowed,
 )
-from erosion.client.finding import Finding
 from erosion.common.errors import DataError
 from erosion.common.tasks.inputs import ImageTask
 
@@ -42,7 +41,7 @@ class _WrongError(Exception):
     """What is wrong with one scan, and the remedy."""
 
 
-class DicomImages(ImageSource):
+class DicomImages(ScanFolder):
     """DICOM files in one folder per class, or anywhere below a folder with a table of labels.
 
     Values are rescaled by each file's slope and intercept and shown through the window. Of the
@@ -64,32 +63,15 @@ class DicomImages(ImageSource):
     resize: Resize = "refuse"
     patient: str | None = Field(default="PatientID", min_length=1)  # the tag's keyword
 
-    def describe(self) -> str:
-        """The folder."""
-        return f"Data in {self.path}"
-
-    def check(self) -> Iterator[Finding]:
-        """The folder is there and can be read."""
-        yield check_path(self.path)
-        if self.labels is not None:
-            yield check_path(self.labels)
-
     def read(self, task: ImageTask) -> LabelledImages:
         """The images as the study wants them."""
-        try:
-            import pydicom  # noqa: F401 - to say at once that it is missing
-        except ModuleNotFoundError:
-            raise DataError(
-                f"{self.describe()} is read with pydicom, which is not installed. Run: {INSTALL}"
-            ) from None
+        self.require("pydicom", INSTALL)
         if (self.slice == "all") != task.is_of_volumes:
             wanted, write = ("volumes", '"all"') if task.is_of_volumes else ("images", '"each"')
             raise DataError(
                 f"{self.describe()}: the study wants {wanted}; write slice = {write} under [data]."
             )
-        scans = find_scans(
-            self, self.path, self.labels, task, _files if self.slice == "each" else _folders
-        )
+        scans = self.scans(task, _files if self.slice == "each" else _folders)
         check_decoded(self.path, len(scans.paths) * int(np.prod(task.shape)))
         return self._images(scans, task)
 

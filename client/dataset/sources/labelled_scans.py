@@ -1,15 +1,18 @@
 """Finds a folder's scans and their targets: class folders, or a table of labels."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.client.dataset.sources.data_source import ImageSource
+from erosion.client.dataset.sources.data_source import ImageSource, check_path
 from erosion.client.dataset.sources.image_targets import class_folders, faults, target_numbers
 from erosion.client.dataset.sources.table_file import TableFile
+from erosion.client.finding import Finding
 from erosion.common.errors import DataError
 from erosion.common.tasks.inputs import ImageTask
 from erosion.common.tasks.task import Targets
@@ -26,34 +29,53 @@ class Scans:
     targets: Targets  # (n, ...) as the task has them
 
 
-def find_scans(
-    source: ImageSource,
-    root: Path,
-    labels: Path | None,
-    task: ImageTask,
-    scans_in: Callable[[Path], list[Path]],
-) -> Scans:
-    """The scans below `root` with their targets; raises DataError with every problem.
+class ScanFolder(ImageSource):
+    """A folder of scans: one folder of them per class, or a table that says what each shows."""
 
-    Without a table of labels, `root` holds one folder per class, and `scans_in` lists the scans
-    below each. With one, its column `file` names each scan, relative to `root`.
-    """
-    if not root.is_dir():
-        raise DataError(f"There is no folder {root}. Check data.path in the site file.")
-    if labels is not None:
-        return _in_table(source, root, labels, task)
-    found = [
-        (scan, code)
-        for folder, code in class_folders(source, root, task)
-        for scan in scans_in(folder)
-    ]
-    if not found:
-        raise faults(
-            root, ["it holds no scans; make one folder of them per class, or give data.labels"]
-        )
-    paths = tuple(scan for scan, _ in found)
-    codes: NDArray[np.float64] = np.array([[code] for _, code in found])
-    return Scans(paths, tuple(str(p.relative_to(root)) for p in paths), task.targets(codes))
+    if TYPE_CHECKING:  # fields of every such source, each beside the others of its own
+        path: Path
+        labels: Path | None
+
+    def describe(self) -> str:
+        """The folder."""
+        return f"Data in {self.path}"
+
+    def check(self) -> Iterator[Finding]:
+        """The folder and the table are there and can be read."""
+        yield check_path(self.path)
+        if self.labels is not None:
+            yield check_path(self.labels)
+
+    def require(self, package: str, install: str) -> None:
+        """Raise DataError, with the command that installs it, where a package is missing."""
+        if find_spec(package) is None:
+            raise DataError(
+                f"{self.describe()} is read with {package}, which is not installed. Run: {install}"
+            )
+
+    def scans(self, task: ImageTask, scans_in: Callable[[Path], list[Path]]) -> Scans:
+        """The scans with their targets; raises DataError with every problem.
+
+        Without a table of labels, `path` holds one folder per class, and `scans_in` lists the scans
+        below each. With one, its column `file` names each scan, relative to `path`.
+        """
+        root = self.path
+        if not root.is_dir():
+            raise DataError(f"There is no folder {root}. Check data.path in the site file.")
+        if self.labels is not None:
+            return _in_table(self, root, self.labels, task)
+        found = [
+            (scan, code)
+            for folder, code in class_folders(self, root, task)
+            for scan in scans_in(folder)
+        ]
+        if not found:
+            raise faults(
+                root, ["it holds no scans; make one folder of them per class, or give data.labels"]
+            )
+        paths = tuple(scan for scan, _ in found)
+        codes: NDArray[np.float64] = np.array([[code] for _, code in found])
+        return Scans(paths, tuple(str(p.relative_to(root)) for p in paths), task.targets(codes))
 
 
 def _in_table(source: ImageSource, root: Path, labels: Path, task: ImageTask) -> Scans:

@@ -1,7 +1,6 @@
 """NIfTI volumes, through nibabel: one slice of each as an image, or the whole."""
 
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,14 +10,14 @@ from PIL import Image
 from pydantic import model_validator
 
 from erosion.client.dataset.column_values import LARGEST_NUMBER
-from erosion.client.dataset.sources.data_source import ImageSource, LabelledImages, check_path
+from erosion.client.dataset.sources.data_source import LabelledImages
 from erosion.client.dataset.sources.image_files import (
     PatientPattern,
     check_decoded,
     patients_in_names,
 )
 from erosion.client.dataset.sources.image_targets import faults
-from erosion.client.dataset.sources.labelled_scans import find_scans
+from erosion.client.dataset.sources.labelled_scans import ScanFolder
 from erosion.client.dataset.sources.pixels import (
     Resize,
     Window,
@@ -26,7 +25,6 @@ from erosion.client.dataset.sources.pixels import (
     fitted_volume,
     windowed,
 )
-from erosion.client.finding import Finding
 from erosion.common.errors import DataError
 from erosion.common.tasks.inputs import ImageTask
 
@@ -36,7 +34,7 @@ AXES = {"sagittal": 0, "coronal": 1, "axial": 2}  # of a volume turned to right,
 PERCENTILES = (1, 99)
 
 
-class NiftiImages(ImageSource):
+class NiftiImages(ScanFolder):
     """.nii and .nii.gz files in one folder per class, or below a folder with a table of labels.
 
     Each volume is turned to the standard axes by what its header says. A study of images gets the
@@ -60,25 +58,10 @@ class NiftiImages(ImageSource):
             raise ValueError("patient names a column of a table; for NIfTI give patient_pattern")
         return self
 
-    def describe(self) -> str:
-        """The folder."""
-        return f"Data in {self.path}"
-
-    def check(self) -> Iterator[Finding]:
-        """The folder is there and can be read."""
-        yield check_path(self.path)
-        if self.labels is not None:
-            yield check_path(self.labels)
-
     def read(self, task: ImageTask) -> LabelledImages:
         """The images as the study wants them."""
-        try:
-            import nibabel  # noqa: F401 - to say at once that it is missing
-        except ModuleNotFoundError:
-            raise DataError(
-                f"{self.describe()} is read with nibabel, which is not installed. Run: {INSTALL}"
-            ) from None
-        scans = find_scans(self, self.path, self.labels, task, _volumes)
+        self.require("nibabel", INSTALL)
+        scans = self.scans(task, _volumes)
         check_decoded(self.path, len(scans.paths) * int(np.prod(task.shape)))
         images = np.zeros((len(scans.paths), *task.shape), dtype=np.uint8)
         problems = []
