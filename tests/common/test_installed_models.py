@@ -9,23 +9,17 @@ import pytest
 import torch
 
 from erosion.common.errors import ModelError
-from erosion.common.learning import installed_models
 from erosion.common.learning.installed import Installed
 from erosion.common.learning.installed_models import every_installed_model, installed_model
 from erosion.common.learning.layout import parameter_layout
 from erosion.common.learning.models import build_model, flat_parameters
-from tests.support.installed_package import SMALL_NET, install
+from tests.support.installed_package import SMALL_NET, forgotten_afterwards, install
 
 
 @pytest.fixture(autouse=True)
 def _forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What a test imports is forgotten after it."""
-    before = set(sys.modules)
-    monkeypatch.setattr(installed_models, "_loaded", {})
-    yield
-    for name in set(sys.modules) - before:
-        if name.startswith("ward_"):
-            del sys.modules[name]
+    yield from forgotten_afterwards(monkeypatch)
 
 
 def built(sha256: str, name: str = "small-net", **options: Any) -> torch.nn.Module:

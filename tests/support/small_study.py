@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from erosion.client.site_file import Site
 from erosion.common.study.study import Study
 
@@ -14,6 +16,13 @@ TASK: dict[str, Any] = {
         {"name": "age", "range": [0, 120], "unit": "years"},
         {"name": "sex", "categories": ["f", "m"]},
     ],
+}
+
+TWO_NUMBERS: dict[str, Any] = {
+    "kind": "tabular",
+    "target": "ill",
+    "classes": ["no", "yes"],
+    "features": ["age", "dose"],
 }
 
 
@@ -55,6 +64,18 @@ def twenty_patients(older: int = 0) -> str:
     rows = [f"{30 + older + i},{'fm'[i % 2]},0" for i in range(10)]
     rows += [f"{55 + older + i},{'fm'[i % 2]},{1 + i % 2}" for i in range(10)]
     return "age,sex,ill\n" + "\n".join(rows) + "\n"
+
+
+def sixty_patients(name: str, shift: float = 0.0) -> str:
+    """Sixty patients of TWO_NUMBERS as CSV; who they are depends on the hospital's name alone.
+
+    The more `shift`, the fewer of them are ill.
+    """
+    draws = np.random.default_rng(sum(map(ord, name)))
+    rows = draws.normal(size=(60, 2)) + 1
+    ill = np.where(rows @ [1.0, -0.5] + draws.normal(size=60) * 0.5 > 0.5 + shift, "yes", "no")
+    lines = [f"{a:.4f},{d:.4f},{i}" for (a, d), i in zip(rows, ill, strict=True)]
+    return "\n".join(["age,dose,ill", *lines]) + "\n"
 
 
 def with_missing(missing: str) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from erosion.common.sealed import legs
 from erosion.common.sealed.modulus_proof import prove
 from erosion.common.sealed.numbers import to_rows
 from tests.common.sealed.keys import noise, paillier_key
-from tests.support.sealed_study import ARM, hospitals, patients, sealed_study
-from tests.support.small_study import make_site
+from tests.support.sealed_study import ARM, hospitals, sealed_study
+from tests.support.small_study import make_site, sixty_patients
 
 ATTEMPT = {"attempt": "00" * 16}
 
@@ -97,7 +97,7 @@ def test_a_request_that_is_not_as_it_should_be_is_refused(
 
 
 def test_without_keys_a_hospital_says_what_it_needs(tmp_path: Path) -> None:
-    bob = Hospital(make_site(tmp_path, patients("bob"), name="bob", file="bob.csv"))
+    bob = Hospital(make_site(tmp_path, sixty_patients("bob"), name="bob", file="bob.csv"))
     with pytest.raises(Refusal, match=r"no key for sealed rounds.*sealed\.peers"):
         bob.answer(request())
 
