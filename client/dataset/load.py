@@ -77,39 +77,34 @@ def _load_table(source: TableSource, task: TabularTask, split_column: str | None
         table = source.read([*wanted, *asked])  # so that their values can be looked at
     checked = check_table(table, task, source, split_column=split_column)
     places = [table.place(row) for row in checked.places.tolist()]
-    return _grouped(
-        source,
-        checked.rows,
-        checked.targets,
-        checked.patients,
-        places,
-        "rows",
-        checked.notes,
-        checked.is_test,
-    )
+    read = _Read("rows", checked.rows, checked.targets, checked.patients, places, checked.notes)
+    return _grouped(source, read, checked.is_test)
 
 
 def _load_images(source: ImageSource, task: ImageTask) -> Patients:
     found = source.read(task)
-    return _grouped(
-        source, found.images, found.targets, found.patients, found.places, "images", found.notes
-    )
+    read = _Read("images", found.images, found.targets, found.patients, found.places, found.notes)
+    return _grouped(source, read, None)
 
 
-def _grouped(
-    source: DataSource,
-    rows: NDArray[np.float64] | NDArray[np.uint8],
-    targets: Targets,
-    keys: NDArray[np.int64] | None,
-    places: Sequence[str],
-    what: str,
-    notes: tuple[str, ...],
-    is_test: NDArray[np.bool_] | None = None,
-) -> Patients:
-    """The rows with what ties them to one patient; `what` is what people call them."""
-    found = same_patient(rows, targets, keys)
-    told = list(notes)
-    kept = np.arange(len(rows))
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What a source gave."""
+
+    what: str  # what people call the rows
+    rows: NDArray[np.float64] | NDArray[np.uint8]  # (n, ...)
+    targets: Targets  # (n, ...)
+    keys: NDArray[np.int64] | None  # (n,) equal for the rows of one patient, where known
+    places: Sequence[str]  # (n,) how people find each row
+    notes: tuple[str, ...]
+
+
+def _grouped(source: DataSource, read: _Read, is_test: NDArray[np.bool_] | None) -> Patients:
+    """The rows with what ties them to one patient."""
+    what, places = read.what, read.places
+    found = same_patient(read.rows, read.targets, read.keys)
+    told = list(read.notes)
+    kept = np.arange(len(read.rows))
     if len(found.exact):
         action = "dropped" if source.duplicates == "drop" else "kept on one side of the split"
         told.append(
@@ -125,8 +120,8 @@ def _grouped(
         )
     groups = np.unique(found.groups[kept], return_inverse=True)[1]
     return Patients(
-        rows[kept],
-        targets[kept],
+        read.rows[kept],
+        read.targets[kept],
         groups,
         tuple(told),
         None if is_test is None else is_test[kept],

@@ -6,7 +6,7 @@ from torch.nn.functional import cross_entropy
 
 from erosion.common.gems.layers import Layer, layer_of_flat
 from erosion.common.gems.retraining import perceptron
-from erosion.common.learning.local_sgd import train_locally
+from erosion.common.learning.local_sgd import Samples, train_locally
 from erosion.common.learning.training import Training
 
 
@@ -17,5 +17,6 @@ def fine_tune(
     classes, width = layer.weight.shape
     training = Training(epochs=epochs, batch_size=32, optimizer="adam", learning_rate=0.01)
     model = perceptron((width, classes), generator)  # its start is replaced by the layer
-    result = train_locally(model, layer.flat, features, labels, cross_entropy, training, generator)
+    samples = Samples(features, labels, cross_entropy)
+    result = train_locally(model, layer.flat, samples, training, generator)
     return layer_of_flat(layer.flat + result.delta, width, classes)

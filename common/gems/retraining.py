@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from erosion.common.gems.layers import Layer, split_layers
-from erosion.common.learning.local_sgd import train_locally
+from erosion.common.learning.local_sgd import Samples, train_locally
 from erosion.common.learning.models import flat_parameters
 from erosion.common.learning.training import Training
 
@@ -45,7 +45,8 @@ def retrain(
     else:
         nn.init.normal_(output.weight, std=0.05, generator=generator)
     start = flat_parameters(model)
-    result = train_locally(model, start, features, labels, cross_entropy, TRAINING[how], generator)
+    samples = Samples(features, labels, cross_entropy)
+    result = train_locally(model, start, samples, TRAINING[how], generator)
     return split_layers(start + result.delta, widths)
 
 

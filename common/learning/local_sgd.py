@@ -62,18 +62,25 @@ def mini_batches(
         order = order[size:]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Samples:
+    """What a model is fitted to."""
+
+    inputs: Tensor  # (n, *shape)
+    targets: Tensor  # (n, ...) as the loss takes them
+    loss: Loss
+    augment: Augment | None = None  # changes the inputs of a mini-batch
+
+
 def train_locally(
     model: nn.Module,
     start: Tensor,
-    inputs: Tensor,
-    targets: Tensor,
-    loss: Loss,
+    samples: Samples,
     training: Training,
     generator: torch.Generator,
     pull: Pull | None = None,
-    augment: Augment | None = None,
 ) -> LocalResult:
-    """Train `model` from `start` (dim,) on inputs (n, *shape) and their targets (n, ...).
+    """Train `model` from `start` (dim,).
 
     `pull` is added to the gradient of every step: a proximal term, a control variate. The optimiser
     starts fresh: momentum does not outlive a round, because the parameters that it was gathered
@@ -99,10 +106,11 @@ def train_locally(
     devices = [start.device] if start.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(generator.initial_seed())
-        for batch in mini_batches(len(targets), training, generator):
+        for batch in mini_batches(len(samples.targets), training, generator):
             optimizer.zero_grad()
-            seen = inputs[batch] if augment is None else augment(inputs[batch])
-            objective = loss(model(seen), targets[batch])
+            inputs = samples.inputs[batch]
+            seen = inputs if samples.augment is None else samples.augment(inputs)
+            objective = samples.loss(model(seen), samples.targets[batch])
             if pull is not None:
                 current = nn.utils.parameters_to_vector(parameters)
                 objective = (

@@ -14,6 +14,7 @@ from erosion.common.learning.local_sgd import (
     Augment,
     LocalResult,
     Pull,
+    Samples,
     predictions_of,
     round_generator,
     train_locally,
@@ -59,13 +60,15 @@ class LocalWork:
         return train_locally(
             self.model,
             start,
-            self.inputs,
-            self.targets,
-            self.task.training_loss(self.targets),
+            Samples(
+                self.inputs,
+                self.targets,
+                self.task.training_loss(self.targets),
+                self._augment(generator.initial_seed()),
+            ),
             self.training,
             generator,
             pull,
-            self._augment(generator.initial_seed()),
         )
 
     def _augment(self, seed: int) -> Augment | None:

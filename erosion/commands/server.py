@@ -3,6 +3,7 @@
 import argparse
 import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from erosion.commands.command import Command
 from erosion.commands.options import (
@@ -15,6 +16,9 @@ from erosion.commands.options import (
 from erosion.common.errors import StudyError
 from erosion.common.support.allocator import keep_freed_memory
 from erosion.common.support.logs import configure_logging
+
+if TYPE_CHECKING:
+    from erosion.server.coordination.run_study import Setup
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -102,8 +106,6 @@ def _run(options: argparse.Namespace) -> int:
     from erosion.common.study.study import load_study
     from erosion.common.support.parent_process import end_with_stdin
     from erosion.server.coordination.run_study import run_study
-    from erosion.server.enrolment.federation_folder import FederationFolder
-    from erosion.server.link.open_link import federation_or_none
     from erosion.server.output.observers import Observers
     from erosion.server.output.progress import progress
     from erosion.server.output.registry import open_outputs
@@ -124,7 +126,7 @@ def _run(options: argparse.Namespace) -> int:
     study = load_study(options.study or resumed_run_folder(options.resume).study)
     if options.start_with_quorum:
         study = study.begun_with_quorum()
-    federation = federation_or_none(FederationFolder(options.federation), insecure=options.insecure)
+    setup = _setup(options)
     check_start(study, options.weights)  # before a folder is made for a run that cannot begin
     if options.resume:
         folder = resumed_run_folder(options.resume)
@@ -134,17 +136,22 @@ def _run(options: argparse.Namespace) -> int:
         folder = new_run_folder(options.runs, study)
     terminal = progress(log_format=options.log_format)
     with Observers({"terminal": terminal, **outputs}) as observers:
-        run_study(
-            study,
-            folder,
-            options.address,
-            observers,
-            federation=federation,
-            updates=options.updates,
-            weights=options.weights,
-            longest_wait_seconds=options.longest_wait,
-        )
+        run_study(study, folder, observers, setup)
     return 0
+
+
+def _setup(options: argparse.Namespace) -> "Setup":
+    from erosion.server.coordination.run_study import Setup
+    from erosion.server.enrolment.federation_folder import FederationFolder
+    from erosion.server.link.open_link import federation_or_none
+
+    return Setup(
+        options.address,
+        federation_or_none(FederationFolder(options.federation), insecure=options.insecure),
+        options.updates,
+        options.weights,
+        options.longest_wait,
+    )
 
 
 def _run_app(options: argparse.Namespace) -> int:
@@ -168,8 +175,6 @@ def _run_app(options: argparse.Namespace) -> int:
 
 def _run_queue(options: argparse.Namespace) -> int:
     from erosion.server.coordination.run_study import run_queue
-    from erosion.server.enrolment.federation_folder import FederationFolder
-    from erosion.server.link.open_link import federation_or_none
     from erosion.server.output.observers import Observers
     from erosion.server.output.progress import progress
     from erosion.server.output.registry import open_outputs
@@ -184,14 +189,8 @@ def _run_queue(options: argparse.Namespace) -> int:
     run_queue(
         options.queue,
         options.runs,
-        options.address,
         observers,
-        federation=federation_or_none(
-            FederationFolder(options.federation), insecure=options.insecure
-        ),
-        on_disk=options.updates == "disk",
-        weights=options.weights,
-        longest_wait_seconds=options.longest_wait,
+        _setup(options),
         start_with_quorum=options.start_with_quorum,
         until_empty=options.until_empty,
     )

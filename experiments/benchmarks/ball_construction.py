@@ -28,7 +28,7 @@ from erosion.common.gems.directions import directions
 from erosion.common.gems.layers import Layer, layer_of_flat
 from erosion.common.gems.linear_ball import good_enough_ball
 from erosion.common.gems.neuron_balls import neuron_radii
-from erosion.common.learning.local_sgd import train_locally
+from erosion.common.learning.local_sgd import Samples, train_locally
 from erosion.common.learning.models import flat_parameters
 from erosion.common.learning.training import Training
 from erosion.experiments.benchmarks.report_line import ReportLine, report
@@ -58,7 +58,7 @@ def made(width: int) -> Node:
     model = torch.nn.Linear(width, CLASSES)
     start = torch.zeros_like(flat_parameters(model))
     training = Training(epochs=20, batch_size=32, learning_rate=0.1)
-    learnt = train_locally(model, start, inputs, labels, cross_entropy, training, random)
+    learnt = train_locally(model, start, Samples(inputs, labels, cross_entropy), training, random)
     weight = torch.randn(HIDDEN, width, generator=random) * 0.05
     output = layer_of_flat(start + learnt.delta, width, CLASSES)
     return Node(inputs, labels, output, Layer(weight, torch.zeros(HIDDEN)))

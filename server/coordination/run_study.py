@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -35,40 +36,33 @@ UpdatesIn = Literal["auto", "memory", "disk"]
 MEMORY_SHARE = 0.25  # of the memory; while they arrive, updates take up to twice their size
 
 
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a coordinator runs every study with."""
+
+    address: str | None = None  # to listen at; see `make_link`
+    federation: FederationFolder | None = None
+    updates: UpdatesIn = "auto"  # where a round's updates are kept; "auto": on the disk if they are
+    # many and large
+    weights: Path | None = None  # folder with the files that models start from
+    longest_wait_seconds: float | None = None  # for hospitals that are needed; None: the study's
+
+
 def run_study(
-    study: Study,
-    folder: RunFolder,
-    address: str | None,
-    observers: Observers,
-    *,
-    federation: FederationFolder | None = None,
-    updates: UpdatesIn = "auto",
-    weights: Path | None = None,
-    longest_wait_seconds: float | None = None,
+    study: Study, folder: RunFolder, observers: Observers, setup: Setup
 ) -> Result | Overview:
-    """Listen and run the study; see `make_link`.
-
-    Raises LinkError, EnrolmentError, RunError, ModelError.
-
-    `updates`: where a round's updates are kept; "auto": on the disk if they are many and large.
-    `weights`: the folder with the files that models start from.
-    `longest_wait_seconds`: for hospitals that are needed; None: as the study says.
-    """
-    check_start(study, weights)
-    on_disk = updates == "disk" or (updates == "auto" and need_disk(study, memory_bytes()))
+    """Listen and run the study. Raises LinkError, EnrolmentError, RunError, ModelError."""
+    check_start(study, setup.weights)
+    on_disk = setup.updates == "disk" or (
+        setup.updates == "auto" and need_disk(study, memory_bytes())
+    )
     if on_disk:
         return_freed_memory()
-    link = make_link(study, address, federation, spool=folder.spool if on_disk else None)
+    spool = folder.spool if on_disk else None
+    link = make_link(study, setup.address, setup.federation, spool=spool)
     link.start()
     try:
-        result = run_on(
-            link,
-            study,
-            folder,
-            observers,
-            weights=weights,
-            longest_wait_seconds=longest_wait_seconds,
-        )
+        result = run_on(link, study, folder, observers, setup)
     except BaseException:  # Ctrl-C, too, must close the port
         link.stop(completed=False)
         raise
@@ -79,13 +73,9 @@ def run_study(
 def run_queue(
     queue: Path,
     runs: Path,
-    address: str | None,
     observers_of: Callable[[], Observers],
+    setup: Setup,
     *,
-    federation: FederationFolder | None = None,
-    on_disk: bool = False,
-    weights: Path | None = None,
-    longest_wait_seconds: float | None = None,
     start_with_quorum: bool = False,
     until_empty: bool = False,
 ) -> None:
@@ -97,25 +87,20 @@ def run_queue(
         raise RunError(
             f"--queue {queue}: there is no such folder. Make it, and put studies into it."
         )
+    on_disk = setup.updates == "disk"  # the studies are not known yet
     if on_disk:
         return_freed_memory()
-    link = make_link(None, address, federation, spool=queue / ".spool" if on_disk else None)
+    spool = queue / ".spool" if on_disk else None
+    link = make_link(None, setup.address, setup.federation, spool=spool)
     link.start()
     logger.info("listening on %s for the studies in %s", link.address, queue)
 
     def run_one(study: Study, folder: RunFolder) -> None:
-        check_start(study, weights)
+        check_start(study, setup.weights)
         of_study = study.federation.longest_wait_seconds or study.federation.join_deadline_seconds
+        bounded = replace(setup, longest_wait_seconds=setup.longest_wait_seconds or of_study)
         with observers_of() as observers:
-            run_on(
-                link,
-                study,
-                folder,
-                observers,
-                weights=weights,
-                longest_wait_seconds=longest_wait_seconds or of_study,
-                others_stay=True,
-            )
+            run_on(link, study, folder, observers, bounded, others_stay=True)
 
     def prepared(study: Study) -> Study:
         return study.begun_with_quorum() if start_with_quorum else study
@@ -138,16 +123,15 @@ def run_on(
     study: Study,
     folder: RunFolder,
     observers: Observers,
+    setup: Setup,
     *,
-    weights: Path | None = None,
-    longest_wait_seconds: float | None = None,
     others_stay: bool = False,
 ) -> Result | Overview:
     """Run the study over a link that is open already. Raises RunError.
 
     `others_stay`: sites that this study does not want wait for another one.
     """
-    longest = longest_wait_seconds or study.federation.longest_wait_seconds
+    longest = setup.longest_wait_seconds or study.federation.longest_wait_seconds
     if longest is None and study.has_every_user:  # one that is away must not keep the others
         longest = study.federation.join_deadline_seconds
     status = CoordinatorStatus(folder.status, study)
@@ -159,7 +143,7 @@ def run_on(
             link,
             folder,
             observers.notify,
-            weights=weights,
+            weights=setup.weights,
             longest_wait_seconds=longest,
             others_stay=others_stay,
         )

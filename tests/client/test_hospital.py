@@ -16,7 +16,7 @@ from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
 from erosion.client.training.warm_up import warm_up
 from erosion.common.errors import DataError, Refusal, SiteError
-from erosion.common.learning.local_sgd import round_generator, train_locally
+from erosion.common.learning.local_sgd import Samples, round_generator, train_locally
 from erosion.common.learning.models import build_model, flat_parameters
 from erosion.common.protocol.messages import EvaluateRequest, Scaling, TrainRequest
 from erosion.common.protocol.scaling import pool
@@ -72,9 +72,7 @@ def test_training_is_that_of_local_sgd_on_all_of_a_peers_patients(tmp_path: Path
     expected = train_locally(
         build_model(study.model, (2,), 2),
         torch.full((DIM,), 0.1),
-        torch.tensor(rows),
-        labels,
-        cross_entropy,
+        Samples(torch.tensor(rows), labels, cross_entropy),
         study.training,
         round_generator(study.seed, "b", 1),
     )

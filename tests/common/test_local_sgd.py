@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from erosion.common.learning.local_sgd import (
     LocalResult,
+    Samples,
     mini_batches,
     outputs_of,
     predictions_of,
@@ -96,7 +97,8 @@ def train(inputs: Tensor, labels: Tensor, start: Tensor | None = None, **kw: Any
     model = build_model(Logistic(), (2,), 2)
     begin = torch.zeros(6) if start is None else start
     generator = round_generator(0, "a", 1)
-    return train_locally(model, begin, inputs, labels, cross_entropy, Training(**kw), generator)
+    samples = Samples(inputs, labels, cross_entropy)
+    return train_locally(model, begin, samples, Training(**kw), generator)
 
 
 def test_one_step_of_logistic_regression_by_hand() -> None:
@@ -160,7 +162,9 @@ def test_the_model_is_left_at_the_trained_parameters() -> None:
     model = build_model(Mlp(), (2,), 2, seed=3)
     start = flat_parameters(model)
     training, generator = Training(steps=2), round_generator(0, "a", 1)
-    result = train_locally(model, start, INPUTS, LABELS, cross_entropy, training, generator)
+    result = train_locally(
+        model, start, Samples(INPUTS, LABELS, cross_entropy), training, generator
+    )
     torch.testing.assert_close(flat_parameters(model), start + result.delta)
     assert result.delta.dtype == torch.float32
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from erosion.common.errors import ModelError
 from erosion.common.learning.layout import parameter_layout, parameter_shapes
-from erosion.common.learning.local_sgd import outputs_of, train_locally
+from erosion.common.learning.local_sgd import Samples, outputs_of, train_locally
 from erosion.common.learning.models import (
     Mlp,
     build_model,
@@ -163,7 +163,9 @@ def test_what_is_frozen_is_in_no_flat_vector_and_never_changes() -> None:
     inputs, targets = torch.randn(6, 4), torch.tensor([0, 1, 0, 1, 0, 1])
     training = Training(steps=5, batch_size=3, learning_rate=0.5, weight_decay=0.1)
     loss = nn.functional.cross_entropy
-    result = train_locally(model, start, inputs, targets, loss, training, torch.Generator())
+    result = train_locally(
+        model, start, Samples(inputs, targets, loss), training, torch.Generator()
+    )
     assert result.delta.shape == start.shape
     assert bool(result.delta.any())
     assert torch.equal(model[1].weight, before)  # type: ignore[index]

@@ -17,7 +17,7 @@ from erosion.common.rounds import checkpoint
 from erosion.common.rounds.records import RoundRecord
 from erosion.common.study.study import Study
 from erosion.experiments.simulator import Simulation, simulate
-from erosion.server.coordination.run_study import run_on
+from erosion.server.coordination.run_study import Setup, run_on
 from erosion.server.link import Link
 from erosion.server.output.events import (
     ArmFinished,
@@ -224,7 +224,7 @@ class Federation:
     def _run(self) -> None:
         try:
             with Observers(self.outputs) as observers:
-                self.result = run_on(self.link, self.study, self.run_folder, observers)
+                self.result = run_on(self.link, self.study, self.run_folder, observers, Setup())
         except ErosionError as problem:
             self.error = problem
             self.observer.fail(problem)

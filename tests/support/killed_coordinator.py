@@ -39,7 +39,7 @@ def coordinate(study: str, folder: str, address: str, phase: str | None) -> None
     run = (
         RunFolder(Path(folder)) if Path(folder).exists() else open_run_folder(Path(folder), parsed)
     )
-    run_study.run_study(parsed, run, address, Observers({}))
+    run_study.run_study(parsed, run, Observers({}), run_study.Setup(address))
 
 
 def conduct(study: str, folder: str, phase: str | None) -> None:

@@ -45,7 +45,7 @@ def coordinate_and_stand_still(
     The files in `marks` say when, and what the hospitals were told.
     """
     from erosion.common.support.logs import configure_logging
-    from erosion.server.coordination.run_study import run_study
+    from erosion.server.coordination.run_study import Setup, run_study
 
     unmasked = Attempt.unmasked
 
@@ -71,6 +71,5 @@ def coordinate_and_stand_still(
     setattr(Attempt, "unmasked", slowly)  # noqa: B010 - mypy allows no assignment here
     configure_logging(0)
     parsed = study_from_json(study)
-    run_study(
-        parsed, open_run_folder(Path(folder), parsed), address, Observers({}), updates=updates
-    )
+    setup = Setup(address, updates=updates)
+    run_study(parsed, open_run_folder(Path(folder), parsed), Observers({}), setup)
