@@ -13,7 +13,7 @@ from erosion.common.formats.model_card import ModelCard, write_model
 from erosion.common.protocol.messages import Comparison, FinalMetrics, Interval, Metrics
 from erosion.common.rounds.records import HospitalRecord, RoundRecord
 from erosion.common.study.study import Study
-from erosion.common.tasks.classification import Classification
+from erosion.common.tasks import REGISTRY
 from erosion.server.output.events import (
     ArmFinished,
     ArmStarted,
@@ -160,7 +160,7 @@ def make_run(
         },
         peak_megabytes=412.3,
         base_rate=base_rate,
-        verdict=verdict(Classification, comparison, finals, base_rate),
+        verdict=verdict(REGISTRY["classification"], comparison, finals, base_rate),
     )
     return Run(study, records, result)
 
