@@ -3,10 +3,12 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: help testbed test quick test-docker install lint types contracts docs pages unit fast lock clean
+.PHONY: help testbed test quick test-docker install lint types contracts docs pages unit fast lock \
+	bundle clean
 
 help:
 	@echo "make testbed    run a study with five hospitals on this machine"
@@ -15,7 +17,9 @@ help:
 	@echo "make docs       the documentation as a site, in site/; a broken link is an error"
 	@echo "make pages      the pages of docs/ that are made from the code: algorithms, study and site file"
 	@echo "make test-docker  the compose testbed on a Docker engine, from building the image"
-	@echo "make lock       the image's packages anew, with their hashes, into requirements.lock"
+	@echo "make lock       the packages anew, with their hashes, into requirements.lock (the image's) and"
+	@echo "                requirements-dev.lock (these checks')"
+	@echo "make bundle     all that a machine without internet needs, in bundle/"
 	@echo "make clean      remove the environment, the site and the caches (runs/ and data/ stay)"
 
 testbed: $(VENV)/installed
@@ -33,9 +37,14 @@ pages: $(VENV)/installed
 
 install: $(VENV)/installed
 
-$(VENV)/installed: pyproject.toml
+# torch has no hash here: which build fits a machine is for its index to say. All else is what
+# requirements-dev.lock says, to the byte.
+$(VENV)/installed: pyproject.toml requirements-dev.lock
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev]"
+	$(INSTALL) $$(sed -n 's/.*"\(torch==[0-9.]*\)".*/\1/p' pyproject.toml)
+	$(INSTALL) --no-deps --require-hashes -r requirements-dev.lock
+	$(INSTALL) --no-deps --no-build-isolation -e .
+	$(BIN)/pip check
 	touch $@
 
 lint: $(VENV)/installed
@@ -72,6 +81,15 @@ lock:
 	    --find-links docker/wheelhouse --override docker/wheelhouse/cpu-torch.txt \
 	    --generate-hashes --no-annotate --no-header --no-emit-package torch) > requirements.lock.new
 	mv requirements.lock.new requirements.lock
+	(echo "# What \`make install\` and CI install, with hashes, without torch, which comes from an index of its own: \`make lock\`."; \
+	  uv pip compile pyproject.toml docker/wheelhouse/build.txt --extra dev --quiet --python-version 3.11.7 \
+	    --find-links docker/wheelhouse --override docker/wheelhouse/cpu-torch.txt \
+	    --constraint requirements.lock \
+	    --generate-hashes --no-annotate --no-header --no-emit-package torch) > requirements-dev.lock.new
+	mv requirements-dev.lock.new requirements-dev.lock
+
+bundle: $(VENV)/installed
+	docker/bundle/make $(BIN)/pip bundle
 
 clean:
-	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) bundle site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -17,28 +17,62 @@ REQUIRED = [
     )
     if requirement.name != "torch"  # from an index of its own; the Dockerfile pins it
 ]
-LOCKED = {
-    canonicalize_name(name): (version, hashes)
-    for name, version, hashes in re.findall(
+EXTRAS = PROJECT["project"]["optional-dependencies"]
+FOR_CHECKS = [
+    requirement
+    for extra in EXTRAS.values()
+    for requirement in map(Requirement, extra)
+    if requirement.name != "erosion"  # which names further extras
+]
+
+
+def locked(file: str) -> dict[str, tuple[str, str]]:
+    """Version and hashes by name."""
+    found = re.findall(
         r"^([\w.-]+)==(\S+) \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)",
-        (ROOT / "requirements.lock").read_text(),
+        (ROOT / file).read_text(),
         flags=re.MULTILINE,
     )
-}
+    return {str(canonicalize_name(name)): (version, hashes) for name, version, hashes in found}
+
+
+IMAGE, CHECKS = locked("requirements.lock"), locked("requirements-dev.lock")
 
 
 @pytest.mark.parametrize("requirement", REQUIRED, ids=lambda requirement: requirement.name)
 def test_a_required_package_is_locked_at_a_version_that_is_allowed(
     requirement: Requirement,
 ) -> None:
-    version, hashes = LOCKED[canonicalize_name(requirement.name)]
+    version, hashes = IMAGE[canonicalize_name(requirement.name)]
     assert requirement.specifier.contains(version), "run: make lock"
     assert hashes
 
 
-def test_every_locked_package_has_hashes() -> None:
-    lines = (ROOT / "requirements.lock").read_text().splitlines()
-    assert len(LOCKED) == sum("==" in line for line in lines)
+@pytest.mark.parametrize("requirement", FOR_CHECKS, ids=lambda requirement: requirement.name)
+def test_what_the_checks_need_is_locked_at_a_version_that_is_allowed(
+    requirement: Requirement,
+) -> None:
+    version, hashes = CHECKS[canonicalize_name(requirement.name)]
+    assert requirement.specifier.contains(version), "run: make lock"
+    assert hashes
+
+
+def test_the_checks_run_with_the_versions_of_the_image() -> None:
+    assert {name: CHECKS[name][0] for name in IMAGE} == {n: v for n, (v, _) in IMAGE.items()}
+
+
+@pytest.mark.parametrize("file", ["requirements.lock", "requirements-dev.lock"])
+def test_every_locked_package_has_hashes(file: str) -> None:
+    lines = (ROOT / file).read_text().splitlines()
+    assert len(locked(file)) == sum("==" in line and line[0].isalnum() for line in lines)
+
+
+def test_make_and_the_image_install_by_the_hashes() -> None:
+    assert "--no-deps --require-hashes -r requirements-dev.lock" in (ROOT / "Makefile").read_text()
+    dockerfile = " ".join((ROOT / "docker" / "Dockerfile").read_text().split())
+    assert (
+        "--no-deps --require-hashes --find-links /wheelhouse \\ -r /requirements.lock" in dockerfile
+    )
 
 
 def test_the_image_has_the_torch_that_the_project_requires() -> None:

@@ -1,6 +1,6 @@
 """`erosion log verify`: checks that nobody has altered a hospital's log of what it sent."""
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,12 +20,13 @@ class Verified:
     num_witnessed: int = 0  # of the hashes that the coordinator kept and that were found
 
 
-def verify(path: Path, *, head: str | None = None, witnessed: Collection[str] = ()) -> Verified:
+def verify(path: Path, *, head: str | None = None, witnessed: Sequence[str] = ()) -> Verified:
     """Go through the whole chain, full files first; raises SiteError where a line does not fit.
 
     Lines that were removed at the end leave a chain that fits; they show only against a `head`
     that was noted earlier, or against the hashes that the coordinator keeps of every reply
-    (`witnessed`): each must then be one of the log's.
+    (`witnessed`, the oldest first): each must then be one of the log's. Where the log's oldest
+    files were removed, those before the first that is found may be lacking.
     """
     previous, number, first, cut_off = FIRST, 0, 1, False
     wanted, head_found = set(witnessed), head in (None, FIRST)
@@ -46,18 +47,22 @@ def verify(path: Path, *, head: str | None = None, witnessed: Collection[str] = 
             previous, number = hash_of(text), number + 1
             head_found = head_found or previous == head
             wanted.discard(previous)
+    num_witnessed = len(set(witnessed) - wanted)
     if not head_found:
         raise SiteError(
             f"{path}: none of its {number - first + 1} lines has the hash {head}. Lines were"
             " removed at the end, or the log was written anew."
         )
-    if wanted and first == 1:
+    if first > 1:  # what was said in files that are no longer kept
+        found_at = (place for place, noted in enumerate(witnessed) if noted not in wanted)
+        wanted &= set(witnessed[next(found_at, len(witnessed)) :])
+    if wanted:
         raise SiteError(
             f"{path}: the coordinator keeps {len(wanted)} hashes of this log that none of its"
             f" {number} lines has, such as {min(wanted)}. Lines were removed, or the log was"
             " written anew."
         )
-    return Verified(number - first + 1, previous, cut_off, first, len(set(witnessed) - wanted))
+    return Verified(number - first + 1, previous, cut_off, first, num_witnessed)
 
 
 def _read(path: Path, number: int, text: str) -> AuditEntry:

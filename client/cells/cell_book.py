@@ -7,12 +7,14 @@ kept.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from erosion.client.cells.sketch import BUCKETS, Hashes, Sketch, num_differing, sketch_of
+from erosion.client.cells.trained_sets import TrainedSet
 from erosion.common.errors import Refusal
 from erosion.common.support.private_database import PrivateDatabase
 
@@ -26,6 +28,12 @@ create table if not exists told (
   label text not null,
   sketch blob not null,
   figures text not null
+);
+create table if not exists trained (
+  number integer primary key,
+  hashes blob not null,
+  whole_rows blob not null,
+  patients blob not null
 );
 """
 
@@ -49,7 +57,7 @@ class CellBook:
         Where not, these are told of from now on.
         """
         sketch = sketch_of(patients)
-        with self._file.transaction():
+        with self.locked():
             _, sketches, told = self._rows(kind)
             apart = num_differing(sketch, sketches) if told else np.array([BUCKETS])
             if ((apart > 0) & (apart < 2 * cell)).any():
@@ -73,7 +81,7 @@ class CellBook:
         of under this label already.
         """
         sketch = sketch_of(patients)
-        with self._file.transaction():
+        with self.locked():
             labels, sketches, told = self._rows(kind)
             if told:
                 apart = num_differing(sketch, sketches)
@@ -98,6 +106,11 @@ class CellBook:
         )
         return {str(label): int(count) for label, count in rows}
 
+    def num_trained_sets(self) -> int:
+        """How many different sets of patients updates were computed of."""
+        ((count,),) = self._file.execute("select count(*) from trained")
+        return int(count)
+
     def close(self) -> None:
         """Let go of the file."""
         self._file.close()
@@ -114,3 +127,28 @@ class CellBook:
         )
         sketches = np.frombuffer(b"".join(row[1] for row in rows), dtype=np.uint64)
         return [row[0] for row in rows], sketches.reshape(-1, BUCKETS), [row[2] for row in rows]
+
+    def trained_sets(self) -> list[TrainedSet]:
+        """The sets of patients that updates were computed of, the oldest first."""
+        rows = self._file.execute(
+            "select hashes, whole_rows, patients from trained order by number"
+        )
+        return [
+            TrainedSet(
+                tuple(np.frombuffer(kind, dtype=np.uint64) for kind in (values, whole) if kind),
+                np.frombuffer(patients, dtype=np.int64),
+            )
+            for values, whole, patients in rows
+        ]
+
+    def add_trained_set(self, trained: TrainedSet) -> None:
+        """Keep another one, within `locked`."""
+        values, *whole = (hashes.tobytes() for hashes in trained.hashes)
+        self._file.execute(
+            "insert into trained (hashes, whole_rows, patients) values (?,?,?)",
+            (values, b"".join(whole), trained.patients.astype(np.int64).tobytes()),
+        )
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Of two programs, only one looks and tells at a time. Raises SiteError."""
+        return self._file.transaction()

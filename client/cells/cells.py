@@ -10,7 +10,15 @@ from numpy.typing import NDArray
 from erosion.client.cells.cell_book import CellBook
 from erosion.client.cells.column_figures import ColumnFigures, column_figures, sums_of
 from erosion.client.cells.rounding import draw, rounded_count
-from erosion.client.cells.sketch import Hashes, keys_of, patient_hashes, sketch_of
+from erosion.client.cells.sketch import (
+    Hashes,
+    keys_of,
+    mixed,
+    patient_hashes,
+    row_hashes,
+    sketch_of,
+)
+from erosion.client.cells.trained_sets import set_of, settle
 from erosion.client.site_file import Site
 from erosion.common.errors import Refusal
 from erosion.common.protocol.messages import FeatureSums
@@ -91,6 +99,36 @@ class Cells:
         counts, totals, squares = zip(*sums, strict=True)
         return FeatureSums(count=counts, total=totals, squares=squares)
 
+    def trained_on(
+        self,
+        name: str,
+        rows: Rows,
+        targets: Targets,
+        groups: Groups,
+        whole_rows: Hashes | None,
+    ) -> NDArray[np.bool_]:
+        """Which of a study's training rows (n, ...) updates are computed of: (n,).
+
+        `whole_rows`: (n,) hashes of all that the table says of each row. See `trained_sets`.
+        """
+        outcomes = row_hashes(targets.reshape(len(targets), -1).astype(np.float64), self._keys)
+        values = mixed(row_hashes(rows, self._keys) ^ mixed(outcomes ^ self._keys[2]))
+        asked = set_of(values, whole_rows, groups, self._keys)
+        with self._book.locked():
+            earlier = self._book.trained_sets()
+            kept = settle(asked, earlier, self.cell, self._keys[3])
+            if kept is None:
+                raise Refusal(
+                    f"{name} trained on nearly these patients before: a few came, went or were"
+                    " corrected since, or another study's columns leave them out, and the two"
+                    f" updates together would tell of these few (limits.min_cell = {self.cell})."
+                    " There are too few others to leave out with them."
+                )
+            settled = asked.take(kept)
+            if not any(settled.is_same_as(other) for other in earlier):
+                self._book.add_trained_set(settled)
+        return kept
+
     def check_test_part(self, name: str, rows: Rows, targets: Targets, groups: Groups) -> None:
         """Refuse to measure models on few patients, or on nearly those of an earlier test part."""
         if len(np.unique(groups)) < self.cell:
@@ -98,10 +136,7 @@ class Cells:
                 f"{name} does not measure models on fewer than {self.cell} patients"
                 " (limits.min_cell): raise evaluation.test_share, or write fewer selection.folds."
             )
-        told = np.column_stack(
-            [rows.reshape(len(rows), -1), targets.reshape(len(targets), -1)]
-        ).astype(np.float64)
-        patients = patient_hashes(told, groups, self._keys)
+        patients = patient_hashes(_with_targets(rows, targets), groups, self._keys)
         if self._book.is_nearly_told(TEST_PART, TEST_PART, patients, self.cell):
             raise Refusal(
                 f"{name} measured models on nearly these test patients before: a few came, went or"
@@ -109,6 +144,20 @@ class Cells:
                 f" few (limits.min_cell = {self.cell}). Give the study another seed or name, which"
                 " draws another test part."
             )
+
+    def told(self) -> list[str]:
+        """What was told of this site's patients so far, in lines."""
+        by_column = self._book.num_told(COLUMN)
+        lines = [f"Smallest cell: {self.cell} patients (limits.min_cell)"]
+        if by_column:
+            column = max(by_column, key=lambda name: by_column[name])
+            lines.append(
+                f"Figures of {column} told of {by_column[column]} of {self._most} different sets"
+                " of patients (budget.sets)"
+            )
+        if trained := self._book.num_trained_sets():
+            lines.append(f"Updates computed of {trained} different sets of patients")
+        return lines
 
     def groups(self, counts: Mapping[str, int]) -> dict[str, int | None]:
         """Patients by class; None for fewer than a cell, and for what would give them away."""
@@ -133,3 +182,9 @@ class Cells:
     def _name_of(patients: Hashes) -> str:
         """A name of a set of patients, in whatever order they stand."""
         return hashlib.sha256(sketch_of(patients).tobytes()).hexdigest()
+
+
+def _with_targets(rows: Rows, targets: Targets) -> NDArray[np.float64]:
+    """What a model learns from, or is measured by: (n, columns)."""
+    flat = rows.reshape(len(rows), -1), targets.reshape(len(targets), -1)
+    return np.column_stack(flat).astype(np.float64)

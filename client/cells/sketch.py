@@ -32,26 +32,30 @@ def patient_hashes(
     """
     if not len(values):
         return np.zeros(0, dtype=np.uint64)
-    flat = np.ascontiguousarray(values.reshape(len(values), -1))
-    if flat.dtype == np.uint8:
-        rows = np.array(
-            [_of_bytes(row.tobytes()) for row in flat.astype(np.uint8, copy=False)], dtype=np.uint64
-        )
-    else:
-        numbers = np.where(np.isnan(flat), np.nan, flat.astype(np.float64) + 0.0)  # one NaN, one 0
-        rows = np.full(len(numbers), keys[0], dtype=np.uint64)
-        for column in numbers.T:
-            rows = _mixed(rows ^ _mixed(column.view(np.uint64) ^ keys[1]))
+    rows = row_hashes(values, keys)
     _, places = np.unique(groups, return_inverse=True)
     patients = np.zeros(int(places.max()) + 1, dtype=np.uint64)
-    np.add.at(patients, places, _mixed(rows ^ keys[2]))
-    return _mixed(patients ^ _mixed(_times_before(patients) ^ keys[3]))
+    np.add.at(patients, places, mixed(rows ^ keys[2]))
+    return mixed(patients ^ mixed(times_before(patients) ^ keys[3]))
+
+
+def row_hashes(values: NDArray[np.float64] | NDArray[np.uint8], keys: Hashes) -> Hashes:
+    """One hash for every row of (n, ...), of its values: (n,)."""
+    flat = np.ascontiguousarray(values.reshape(len(values), -1))
+    if flat.dtype == np.uint8:
+        rows = flat.astype(np.uint8, copy=False)
+        return np.array([_of_bytes(row.tobytes()) for row in rows], dtype=np.uint64)
+    numbers = np.where(np.isnan(flat), np.nan, flat.astype(np.float64) + 0.0)  # one NaN, one 0
+    hashes = np.full(len(numbers), keys[0], dtype=np.uint64)
+    for column in numbers.T:
+        hashes = mixed(hashes ^ mixed(np.ascontiguousarray(column).view(np.uint64) ^ keys[1]))
+    return hashes
 
 
 def sketch_of(hashes: Hashes) -> Sketch:
     """The summary of a set of patients."""
     places = np.zeros(BUCKETS, dtype=np.uint64)
-    np.add.at(places, (hashes % np.uint64(BUCKETS)).astype(np.int64), _mixed(hashes))
+    np.add.at(places, (hashes % np.uint64(BUCKETS)).astype(np.int64), mixed(hashes))
     return places
 
 
@@ -61,8 +65,8 @@ def num_differing(one: Sketch, others: NDArray[np.uint64]) -> NDArray[np.int64]:
     return found
 
 
-def _times_before(hashes: Hashes) -> Hashes:
-    """How many equal ones stand before each."""
+def times_before(hashes: Hashes) -> Hashes:
+    """Of each (n,), how many equal ones stand before each."""
     order = np.argsort(hashes, kind="stable")
     ordered = hashes[order]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])[: len(ordered)]
@@ -76,8 +80,8 @@ def _of_bytes(row: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(row, digest_size=8).digest(), "little")
 
 
-def _mixed(values: Hashes) -> Hashes:
-    """splitmix64's finisher: every bit depends on every other."""
+def mixed(values: Hashes) -> Hashes:
+    """The same hashes, (n,), stirred: splitmix64's finisher: every bit depends on every other."""
     with np.errstate(over="ignore"):
         mixed = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

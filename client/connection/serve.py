@@ -3,7 +3,6 @@
 import hashlib
 import logging
 from contextlib import closing
-from functools import partial
 
 from flwr.clientapp import ClientApp
 
@@ -13,7 +12,8 @@ from erosion.client.connection.agent import Agent
 from erosion.client.connection.app import make_app
 from erosion.client.connection.credentials import Credentials, credentials_for
 from erosion.client.connection.installed_app import AppSite, InstalledApp
-from erosion.client.consent.consent import Consent
+from erosion.client.consent.consent import Consent, dataset_of
+from erosion.client.consent.recovery import recover_answers
 from erosion.client.consent.review_list import used_up
 from erosion.client.consent.site_secret import site_secret
 from erosion.client.consent.store import ConsentStore
@@ -32,7 +32,8 @@ def serve(
     folder = site.consent_folder
     hospital = Hospital(site, b"" if site.compute.public_order else site_secret(folder))
     store = ConsentStore(folder)
-    consent = Consent(site, store, _known_as(line))
+    coordinator = _known_as(line)
+    consent = Consent(site, store, coordinator)
     with (
         closing(store),
         AuditLog(
@@ -41,12 +42,13 @@ def serve(
             keep_days=site.log.keep_days,
         ) as audit_log,
     ):
+        recover_answers(store, coordinator, dataset_of(site), audit_log.path)
         watch = SiteObservers(
             site.records,
             audit_log,
             name=site.name,
             coordinator=line.address,
-            budgets=partial(used_up, site, store),
+            budgets=lambda: [*used_up(site, store), *hospital.told()],
         )
         agent = Agent(
             lambda: credentials_for(site.coordinator).connect(),  # as the files are by then

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from erosion.client.consent.derivation import leads_to
 from erosion.client.consent.store import (
+    FINAL_FIGURES,
     MOST_PENDING,
     Answer,
     ConsentStore,
@@ -28,7 +29,6 @@ from erosion.common.support.files import version_of
 from erosion.common.tasks.inputs import TabularTask
 
 WITHIN_LIMITS = "limits"  # who decided, where the site file's rule did
-FINAL_FIGURES = "evaluate"  # the step of an answer with the final figures
 _LONGEST_NAME = 200  # characters
 LONGEST_STUDY = 2**19  # characters of one that waits for a person
 _MOST_EXCHANGES = 32  # of a round
@@ -133,11 +133,16 @@ class Consent:
         _check_names(arm=request.arm, step=request.step, run=request.run)
 
     def _note(self, answer: Answer, content: str) -> None:
+        what = f"{answer.step} of round {answer.round}" if answer.round else "the final figures"
+        if self._store.is_recovered(self._coordinator, self._dataset, answer):
+            raise Refusal(
+                f"{self._site.name} answered {what} of this run before its book of answers was"
+                " restored, and no longer knows to which parameters: start a new run."
+            )
         if self._store.noted(self._coordinator, self._dataset, answer) is None:
             self._check_budgets(answer)
         earlier = self._store.note(self._coordinator, self._dataset, answer, content)
         if earlier is not None:
-            what = f"{answer.step} of round {answer.round}" if answer.round else "the final figures"
             raise Refusal(
                 f"{self._site.name} answered {what} of this run once, to other parameters. It does"
                 " not answer it twice: start a new run."

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from erosion.client.cells.cells import Cells
 from erosion.client.consent.consent import dataset_of
 from erosion.client.consent.store import ConsentStore, StudyEntry, now
 from erosion.client.site_file import Site
@@ -10,8 +11,8 @@ from erosion.common.study.study import Study
 
 
 def listing(site: Site, store: ConsentStore) -> list[str]:
-    """Every study with its state, and what every coordinator has used up."""
-    return [*_studies(site, store), "", *used_up(site, store)]
+    """Every study with its state, what every coordinator has used up, and what was told."""
+    return [*_studies(site, store), "", *used_up(site, store), *Cells(site).told()]
 
 
 def _studies(site: Site, store: ConsentStore) -> Iterator[str]:

@@ -1,16 +1,17 @@
 """`consent.sqlite`: the studies that were put to this site, what was decided, what was answered."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from erosion.common.support.private_database import PrivateDatabase
 
 VERSION = 1
 FILE_NAME = "consent.sqlite"
 MOST_PENDING = 100  # studies that wait for a person; beyond, a new one is refused and not kept
+FINAL_FIGURES = "evaluate"  # the step of an answer with the final figures
 
 State = Literal["pending", "approved", "declined"]
 
@@ -46,6 +47,17 @@ create table if not exists contracts (
   held text not null,
   primary key (coordinator, dataset, column_name, contract)
 );
+create table if not exists recovered (
+  coordinator text not null,
+  dataset text not null,
+  variant text not null,
+  run text not null,
+  arm text not null,
+  round integer not null,
+  step text not null,
+  primary key (coordinator, dataset, variant, run, arm, round, step)
+);
+create table if not exists log_read (only integer primary key check (only = 1), line integer);
 """
 
 
@@ -72,6 +84,25 @@ class Answer:
     variant: str  # digest of the trial or of the study with its settings chosen; or the study's
     arm: str
     round: int  # 0: for the final figures
+    step: str
+
+    @property
+    def in_log(self) -> "LoggedAnswer":
+        """What the site's log of what it sent knows it by."""
+        if self.step == FINAL_FIGURES:
+            return LoggedAnswer(self.variant, self.run, "", 0, FINAL_FIGURES)
+        return LoggedAnswer(
+            self.variant, self.run, self.arm, self.round, self.step.partition(" ")[0]
+        )
+
+
+class LoggedAnswer(NamedTuple):
+    """An answer as the log of what was sent knows it, which lacks the question's hash."""
+
+    variant: str
+    run: str
+    arm: str
+    round: int  # 0: final figures, a fold's too
     step: str
 
 
@@ -148,6 +179,36 @@ class ConsentStore:
         )
         return str(found[0][0]) if found else None
 
+    def logged_answers(self) -> set[LoggedAnswer]:
+        """Every answer that was noted, whatever coordinator it went to."""
+        rows = self._file.execute("select study, run, variant, arm, round, step from answers")
+        return {Answer(*row).in_log for row in rows}
+
+    def recover(
+        self, coordinator: str, dataset: str, answers: Collection[LoggedAnswer], read_to: int
+    ) -> None:
+        """Count answers that the log has and this file lacks; it was read up to this line."""
+        with self._file.transaction():
+            self._file.execute_many(
+                "insert or ignore into recovered values (?,?,?,?,?,?,?)",
+                [(coordinator, dataset, *answer) for answer in answers],
+            )
+            self._file.execute("insert or replace into log_read values (1, ?)", (read_to,))
+
+    def log_was_read_to(self) -> int:
+        """The last line of the log that was held against this file; 0: none."""
+        found = self._file.execute("select line from log_read")
+        return int(found[0][0]) if found else 0
+
+    def is_recovered(self, coordinator: str, dataset: str, answer: Answer) -> bool:
+        """Whether the log alone knows of this answer, and so nobody knows what was asked."""
+        found = self._file.execute(
+            "select 1 from recovered where coordinator = ? and dataset = ? and variant = ?"
+            " and run = ? and arm = ? and round = ? and step = ?",
+            (coordinator, dataset, *answer.in_log),
+        )
+        return bool(found)
+
     def hold(
         self, coordinator: str, dataset: str, contracts: Mapping[str, str], most: int
     ) -> str | None:
@@ -187,9 +248,10 @@ class ConsentStore:
     def runs(self, coordinator: str, dataset: str, study: str) -> list[str]:
         """The runs of one study that were answered."""
         rows = self._file.execute(
-            "select distinct run from answers where coordinator = ? and dataset = ?"
-            " and study = ? order by run",
-            (coordinator, dataset, study),
+            "select run from answers where coordinator = ? and dataset = ? and study = ?"
+            " union select run from recovered where coordinator = ? and dataset = ?"
+            " and variant = ? order by run",
+            (coordinator, dataset, study) * 2,
         )
         return [str(run) for (run,) in rows]
 
@@ -198,14 +260,19 @@ class ConsentStore:
         (row,) = self._file.execute(
             "select count(distinct study), count(distinct study || '/' || run),"
             " coalesce(sum(round > 0), 0), coalesce(sum(round = 0), 0)"
-            " from answers where coordinator = ? and dataset = ?",
+            " from (select study, run, round, coordinator, dataset from answers union all"
+            " select variant, run, round, coordinator, dataset from recovered)"
+            " where coordinator = ? and dataset = ?",
             (coordinator, dataset),
         )
         return Used(*row)
 
     def pairs(self) -> list[tuple[str, str]]:
         """Every coordinator with every data set that it was answered about."""
-        rows = self._file.execute("select distinct coordinator, dataset from answers order by 1, 2")
+        rows = self._file.execute(
+            "select coordinator, dataset from answers"
+            " union select coordinator, dataset from recovered order by 1, 2"
+        )
         return [(str(coordinator), str(dataset)) for coordinator, dataset in rows]
 
     def _studies(self, clause: str, values: Sequence[str]) -> list[StudyEntry]:

@@ -30,6 +30,8 @@ class Patients:
     groups: NDArray[np.int64]  # (n,) index of the patient that a row is of, from 0
     notes: tuple[str, ...]  # what the hospital should know, in its own log
     is_test: NDArray[np.bool_] | None = None  # (n,) as the table says; None: it does not
+    row_hashes: NDArray[np.uint64] | None = None  # (n,) of all that the table says of the row, the
+    # columns that the study does not ask for too; None: of images
 
     @property
     def num_patients(self) -> int:
@@ -77,7 +79,15 @@ def _load_table(source: TableSource, task: TabularTask, split_column: str | None
         table = source.read([*wanted, *asked])  # so that their values can be looked at
     checked = check_table(table, task, source, split_column=split_column)
     places = [table.place(row) for row in checked.places.tolist()]
-    read = _Read("rows", checked.rows, checked.targets, checked.patients, places, checked.notes)
+    read = _Read(
+        "rows",
+        checked.rows,
+        checked.targets,
+        checked.patients,
+        places,
+        checked.notes,
+        None if table.row_hashes is None else table.row_hashes[checked.places],
+    )
     return _grouped(source, read, checked.is_test)
 
 
@@ -97,6 +107,7 @@ class _Read:
     keys: NDArray[np.int64] | None  # (n,) equal for the rows of one patient, where known
     places: Sequence[str]  # (n,) how people find each row
     notes: tuple[str, ...]
+    row_hashes: NDArray[np.uint64] | None = None  # (n,)
 
 
 def _grouped(source: DataSource, read: _Read, is_test: NDArray[np.bool_] | None) -> Patients:
@@ -125,6 +136,7 @@ def _grouped(source: DataSource, read: _Read, is_test: NDArray[np.bool_] | None)
         groups,
         tuple(told),
         None if is_test is None else is_test[kept],
+        None if read.row_hashes is None else read.row_hashes[kept],
     )
 
 

@@ -63,7 +63,6 @@ class LocalDataset:
         self.dim = len(flat_parameters(self.model))
         patients: Patients = load_patients(site, study)
         self.study = study
-        self.notes = patients.notes
         self.split: Split = split_patients(
             study, site.name, patients.rows, patients.targets, patients.groups, patients.is_test
         )
@@ -81,6 +80,7 @@ class LocalDataset:
             cells.check_test_part(
                 site.name, patients.rows[test], patients.targets[test], patients.groups[test]
             )
+        self.split = self._settled(site.name, cells, patients)
         self._device = torch.device(site.compute.device)
         self._rows = patients.rows
         self._targets = patients.targets
@@ -92,6 +92,28 @@ class LocalDataset:
         training = self.split.training
         self.told_samples = cells.num_samples(patients.rows[training], patients.groups[training])
         self.missing_values = self._missing_values()
+
+    def _settled(self, name: str, cells: Cells, patients: Patients) -> Split:
+        """The split with those left out of training whom two studies' updates would tell of."""
+        self.notes = patients.notes
+        if name == self.study.user and self.study.fold is not None:
+            return self.split  # of which the fold is a cell, and its patients are not to come back
+        training = self.split.training
+        hashes = patients.row_hashes
+        kept = cells.trained_on(
+            name,
+            patients.rows[training],
+            patients.targets[training],
+            patients.groups[training],
+            None if hashes is None else hashes[training],
+        )
+        if left_out := len(training) - int(kept.sum()):
+            self.notes += (
+                f"{left_out} rows are left out of training: an earlier study was trained on nearly"
+                f" the same patients, and with these two updates would tell of fewer than"
+                f" {cells.cell} (limits.min_cell)",
+            )
+        return Split(training[kept], self.split.test)
 
     @property
     def model_shape(self) -> ModelShape | None:

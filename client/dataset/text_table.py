@@ -35,6 +35,7 @@ class TextTable:
     first_row: int  # number of the first patient's line or row
     notes: tuple[str, ...] = ()  # what was found out in reading it
     numbers: NDArray[np.int64] | None = None  # (n,) of the lines, where some are left out
+    row_hashes: NDArray[np.uint64] | None = None  # (n,) of every column of the row; None: unknown
 
     def place(self, index: int) -> str:
         """Where the patient with this index (from 0) stands in the file."""

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from erosion.client.finding import Finding, Outcome, ok
+from erosion.client.preflight.budgets import check_budgets
 from erosion.client.preflight.compute import check_compute
 from erosion.client.preflight.data import check_study_here
 from erosion.client.preflight.files import check_files
@@ -62,6 +63,7 @@ def _findings(site: Site, site_file: Path, study: Study | None) -> Iterator[Find
     yield ok("site file", f"{site_file} is {site.name}'s")
     yield from check_files(site)
     yield check_compute(site)
+    yield from check_budgets(site)
     if study is not None:
         yield from check_model(site, study)
         yield from check_study_here(site, study)

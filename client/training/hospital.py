@@ -89,6 +89,10 @@ class Hospital:
         """Take these keys for sealed rounds, in place of those in the site's files."""
         self._sealed = SealedSteps(self.site, identity)
 
+    def told(self) -> list[str]:
+        """What was told of its patients so far, in lines for people here."""
+        return self._cells.told()
+
     def describe(self, study: Study) -> DescribeReply:
         """Who this hospital is, how many patients it trains on, and its share of the scaling."""
         if study.selection_fold is not None:

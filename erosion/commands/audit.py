@@ -1,6 +1,7 @@
 """`erosion audit`."""
 
 import argparse
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from erosion.commands.command import CHECK_FAILED, Command
@@ -13,26 +14,88 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="*",
         metavar="OPENING",
-        help="what hospitals showed: each one's opening.safetensors",
+        help="of a sealed run: what hospitals showed, each one's opening.safetensors",
+    )
+    parser.add_argument(
+        "--logs",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME=FILE",
+        help="hospitals' logs of what they sent (records/sent.jsonl), to hold against the hashes"
+        " that the coordinator was sent with every reply",
     )
 
 
 def _run(options: argparse.Namespace) -> int:
     from erosion.server.sealed.audit_run import audit_run
 
+    if options.logs:
+        sound = [_audit_log(options.run, *named) for named in _named(options.logs)]
+        return 0 if all(sound) else CHECK_FAILED
     return 0 if audit_run(options.run, options.openings) else CHECK_FAILED
+
+
+def _named(logs: Sequence[str]) -> Iterator[tuple[str, Path]]:
+    from erosion.common.errors import RunError
+
+    for log in logs:
+        name, equals, file = log.partition("=")
+        if not (name and equals and file):
+            raise RunError(f"--logs {log}; write NAME=FILE, with the hospital's name in the study.")
+        yield name, Path(file)
+
+
+def _audit_log(run: Path, hospital: str, log: Path) -> bool:
+    """Show whether a hospital's log is the one whose hashes the coordinator has."""
+    from erosion.client.audit.audit_check import verify
+    from erosion.common.errors import SiteError
+    from erosion.server.run.run_folder import RunFolder
+    from erosion.server.run.witness import read_witness
+
+    witnessed = read_witness(RunFolder(run).witness, hospital)
+    if not witnessed:
+        print(f"{hospital}: the coordinator has no hash of its log in this run.")
+        return False
+    try:
+        found = verify(log, witnessed=witnessed)
+    except SiteError as problem:
+        print(f"{hospital}: {problem}")
+        return False
+    if not found.num_witnessed:
+        print(
+            f"{hospital}: none of the {len(set(witnessed))} hashes is among the lines of its log,"
+            f" which begins with line {found.first}: it was written anew, or is of another time."
+        )
+        return False
+    if found.num_witnessed < len(set(witnessed)):
+        print(
+            f"{hospital}: the log begins with line {found.first}, and {found.num_witnessed} of"
+            f" {len(set(witnessed))} hashes are among its lines; older ones were removed"
+            " (log.keep_days)."
+        )
+        return True
+    print(
+        f"{hospital}: all {found.num_witnessed} hashes are in its log of {found.num_lines} lines."
+    )
+    return True
 
 
 COMMAND = Command(
     name="audit",
-    summary="find out whose update made a sealed sum not fit its distances",
+    summary="hold hospitals' logs against the coordinator's record; open a sealed sum that is off",
     details=(
-        "A sealed arm stops where a sum cannot be one of updates at the distances that were\n"
-        "claimed. Then a person at each hospital hands over opening.safetensors from the site's\n"
-        "folder of sealed rounds (compute.state in the site file): the update of that round and\n"
-        "what takes off its masks. Nobody can open another than the one that was summed."
+        "With --logs: whether each hospital's log of what it sent still has every line that the\n"
+        "coordinator was told of when it was written; a line that was changed, removed or written\n"
+        "anew is named.\n\n"
+        "Without: whose update made a sealed sum not fit its distances. A sealed arm stops where\n"
+        "a sum cannot be one of updates at the distances that were claimed. Then a person at each\n"
+        "hospital hands over opening.safetensors from the site's folder of sealed rounds\n"
+        "(compute.state in the site file): the update of that round and what takes off its masks.\n"
+        "Nobody can open another than the one that was summed."
     ),
     examples="""\
+  erosion audit RUN --logs bob=bob/sent.jsonl carol=carol/sent.jsonl
   erosion audit RUN
   erosion audit RUN bob/opening.safetensors carol/opening.safetensors
 """,

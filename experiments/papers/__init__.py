@@ -6,8 +6,10 @@ from pathlib import Path
 from erosion.experiments.cells import ExperimentError, Tick, Values
 from erosion.experiments.experiment import Experiment
 from erosion.experiments.papers import (
+    inference,
     mean_estimation,
     one_round,
+    protections,
     quadratic,
     quadratic_page,
     survival,
@@ -91,6 +93,24 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             which_rule.plans,
             which_rule.run,
             which_rule.draw,
+        ),
+        Experiment(
+            "inference",
+            "What a coordinator can infer",
+            "Patients' records worked out of updates, against rounds, patients and local steps,"
+            " with a public order of the mini-batches and as the program is. A quarter of an hour.",
+            inference.plans,
+            inference.run,
+            inference.draw,
+        ),
+        Experiment(
+            "protections",
+            "What the protections cost",
+            "The default study with a site's protections on and off, over 40 splits: errors, and"
+            " the seconds of an answer. A few minutes.",
+            protections.plans,
+            protections.run,
+            protections.draw,
         ),
     )
 }

@@ -99,6 +99,8 @@ def test_a_site_that_can_take_part_passes_every_check(field: Field) -> None:
             "records",
             "data",
             "compute",
+            "smallest cell",
+            "budgets",
             "model",
             "contract",
             "target",

@@ -75,12 +75,13 @@ def test_the_testbed_ends_with_a_result_and_the_model_predicts(
         capture_output=True,
         text=True,
         timeout=PATIENCE,
+        umask=0,  # as where everything is everybody's
     )
     assert run.returncode == 0, run.stderr
     (made,) = (tmp_path / "runs").iterdir()
-    assert {path.name: oct(path.stat().st_mode & 0o077) for path in (made, *made.rglob("*"))} == {
-        path.name: "0o0" for path in (made, *made.rglob("*"))
-    }
+    everything = [made, *made.rglob("*")]
+    assert {path.name for path in everything} > {"model.safetensors", "sent.jsonl", "secret.key"}
+    assert [path for path in everything if path.stat().st_mode & 0o077] == []
     assert "Traceback" not in run.stderr
     assert "Peak memory in MB: coordinator" in run.stdout
     (folder,) = (tmp_path / "runs").iterdir()
@@ -97,6 +98,12 @@ def test_the_testbed_ends_with_a_result_and_the_model_predicts(
     assert main(["log", "verify", str(sent)]) == 0
     assert "each as it was written and in its place" in capsys.readouterr().out
     assert "weight_erosion,home,2,2," in folder.joinpath("contributions.csv").read_text()
+    assert main(["audit", str(folder), "--logs", f"home={sent}"]) == 0
+    assert "home: all" in capsys.readouterr().out
+    whole = sent.read_text().splitlines(keepends=True)
+    sent.write_text("".join(whole[:-1]))
+    assert main(["audit", str(folder), "--logs", f"home={sent}"]) == 1
+    assert "the coordinator keeps 1 hashes of this log" in capsys.readouterr().out
 
     output = tmp_path / "predictions.csv"
     patients = folder / "testbed" / "home" / "patients.csv"

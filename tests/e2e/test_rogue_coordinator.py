@@ -22,10 +22,15 @@ from erosion.common.protocol import wire
 from erosion.common.protocol.messages import DescribeReply, TrainRequest, TrainResult
 from erosion.common.study.selection import Fold
 from erosion.common.study.study import Study
-from erosion.server.link import Link
+from erosion.experiments.reconstruction import fitted, num_found, solved
 from tests.support.federation import small_study
-from tests.support.reconstruction import fitted, num_found, solved
-from tests.support.rogue import NUM_PATIENTS, RealSite, Rogue, patients, write_patients
+from tests.support.rogue import (
+    NUM_PATIENTS,
+    Rogue,
+    patients,
+    rogue_coordinator,
+    write_patients,
+)
 
 MOST_MEGABYTES = 400  # more than before; a request of 2**40 bytes was announced
 BY_CHANCE = 3  # of 60 patients
@@ -33,16 +38,9 @@ BY_CHANCE = 3  # of 60 patients
 
 @pytest.fixture(scope="module")
 def rogue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rogue]:
-    link = Link("127.0.0.1:0")
-    link.start()
-    site = RealSite(tmp_path_factory.mktemp("bob") / "site", link.address)
-    site.start()
-    try:
-        yield Rogue(link, site)
-        assert site.lives
-    finally:
-        site.stop()
-        link.stop()
+    with rogue_coordinator(tmp_path_factory.mktemp("rogue"), lambda _: None) as rogue:
+        yield rogue
+        assert rogue.site.lives
 
 
 @pytest.fixture(autouse=True)

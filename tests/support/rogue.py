@@ -1,10 +1,12 @@
 """A coordinator that asks whatever it likes of one real site, and that site as a program."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,11 @@ from erosion.common.protocol.error_codes import NODE_UNAVAILABLE
 from erosion.common.protocol.messages import DescribeReply, TrainRequest, TrainResult
 from erosion.common.study.study import Study
 from erosion.common.support.memory import peak_megabytes
+from erosion.server.enrolment.federation_folder import FederationFolder
 from erosion.server.link import Link
+from erosion.server.link.open_link import make_link
 from erosion.server.link.site_session import SiteSession
+from tests.support.enrolled import make_federation, unpack_kit
 from tests.support.patience import PATIENCE, wait_until
 
 NUM_PATIENTS = 60
@@ -40,14 +45,15 @@ def write_patients(path: Path, rows: NDArray[np.float64]) -> None:
 class RealSite:
     """`erosion client` as a process, whose site approves by rule whatever its limits allow."""
 
-    def __init__(self, folder: Path, address: str, extra: str = "") -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self.file = folder, folder / "site.toml"
-        self.output = folder / "output.txt"
+    def __init__(self, parent: Path, link: Link, keys: FederationFolder) -> None:
+        """Unpack bob's kit into `parent`/bob; `link` is the coordinator's, by TLS."""
+        self.folder = folder = unpack_kit(keys, "bob", parent)
+        self.file, self.output = folder / "site.toml", folder / "output.txt"
         write_patients(folder / "data.csv", patients())
         self.file.write_text(
-            f'name = "bob"\n[data]\npath = "data.csv"\n[coordinator]\naddress = "{address}"\n'
-            f'[approval]\nautomatic = "within_limits"\n{extra}'
+            f'name = "bob"\n[data]\npath = "data.csv"\n[coordinator]\naddress = "{link.address}"\n'
+            'root_certificate = "ca.crt"\ncertificate = "node.crt"\nprivate_key = "node.key"\n'
+            '[approval]\nautomatic = "within_limits"\n'
         )
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -64,6 +70,22 @@ class RealSite:
         if self._process is not None:
             self._process.send_signal(signal.SIGINT)
             self._process.wait(PATIENCE)
+
+    def kill(self) -> None:
+        """As a machine that loses its power."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(PATIENCE)
+
+    def limit_files(self, num_bytes: int) -> None:
+        """No file can grow beyond this, as on a disk that is full; -1: any."""
+        assert self._process is not None
+        _, hard = resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (num_bytes, hard))
+
+    @property
+    def state(self) -> Path:
+        return self.folder / "state" / "bob"
 
     @property
     def lives(self) -> bool:
@@ -118,6 +140,11 @@ class Rogue:
             return reply.error.reason or "no reason"
         return wire.decode_train_result(reply.content)
 
+    def send_and_forget(self, request: TrainRequest) -> None:
+        """Ask for training, whether or not an answer comes."""
+        content, kind = wire.encode_train(request), wire.train_type(request.step)
+        self.grid.push_messages([Message(content, self.node(), kind, ttl=PATIENCE)])
+
     def send(self, frames: Sequence[bytes]) -> None:
         """Frames as they are, whatever the protocol says."""
 
@@ -139,3 +166,21 @@ class Rogue:
         self.send(frames)
         wait_until(lambda: node not in self.grid.get_node_ids() or self.grid.sessions() != before)
         self.node()
+
+
+@contextmanager
+def rogue_coordinator(folder: Path, prepare: Callable[[RealSite], None]) -> Iterator[Rogue]:
+    """An enrolled site and its coordinator, who talk over TLS; `prepare` may change its files."""
+    keys = make_federation(folder / "federation", "bob")
+    link = make_link(None, "127.0.0.1:0", keys)
+    link.start()
+    try:
+        site = RealSite(folder, link, keys)
+        prepare(site)
+        site.start()
+        try:
+            yield Rogue(link, site)
+        finally:
+            site.stop()
+    finally:
+        link.stop()

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.csv
 from numpy.typing import NDArray
 
+from erosion.client.dataset.row_hashes import hashes_of_table
 from erosion.client.dataset.text_table import TextColumn, TextTable, text_column
 from erosion.common.errors import DataError
 
@@ -57,6 +58,7 @@ def read_delimited(path: Path, origin: str, marks: Marks, wanted: Collection[str
     """The wanted columns; `origin` opens messages. Raises DataError, ArrowException, csv.Error."""
     layout = _layout(path, marks)
     present = [name for name in layout.header if name in set(wanted)]
+    looked_at = present or layout.header[:1]
     broken: list[int] = []  # numbers of columns
 
     def note_broken(row: pyarrow.csv.InvalidRow) -> str:
@@ -74,14 +76,15 @@ def read_delimited(path: Path, origin: str, marks: Marks, wanted: Collection[str
             delimiter=layout.separator, newlines_in_values=True, invalid_row_handler=note_broken
         ),
         convert_options=pyarrow.csv.ConvertOptions(
-            # Without this list every column would be converted, and an empty list means all.
-            include_columns=present or layout.header[:1],
-            column_types=dict.fromkeys(layout.header, pa.large_string()),
+            # Of the others only a hash is wanted, whatever their bytes mean.
+            column_types=dict.fromkeys(layout.header, pa.large_binary())
+            | dict.fromkeys(looked_at, pa.large_string()),
         ),
     )
     if broken:
         raise DataError(_uneven(path, layout))
-    columns = {name: text_column(name, table.column(name)) for name in table.column_names}
+    found = {name: table.column(name) for name in table.column_names}
+    columns = {name: text_column(name, found[name]) for name in looked_at}
     lines = _lines(path, layout, marks, columns)
     return TextTable(
         origin,
@@ -92,6 +95,7 @@ def read_delimited(path: Path, origin: str, marks: Marks, wanted: Collection[str
         layout.header_lines + 1,
         (*layout.notes, *lines.notes),
         lines.numbers[lines.kept],
+        hashes_of_table(found, table.num_rows)[lines.kept],
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import pyarrow as pa
 from pydantic import Field
 
+from erosion.client.dataset.row_hashes import hashes_of_table
 from erosion.client.dataset.sources.data_source import TableSource, check_path
 from erosion.client.dataset.sources.deadline import within
 from erosion.client.dataset.text_table import TextTable, text_column
@@ -114,8 +115,11 @@ class DuckdbFiles(TableSource):
         if table.num_rows == 0:
             raise DataError(f"{self.describe()}: there are no rows. Check data.query.")
         header = tuple(table.column_names)
-        columns = {name: text_column(name, table.column(name)) for name in header if name in wanted}
-        return TextTable(self.describe(), header, columns, table.num_rows, "row", 1)
+        found = {name: table.column(name) for name in header}
+        columns = {name: text_column(name, found[name]) for name in header if name in wanted}
+        hashes = hashes_of_table(found, table.num_rows)
+        origin = self.describe()
+        return TextTable(origin, header, columns, table.num_rows, "row", 1, row_hashes=hashes)
 
     def _union(self, connection: "DuckDBPyConnection") -> str:
         """All rows of all files; of a database, its only table. Raises DataError."""

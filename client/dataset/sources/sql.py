@@ -13,6 +13,7 @@ from uuid import UUID
 import numpy as np
 from pydantic import Field, model_validator
 
+from erosion.client.dataset.row_hashes import hash_of_text
 from erosion.client.dataset.sources.data_source import TableSource
 from erosion.client.dataset.sources.deadline import within
 from erosion.client.dataset.text_table import TextColumn, TextTable
@@ -131,6 +132,7 @@ class SqlQuery(TableSource):
             )
         columns = {name: _Encoder(name, self.describe()) for name in header if name in wanted}
         places = [(index, columns[name]) for index, name in enumerate(header) if name in columns]
+        hashes: list[int] = []
         num_rows = 0
         while batch := result.fetchmany(BATCH_ROWS):
             num_rows += len(batch)
@@ -141,6 +143,7 @@ class SqlQuery(TableSource):
                 )
             for index, encoder in places:
                 encoder.add([row[index] for row in batch])
+            hashes += [hash_of_text(repr(tuple(row))) for row in batch]
         if num_rows == 0:
             raise DataError(
                 f"{self.describe()} gives no rows. Check its conditions in the database's own"
@@ -153,6 +156,7 @@ class SqlQuery(TableSource):
             num_rows,
             "row",
             1,
+            row_hashes=np.array(hashes, dtype=np.uint64),
         )
 
     def _engine(self) -> "Engine":

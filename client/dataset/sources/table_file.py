@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet
 from pydantic import AfterValidator, Field, model_validator
 
+from erosion.client.dataset.row_hashes import hashes_of_table
 from erosion.client.dataset.sources.data_source import TableSource, check_path
 from erosion.client.dataset.sources.delimited import Marks, distinct, read_delimited
 from erosion.client.dataset.text_table import TextTable, text_column
@@ -131,7 +132,9 @@ def _read_text(source: TableFile, wanted: Collection[str]) -> TextTable:
 def _read_parquet(source: TableFile, wanted: Collection[str]) -> TextTable:
     file = pyarrow.parquet.ParquetFile(source.path)
     header = distinct(source.path, list(file.schema_arrow.names))
-    present = [name for name in header if name in set(wanted)]
-    table = file.read(columns=present)
-    columns = {name: text_column(name, table.column(name)) for name in present}
-    return TextTable(source.describe(), tuple(header), columns, file.metadata.num_rows, "row", 1)
+    table, num_rows = file.read(), file.metadata.num_rows
+    found = {name: table.column(name) for name in header}
+    columns = {name: text_column(name, found[name]) for name in header if name in set(wanted)}
+    hashes = hashes_of_table(found, num_rows)
+    origin = source.describe()
+    return TextTable(origin, tuple(header), columns, num_rows, "row", 1, row_hashes=hashes)

@@ -1,4 +1,8 @@
-"""What a coordinator can work out of updates, if it knows the order of the mini-batches."""
+"""What a coordinator can work out of updates of a logistic regression on two columns.
+
+`solved` and `fitted` need to know the order of the mini-batches; `swept` needs none where a round
+goes over all patients, and asks at parameters of its own choosing.
+"""
 
 import numpy as np
 import torch
@@ -11,6 +15,8 @@ from erosion.common.study.study import Study
 
 SETTLED_AFTER = 60  # rounds
 CLOSE = 0.05  # of a value; they spread by 1
+ALONE = 0.2  # of a patient between two cuts, for there to be one
+STEEP = 300.0  # weight of a column at which the model all but says on which side of a value it is
 
 
 def public_batches(
@@ -50,7 +56,7 @@ def fitted(
     equations in the shares, and x is their ratio.
     """
     batches = public_batches(study, hospital, len(deltas), num)
-    first = SETTLED_AFTER
+    first = min(SETTLED_AFTER, len(batches) // 2)
     counts = np.zeros((len(batches) - first, num))
     for row, of_round in enumerate(batches[first:]):
         for batch in of_round:
@@ -82,6 +88,34 @@ def fitted(
     return np.column_stack([found.x.reshape(num, 2), ill.numpy()])
 
 
+def cut_at(value: float) -> Tensor:
+    """Parameters (6,) of a model that says "yes" where the first column is above `value`."""
+    return torch.tensor([0.0, 0.0, STEEP, 0.0, 0.0, -STEEP * value])
+
+
+def swept(study: Study, deltas: list[Tensor], num: int) -> NDArray[np.float64]:
+    """Records (k, 2) of full-batch updates from `cut_at` of ascending values.
+
+    The gradient of the class "yes" is the mean of (p - y) (1, x). Between two cuts it changes by
+    (1, x) / n for each patient between them, whatever their classes: where that is one, x is the
+    quotient. Of a round of several full batches the parameters hardly move.
+    """
+    rounds = study.training.epochs or 1
+    scale = -study.training.learning_rate * rounds
+    sums = torch.stack(deltas).double().numpy()[:, [2, 3, 5]] / scale * num
+    between = sums[:-1] - sums[1:]
+    alone = np.abs(between[:, 2] - 1) < ALONE
+    return between[alone, :2] / between[alone, 2:]
+
+
 def num_found(guessed: NDArray[np.float64], patients: NDArray[np.float64]) -> int:
     """Patients whose values, all of them, are close to those guessed for them."""
     return int((np.abs(guessed[:, :2] - patients[:, :2]).max(axis=1) < CLOSE).sum())
+
+
+def num_among(guessed: NDArray[np.float64], patients: NDArray[np.float64]) -> int:
+    """Patients who are close to any of the records that were guessed (k, 2)."""
+    if not len(guessed):
+        return 0
+    apart = np.abs(guessed[None, :, :2] - patients[:, None, :2]).max(axis=2)
+    return int((apart.min(axis=1) < CLOSE).sum())

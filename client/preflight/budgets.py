@@ -1,0 +1,30 @@
+"""Checks what a site tells at most, and how much of its budgets is left."""
+
+from collections.abc import Iterator
+from contextlib import closing
+
+from erosion.client.cells.cells import Cells
+from erosion.client.consent.review_list import used_up
+from erosion.client.consent.store import FILE_NAME, ConsentStore
+from erosion.client.finding import Finding, failed, ok
+from erosion.client.site_file import Site
+from erosion.common.errors import SiteError
+
+
+def check_budgets(site: Site) -> Iterator[Finding]:
+    """The smallest cell, and what every coordinator has used up; nothing is written."""
+    budget, cell = site.budget, site.limits.min_cell
+    yield ok("smallest cell", f"{cell} patients: no figure about fewer leaves (limits.min_cell)")
+    if not (site.consent_folder / FILE_NAME).exists():
+        yield ok(
+            "budgets",
+            f"nothing is used up of {budget.studies} studies, {budget.rounds} rounds,"
+            f" {budget.evaluations} final figures, {budget.sets} sets of patients for each column",
+        )
+        return
+    try:
+        with closing(ConsentStore(site.consent_folder)) as store:
+            _, *told = Cells(site).told()
+            yield ok("budgets", "\n".join([*used_up(site, store), *told]))
+    except SiteError as problem:
+        yield failed("budgets", str(problem), "restore the file, or name another compute.state")

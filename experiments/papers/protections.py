@@ -1,0 +1,179 @@
+"""What the protections cost: the default study with a site's protections on and off, over splits.
+
+The errors are those of the user's test patients. What is measured in seconds is one answer of one
+hospital to one round: the training alone, and with the book of answers and the log of what is sent,
+both of which are on the disk before the answer leaves.
+"""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, median, stdev
+from time import perf_counter
+
+import torch
+from flwr.app import Context, Message, RecordDict
+
+from erosion.client.audit.audit_log import AuditLog
+from erosion.client.connection.app import make_app
+from erosion.client.consent.consent import Consent
+from erosion.client.consent.store import ConsentStore
+from erosion.client.site_file import Site
+from erosion.client.training.hospital import Hospital
+from erosion.common.protocol import wire
+from erosion.common.protocol.messages import TrainRequest
+from erosion.common.study.study import Study, load_study
+from erosion.experiments.cells import Cell, CellPlan, Tick, Values
+from erosion.experiments.every_user import site_of
+from erosion.experiments.experiment import Page, made_by
+from erosion.experiments.simulator import simulate, timeless
+from erosion.experiments.sources import make_hospitals
+from erosion.experiments.testbed import study_path
+
+STUDY, ARM, SEEDS = "breast-cancer", "weight_erosion", 40
+VARIANTS: Mapping[str, Values] = {
+    "cells of 3, public order": {"min_cell": 3, "secret": False},
+    "secret order": {"min_cell": 3, "secret": True},
+    "cells of 10": {"min_cell": 10, "secret": False},
+    "cells of 10, secret order": {"min_cell": 10, "secret": True},
+    "cells of 10, secret order, float16": {"min_cell": 10, "secret": True, "compress": "float16"},
+    "cells of 10, secret order, int8": {"min_cell": 10, "secret": True, "compress": "int8"},
+}
+REFERENCE = next(iter(VARIANTS))
+ROUNDS_TIMED, TIMED_SEEDS = 300, 3
+
+
+def plans() -> Sequence[CellPlan]:
+    """Every variant with the same splits, and what an answer takes."""
+    found = [
+        CellPlan(
+            f"{'-'.join(name.replace(',', '').split())}-seed{seed}",
+            {"variant": name, "study": STUDY, "seed": seed, **settings},
+            1,
+        )
+        for name, settings in VARIANTS.items()
+        for seed in range(SEEDS)
+    ]
+    timed = [
+        CellPlan(f"answer-seed{seed}", {"timed": ROUNDS_TIMED, "study": STUDY, "seed": seed}, 1)
+        for seed in range(TIMED_SEEDS)
+    ]
+    return [*found, *timed]
+
+
+def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+    """Errors and log loss of the user's test patients, or seconds of an answer."""
+    study = load_study(study_path(config["study"])).model_copy(update={"seed": config["seed"]})
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if "timed" in config:
+            figures = _timed(study, folder, data_dir, config["timed"])
+        else:
+            figures = _measured(study, folder, data_dir, config)
+    tick()
+    return figures
+
+
+def _measured(study: Study, folder: Path, data_dir: Path | None, config: Values) -> Values:
+    compression = {**study.federation.model_dump(), "compression": config.get("compress", "none")}
+    raw = {**study.model_dump(), "arms": {ARM: study.arms[ARM]}, "federation": compression}
+    raw["evaluation"] = {**study.evaluation.model_dump(), "compare": None}
+    study = Study.model_validate(raw)
+    files = make_hospitals(study, folder, data_dir)
+    hospitals = {}
+    for hospital, file in files.items():
+        site = site_of(hospital, file)
+        limits = site.limits.model_copy(update={"min_cell": config["min_cell"]})
+        secret = f"{hospital} {config['seed']}".encode() if config["secret"] else b""
+        hospitals[hospital] = Hospital(site.model_copy(update={"limits": limits}), secret)
+    found = simulate(study, hospitals, clock=timeless).evaluation.arms[ARM]
+    return {
+        "errors": round((1 - found["accuracy"]) * found.num_samples),
+        "patients": found.num_samples,
+        "log_loss": round(found["log_loss"], 6),
+    }
+
+
+def _timed(study: Study, folder: Path, data_dir: Path | None, rounds: int) -> Values:
+    """Median seconds of an answer, without and with the records that a site keeps."""
+    study = Study.model_validate({**study.model_dump(), "rounds": rounds, "scaling": "none"})
+    name = next(hospital for hospital in study.hospitals if hospital != study.user)
+    site = site_of(name, make_hospitals(study, folder, data_dir)[name])
+    return {"alone": _seconds(site, study, None), "with_records": _seconds(site, study, folder)}
+
+
+def _seconds(site: Site, study: Study, records: Path | None) -> float:
+    hospital, took = Hospital(site, b"secret"), []
+    dim = max(place.stop for place in study.build_context.layout().values())
+    requests = [
+        TrainRequest(study, "fedavg", number, torch.zeros(dim), None, "r1")
+        for number in range(1, study.rounds + 1)
+    ]
+    if records is None:
+        for asked in requests:
+            started = perf_counter()
+            hospital.train(asked)
+            took.append(perf_counter() - started)
+        return round(median(took), 6)
+    automatic = site.approval.model_copy(update={"automatic": "within_limits"})
+    site = site.model_copy(update={"approval": automatic})
+    app = make_app(hospital, Consent(site, ConsentStore(records / "state"), "coordinator"))
+    context = Context(0, 0, {}, RecordDict(), {})
+    with AuditLog(records / "records") as log:
+        for asked in requests:
+            message = Message(wire.encode_train(asked), 1, wire.TRAIN)
+            started = perf_counter()
+            log.record(message, app(message, context))
+            took.append(perf_counter() - started)
+    return round(median(took), 6)
+
+
+def draw(cells: Mapping[str, Cell]) -> Page:
+    """Errors by variant and what differs from the first, and the seconds."""
+    by_variant = {
+        name: {
+            cell.plan.config["seed"]: cell.figures
+            for cell in cells.values()
+            if cell.plan.config.get("variant") == name
+        }
+        for name in VARIANTS
+    }
+    reference = by_variant[REFERENCE]
+    rows = []
+    for name, found in by_variant.items():
+        seeds = sorted(set(found) & set(reference))
+        if len(seeds) < 2:
+            continue
+        errors = [found[seed]["errors"] for seed in seeds]
+        apart = [found[seed]["errors"] - reference[seed]["errors"] for seed in seeds]
+        losses = [found[seed]["log_loss"] - reference[seed]["log_loss"] for seed in seeds]
+        beside = (" | ",) if name == REFERENCE else (_pm(apart, "+.2f"), _pm(losses, "+.4f"))
+        rows.append(f"| {name} | {_pm(errors, '.2f')} | {' | '.join(beside)} |")
+    timed = [cell.figures for cell in cells.values() if "timed" in cell.plan.config]
+    patients = next((f["patients"] for f in reference.values()), 0)
+    lines = [
+        "# What the protections cost",
+        "",
+        f"`{ARM}` on the study `{STUDY}`, errors of {patients} test patients over {len(reference)}"
+        " splits that all variants share; ± is one standard error.",
+        "",
+        "| protections | errors | more errors than the first | more log loss |",
+        "| --- | --- | --- | --- |",
+        *rows,
+        "",
+    ]
+    if timed:
+        alone, kept = (median(found[key] for found in timed) for key in ("alone", "with_records"))
+        lines += [
+            f"An answer of one hospital took {1000 * alone:.1f} ms of training and"
+            f" {1000 * kept:.1f} ms with approval, budgets and log, each of which is on the disk"
+            f" before the answer leaves (median of {ROUNDS_TIMED} rounds, median of"
+            f" {len(timed)} times, on a machine that other programs used at the same time).",
+            "",
+        ]
+    return Page("\n".join([*lines, made_by(cells.values()), ""]))
+
+
+def _pm(values: Sequence[float], form: str) -> str:
+    error = stdev(values) / len(values) ** 0.5
+    return f"{fmean(values):{form}} ± {error:{form.removeprefix('+')}}"

@@ -1,0 +1,70 @@
+"""A book of answers that was restored is held against the log of what was sent."""
+
+import shutil
+from pathlib import Path
+
+from erosion.client.consent.recovery import recover_answers
+from erosion.client.consent.store import Answer, ConsentStore
+from tests.client.test_audit_log import long_log
+from tests.support.small_study import make_study
+
+DIGEST = make_study().digest
+
+
+def answer(number: int) -> Answer:
+    return Answer(DIGEST, "run-7", DIGEST, "fedavg", number, "train")
+
+
+def noted(folder: Path, numbers: range) -> ConsentStore:
+    store = ConsentStore(folder / "state")
+    for number in numbers:
+        store.note("c", "d", answer(number), f"hash {number}")
+    return store
+
+
+def test_what_the_book_has_is_not_counted_twice(tmp_path: Path) -> None:
+    long_log(tmp_path, 9)
+    store = noted(tmp_path, range(1, 10))
+    assert recover_answers(store, "c", "d", tmp_path / "sent.jsonl") == 0
+    assert store.used("c", "d").rounds == 9
+
+
+def test_what_the_log_alone_has_is_used_up_and_not_answered_again(tmp_path: Path) -> None:
+    """The log goes on in further files, which are read from where they were read to."""
+    long_log(tmp_path, 5)
+    store = noted(tmp_path, range(1, 6))
+    assert recover_answers(store, "c", "d", tmp_path / "sent.jsonl") == 0
+    assert store.log_was_read_to() == 5
+    shutil.copy(store.path, tmp_path / "backup")
+    long_log(tmp_path, 9)  # rounds 1 to 9 again: the log has fourteen lines
+    store.close()
+    shutil.copy(tmp_path / "backup", store.path)
+    store = ConsentStore(tmp_path / "state")
+    assert recover_answers(store, "c", "d", tmp_path / "sent.jsonl") == 4
+    assert store.used("c", "d").rounds == 9
+    assert [store.is_recovered("c", "d", answer(number)) for number in (5, 6, 9, 10)] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+    assert recover_answers(store, "c", "d", tmp_path / "sent.jsonl") == 0
+    assert store.used("c", "d").rounds == 9
+
+
+def test_without_the_book_the_log_keeps_the_budgets(tmp_path: Path) -> None:
+    long_log(tmp_path, 9)
+    store = ConsentStore(tmp_path / "state")
+    assert recover_answers(store, "c", "d", tmp_path / "sent.jsonl") == 9
+    assert store.used("c", "d").rounds == 9
+    assert store.runs("c", "d", DIGEST) == ["run-7"]
+    assert store.pairs() == [("c", "d")]
+
+
+def test_another_log_is_read_from_its_beginning(tmp_path: Path) -> None:
+    long_log(tmp_path / "one", 9)
+    long_log(tmp_path / "other", 3)
+    store = ConsentStore(tmp_path / "state")
+    recover_answers(store, "c", "d", tmp_path / "one" / "sent.jsonl")
+    recover_answers(store, "c", "d", tmp_path / "other" / "sent.jsonl")
+    assert store.log_was_read_to() == 3

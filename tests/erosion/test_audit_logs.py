@@ -1,0 +1,86 @@
+"""`erosion audit --logs`: hospitals' logs held against what the coordinator was told of them."""
+
+from pathlib import Path
+
+import pytest
+
+from erosion.client.audit.log_files import full_files
+from erosion.command_line import main
+from erosion.server.run.witness import Witness
+from tests.client.test_audit_log import long_log
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run's folder, and bob's log in files of a few lines each beside it."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    witness = Witness(folder / "witness.jsonl")
+    for head in long_log(tmp_path / "bob", 9):
+        witness("bob", "train", head)
+    return folder
+
+
+def audited(run: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    code = main(["audit", str(run), "--logs", f"bob={run.parent / 'bob' / 'sent.jsonl'}"])
+    return code, capsys.readouterr().out
+
+
+def without_the_last_line(log: Path) -> None:
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))
+
+
+def test_a_log_as_it_was_written_has_every_hash(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert audited(run, capsys) == (0, "bob: all 9 hashes are in its log of 9 lines.\n")
+
+
+def test_a_line_that_was_changed_is_named(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = run.parent / "bob" / "sent.jsonl"
+    log.write_text(log.read_text().replace("run-7", "run-8", 1))
+    code, said = audited(run, capsys)
+    assert code == 1
+    assert "coordinator keeps" in said or "does not follow" in said
+
+
+def test_lines_that_were_removed_at_the_end_show(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without_the_last_line(run.parent / "bob" / "sent.jsonl")
+    code, said = audited(run, capsys)
+    assert code == 1
+    assert "keeps 1 hashes of this log" in said
+
+
+def test_lines_removed_at_the_end_show_also_where_the_oldest_files_are_gone(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    oldest = full_files(run.parent / "bob" / "sent.jsonl")[0]
+    oldest.unlink()
+    code, said = audited(run, capsys)
+    assert code == 0
+    assert "older ones were removed" in said
+    without_the_last_line(run.parent / "bob" / "sent.jsonl")
+    code, said = audited(run, capsys)
+    assert code == 1
+    assert "keeps 1 hashes of this log" in said
+
+
+def test_a_log_that_was_written_anew_shows(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for file in (run.parent / "bob").iterdir():
+        file.unlink()
+    long_log(run.parent / "bob", 9)
+    code, said = audited(run, capsys)
+    assert code == 1
+    assert "keeps 9 hashes" in said
+
+
+def test_a_hospital_that_the_run_does_not_know_is_said(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = run.parent / "bob" / "sent.jsonl"
+    assert main(["audit", str(run), "--logs", f"carol={log}"]) == 1
+    assert "no hash of its log" in capsys.readouterr().out
+    assert main(["audit", str(run), "--logs", "carol"]) == 7
+    assert "write NAME=FILE" in capsys.readouterr().err
