@@ -40,6 +40,7 @@ learning_rate = 0.1  # size of a step
 
 # What is compared. Every arm runs for all rounds, with the same hospitals.
 [arms.weight_erosion]  # erodes the weight of hospitals that are unlike the user
+preset = "recommended"  # slowly, by numbers of patients, with an output bias of each hospital's own
 [arms.fedavg]          # averages everyone by number of patients
 [arms.local]           # the user alone: what collaborating has to beat
 

@@ -218,6 +218,11 @@ class ArmBase(Settings):
     algorithm: str
     own_parameters: tuple[str, ...] = ()  # that a hospital keeps; see `personal_layers`
 
+    @classmethod
+    def expanded(cls, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Settings of an arm, with those that a preset among them stands for."""
+        return settings
+
     @abstractmethod
     def build(self, context: BuildContext) -> Algorithm[Any]:
         """The algorithm with these parameters."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -19,12 +19,31 @@ from erosion.common.algorithms.erosion_distance import (
     weighted_places,
 )
 from erosion.common.algorithms.erosion_repeats import SizeUnit, repeats
+from erosion.common.algorithms.personal_layers import OUTPUT_BIAS
 from erosion.common.algorithms.sealed_measure import SealedMeasure, WeightedPlace
 from erosion.common.algorithms.server_optimizer import AggregatingArm
 from erosion.common.learning.training import Training
 from erosion.common.settings.auto import OrAuto
 
 NotNegative = Annotated[float, Field(ge=0)]
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "paper": {
+        "distance_penalty": 0.01,
+        "size_penalty": 0.2,
+        "weighting": "equal",
+        "own_parameters": (),
+    },
+    # Had, with evidence erosion, the best mean rank and the least worst regret over many splits of
+    # several studies: `erosion experiment which-rule`.
+    "recommended": {
+        "distance_penalty": "auto",
+        "erosion_share": 1.25,
+        "size_penalty": 0.0,
+        "weighting": "samples",
+        "own_parameters": (OUTPUT_BIAS,),
+    },
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +74,13 @@ class WeightErosion(AggregatingArm):
     the aggregate is the average by the new weights. Similar hospitals help for many rounds,
     different ones for few, and small ones for fewer the more often their samples repeat. Use it
     where you do not know who is like you.
+    Start from `preset = "recommended"`: with the paper's setting, which is what the keys stand at
+    where there is no preset, every other hospital's weight usually reaches zero before the end,
+    that of a hospital with the user's own population too. "recommended" erodes so slowly that such
+    a hospital stays (distance_penalty = "auto", erosion_share = 1.25, size_penalty = 0), counts
+    hospitals by their patients (weighting = "samples") and leaves each its own output bias
+    (own_parameters = ["output_bias"]). "paper" names the authors' setting. A key beside the preset
+    goes before it.
     Parameters of the paper: `distance_penalty` (p_d, or "auto": see below), `size_penalty` (p_s),
     `size_unit` and `batch_size` (how k_i counts), `zero_norm` (what to do where the user's own
     update vanishes: "freeze" skips the round, "erode" drops the others, "stop" ends the run),
@@ -79,6 +105,8 @@ class WeightErosion(AggregatingArm):
     sums_only: ClassVar[bool] = True
 
     algorithm: Literal["weight_erosion"] = "weight_erosion"
+    preset: Literal["paper", "recommended"] | None = Field(default=None, exclude=True)
+    # read, and never written: what it stands for is
     distance_penalty: OrAuto[NotNegative] = 0.01  # p_d in eq. 5
     erosion_share: float = Field(default=2 / 3, gt=0, le=10)  # above 1: the weight outlasts the run
     size_penalty: float = Field(default=0.2, ge=0)  # p_s in eq. 5
@@ -93,6 +121,17 @@ class WeightErosion(AggregatingArm):
     layer_weights: dict[str, NotNegative] = Field(default_factory=dict)
     cone: Literal["off", "warn", "stop"] = "off"
     cone_angle: float = Field(default=90.0, gt=0, le=90)  # degrees
+
+    @classmethod
+    def expanded(cls, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """With the values of `preset`, where nothing else is given."""
+        preset = settings.get("preset")
+        return {**PRESETS.get(preset, {}), **settings} if isinstance(preset, str) else settings
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_preset(cls, raw: Any) -> Any:
+        return cls.expanded(raw) if isinstance(raw, Mapping) else raw
 
     @model_validator(mode="after")
     def _counts_batches(self) -> Self:

@@ -59,7 +59,7 @@ def chosen(study: Study, choices: Mapping[str, SelectedSettings]) -> Study:
     """The study in which nothing is left open any more."""
     if study.selection is None:
         return study
-    arms = {arm: _changed(study, arm, choice.settings) for arm, choice in choices.items()}
+    arms = {arm: study.settings_of(arm, changed=choice.settings) for arm, choice in choices.items()}
     return Study.model_validate({**study.model_dump(), "arms": arms, "selection": None})
 
 
@@ -71,7 +71,7 @@ def trials(study: Study, arm: str) -> Iterator[list[Study]]:
             Study.model_validate(
                 {
                     **study.model_dump(),
-                    "arms": {arm: _changed(study, arm, settings)},
+                    "arms": {arm: study.settings_of(arm, changed=settings)},
                     "evaluation": {**study.evaluation.model_dump(), "compare": None},
                     "selection": None,
                     "fold": fold,
@@ -84,10 +84,6 @@ def trials(study: Study, arm: str) -> Iterator[list[Study]]:
 def candidates(study: Study, arm: str) -> Sequence[Mapping[str, Any]]:
     """What is tried in place of the arm's own settings."""
     return (study.selection and study.selection.candidates.get(arm)) or ({},)
-
-
-def _changed(study: Study, arm: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {**study.arms[arm].model_dump(), **settings}
 
 
 def _mean_loss(folds: Sequence[Sequence[RoundRecord]], number: int, loss: str) -> float:

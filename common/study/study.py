@@ -261,12 +261,17 @@ class Study(Settings):
                 )
             for number, settings in enumerate(tried, start=1):
                 where = f"selection.candidates.{arm}, number {number}"
-                raw = {**self.arms[arm].model_dump(mode="json"), **settings}
+                raw = self.settings_of(arm, changed=settings)
                 try:
                     candidate = validate(type(self.arms[arm]), raw, where, StudyError)
                 except StudyError as problem:
                     raise ValueError("".join(str(problem).splitlines())) from None
                 self._check_arms({arm: candidate})
+
+    def settings_of(self, arm: str, *, changed: Mapping[str, Any]) -> dict[str, Any]:
+        """An arm's settings with some of them changed, or a preset's in their place."""
+        own = self.arms[arm]
+        return {**own.model_dump(mode="json"), **own.expanded(changed)}
 
     @property
     def has_every_user(self) -> bool:

@@ -8,6 +8,7 @@ from erosion.common.errors import StudyError
 from erosion.common.settings.base import validate
 from erosion.flower.arrangement import Arrangement
 
+KEEP_AT_SITES = ("evidence_erosion", "weight_erosion")  # by default, or by a preset
 MOST_ATTACHED = 64  # numbers that a reply's metrics bring for a rule
 
 
@@ -18,7 +19,7 @@ def rule_of(rule: str | ArmBase, settings: dict[str, Any]) -> ArmBase:
     elif rule not in REGISTRY:
         raise StudyError(f"There is no rule {rule!r}; the rules are {', '.join(REGISTRY)}.")
     else:
-        if rule == "evidence_erosion":  # what stays at a site is its ClientApp's business
+        if rule in KEEP_AT_SITES:  # what stays at a site is its ClientApp's business
             settings = {"own_parameters": (), **settings}
         made = validate(REGISTRY[rule], settings, f"The settings of {rule}", StudyError)
     if made.own_parameters:

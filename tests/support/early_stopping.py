@@ -14,7 +14,7 @@ ROUND = 4  # in which it stops
 def default_study() -> Study:
     """With fewer rounds, and two of its arms."""
     values = load_study(study_path("breast-cancer")).model_dump()
-    eroding = {**values["arms"]["weight_erosion"], "cone": "stop", "cone_angle": 84}
+    eroding = {"algorithm": "weight_erosion", "cone": "stop", "cone_angle": 84}
     changes = {
         "rounds": 6,
         "arms": {"weight_erosion": eroding, "local": values["arms"]["local"]},
