@@ -20,7 +20,7 @@ from pathlib import Path
 from erosion.common.support.files import write_atomically
 from erosion.experiments.benchmarks.report_line import command_line
 from erosion.experiments.data_dir import add_data_dir
-from erosion.experiments.robustness_cells import ATTACKERS, complete, read_cells
+from erosion.experiments.robustness_cells import ATTACKERS, METHODS, complete, read_cells
 from erosion.experiments.robustness_summary import Summary, summarise
 from erosion.experiments.robustness_table import page
 from erosion.server.run import provenance
@@ -36,7 +36,8 @@ def main() -> int:
     for name in options.study or ATTACKERS:
         path = options.cells / f"robustness-{name}.jsonl"
         if not options.draw_only:
-            complete(path, name, range(options.seeds), options.data_dir)
+            methods = options.method or METHODS
+            complete(path, name, range(options.seeds), options.data_dir, methods)
         if summary := summarise(name, read_cells(path)):
             summaries.append(summary)
     text, figures = page(summaries, command_line()), as_json(summaries)
@@ -74,6 +75,9 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument(
         "--study", action="append", choices=list(ATTACKERS), help="may be repeated; default: all"
+    )
+    parser.add_argument(
+        "--method", action="append", choices=list(METHODS), help="may be repeated; default: all"
     )
     add_data_dir(parser)
     parser.add_argument("--seeds", type=int, default=5, help="how many: 0 to N - 1")

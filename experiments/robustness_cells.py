@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +30,10 @@ from erosion.server.run import provenance
 
 ATTACKERS = {"breast-cancer": "miscoded", "heart-disease": "hungary"}
 BORN_FLIPPED = {"miscoded"}  # whose labels the testbed writes the wrong way round
+METHODS: Mapping[str, Mapping[str, str]] = {
+    **{name: {"algorithm": name} for name in REGISTRY},
+    "weight_erosion_recommended": {"algorithm": "weight_erosion", "preset": "recommended"},
+}
 CLAIM_ONLY = "evidence_erosion"  # the only method that asks for the noise
 
 
@@ -65,17 +69,15 @@ class Cell:
 
 
 def one_arm_study(name: str, method: str, seed: int) -> Study:
-    """The study with one arm: as the study file has it, else with the method's defaults.
+    """The study with one arm, which has the method's defaults.
 
     The attacker is named last, so that it is asked last. Raises StudyError where the method does
     not fit the study.
     """
     study = load_study(study_path(name))
     attacker = ATTACKERS[name]
-    own = next((arm for arm in study.arms.values() if arm.algorithm == method), None)
-    settings = own.model_dump(mode="json") if own else {"algorithm": method}
     raw = study.model_dump(mode="json") | {
-        "arms": {method: settings},
+        "arms": {method: METHODS[method]},
         "seed": seed,
         "hospitals": [*(h for h in study.hospitals if h != attacker), attacker],
         "evaluation": {"test_share": study.evaluation.test_share, "bootstrap": 100},
@@ -83,10 +85,12 @@ def one_arm_study(name: str, method: str, seed: int) -> Study:
     return validate(Study, raw, f"Study {name} with {method}", StudyError)
 
 
-def keys(name: str, seeds: Iterable[int]) -> Iterator[tuple[Key, Study]]:
+def keys(
+    name: str, seeds: Iterable[int], methods: Collection[str] = METHODS
+) -> Iterator[tuple[Key, Study]]:
     """Every cell of a study and what it runs; methods that do not fit are left out."""
     for seed in seeds:
-        for method in REGISTRY:
+        for method in methods:
             try:
                 study = one_arm_study(name, method, seed)
             except StudyError:
@@ -135,13 +139,19 @@ def attacked(
     }
 
 
-def complete(path: Path, name: str, seeds: Iterable[int], data_dir: Path | None) -> None:
+def complete(
+    path: Path,
+    name: str,
+    seeds: Iterable[int],
+    data_dir: Path | None,
+    methods: Collection[str] = METHODS,
+) -> None:
     """Run the cells that the file does not have, and add each to it as it is done."""
     done = {cell.key for cell in read_cells(path)}
     commit = provenance.commit()
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
-        for key, study in keys(name, seeds):
+        for key, study in keys(name, seeds, methods):
             if key not in done:
                 cell = run_cell(key, study, data_dir, commit)
                 file.write(json.dumps(asdict(cell)) + "\n")

@@ -2,21 +2,22 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from erosion.common.algorithms import REGISTRY
 from erosion.experiments.attacks import ATTACKS, NO_ATTACK
-from erosion.experiments.robustness_cells import CLAIM_ONLY
+from erosion.experiments.robustness_cells import CLAIM_ONLY, METHODS
 from erosion.experiments.robustness_summary import ALONE, CLEAR, NOTABLE, Mean, Row, Summary, Zero
 
 ERODING = "weight_erosion"
+RECOMMENDED = "weight_erosion_recommended"
 
 INTRODUCTION = f"""\
 # One harmful hospital
 
 What happens to the user's model when one of the other hospitals does harm, for every method that a
-study can name. The studies are those that come with the program, simulated with their own settings;
-a method that the study file does not name runs with its defaults. The seed decides the training and
-the user's test patients (in breast-cancer also which patient is at which hospital), so the standard
-errors are about such splits, not about other patients.
+study can name. The studies are those that come with the program; every method runs with its
+defaults, which for `{ERODING}` are those of its paper: `{RECOMMENDED}` has
+`preset = "recommended"`. The seed decides the training and the user's test patients (in
+breast-cancer also which patient is at which hospital), so the standard errors are about such
+splits, not about other patients.
 
 In breast-cancer the attacker is `miscoded`, whose labels the study has the wrong way round. Here
 its labels are put right unless the attack is the label flip, so without an attack it is an honest
@@ -76,7 +77,7 @@ def _of_study(summary: Summary) -> str:
 
 def _about(summary: Summary) -> str:
     alone, num_hospitals = _row(summary, ALONE, NO_ATTACK), len(summary.hospitals)
-    unfit = [method for method in REGISTRY if method not in _methods(summary)]
+    unfit = [method for method in METHODS if method not in _methods(summary)]
     left_out = f"\nThese methods do not fit the study: {', '.join(unfit)}." if unfit else ""
     return (
         f"{len(summary.seeds)} seeds, {summary.rounds} rounds, {num_hospitals} hospitals; attacker:"
