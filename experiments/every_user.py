@@ -60,19 +60,27 @@ def _line(study: Study, user: str, found: Simulation) -> UserResult:
     )
 
 
-def site_of(name: str, files: HospitalFiles, study: Study | None = None) -> Site:
+def site_of(
+    name: str,
+    files: HospitalFiles,
+    study: Study | None = None,
+    *,
+    min_local_steps: int | None = None,
+) -> Site:
     """A site that is never connected to anything.
 
     It runs the installed model that `study` names: whoever simulates it does so on this machine.
+    `min_local_steps` takes the place of the usual limit, for papers that take one step a round.
     """
     model = study.model if study is not None else None
+    limits = {} if min_local_steps is None else {"min_local_steps": min_local_steps}
     allowed = {model.entry_point: model.sha256} if isinstance(model, Installed) else {}
     return Site.model_validate(
         {
             "name": name,
             "data": {"path": files.data, "columns": files.columns},
             "coordinator": {"address": "127.0.0.1:1"},
-            "limits": {"installed_models": allowed},
+            "limits": {"installed_models": allowed, **limits},
         }
     )
 

@@ -26,11 +26,19 @@ from erosion.experiments.testbed import study_path
 from erosion.server.run import provenance
 
 
-def one_split(study: Study, data_dir: Path | None) -> EvaluateReply:
-    """Simulate the study with the seed that it has."""
+def one_split(
+    study: Study, data_dir: Path | None, *, min_local_steps: int | None = None
+) -> EvaluateReply:
+    """Simulate the study with the seed that it has.
+
+    `min_local_steps`: the hospitals' own limit, where fewer steps than usual are wanted.
+    """
     with tempfile.TemporaryDirectory() as folder:
         files = make_hospitals(study, Path(folder), data_dir)
-        hospitals = {name: Hospital(site_of(name, file)) for name, file in files.items()}
+        hospitals = {
+            name: Hospital(site_of(name, file, min_local_steps=min_local_steps))
+            for name, file in files.items()
+        }
         return simulate(study, hospitals, clock=timeless).evaluation
 
 
@@ -44,8 +52,21 @@ def _figures(study: Study, metrics: Sequence[Metrics]) -> dict[str, list[float]]
         return {
             "errors": [(1 - m["accuracy"]) * m.num_samples for m in metrics],
             "log_loss": by_name["log_loss"],
+            "auroc": by_name["auroc"],
         }
     return by_name
+
+
+def _beside_reference(
+    study: Study, replies: Sequence[EvaluateReply], reference: str
+) -> dict[str, list[float]]:
+    """The task's loss of every other arm minus the reference's, seed by seed."""
+    loss = study.task.verdict_metric
+    return {
+        arm: [reply.arms[arm][loss] - reply.arms[reference][loss] for reply in replies]
+        for arm in study.arms
+        if arm != reference
+    }
 
 
 def main() -> None:
@@ -73,6 +94,11 @@ def main() -> None:
         }
         figures = ", ".join(f"{name} {m:.3f} ± {e:.3f}" for name, (m, e) in arms[arm].items())
         print(f"{arm}: {figures}")
+    reference = study.comparison[1] if study.comparison else next(iter(study.arms))
+    apart = _beside_reference(study, replies, reference)
+    for arm, differences in apart.items():
+        m, e = mean_and_error(differences)
+        print(f"{arm} minus {reference}: {study.task.verdict_metric} {m:+.4f} ± {e:.4f}")
     verdicts = Counter(reply.comparison.conclusion for reply in replies if reply.comparison)
     print(f"verdicts: {dict(verdicts)}")
     if options.json:
@@ -83,6 +109,8 @@ def main() -> None:
             "seeds": options.seeds,
             "arms": arms,
             "verdicts": verdicts,
+            "reference": reference,
+            "loss_minus_reference": apart,  # by seed, from 0
         }
         write_atomically(options.json, json.dumps(result, indent=2) + "\n")
 

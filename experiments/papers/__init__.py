@@ -6,7 +6,10 @@ from pathlib import Path
 from erosion.experiments.cells import ExperimentError, Tick, Values
 from erosion.experiments.experiment import Experiment
 from erosion.experiments.papers import (
+    confirmation,
+    fed_heart,
     inference,
+    local_steps,
     mean_estimation,
     one_round,
     protections,
@@ -21,6 +24,8 @@ from erosion.experiments.papers import (
 from erosion.experiments.papers.gems.cell_runs import run_cell as run_gems
 from erosion.experiments.papers.gems.grid import plans as gems_plans
 from erosion.experiments.papers.gems.page import draw as draw_gems
+from erosion.experiments.papers.verdict import grid as verdict
+from erosion.experiments.papers.verdict.page import draw as draw_verdict
 
 
 def _run_quadratic(config: Values, data_dir: Path | None, tick: Tick) -> Values:
@@ -111,6 +116,44 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             protections.plans,
             protections.run,
             protections.draw,
+        ),
+        Experiment(
+            "fed-heart",
+            "Fed-Heart-Disease",
+            "Each of four heart hospitals as the user beside FLamby's published accuracies, on its"
+            " split and on 14 others. A quarter of an hour of one core.",
+            fed_heart.plans,
+            fed_heart.run,
+            fed_heart.draw,
+        ),
+        Experiment(
+            "local-steps",
+            "Local steps",
+            "Bias correction, gradient averaging and Weight Erosion on real data with 1, 5 and 20"
+            " local steps a round (what Chayti et al. 2021 left out). Minutes.",
+            local_steps.plans,
+            local_steps.run,
+            local_steps.draw,
+        ),
+        Experiment(
+            "verdict",
+            "Verdict",
+            "How often the verdict claims a difference that is not there, and one that is: by"
+            " made-up predictions, and by whole studies on diabetes-130, HAM10000, MNIST and"
+            " CIFAR-10. A quarter of an hour of one core.",
+            verdict.plans,
+            verdict.run,
+            draw_verdict,
+        ),
+        Experiment(
+            "confirmation",
+            "Confirmation",
+            "The same rules with the same constants on two studies that had not been looked at:"
+            " readmission of diabetic patients by payer, and death of breast cancer within three"
+            " years by region. A quarter of an hour of one core.",
+            confirmation.plans,
+            which_rule.run,
+            confirmation.draw,
         ),
     )
 }

@@ -19,7 +19,7 @@ from erosion.common.aggregation.cohort import MemoryCohort, Update
 from erosion.common.algorithms.base import BuildContext
 from erosion.common.algorithms.weight_erosion import WeightErosion
 from erosion.experiments.cells import CellPlan, Tick, Values
-from erosion.experiments.papers.titanic_data import (
+from erosion.experiments.sources.titanic_passengers import (
     AUTHORS_SEED,
     BATCH_SIZE,
     FEATURES,

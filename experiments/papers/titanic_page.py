@@ -7,7 +7,7 @@ from erosion.experiments.cells import Cell
 from erosion.experiments.experiment import Page, made_by
 from erosion.experiments.papers.picture import COLOURS, add_legend, picture
 from erosion.experiments.papers.titanic import MODES, SCHEMES, Mode, Scheme
-from erosion.experiments.papers.titanic_data import AUTHORS_SEED, FEATURES, SPLITS, Split
+from erosion.experiments.sources.titanic_passengers import AUTHORS_SEED, FEATURES, SPLITS, Split
 from erosion.experiments.standard_error import in_words
 
 NAMES: Mapping[Scheme, str] = {

@@ -8,19 +8,23 @@ from erosion.common.settings.base import validate
 from erosion.common.study.study import Study
 from erosion.experiments.sources.breast_cancer import BreastCancer
 from erosion.experiments.sources.diabetes import Diabetes
+from erosion.experiments.sources.diabetes_130 import Diabetes130
 from erosion.experiments.sources.heart_disease import HeartDisease
 from erosion.experiments.sources.mnist import Mnist
 from erosion.experiments.sources.source import HospitalFiles, SourceBase
 from erosion.experiments.sources.tcga_brca import TcgaBrca
+from erosion.experiments.sources.titanic import Titanic
 
 __all__ = ["REGISTRY", "HospitalFiles", "make_hospitals"]
 
 REGISTRY: Mapping[str, type[SourceBase]] = {
     "breast_cancer": BreastCancer,
     "diabetes": Diabetes,
+    "diabetes_130": Diabetes130,
     "heart_disease": HeartDisease,
     "mnist": Mnist,
     "tcga_brca": TcgaBrca,
+    "titanic": Titanic,
 }
 
 

@@ -4,6 +4,8 @@ import csv
 from collections.abc import Mapping
 from pathlib import Path
 
+from pydantic import Field
+
 from erosion.common.errors import DataError
 from erosion.common.study.study import Study
 from erosion.experiments.sources.source import (
@@ -17,13 +19,17 @@ from erosion.experiments.sources.source import (
 
 REGIONS = ("northeast", "south", "west", "midwest", "europe", "canada")  # by FLamby's number
 PATIENT, SPLIT = "pid", "split"
+EVENT, DAYS, DIED = "E", "T", "died"
 
 
 class TcgaBrca(SourceBase):
     """FLamby's 1,088 patients with its columns as they are, and its split as a column more.
 
-    The 8 patients whom FLamby's split leaves out are left out here.
+    The 8 patients whom FLamby's split leaves out are left out here. With `died_within_days` there
+    is a column `died` ("yes" or "no") more, and who lived and was followed for less is left out.
     """
+
+    died_within_days: int | None = Field(default=None, ge=1)
 
     def write(
         self, study: Study, folder: Path, data_dir: Path | None
@@ -33,6 +39,8 @@ class TcgaBrca(SourceBase):
         source = data_folder(data_dir, "tcga-brca")
         header, patients = _read(existing_file(source, "brca.csv"))
         parts = _parts(existing_file(source, "train_test_split.csv"))
+        if self.died_within_days is not None:
+            header, patients = _with_death(header, patients, self.died_within_days)
         files = {}
         for hospital in study.hospitals:
             rows = [
@@ -56,6 +64,21 @@ def _read(path: Path) -> tuple[list[str], dict[str, list[str]]]:
     if header[:1] != [PATIENT] or any(len(row) != len(header) for row in rows):
         raise DataError(f"{path} is not FLamby's table of that name. Fetch it again.")
     return header[1:], {row[0]: row[1:] for row in rows}
+
+
+def _with_death(
+    header: list[str], patients: Mapping[str, list[str]], within_days: int
+) -> tuple[list[str], dict[str, list[str]]]:
+    """Those of whom it is known whether they died within so many days."""
+    event, days = header.index(EVENT), header.index(DAYS)
+    known: dict[str, list[str]] = {}
+    for patient, cells in patients.items():
+        followed = float(cells[days])
+        if float(cells[event]) == 1 and followed <= within_days:
+            known[patient] = [*cells, "yes"]
+        elif followed >= within_days:
+            known[patient] = [*cells, "no"]
+    return [*header, DIED], known
 
 
 def _parts(path: Path) -> dict[str, tuple[str, str]]:

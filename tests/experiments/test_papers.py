@@ -13,7 +13,7 @@ from erosion.experiments.experiment import carry_out
 from erosion.experiments.papers import EXPERIMENTS, named, quadratic, titanic, tuned_quadratic
 from erosion.experiments.papers.mean_estimation import plans as mean_plans
 from erosion.experiments.papers.mean_estimation import run as run_mean
-from erosion.experiments.papers.titanic_data import load_passengers, split_indices
+from erosion.experiments.sources.titanic_passengers import load_passengers, split_indices
 
 DATA = Path(os.environ["EROSION_DATA"]) if "EROSION_DATA" in os.environ else None
 needs_titanic = pytest.mark.skipif(

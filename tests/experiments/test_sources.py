@@ -20,6 +20,7 @@ from erosion.experiments.every_user import site_of
 from erosion.experiments.simulator import simulate
 from erosion.experiments.sources import REGISTRY, HospitalFiles, make_hospitals
 from erosion.experiments.sources.breast_cancer import HOSPITALS, NUM_PATIENTS, BreastCancer
+from erosion.experiments.sources.diabetes_130 import AS_THEY_ARE, FILE, FOLDER, NUMBERS
 from erosion.experiments.sources.heart_disease import COLUMNS, FILES
 from erosion.experiments.sources.mnist import read_mnist
 from erosion.experiments.sources.mnist_partition import (
@@ -363,3 +364,127 @@ def test_mnist_has_the_published_number_of_each_digit(data_dir: Path) -> None:
     assert images.mean() / 255 == pytest.approx(0.1307, abs=5e-5)
     _, test_labels = read_mnist(data_dir / "mnist", "t10k")
     assert tuple(np.bincount(test_labels).tolist()) == TEST_COUNTS
+
+
+# -- stays of diabetic patients --------------------------------------------------------------------
+
+
+def write_stays(folder: Path, lines: Sequence[dict[str, str]]) -> None:
+    """`diabetic_data.csv.gz` with these stays, and usual values for what they do not say."""
+    usual = {
+        **dict.fromkeys(NUMBERS, "3"),
+        **dict.fromkeys(AS_THEY_ARE, "No"),
+        **{"gender": "Female", "age": "[70-80)", "race": "Asian", "payer_code": "MD"},
+        **{"admission_type_id": "1", "discharge_disposition_id": "1", "readmitted": ">30"},
+    }
+    rows = [{**usual, **line} for line in lines]
+    (folder / FOLDER).mkdir()
+    with gzip.open(folder / FOLDER / FILE, "wt", newline="") as file:
+        writer = csv.DictWriter(file, [*usual, "encounter_id", "patient_nbr"])
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def test_of_each_diabetic_patient_the_first_stay_counts(tmp_path: Path) -> None:
+    write_stays(
+        tmp_path,
+        [
+            {"patient_nbr": "1", "encounter_id": "20", "readmitted": "<30"},
+            {"patient_nbr": "1", "encounter_id": "9", "age": "[0-10)"},
+            {"patient_nbr": "2", "encounter_id": "30", "readmitted": "<30"},
+            {"patient_nbr": "3", "encounter_id": "31", "discharge_disposition_id": "11"},
+            {"patient_nbr": "4", "encounter_id": "32", "payer_code": "?"},
+        ],
+    )
+    files = make_hospitals(study("diabetes-130"), tmp_path / "out", tmp_path)
+    found = {(p["age"], p["readmitted within 30 days"]) for p in table(files["medicaid"])}
+    assert found == {("5", "no"), ("75", "yes")}
+    assert table(files["medicare"]) == []
+
+
+def test_every_payer_gets_as_many_patients_drawn_by_the_seed(tmp_path: Path) -> None:
+    stays = [
+        {"patient_nbr": str(n), "encounter_id": str(n), "num_medications": str(n)}
+        for n in range(60)
+    ]
+    write_stays(tmp_path, stays)
+    few = study("diabetes-130", patients=20)
+
+    def drawn(name: str, seed: int) -> list[str]:
+        files = make_hospitals(few.model_copy(update={"seed": seed}), tmp_path / name, tmp_path)
+        return [patient["num_medications"] for patient in table(files["medicaid"])]
+
+    first = drawn("first", 0)
+    assert len(set(first)) == 20
+    assert drawn("again", 0) == first
+    assert drawn("other", 1) != first
+
+
+def test_a_damaged_table_of_stays_is_named(tmp_path: Path) -> None:
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / FILE).write_bytes(b"not gzip")
+    with pytest.raises(DataError, match=r"diabetic_data.csv.gz cannot be read .* Fetch it again"):
+        make_hospitals(study("diabetes-130"), tmp_path / "out", tmp_path)
+
+
+# -- splits and outcomes that a source makes -------------------------------------------------------
+
+
+def test_who_was_followed_for_less_than_three_years_is_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / "tcga-brca"
+    folder.mkdir()
+    patients = {"a": (1, 1095), "b": (1, 1096), "c": (0, 1094), "d": (0, 1095), "e": (1, 3)}
+    lines = [f"{name},{event},{days}" for name, (event, days) in patients.items()]
+    (folder / "brca.csv").write_text("\n".join(["pid,E,T", *lines]) + "\n")
+    parts = [f"{name},train,train_0" for name in patients]
+    (folder / "train_test_split.csv").write_text("\n".join(["pid,fold,fold2", *parts]) + "\n")
+    files = make_hospitals(
+        study("tcga-brca-three-years", died_within_days=1095), tmp_path, tmp_path
+    )
+    found = [(p["T"], p["died"]) for p in table(files["northeast"])]
+    assert found == [("1095", "yes"), ("1096", "no"), ("1095", "no"), ("3", "yes")]
+
+
+def test_a_heart_split_tests_on_a_third_of_the_complete_patients(tmp_path: Path) -> None:
+    complete = [f"{age},1,1,145,200,1,2,150,0,2.3,?,?,?,{age % 2}" for age in range(30, 60)]
+    write_heart_files(tmp_path, "\n".join([*complete, "28,1,2,?,132,0,2,185,0,0,?,?,?,4"]) + "\n")
+    files = make_hospitals(study("heart-disease", split_seed=43), tmp_path / "out", tmp_path)
+    patients = table(files["va"])
+    parts = [patient["split"] for patient in patients]
+    assert (parts.count("train"), parts.count("test"), parts[-1]) == (20, 11, "train")
+    tested = [patient["num"] for patient in patients if patient["split"] == "test"]
+    assert sorted(map(tested.count, "01")) == [5, 6]  # half of them are ill, and so it stays
+
+
+@pytest.mark.data
+def test_flambys_split_gives_every_hospital_its_published_test_patients(
+    tmp_path: Path, data_dir: Path
+) -> None:
+    files = make_hospitals(study("heart-disease", split_seed=43), tmp_path, data_dir)
+    tested = {
+        hospital: [p["num"] != "0" for p in table(file) if p["split"] == "test"]
+        for hospital, file in files.items()
+    }
+    assert {hospital: len(ill) for hospital, ill in tested.items()} == {
+        "cleveland": 104,
+        "hungary": 89,
+        "switzerland": 16,
+        "va": 45,
+    }
+    ill = {hospital: round(sum(of) / len(of), 3) for hospital, of in tested.items()}
+    assert ill == {"cleveland": 0.462, "hungary": 0.371, "switzerland": 0.938, "va": 0.778}
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("ages", "sizes"), [("AGE_STRICT", (248, 476, 322, 263)), ("AGE_SOME", (362, 362, 322, 263))]
+)
+def test_the_titanics_hospitals_have_the_papers_sizes_and_the_user_its_test_part(
+    tmp_path: Path, data_dir: Path, ages: str, sizes: Sequence[int]
+) -> None:
+    files = make_hospitals(study("titanic", ages=ages), tmp_path, data_dir)
+    tables = [table(file) for file in files.values()]
+    assert tuple(map(len, tables)) == sizes
+    tested = [sum(row["split"] == "test" for row in rows) for rows in tables]
+    assert tested == [1 + sizes[0] // 2, 0, 0, 0]
+    assert sum(row["survived"] == "1" for rows in tables for row in rows) == 500

@@ -1,0 +1,68 @@
+"""The cells of the verdict's experiment: made-up predictions, and whole studies."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from erosion.experiments.cells import CellPlan, Tick, Values
+from erosion.experiments.papers.verdict import nulls, refits
+from erosion.experiments.papers.verdict.populations import POPULATIONS, population
+from erosion.experiments.papers.verdict.rules import RULES, claims_of
+
+TEST_PATIENTS = (16, 30, 50, 60, 100, 104, 200, 300)
+SIMULATED = 2000  # studies of a cell
+PATIENTS = (40, 80, 160, 320)  # of the user's
+SCENARIOS = ("alike", "wrong")  # the others' patients
+REFITTED = 200
+
+
+def plans() -> Sequence[CellPlan]:
+    """Every kind of made-up predictions, then every data set."""
+    simulated = [
+        CellPlan(
+            f"simulated-{kind.replace(' ', '-')}-{patients}",
+            {"kind": kind, "patients": patients, "studies": SIMULATED, "seed": 0, "version": 1},
+            rounds=1,
+        )
+        for kind in nulls.KINDS
+        for patients in TEST_PATIENTS
+    ]
+    refitted = [
+        CellPlan(
+            f"{name}-{scenario}-{patients}",
+            {
+                "data": name,
+                "scenario": scenario,
+                "patients": patients,
+                "studies": REFITTED,
+                "seed": 0,
+                "version": 1,
+            },
+            rounds=1,
+        )
+        for name in POPULATIONS
+        for scenario in SCENARIOS
+        for patients in PATIENTS
+    ]
+    return [*simulated, *refitted]
+
+
+def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+    """How many claims each rule makes, or what each study measured."""
+    patients, studies, seed = config["patients"], config["studies"], config["seed"]
+    if "kind" in config:
+        drawn = nulls.draw(config["kind"], studies, patients, seed)
+        claims = {rule: claims_of(rule, drawn) for rule in RULES}
+        figures: Values = {
+            rule: {"first": int((found < 0).sum()), "second": int((found > 0).sum())}
+            for rule, found in claims.items()
+        }
+    else:
+        figures = refits.measure(
+            population(config["data"], data_dir),
+            patients,
+            config["scenario"],
+            studies=studies,
+            seed=seed,
+        )
+    tick()
+    return figures

@@ -1,0 +1,244 @@
+"""The verdict's page: false claims and power of the rules, and of cross-fitting."""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+from erosion.experiments.cells import Cell, Values
+from erosion.experiments.experiment import Page, made_by
+from erosion.experiments.papers.picture import add_legend, picture
+from erosion.experiments.papers.verdict.grid import PATIENTS, TEST_PATIENTS
+from erosion.experiments.papers.verdict.nulls import GAINS, NULLS
+from erosion.experiments.papers.verdict.refits import (
+    HOLD_OUT,
+    PAIRS,
+    SCHEMES,
+    TRUTH,
+    TRUTH_OF_TRAINING_PART,
+)
+from erosion.experiments.papers.verdict.rules import RULES
+
+LEVELS = (0.02, 0.01)
+ALLOWED = 0.05
+PICTURE = "verdict.svg"
+NEARLY_EQUAL = PAIRS[1]
+
+
+class Rates(NamedTuple):
+    """Of one scheme in one cell, for one pair of arms."""
+
+    right: float  # share of studies with a claim of the right sign
+    wrong: float  # and of the wrong one
+
+
+def rates(figures: Values, scheme: str, level: float) -> Rates:
+    """From the signed p-values of one pair."""
+    truth = figures[TRUTH_OF_TRAINING_PART if scheme == HOLD_OUT else TRUTH]
+    claims = [(p, true) for p, true in zip(figures[scheme], truth, strict=True) if abs(p) <= level]
+    right = sum(p * true > 0 for p, true in claims)
+    return Rates(right / len(truth), (len(claims) - right) / len(truth))
+
+
+def draw(cells: Mapping[str, Cell]) -> Page:
+    """Tables of what was run, and one picture of both parts."""
+    simulated = {
+        (cell.plan.config["kind"], cell.plan.config["patients"]): cell
+        for cell in cells.values()
+        if "kind" in cell.plan.config
+    }
+    studies = [cell for cell in cells.values() if "data" in cell.plan.config]
+    lines = [
+        "# How often is the verdict wrong?",
+        "",
+        "The verdict is a paired sign-flip test of the test patients' log losses, with chances",
+        "clipped to [.01, .99], at p ≤ .02 (hold-out) and at least five patients of each class.",
+        "",
+        *_simulated_tables(simulated),
+        *_study_tables(studies),
+        f"![False claims and power]({PICTURE})",
+        "",
+        made_by(cells.values()),
+        "",
+    ]
+    return Page("\n".join(lines), {PICTURE: _picture(simulated, studies)})
+
+
+def share(cell: Cell, rule: str) -> float:
+    """Of a cell's simulated studies, those with a claim."""
+    found = cell.figures[rule]
+    return float((found["first"] + found["second"]) / cell.plan.config["studies"])
+
+
+def _simulated_tables(cells: Mapping[tuple[str, int], Cell]) -> list[str]:
+    lines = [
+        "## False claims, in percent of simulated studies",
+        "",
+        "Both arms have the same mean loss. *alike*: both err alike. *gross errors*: the first is",
+        "the better one but for 3 % of the patients, on whom it is certain of the wrong class.",
+        "*overconfident*: the first's log odds are twice the right ones, the second's too small.",
+        "",
+        "What was tried beside the declared rule: a stricter level; chances clipped to [.1, .9]; a",
+        "claim only where the Brier score's test makes it too; only what would still be claimed",
+        "with one more patient on whom the better arm errs as badly as can be (by log loss, and by",
+        "the Brier score); and a bet on bounded means, which holds for every distribution.",
+        "",
+    ]
+    for kind in NULLS:
+        lines += _rule_table(kind, cells)
+    lines += [
+        "## Claims of a true difference, in percent",
+        "",
+        "The second arm's mean log loss is worse by so much.",
+        "",
+    ]
+    for gain in GAINS:
+        lines += _rule_table(f"gain {gain:.2f}", cells)
+    return lines
+
+
+def _rule_table(kind: str, cells: Mapping[tuple[str, int], Cell]) -> list[str]:
+    known = [patients for patients in TEST_PATIENTS if (kind, patients) in cells]
+    if not known:
+        return []
+    rows = [
+        f"| {rule} | "
+        + " | ".join(f"{100 * share(cells[kind, patients], rule):.1f}" for patients in known)
+        + " |"
+        for rule in RULES
+    ]
+    return [
+        f"| {kind}: test patients | {' | '.join(map(str, known))} |",
+        f"| --- |{' --- |' * len(known)}",
+        *rows,
+        "",
+    ]
+
+
+def worst_and_mean(
+    cells: Sequence[Cell], scheme: str, level: float, pair: tuple[str, str] | None = None
+) -> tuple[float, float]:
+    """Largest share of wrong claims in any cell, and mean share of right ones, over pairs."""
+    found = [
+        rates(cell.figures[" - ".join(one)], scheme, level)
+        for cell in cells
+        for one in ([pair] if pair else PAIRS)
+    ]
+    return max(rate.wrong for rate in found), fmean(rate.right for rate in found)
+
+
+def holding(cells: Sequence[Cell]) -> list[tuple[str, float]]:
+    """Schemes and levels with at most 5 % of wrong claims in every cell, most power first."""
+    measured = {
+        (scheme, level): worst_and_mean(cells, scheme, level)
+        for scheme in (HOLD_OUT, *SCHEMES)
+        for level in LEVELS
+    }
+    return sorted(
+        (choice for choice, (worst, _) in measured.items() if worst <= ALLOWED),
+        key=lambda choice: -measured[choice][1],
+    )
+
+
+def _study_tables(cells: Sequence[Cell]) -> list[str]:
+    if not cells:
+        return []
+    rows = []
+    for scheme in (HOLD_OUT, *SCHEMES):
+        for level in LEVELS:
+            worst, right = worst_and_mean(cells, scheme, level)
+            near, _ = worst_and_mean(cells, scheme, level, NEARLY_EQUAL)
+            rows.append(
+                f"| {scheme} | {level:g} | {100 * right:.1f} | {100 * worst:.1f} |"
+                f" {100 * near:.1f} |"
+            )
+    best = holding(cells)
+    chosen = f"**{best[0][0]}** at p ≤ {best[0][1]:g}" if best else "none of them"
+    config = cells[0].plan.config
+    names = sorted({cell.plan.config["data"] for cell in cells})
+    lines = [
+        "## Whole studies",
+        "",
+        "Logistic regressions on the user's patients and 400 others', who count nothing (local),",
+        "half or fully; *alike*: others are of the user's population; *wrong*: a quarter of the",
+        f"others' classes are wrong. {len(cells)} cells of {config['studies']} studies each:",
+        f"{', '.join(names)}; the truth is known from up to 5,000 further patients. *full - half*",
+        "is the case in which arms differ little. A claim is wrong where its sign is not that of",
+        "the delivered models' difference.",
+        "",
+        "| | p ≤ | right, mean % | wrong, worst cell % | full - half alone, worst % |",
+        "| --- | --- | --- | --- | --- |",
+        *rows,
+        "",
+        f"Of those with at most 5 % of wrong claims in every cell, {chosen} claims most true"
+        " differences.",
+        "",
+    ]
+    for pair in PAIRS:
+        lines += _pair_table(pair, cells)
+    return lines
+
+
+def _pair_table(pair: tuple[str, str], cells: Sequence[Cell]) -> list[str]:
+    schemes = (HOLD_OUT, *SCHEMES)
+    rows = []
+    for cell in cells:
+        config, figures = cell.plan.config, cell.figures[" - ".join(pair)]
+        level = {scheme: 0.02 if scheme == HOLD_OUT else 0.01 for scheme in schemes}
+        found = [rates(figures, scheme, level[scheme]) for scheme in schemes]
+        rows.append(
+            f"| {config['data']} | {config['scenario']} | {config['patients']} |"
+            f" {fmean(figures[TRUTH]):+.3f} | "
+            + " | ".join(f"{100 * r.right:.1f} / {100 * r.wrong:.1f}" for r in found)
+            + " |"
+        )
+    return [
+        f"### {' - '.join(pair)}: right / wrong claims in percent",
+        "",
+        "Hold-out at p ≤ .02, cross-fitted at p ≤ .01.",
+        "",
+        f"| data | others | patients | true difference | {' | '.join(schemes)} |",
+        f"| --- | --- | --- | --- |{' --- |' * len(schemes)}",
+        *rows,
+        "",
+    ]
+
+
+def _picture(simulated: Mapping[tuple[str, int], Cell], studies: Sequence[Cell]) -> bytes:
+    with picture(columns=2) as (figure, content):
+        false, power = figure.subplots(1, 2)
+        for kind in NULLS:
+            known = [n for n in TEST_PATIENTS if (kind, n) in simulated]
+            values = [100 * share(simulated[kind, n], "declared") for n in known]
+            if known:
+                false.plot(known, values, marker="o", markersize=3, label=kind)
+        false.axhline(100 * ALLOWED, color="#999999", linewidth=0.8, linestyle="--")
+        false.set(
+            title="False claims of the hold-out verdict",
+            xlabel="test patients",
+            ylabel="% of studies",
+        )
+        false.set_ylim(bottom=0)
+        add_legend(false)
+        for scheme in (HOLD_OUT, *SCHEMES):
+            level = 0.02 if scheme == HOLD_OUT else 0.01
+            points = [
+                (n, worst_and_mean(chosen, scheme, level, PAIRS[0])[1])
+                for n in PATIENTS
+                if (chosen := [cell for cell in studies if cell.plan.config["patients"] == n])
+            ]
+            if points:
+                power.plot(
+                    [n for n, _ in points],
+                    [100 * right for _, right in points],
+                    marker="o",
+                    markersize=3,
+                    label=scheme,
+                )
+        power.set(
+            title="True differences claimed (full - local)",
+            xlabel="the user's patients",
+            ylabel="% of studies",
+        )
+        power.set_ylim(bottom=0)
+        add_legend(power)
+    return content.getvalue()

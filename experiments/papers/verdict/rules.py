@@ -1,0 +1,126 @@
+"""Rules that claim a difference between two arms, for many simulated studies at once.
+
+`declared` is the program's own (`client.evaluation.verdict`). The others are what might hold where
+that one does not. A claim is -1 (the first arm is better), 1 (the second is) or 0 (none).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from erosion.client.evaluation.verdict import RANDOM_FLIPS
+from erosion.common.protocol.messages import FEWEST_OF_A_CLASS, SIGNIFICANCE
+from erosion.common.tasks.classification import PROBABILITY_FLOOR
+
+Floats = NDArray[np.float64]
+Claims = NDArray[np.int64]
+
+ROWS = 1000  # sign patterns at a time
+BETTING_LEVEL = 0.05
+TIGHT_FLOOR = 0.1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Studies:
+    """What two arms predicted in many simulated studies of n test patients."""
+
+    first: Floats  # (studies, n) the chance that the first arm gave to what was the case
+    second: Floats  # (studies, n)
+    positive: NDArray[np.bool_]  # (studies, n) the patient's class
+
+    @property
+    def large_enough(self) -> NDArray[np.bool_]:
+        """(studies,) whether each class has the five patients that a claim needs."""
+        count = self.positive.sum(axis=1)
+        return np.minimum(count, self.positive.shape[1] - count) >= FEWEST_OF_A_CLASS
+
+    def log_losses(self, floor: float = PROBABILITY_FLOOR) -> Floats:
+        """First minus second, per patient."""
+        first, second = (np.clip(chance, floor, 1 - floor) for chance in (self.first, self.second))
+        return np.log(second) - np.log(first)
+
+    def brier_scores(self) -> Floats:
+        """First minus second, per patient; between -1 and 1."""
+        return (1 - self.first) ** 2 - (1 - self.second) ** 2
+
+
+def sign_flip_p_values(differences: Floats, *, flips: int = RANDOM_FLIPS) -> Floats:
+    """The program's two-sided p-values of (studies, n) differences, all by the same patterns."""
+    generator = np.random.default_rng(0)
+    sums = differences.sum(axis=1)
+    observed = np.abs(sums) - 1e-12 * np.abs(differences).sum(axis=1)
+    count = np.zeros(len(differences), dtype=np.int64)
+    for start in range(0, flips, ROWS):
+        shape = (min(ROWS, flips - start), differences.shape[1])
+        patterns = generator.integers(2, size=shape, dtype=np.int8)
+        flipped = 2 * (patterns.astype(np.float64) @ differences.T) - sums
+        count += (np.abs(flipped) >= observed).sum(axis=0)
+    return (1 + count) / (1 + flips)
+
+
+def claims_at(differences: Floats, level: float) -> Claims:
+    """What the sign-flip test claims."""
+    significant = sign_flip_p_values(differences) <= level
+    return np.where(significant, np.sign(differences.sum(axis=1)), 0).astype(np.int64)
+
+
+def _one_more(differences: Floats, worst: float, level: float) -> Claims:
+    """Only what would also be claimed with one more patient who speaks against it at the worst."""
+    against = -np.sign(differences.sum(axis=1, keepdims=True)) * worst
+    before = np.sign(differences.sum(axis=1))
+    after = claims_at(np.hstack([differences, against]), level)
+    return np.where(after == before, after, 0)
+
+
+def _agreeing(one: Claims, other: Claims) -> Claims:
+    return np.where(one == other, one, 0)
+
+
+def betting_claims(differences: Floats, bound: float, level: float) -> Claims:
+    """A bet against a mean of 0 of values in [-bound, bound] (Waudby-Smith and Ramdas 2024).
+
+    Valid for any such distribution. Stakes are set from the patients before, in their order; two
+    gamblers, each on one sign, have half of the level.
+    """
+    studies, n = differences.shape
+    values = differences / (2 * bound) + 0.5
+    log_up, log_down = np.zeros(studies), np.zeros(studies)
+    most_up, most_down = np.zeros(studies), np.zeros(studies)
+    total, squares = np.full(studies, 0.5), np.full(studies, 0.25)
+    for place in range(n):
+        seen = place + 1
+        mean, variance = total / seen, squares / seen
+        stake = np.sqrt(2 * np.log(2 / level) / (variance * seen * np.log(1 + seen)))
+        stake = np.minimum(stake, 1.0)  # of 1 / 0.5: half of what may be staked
+        gain = stake * (values[:, place] - 0.5)
+        log_up += np.log1p(gain)
+        log_down += np.log1p(-gain)
+        most_up, most_down = np.maximum(most_up, log_up), np.maximum(most_down, log_down)
+        total = total + values[:, place]
+        squares = squares + (values[:, place] - mean) ** 2
+    threshold = np.log(2 / level)
+    return (most_up >= threshold).astype(np.int64) - (most_down >= threshold).astype(np.int64)
+
+
+LOG_RANGE = float(
+    np.log((1 - PROBABILITY_FLOOR) / PROBABILITY_FLOOR)
+)  # of one patient's difference
+
+RULES: Mapping[str, Callable[[Studies], Claims]] = {
+    "declared": lambda s: claims_at(s.log_losses(), SIGNIFICANCE),
+    "p <= .01": lambda s: claims_at(s.log_losses(), 0.01),
+    "tighter clip": lambda s: claims_at(s.log_losses(TIGHT_FLOOR), SIGNIFICANCE),
+    "and Brier": lambda s: _agreeing(
+        claims_at(s.log_losses(), SIGNIFICANCE), claims_at(s.brier_scores(), SIGNIFICANCE)
+    ),
+    "one more patient": lambda s: _one_more(s.log_losses(), LOG_RANGE, SIGNIFICANCE),
+    "one more, Brier": lambda s: _one_more(s.brier_scores(), 1.0, SIGNIFICANCE),
+    "betting": lambda s: betting_claims(s.log_losses(), LOG_RANGE, BETTING_LEVEL),
+}
+
+
+def claims_of(rule: str, studies: Studies) -> Claims:
+    """What a rule claims, where there are enough patients."""
+    return np.where(studies.large_enough, RULES[rule](studies), 0)

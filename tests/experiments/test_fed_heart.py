@@ -1,0 +1,73 @@
+"""The heart disease table: what pooled training sees, and a page from few cells."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from erosion.common.study.study import Study, load_study
+from erosion.experiments.cells import Cell
+from erosion.experiments.papers import fed_heart
+from erosion.experiments.papers.paired import paired_difference
+from erosion.experiments.testbed import study_path
+
+
+def test_an_interval_of_paired_differences_is_students() -> None:
+    # differences 1, 2, 3: mean 2, standard error 1 / sqrt(3); t with 2 degrees at .975 is 4.3027
+    found = paired_difference([2.0, 4.0, 6.0], [1.0, 2.0, 3.0], comparisons=1)
+    assert found.mean == pytest.approx(2.0)
+    assert found.high - found.mean == pytest.approx(4.3027 / 3**0.5, rel=1e-4)
+    assert not found.leaves_out_zero
+    wider = paired_difference([2.0, 4.0, 6.0], [1.0, 2.0, 3.0], comparisons=5)
+    assert wider.high > found.high
+
+
+def test_an_interval_on_one_side_of_zero_is_marked() -> None:
+    found = paired_difference([1.0, 1.1, 1.2], [0.0, 0.0, 0.0], comparisons=1)
+    assert found.leaves_out_zero
+    assert found.text().endswith("\\*")
+
+
+def test_every_cell_is_a_valid_study_with_all_arms() -> None:
+    raw = load_study(study_path("heart-disease")).model_dump(mode="json")
+    for plan in fed_heart.plans()[:4]:
+        changed = raw | {"user": plan.config["user"], "arms": plan.config["arms"]}
+        assert list(Study.model_validate(changed).arms) == list(fed_heart.ARMS)
+
+
+def test_the_page_sets_ours_beside_the_published_figures() -> None:
+    cells: dict[str, Cell] = {}
+    for plan in fed_heart.plans():
+        figures = {
+            arm: {"accuracy": 0.7 + 0.001 * place, "auroc": 0.8, "brier": 0.1}
+            for place, arm in enumerate(["majority", "pooled", *fed_heart.ARMS])
+        }
+        cells[plan.name] = Cell(plan, {**figures, "patients": 16}, "c0ffee", "command", 1.0)
+    text = fed_heart.draw(cells).text
+    assert "| FLamby, pooled | 78.3 | 76.4 | 75.0 | 64.4 | 73.5 |" in text
+    assert "| majority | 70.0 | 70.0 | 70.0 | 70.0 | 70.0 |" in text
+    assert "| local | 0.702 ± 0.000 | 0.800 ± 0.000 | 0.100 ± 0.000 |" in text
+    assert "for all 72 together" in text  # 4 users x 3 of ours x 3 others x 2 metrics
+
+
+def test_a_page_of_the_first_cells_alone_has_no_empty_table() -> None:
+    plan = fed_heart.plans()[0]
+    figures = {
+        arm: {"accuracy": 0.7, "auroc": None, "brier": 0.1}
+        for arm in ["majority", "pooled", *fed_heart.ARMS]
+    }
+    cell = Cell(plan, {**figures, "patients": 16}, "c0ffee", "command", 1.0)
+    text = fed_heart.draw({plan.name: cell}).text
+    assert "| majority | 70.0 |  |  |  |  |" in text
+    assert "for all" not in text
+
+
+@pytest.mark.data
+@pytest.mark.skipif("EROSION_DATA" not in os.environ, reason="needs the data sets: EROSION_DATA")
+def test_pooled_training_is_measured_on_the_same_patients() -> None:
+    config = dict(fed_heart.plans()[2].config)  # Switzerland, the smallest
+    config["arms"] = {"local": {}}
+    found = fed_heart.run(config, Path(os.environ["EROSION_DATA"]), lambda: None)
+    assert found["patients"] == 16
+    assert found["majority"]["accuracy"] == 0.9375
+    assert found["pooled"]["accuracy"] is not None
