@@ -30,6 +30,7 @@ NotNegative = Annotated[float, Field(ge=0)]
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "paper": {
         "distance_penalty": 0.01,
+        "erosion_share": 2 / 3,
         "size_penalty": 0.2,
         "weighting": "equal",
         "own_parameters": (),
@@ -106,7 +107,7 @@ class WeightErosion(AggregatingArm):
 
     algorithm: Literal["weight_erosion"] = "weight_erosion"
     preset: Literal["paper", "recommended"] | None = Field(default=None, exclude=True)
-    # read, and never written: what it stands for is
+    # never kept: its values take its place
     distance_penalty: OrAuto[NotNegative] = 0.01  # p_d in eq. 5
     erosion_share: float = Field(default=2 / 3, gt=0, le=10)  # above 1: the weight outlasts the run
     size_penalty: float = Field(default=0.2, ge=0)  # p_s in eq. 5
@@ -124,9 +125,12 @@ class WeightErosion(AggregatingArm):
 
     @classmethod
     def expanded(cls, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        """With the values of `preset`, where nothing else is given."""
+        """With the values of `preset` in its place, where nothing else is given."""
         preset = settings.get("preset")
-        return {**PRESETS.get(preset, {}), **settings} if isinstance(preset, str) else settings
+        if not isinstance(preset, str) or preset not in PRESETS:
+            return settings
+        given = {key: value for key, value in settings.items() if key != "preset"}
+        return {**PRESETS[preset], **given}
 
     @model_validator(mode="before")
     @classmethod

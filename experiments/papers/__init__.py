@@ -15,6 +15,7 @@ from erosion.experiments.papers import (
     protections,
     quadratic,
     quadratic_page,
+    slow_erosion,
     survival,
     titanic,
     titanic_page,
@@ -125,6 +126,15 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             fed_heart.plans,
             fed_heart.run,
             fed_heart.draw,
+        ),
+        Experiment(
+            "slow-erosion",
+            "Slow erosion",
+            "Weight Erosion with several erosion shares on the shipped breast cancer and heart"
+            " disease studies, on ten splits of their own. Minutes.",
+            slow_erosion.plans,
+            which_rule.run,
+            slow_erosion.draw,
         ),
         Experiment(
             "local-steps",

@@ -1,7 +1,7 @@
 """Fed-Heart-Disease (du Terrail et al., FLamby, 2022): each of four hospitals as the user.
 
 FLamby's split of the patients and others drawn in the same way. The number of rounds of every arm
-is chosen on a quarter of the user's training patients; everything else is as the shipped study has
+is chosen on a third of the user's training patients; everything else is as the shipped study has
 it. `pooled` is what nobody may do: one model trained on all hospitals' patients in one place.
 """
 
@@ -66,7 +66,7 @@ def plans() -> Sequence[CellPlan]:
     return [
         CellPlan(
             f"{user}-split{split}",
-            {"user": user, "split": split, "arms": dict(ARMS), "chosen_on": 0.25, "version": 1},
+            {"user": user, "split": split, "arms": dict(ARMS), "folds": 3, "version": 1},
             rounds=1,
         )
         for split in SPLITS
@@ -81,7 +81,7 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
         "seed": config["split"],
         "arms": config["arms"],
         "evaluation": {"split_column": SPLIT, "bootstrap": 100},
-        "selection": {"method": "validation", "folds": round(1 / config["chosen_on"])},
+        "selection": {"method": "validation", "folds": config["folds"]},
     }
     raw["testbed"]["options"]["split_seed"] = config["split"]
     study = Study.model_validate(raw)
@@ -146,7 +146,7 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         "# Fed-Heart-Disease: each hospital as the user",
         "",
         "The patients and columns of FLamby's benchmark. Each arm's number of rounds is chosen",
-        "on a quarter of the user's training patients. *majority* says the commonest class of the",
+        "on a third of the user's training patients. *majority* says the commonest class of the",
         "user's training patients to everybody; *pooled* is trained on all hospitals' patients in",
         "one place. A gap of less than about 8 points on one split is noise.",
         "",

@@ -1,0 +1,89 @@
+"""How slow is slow enough? The recommended Weight Erosion with several erosion shares.
+
+`distance_penalty = "auto"` takes the first rounds' distances for those of all rounds. But the
+user's own update shrinks while the model comes to rest, so relative distances grow, and weights end
+earlier than the share says. Splits are others than those of `which_rule`, of the same patients:
+what is chosen here is put to the test by `confirmation`, on other data.
+"""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from erosion.experiments.cells import Cell, CellPlan
+from erosion.experiments.experiment import Page, made_by
+from erosion.experiments.papers.paired import with_error
+from erosion.experiments.papers.which_rule import settings
+
+SHARES = (1.25, 2.0, 3.0, 5.0, 8.0)
+SEEDS = range(100, 110)
+
+
+def _arm(share: float) -> dict[str, Any]:
+    return {
+        "algorithm": "weight_erosion",
+        "distance_penalty": "auto",
+        "erosion_share": share,
+        "size_penalty": 0.0,
+        "weighting": "samples",
+        "own_parameters": ["output_bias"],
+    }
+
+
+ARMS: Mapping[str, Mapping[str, Any]] = {f"share {share:g}": _arm(share) for share in SHARES}
+
+
+def plans() -> Sequence[CellPlan]:
+    """A cell for each seed and setting."""
+    return [
+        CellPlan(
+            f"{study}-{user}-{seed}",
+            {"study": study, "user": user, "seed": seed, "arms": dict(ARMS), "version": 1},
+            rounds=1,
+        )
+        for seed in SEEDS
+        for study, user in settings()
+    ]
+
+
+def draw(cells: Mapping[str, Cell]) -> Page:
+    """Mean log losses by setting, and the mean over settings of what is lost to the best share."""
+    found = {
+        setting: [
+            cell.figures
+            for cell in cells.values()
+            if (cell.plan.config["study"], cell.plan.config["user"]) == setting
+        ]
+        for setting in settings()
+    }
+    found = {setting: figures for setting, figures in found.items() if len(figures) > 1}
+    losses = {
+        arm: [[float(one[arm]["log_loss"]) for one in figures] for figures in found.values()]
+        for arm in ARMS
+    }
+    best = [min(fmean(losses[arm][place]) for arm in ARMS) for place in range(len(found))]
+    rows = []
+    for arm, of_settings in losses.items():
+        regrets = [fmean(of) - least for of, least in zip(of_settings, best, strict=True)]
+        rows.append(
+            f"| {arm} | {' | '.join(with_error(of) for of in of_settings)} |"
+            f" {fmean(regrets):.4f} | {max(regrets):.4f} |"
+        )
+    splits = min((len(figures) for figures in found.values()), default=0)
+    lines = [
+        "# How slow is slow enough?",
+        "",
+        '`weight_erosion` with `distance_penalty = "auto"`, `size_penalty = 0`, weights by samples',
+        "and an output bias of each hospital's own, with several values of `erosion_share`. Log",
+        f"loss of the user's test patients over {splits} splits; ± is one standard error over",
+        "splits, which share patients. The last two columns are what is lost to the best share of",
+        "each setting: on average, and at most.",
+        "",
+        f"| | {' | '.join(f'{study}, {user}' for study, user in found)} | mean | most |",
+        f"| --- |{' --- |' * (len(found) + 2)}",
+        *rows,
+        "",
+        made_by(cells.values()),
+        "",
+    ]
+    return Page("\n".join(lines))
