@@ -5,7 +5,7 @@ program's: log loss with chances clipped to [.01, .99].
 """
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,10 +99,14 @@ def _worse_by(gain: float) -> Predict:
     return _with_loss(_noisy, 0.0, 5.0, mean_loss(_noisy(0.3)) + gain)
 
 
+def _gaining(gain: float) -> tuple[Predict | None, Predict]:
+    return _noisy(0.3), _worse_by(gain)
+
+
 KINDS: Mapping[str, Callable[[], tuple[Predict | None, Predict]]] = {
     "alike": lambda: (_noisy(0.7), _noisy(0.7)),
     "gross errors": lambda: (None, _as_bad_as_gross()),
     "overconfident": lambda: (_scaled(OVERCONFIDENT), _as_bad_as_overconfident()),
-    **{f"gain {g:.2f}": (lambda g=g: (_noisy(0.3), _worse_by(g))) for g in GAINS},
+    **{f"gain {gain:.2f}": partial(_gaining, gain) for gain in GAINS},
 }
 NULLS = ("alike", "gross errors", "overconfident")

@@ -34,7 +34,10 @@ class Studies:
     def large_enough(self) -> NDArray[np.bool_]:
         """(studies,) whether each class has the five patients that a claim needs."""
         count = self.positive.sum(axis=1)
-        return np.minimum(count, self.positive.shape[1] - count) >= FEWEST_OF_A_CLASS
+        enough: NDArray[np.bool_] = (
+            np.minimum(count, self.positive.shape[1] - count) >= FEWEST_OF_A_CLASS
+        )
+        return enough
 
     def log_losses(self, floor: float = PROBABILITY_FLOOR) -> Floats:
         """First minus second, per patient."""
@@ -101,7 +104,8 @@ def betting_claims(differences: Floats, bound: float, level: float) -> Claims:
         total = total + values[:, place]
         squares = squares + (values[:, place] - mean) ** 2
     threshold = np.log(2 / level)
-    return (most_up >= threshold).astype(np.int64) - (most_down >= threshold).astype(np.int64)
+    claims: Claims = np.int64(1) * (most_up >= threshold) - (most_down >= threshold)
+    return claims
 
 
 LOG_RANGE = float(
