@@ -12,8 +12,8 @@ from typing import Any
 
 from erosion.experiments.cells import Cell, CellPlan
 from erosion.experiments.experiment import Page, made_by
-from erosion.experiments.papers.paired import with_error
 from erosion.experiments.papers.which_rule import settings
+from erosion.experiments.standard_error import in_words
 
 SHARES = (1.25, 2.0, 3.0, 5.0, 8.0)
 SEEDS = range(100, 110)
@@ -66,7 +66,7 @@ def draw(cells: Mapping[str, Cell]) -> Page:
     for arm, of_settings in losses.items():
         regrets = [fmean(of) - least for of, least in zip(of_settings, best, strict=True)]
         rows.append(
-            f"| {arm} | {' | '.join(with_error(of) for of in of_settings)} |"
+            f"| {arm} | {' | '.join(in_words(of) for of in of_settings)} |"
             f" {fmean(regrets):.4f} | {max(regrets):.4f} |"
         )
     splits = min((len(figures) for figures in found.values()), default=0)
