@@ -94,7 +94,7 @@ def _load_table(source: TableSource, task: TabularTask, split_column: str | None
 def _load_images(source: ImageSource, task: ImageTask) -> Patients:
     found = source.read(task)
     read = _Read("images", found.images, found.targets, found.patients, found.places, found.notes)
-    return _grouped(source, read, None)
+    return _grouped(source, read, found.is_test)
 
 
 @dataclass(frozen=True, slots=True)

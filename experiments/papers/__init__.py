@@ -11,6 +11,8 @@ from erosion.experiments.papers import (
     inference,
     local_steps,
     mean_estimation,
+    mnist,
+    mnist_page,
     one_round,
     protections,
     quadratic,
@@ -62,6 +64,16 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             mean_estimation.plans,
             mean_estimation.run,
             quadratic_page.draw_means,
+        ),
+        Experiment(
+            "mnist",
+            "MNIST",
+            "Weight Erosion, FedAvg and local training of a convolutional network, over seven"
+            " distributions of MNIST's digits and 10 to 100 agents (Gengler et al. 2020, table II"
+            " and figure 2). Three hours and more of one core; --cells '*-10-*' is a quarter.",
+            mnist.plans,
+            mnist.run,
+            mnist_page.draw,
         ),
         Experiment(
             "gems",

@@ -119,6 +119,7 @@ class LabelledImages:
     places: tuple[str, ...]  # (n,) how people find each image
     patients: NDArray[np.int64] | None = None  # (n,) equal for images of one patient, where known
     notes: tuple[str, ...] = ()  # what was found out in reading them
+    is_test: NDArray[np.bool_] | None = None  # (n,) as the source says; None: it does not
 
 
 class ImageSource(DataSource):

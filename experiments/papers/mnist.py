@@ -1,0 +1,185 @@
+"""Weight Erosion on MNIST (Gengler, Beaussart and Yuan 2020, tables I and II, figure 2).
+
+A cell is one of seven distributions of the digits, a number of agents and a scheme: 7 x 4 x 3 = 84
+cells. Partition, test images, network and constants are the authors'; every agent is a hospital of
+this program, and the simulator runs the rounds.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from pydantic import PrivateAttr
+
+from erosion.client.dataset.sources.data_source import ImageSource, LabelledImages
+from erosion.client.finding import Finding
+from erosion.client.training.hospital import Hospital
+from erosion.common.protocol.messages import Metrics
+from erosion.common.rounds.one_round import RoundRecord
+from erosion.common.study.study import Study
+from erosion.common.tasks.inputs import ImageTask
+from erosion.experiments.cells import CellPlan, Tick, Values
+from erosion.experiments.every_user import site_of
+from erosion.experiments.simulator import simulate, timeless
+from erosion.experiments.sources.mnist import read_mnist
+from erosion.experiments.sources.mnist_partition import (
+    PATTERNS,
+    PartitionName,
+    PatternName,
+    partition,
+    user_test_images,
+)
+from erosion.experiments.sources.source import HospitalFiles, data_folder
+
+Scheme = Literal["weight_erosion", "fedavg", "local"]
+SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
+AGENTS = (10, 20, 50, 100)
+ROUNDS, BATCH_SIZE, LEARNING_RATE = 30, 32, 0.1
+USER = "agent-0"
+
+
+def plans() -> list[CellPlan]:
+    """All 84, few agents first: there the paper's figures are easiest to tell apart."""
+    return [
+        _plan(pattern, agents, scheme)
+        for agents in AGENTS
+        for pattern in PATTERNS
+        for scheme in reversed(SCHEMES)  # the cheapest first
+    ]
+
+
+def _plan(pattern: PatternName, agents: int, scheme: Scheme) -> CellPlan:
+    config = {
+        "pattern": pattern,
+        "agents": agents,
+        "scheme": scheme,
+        "arm": dict(_arm(scheme, agents)),
+        "partition": "reference",
+        "rounds": ROUNDS,
+        "seed": 0,
+    }
+    return CellPlan(f"{pattern}-{agents}-{scheme}", config, ROUNDS)
+
+
+def _arm(scheme: Scheme, agents: int) -> Mapping[str, Any]:
+    """The authors' constants; `batches` is how their code counts a hospital's samples."""
+    if scheme == "fedavg":
+        return {"weighting": "uniform"}
+    if scheme == "local":
+        return {}
+    return {
+        "distance_penalty": 0.1 / agents,
+        "size_penalty": 2.0,
+        "size_unit": "batches",
+        "batch_size": BATCH_SIZE,
+        "per_step": False,
+        "weighting": "equal",
+    }
+
+
+def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+    """Accuracy on the user's test images, and the mean weight of all agents, after every round."""
+    study, scheme = study_of(config), config["scheme"]
+    hospitals = agents_of(study, config["pattern"], config["partition"], data_dir)
+    found = simulate(study, hospitals, lambda _record: tick(), clock=timeless)
+    records, last = found.records[scheme], found.evaluation.arms[scheme]
+    figures: dict[str, Any] = {
+        # A round's metrics are of the parameters that it starts from.
+        "accuracy": [_accuracy(m) for m in (*(r.user_metrics for r in records[1:]), last)],
+        "test_images": last.num_samples,
+    }
+    if scheme == "weight_erosion":
+        figures["mean_weight"] = [round(_mean_weight(record), 5) for record in records]
+    return figures
+
+
+def study_of(config: Values) -> Study:
+    """The cell as a study of this program."""
+    return Study.model_validate(
+        {
+            "name": "mnist-table-2",
+            "user": USER,
+            "hospitals": [f"agent-{number}" for number in range(config["agents"])],
+            "rounds": config["rounds"],
+            "seed": config["seed"],
+            "task": {
+                "kind": "image",
+                "classes": list(range(10)),
+                "shape": [1, 28, 28],
+                "mean": [0.1307],
+                "deviation": [0.3081],
+            },
+            "model": {"name": "mnist_cnn"},
+            "training": {
+                "epochs": 1,
+                "batch_size": BATCH_SIZE,
+                "learning_rate": LEARNING_RATE,
+            },
+            "arms": {config["scheme"]: config["arm"]},
+            "evaluation": {"bootstrap": 100},
+        }
+    )
+
+
+def agents_of(
+    study: Study, pattern: PatternName, how: PartitionName, data_dir: Path | None
+) -> dict[str, Hospital]:
+    """Every agent with its images; the user also has its test images, marked as such."""
+    source = data_folder(data_dir, "mnist")
+    images, labels = read_mnist(source, "train")
+    test_images, test_labels = read_mnist(source, "t10k")
+    tested = user_test_images(test_labels, pattern)
+    parts = partition(labels, pattern, len(study.hospitals), how)
+    hospitals = {}
+    for name, rows in zip(study.hospitals, parts, strict=True):
+        pictures, digits = images[rows], labels[rows]
+        is_test = np.zeros(len(rows), dtype=np.bool_)
+        if name == study.user:
+            pictures = np.concatenate([pictures, test_images[tested]])
+            digits = np.concatenate([digits, test_labels[tested]])
+            is_test = np.concatenate([is_test, np.ones(len(tested), dtype=np.bool_)])
+        places = tuple(f"number {index}" for index in range(len(digits)))
+        held = LabelledImages(pictures[:, None], digits, places, is_test=is_test)
+        site = site_of(name, HospitalFiles(source))
+        hospitals[name] = Hospital(site.model_copy(update={"data": HeldImages.of(held)}))
+    return hospitals
+
+
+class HeldImages(ImageSource):
+    """Images that are in memory already."""
+
+    _held: LabelledImages = PrivateAttr()
+
+    @classmethod
+    def of(cls, held: LabelledImages) -> "HeldImages":
+        """A source that gives these."""
+        source = cls()
+        source._held = held
+        return source
+
+    def describe(self) -> str:
+        """What they are."""
+        return "MNIST's images of one agent"
+
+    def check(self) -> Iterator[Finding]:
+        """They are there."""
+        return iter(())
+
+    def read(self, task: ImageTask) -> LabelledImages:
+        """The images."""
+        del task
+        return self._held
+
+
+def _accuracy(metrics: Metrics | None) -> float:
+    assert metrics is not None, "the user's test images are measured in every round"
+    return round(metrics["accuracy"], 5)
+
+
+def _mean_weight(record: RoundRecord) -> float:
+    """Over all agents, the user's 1 included, as in the paper's figure 2."""
+    weights: Sequence[float] = [
+        entry.weight_after for entry in record.hospitals.values() if entry.weight_after is not None
+    ]
+    return sum(weights) / len(weights)

@@ -1,0 +1,96 @@
+"""The MNIST tables: the authors' partition and test images, and pages of incomplete grids."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from erosion.experiments.cells import Cell, CellPlan
+from erosion.experiments.papers import mnist
+from erosion.experiments.papers.mnist_page import PUBLISHED, draw, wilson
+
+DATA = Path(os.environ["EROSION_DATA"]) if "EROSION_DATA" in os.environ else None
+needs_mnist = pytest.mark.skipif(
+    DATA is None or not (DATA / "mnist").is_dir(), reason="needs EROSION_DATA with the folder mnist"
+)
+
+
+def cell(name: str, accuracy: list[float], **figures: Any) -> Cell:
+    plan = next(plan for plan in mnist.plans() if plan.name == name)
+    return Cell(plan, {"accuracy": accuracy, "test_images": 1038, **figures}, "c" * 40, "cmd", 1.0)
+
+
+def test_the_grid_has_the_paper_s_84_cells() -> None:
+    plans = mnist.plans()
+    assert len(plans) == 84
+    assert len({plan.config_hash for plan in plans}) == 84
+    published = [len(row) for schemes in PUBLISHED.values() for row in schemes.values()]
+    assert sum(published) == 84
+
+
+def test_the_interval_is_wilson_s() -> None:
+    low, high = wilson(0.5, 10)  # by hand: (0.5 + z^2/20 -+ z sqrt(0.025 + z^2/400)) / (1 + z^2/10)
+    assert low == pytest.approx(0.23659, abs=1e-4)
+    assert high == pytest.approx(0.76341, abs=1e-4)
+    assert wilson(1.0, 1000)[1] == pytest.approx(1.0)
+
+
+def test_a_page_of_some_cells_says_how_many_and_leaves_the_others_open() -> None:
+    cells = {
+        "C-10-local": cell("C-10-local", [0.5, 0.9932, 0.99]),
+        "C-10-weight_erosion": cell("C-10-weight_erosion", [0.7, 0.998], mean_weight=[0.9, 0.8]),
+    }
+    page = draw(cells)
+    assert "**2 of 84 cells have been run.**" in page.text
+    assert "| C | Local | 0.9923 | 0.9932 | 0.986 to 0.997 | 0.9900 |" in page.text
+    assert "| C | FedAvg | 0.9894 | \u2013 | \u2013 | \u2013 |" in page.text
+    assert "## 20 agents" not in page.text
+    assert "Weight Erosion and Local stand in the published order in 1 of 1 settings." in page.text
+    assert "Weight Erosion and FedAvg stand" not in page.text
+    assert b"</svg>" in page.pictures["rounds.svg"]
+
+
+def test_the_constants_are_the_authors() -> None:
+    plan = next(plan for plan in mnist.plans() if plan.name == "C-50-weight_erosion")
+    study = mnist.study_of(plan.config)
+    arm = study.arms["weight_erosion"].model_dump()
+    assert (arm["distance_penalty"], arm["size_penalty"]) == (0.002, 2.0)  # 0.1 / N
+    assert (arm["size_unit"], arm["batch_size"]) == ("batches", 32)
+    assert (study.rounds, study.training.epochs, study.training.learning_rate) == (30, 1, 0.1)
+
+
+@needs_mnist
+@pytest.mark.parametrize(("pattern", "images"), [("A", 996), ("C", 1038), ("F", 968)])
+def test_the_user_s_test_images_are_the_authors(pattern: Any, images: int) -> None:
+    config = {**mnist.plans()[0].config, "agents": 100, "pattern": pattern}
+    study = mnist.study_of(config)
+    agents = mnist.agents_of(study, pattern, "reference", DATA)
+    source = agents["agent-0"].site.data
+    assert isinstance(source, mnist.HeldImages)
+    held = source.read(study.task)  # type: ignore[arg-type]
+    assert held.is_test is not None
+    assert held.is_test.sum() == images
+    assert agents["agent-0"].describe(study).num_samples > 500
+
+
+@needs_mnist
+def test_a_cell_is_run_in_the_simulator() -> None:
+    config = {
+        **next(plan for plan in mnist.plans() if plan.name == "C-100-local").config,
+        "rounds": 2,
+    }
+    ticks: list[int] = []
+    figures = mnist.run(config, DATA, lambda: ticks.append(1))
+    assert len(ticks) == 2
+    assert figures["test_images"] == 1038
+    assert len(figures["accuracy"]) == 2
+    assert 0.3 < figures["accuracy"][1] <= 1.0
+
+
+@needs_mnist
+def test_weights_of_a_cell_are_the_mean_of_all_agents() -> None:
+    plan: CellPlan = next(plan for plan in mnist.plans() if plan.name == "C-100-weight_erosion")
+    arm = {**plan.config["arm"], "distance_penalty": 1000.0}  # everybody else is out at once
+    figures = mnist.run({**plan.config, "arm": arm, "rounds": 2}, DATA, lambda: None)
+    assert figures["mean_weight"] == [0.01, 0.01]
