@@ -100,7 +100,7 @@ class Hospital:
         is_new = study.digest not in self._prepared
         prepared = self._prepare(study)
         if is_new:
-            warm_up(prepared.model, study.task.input_shape)
+            warm_up(prepared.model, study.task.input_shape, study.training)
         return DescribeReply(
             hospital=self.name,
             num_samples=prepared.told_samples,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from erosion.common.learning.models import flat_parameters, load_flat_parameters
+from erosion.common.learning.optimizers import optimizer_for
 from erosion.common.learning.trainable import to_training, trained_parameters
 from erosion.common.learning.training import Training
 from erosion.common.tasks.task import Loss, Task
@@ -90,18 +91,7 @@ def train_locally(
     load_flat_parameters(model, start)
     to_training(model)
     parameters = trained_parameters(model)
-    optimizer: torch.optim.Optimizer
-    if training.optimizer == "adam":
-        optimizer = torch.optim.Adam(
-            parameters, lr=training.learning_rate, weight_decay=training.weight_decay
-        )
-    else:
-        optimizer = torch.optim.SGD(
-            parameters,
-            lr=training.learning_rate,
-            momentum=training.momentum,
-            weight_decay=training.weight_decay,
-        )
+    optimizer = optimizer_for(parameters, training)
     samples_seen = steps = 0
     devices = [start.device] if start.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):

@@ -305,7 +305,7 @@ def test_a_hospital_is_warm_before_it_introduces_itself(tmp_path: Path) -> None:
 def test_warming_up_changes_neither_the_model_nor_anybodys_draws() -> None:
     model = build_model(make_study().model, (2,), 2)
     before, draws = flat_parameters(model).clone(), torch.get_rng_state()
-    warm_up(model, (2,))
+    warm_up(model, (2,), make_study().training)
     assert torch.equal(flat_parameters(model), before)
     assert all(parameter.grad is None for parameter in model.parameters())
     assert torch.equal(torch.get_rng_state(), draws)
