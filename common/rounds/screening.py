@@ -1,9 +1,9 @@
 """Screens hospitals' answers: the same rules in simulation and deployment."""
 
 import math
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 import torch
 from pydantic import ValidationError
@@ -110,12 +110,13 @@ def reject_outsized(
     """
     norms = {n: a.norm for n, a in answers.items() if isinstance(a, Update) and a.norm is not None}
     screened = dict(answers)
+    ordered = sorted(norms.values())
     for name, length in norms.items():
-        others = [other for agent, other in norms.items() if agent != name]
-        if name == user or not others:
+        num_others = len(norms) - 1
+        if name == user or not num_others:
             continue
-        usual = median(others)
-        if len(others) < 3 or not usual:
+        usual = _median_without(ordered, length)
+        if num_others < 3 or not usual:
             usual = max(usual, params_norm)
         limit = OUTSIZED * usual or LARGEST_STEP * math.sqrt(dim)
         if length > limit:
@@ -127,9 +128,20 @@ def reject_outsized(
     return screened
 
 
+def _median_without(ordered: Sequence[float], value: float) -> float:
+    """The median of ascending numbers without one of them, which is `value`."""
+    place = bisect_left(ordered, value)
+
+    def rest(index: int) -> float:
+        return ordered[index if index < place else index + 1]
+
+    middle, is_odd = divmod(len(ordered) - 1, 2)
+    return rest(middle) if is_odd else (rest(middle - 1) + rest(middle)) / 2
+
+
 def sample_cap(described: Mapping[HospitalName, int], name: HospitalName) -> int:
     """The samples that a peer may count for: no more than all other hospitals have together."""
-    return max(1, sum(count for other, count in described.items() if other != name))
+    return max(1, sum(described.values()) - described.get(name, 0))
 
 
 def problem_with_evaluation(
