@@ -1,12 +1,17 @@
-"""Hospitals in this process: a transport without a network, for simulations."""
+"""Hospitals on this machine: a transport without a network, for simulations."""
 
 import logging
+import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import torch
 
 from erosion.client.training.hospital import Hospital
 from erosion.common.aggregation.cohort import HospitalName
-from erosion.common.errors import ErosionError
+from erosion.common.errors import ErosionError, StudyError
 from erosion.common.protocol.messages import EvaluateRequest
 from erosion.common.rounds.records import Absence
 from erosion.common.rounds.transport import (
@@ -20,15 +25,29 @@ from erosion.common.rounds.transport import (
     too_late,
 )
 from erosion.common.study.study import Study
+from erosion.experiments.worker_processes import WorkerProcesses
 
 logger = logging.getLogger("erosion.simulation")
 
+WORTH_SECONDS = 0.2  # of an exchange, from which on processes cost less than they save
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """What one hospital made of a request."""
+
+    connection: Connection
+    content: Result | Absence
+    seconds: float
+    problem: str = ""  # in the hospital's own words, for its log
+
 
 class InProcess:
-    """A `Transport` to hospitals that are called in turn.
+    """A `Transport` to hospitals that are called in this process, or in processes forked from it.
 
     In a deployment they would work side by side, so each has the whole of a request's seconds: one
-    that takes longer has answered too late. Nobody comes or goes, so waiting takes no time.
+    that takes longer has answered too late. Nobody comes or goes, so waiting takes no time. As a
+    context manager it ends the processes.
     """
 
     def __init__(
@@ -36,12 +55,35 @@ class InProcess:
         study: Study,
         hospitals: Mapping[HospitalName, Hospital],
         clock: Callable[[], float] = time.monotonic,
+        *,
+        workers: int | None = 1,
     ) -> None:
-        """Hospitals are known by the study's names for them."""
+        """Hospitals are known by the study's names for them.
+
+        `workers`: processes to call them in; 1: in turn in this one. None: in turn, until an
+        exchange has taken WORTH_SECONDS, from then on in as many as there are cores, where
+        processes can be forked. Raises StudyError for more than one where they cannot.
+        """
         self._study, self._clock = study, clock
         self._hospitals = dict(enumerate(hospitals.values(), start=1))
         self._introduced = False
         self._waited = 0.0  # seconds that did not really pass
+        self._loads: dict[Connection, int] = {}  # training patients
+        self._processes: WorkerProcesses[_Answered] | None = None
+        self._longest = 0.0  # seconds of real time that an exchange took
+        self._workers = workers
+        problem = _why_not_forked(self._hospitals.values())
+        if problem and workers is None:
+            self._workers = 1
+        elif problem and self._num_workers > 1:
+            raise StudyError(f"workers = {workers}: {problem}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._processes is not None:
+            self._processes.close()
 
     def news(self) -> Iterator[News]:
         """Everybody, when this is first asked."""
@@ -55,6 +97,7 @@ class InProcess:
                 logger.error("%s: %s", hospital.name, problem)
                 yield Declined(connection, hospital.name, problem.public)
             else:
+                self._loads[connection] = described.num_samples
                 yield Introduced(connection, described)
 
     def turn_away(self, connection: Connection, reason: str) -> None:
@@ -62,11 +105,13 @@ class InProcess:
         logger.error("%s: %s", self._hospitals[connection].name, reason)
 
     def ask(self, requests: Mapping[Connection, Request], seconds: float) -> Iterator[Reply]:
-        """One after another, in their order."""
-        for connection, request in requests.items():
-            started = self._clock()
-            content = self._answer(self._hospitals[connection], request)
-            took = self._clock() - started
+        """One after another in their order, or in processes and as they come."""
+        for answered in self._answers(requests):
+            connection, content = answered.connection, answered.content
+            if answered.problem:
+                logger.error("%s: %s", self._hospitals[connection].name, answered.problem)
+            took = answered.seconds
+            del answered
             yield (
                 too_late(connection, seconds)
                 if took > seconds
@@ -86,12 +131,60 @@ class InProcess:
         """This machine's clock, and the time that was waited."""
         return self._clock() + self._waited
 
-    @staticmethod
-    def _answer(hospital: Hospital, request: Request) -> Result | Absence:
+    @property
+    def _num_workers(self) -> int:
+        """Processes to fork; 1: none."""
+        if self._workers is not None:
+            return min(self._workers, len(self._hospitals))
+        if self._longest < WORTH_SECONDS:
+            return 1
+        return min(len(os.sched_getaffinity(0)), len(self._hospitals))
+
+    def _answers(self, requests: Mapping[Connection, Request]) -> Iterator[_Answered]:
+        if self._processes is None and self._num_workers > 1:
+            dim = max((_length(request) for request in requests.values()), default=0)
+            self._processes = WorkerProcesses(self._answer, self._loads, self._num_workers, dim)
+        if self._processes is not None:
+            yield from self._processes.answers(requests)
+            return
+        started = time.monotonic()
+        for connection, request in requests.items():
+            yield self._answer(connection, request)
+        if len(requests) > 1:  # one hospital alone is not trained any faster
+            self._longest = max(self._longest, time.monotonic() - started)
+
+    def _answer(self, connection: Connection, request: Request) -> _Answered:
+        hospital, started, problem = self._hospitals[connection], self._clock(), ""
+        content: Result | Absence
         try:
             if isinstance(request, EvaluateRequest):
-                return hospital.evaluate(request)
-            return hospital.answer(request)
-        except ErosionError as problem:
-            logger.error("%s: %s", hospital.name, problem)
-            return Absence(problem.public)
+                content = hospital.evaluate(request)
+            else:
+                content = hospital.answer(request)
+        except ErosionError as refused:
+            content, problem = Absence(refused.public), str(refused)
+        return _Answered(connection, content, self._clock() - started, problem)
+
+
+def _why_not_forked(hospitals: Collection[Hospital]) -> str:
+    """Why a forked process could not call these hospitals, and the remedy; "" where it can."""
+    if torch.cuda.is_available():
+        return (
+            "torch does not train in a forked process on a machine with a GPU; set"
+            " CUDA_VISIBLE_DEVICES= (empty) for this program, or leave workers out"
+        )
+    if any(hospital.site.compute.threads > 1 for hospital in hospitals):
+        return "the processes have one thread each, and compute.threads is more; leave one out"
+    if kept := [h.name for h in hospitals if h.site.compute.state is not None]:
+        return (
+            f"{kept[0]} keeps its state in files, whose database does not outlive a fork; leave"
+            " workers out"
+        )
+    return ""
+
+
+def _length(request: Request) -> int:
+    """Numbers in the longest vector of parameters that it brings."""
+    if isinstance(request, EvaluateRequest):
+        return max((len(parameters) for parameters in request.parameters.values()), default=0)
+    return 0 if request.parameters is None else len(request.parameters)

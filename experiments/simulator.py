@@ -1,4 +1,4 @@
-"""The same study without a network: hospitals are called in turn, in this process."""
+"""The same study without a network: hospitals are called in this process, or forked from it."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +31,7 @@ def simulate(
     weights: Path | None = None,
     *,
     clock: Callable[[], float] = time.monotonic,
+    workers: int | None = 1,
 ) -> Simulation:
     """Run every arm of `study` on `hospitals`, which must include the user's.
 
@@ -39,8 +40,11 @@ def simulate(
     None: the user's site's), and StudyError for a study with every hospital as its user,
     which `erosion.experiments.every_user` takes apart. As there, an answer that takes longer than
     the round's deadline is too late; by the clock `timeless` none does, so that a figure does not
-    depend on the machine.
+    depend on the machine. `workers`: processes of one thread each, in which the hospitals train;
+    None: what `InProcess` finds best. The figures are the same, to the last bit.
     """
+    if workers is not None and workers < 1:
+        raise StudyError(f"workers = {workers}; it must be 1 or more")
     if study.has_every_user:
         raise StudyError(
             f"Study {study.name} has every hospital as its user. Give one name, or use"
@@ -49,17 +53,16 @@ def simulate(
     if study.federation.sealed:
         introduce(hospitals)
     user = hospitals.get(study.user)
-    transport = InProcess(study, hospitals, clock)
-    keeper = _TellsOfRounds(on_round)
-    surroundings = Surroundings(
-        transport,
-        _Nobody(),
-        keeper,
-        play_in_turn(transport),
-        weights=weights or (user.site.compute.weights if user is not None else None),
-        longest_wait_seconds=0.0,  # nobody comes or goes here
-    )
-    return StudyRun(study, surroundings).run()
+    with InProcess(study, hospitals, clock, workers=workers) as transport:
+        surroundings = Surroundings(
+            transport,
+            _Nobody(),
+            _TellsOfRounds(on_round),
+            play_in_turn(transport),
+            weights=weights or (user.site.compute.weights if user is not None else None),
+            longest_wait_seconds=0.0,  # nobody comes or goes here
+        )
+        return StudyRun(study, surroundings).run()
 
 
 class _TellsOfRounds:

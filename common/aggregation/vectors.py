@@ -136,6 +136,9 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(MOST_THREADS, available), thread_name_prefix="vectors")
 
 
+os.register_at_fork(after_in_child=_threads.cache_clear)  # threads are not inherited
+
+
 def _values(block: Block) -> list[Values]:
     # numpy's subtract and dot are a fifth faster than torch's on pieces of this length.
     return [row.numpy() for row in block[1]]

@@ -73,8 +73,9 @@ def simulate(
     *,
     data_dir: AnyPath | None = None,
     progress: bool = True,
+    workers: int | None = None,
 ) -> Run:
-    """Run a study in this process, without a network; the figures are those of a deployment.
+    """Run a study on this machine, without a network; the figures are those of a deployment.
 
     Args:
         study: As for `erosion.load_study`.
@@ -83,6 +84,9 @@ def simulate(
             [testbed] table makes the patients.
         data_dir: The folder with downloaded data sets; by default $EROSION_DATA, else data/.
         progress: Whether to show a progress bar on standard error.
+        workers: Processes, forked from this one, in which the hospitals train; 1: in this one, in
+            turn. By default in this one until a round shows that processes would save time, then in
+            as many as there are cores. The figures are the same.
     """
     from erosion.experiments import simulator
     from erosion.server.run.result import verdict
@@ -91,7 +95,9 @@ def simulate(
     with tempfile.TemporaryDirectory() as made:
         hospitals = _hospitals(checked, sites, Path(made), _data_dir(data_dir))
         with _bar(checked, shown=progress) as advance:
-            found = simulator.simulate(checked, hospitals, lambda _record: advance())
+            found = simulator.simulate(
+                checked, hospitals, lambda _record: advance(), workers=workers
+            )
     metrics = dict(found.evaluation.arms)
     records = tuple(record for arm in found.records.values() for record in arm)
     ended = found.evaluation

@@ -4,6 +4,13 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
+
+from erosion.client.training.hospital import Hospital
+from erosion.common.rounds import checkpoint
+from erosion.experiments.every_user import site_of
+from erosion.experiments.simulator import simulate
+from erosion.experiments.sources import HospitalFiles
 from erosion.server.run.journal import read_journal
 from tests.support import programs
 from tests.support.federation import Federation, small_study
@@ -46,6 +53,28 @@ def test_a_deployment_ends_as_a_simulation_does_and_leaves_all_that_predicting_n
     assert len(card["scaling"]["mean"]) == 2
     assert json.loads(folder.result.read_text())["verdict"]["text"] == result.verdict.text
     assert "<html" in folder.report.read_text().lower()
+
+
+def test_a_simulation_in_processes_and_a_deployment_end_with_the_same_bits(
+    tmp_path: Path,
+) -> None:
+    study = small_study(arms={"weight_erosion": {"distance_penalty": 0.3}, "ditto": {}})
+    with Federation(study, tmp_path) as federation:
+        for name in study.hospitals:
+            federation.start_site(name)
+        federation.start()
+        result = federation.finish()
+        hospitals = {
+            name: Hospital(site_of(name, HospitalFiles(tmp_path / name / "data.csv")))
+            for name in study.hospitals
+        }
+        simulated = simulate(study, hospitals, workers=2)
+        for arm, final in simulated.finals.items():
+            path = federation.run_folder.checkpoint(arm)
+            deployed = checkpoint.load(path, final, arm=arm, study_digest=study.digest)
+            assert torch.equal(deployed.params, final.params)
+            assert deployed.weights == final.weights
+            assert result.arms[arm].metrics == simulated.evaluation.arms[arm]
 
 
 def test_a_cross_fitted_deployment_and_its_simulation_end_with_the_same_figures(

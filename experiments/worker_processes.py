@@ -1,0 +1,208 @@
+"""Hospitals that are called in processes of one thread each, all forked from this one.
+
+A fork inherits the hospitals as they are: their data are loaded once and lie in memory once. From
+then on each hospital lives in one of the processes, with all that it keeps between rounds. What it
+answers is, bit by bit, what it would have answered here.
+"""
+
+import heapq
+import logging
+import mmap
+import os
+import pickle
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from typing import Generic, Self, TypeVar
+
+import torch
+
+from erosion.common.errors import RunError
+from erosion.common.rounds.transport import Connection, Request
+from erosion.experiments.worker_channel import Channel
+
+SHARED_BYTES = 1 << 20  # of each process and direction, beside a few of the largest arrays
+SHARED_ARRAYS = 8
+STOP_SECONDS = 5.0  # for a process to end by itself
+
+A = TypeVar("A")  # what is made of a request
+
+
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """An exception that is a fault of the program, from another process."""
+
+    problem: Exception
+    trace: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    """One process, seen from here."""
+
+    process: BaseProcess
+    channel: Channel
+
+
+class WorkerProcesses(Generic[A]):
+    """Calls `answer(connection, request)` in the process that the connection's hospital lives in.
+
+    As a context manager it ends every process; each also ends by itself with this one.
+    """
+
+    def __init__(
+        self,
+        answer: Callable[[Connection, Request], A],
+        loads: Mapping[Connection, int],
+        num_workers: int,
+        dim: int,
+    ) -> None:
+        """Fork. `loads`: how much each connection's work is; `dim`: numbers in a large array."""
+        self._home = _shared_out(loads, num_workers)
+        self._workers: list[_Worker] = []
+        size = SHARED_BYTES + SHARED_ARRAYS * 4 * dim
+        context = get_context("fork")
+        reading, self._lifeline = os.pipe()  # its writing end is closed when this process ends
+        try:
+            for _ in range(num_workers):
+                pipes = context.Pipe()
+                memory = mmap.mmap(-1, size), mmap.mmap(-1, size)
+                ours = Channel(pipes[0], *memory)
+                theirs = Channel(pipes[1], *reversed(memory))
+                inherited = [*(worker.channel for worker in self._workers), ours]
+                process = context.Process(
+                    target=_work,
+                    args=(theirs, answer, inherited, (reading, self._lifeline)),
+                    daemon=True,
+                )
+                process.start()
+                theirs.close()
+                self._workers.append(_Worker(process, ours))
+        except BaseException:  # nobody else would end those that have started
+            self.close()
+            raise
+        finally:
+            os.close(reading)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def answers(self, requests: Mapping[Connection, Request]) -> Iterator[A]:
+        """What `answer` gave for each, as it comes; to be followed to the end.
+
+        Raises RunError where a process was ended, and what `answer` raised.
+        """
+        asked: dict[int, dict[Connection, Request]] = {}
+        for connection, request in requests.items():
+            asked.setdefault(self._home[connection], {})[connection] = request
+        pending = {number: len(parts) for number, parts in asked.items()}
+        for number, parts in asked.items():
+            with self._alive(number):
+                self._workers[number].channel.send(parts)
+        while pending:
+            ready = wait([self._workers[number].channel.pipe for number in pending])
+            for number in [n for n in pending if self._workers[n].channel.pipe in ready]:
+                with self._alive(number):
+                    message = self._workers[number].channel.receive()
+                if message is None:
+                    continue
+                (found,) = message
+                if isinstance(found, _Raised):
+                    found.problem.add_note(f"In a worker process:\n{found.trace}")
+                    raise found.problem
+                pending[number] -= 1
+                if not pending[number]:
+                    del pending[number]
+                yield found
+                del message, found  # it may be large
+
+    def close(self) -> None:
+        """End every process, at once."""
+        with suppress(OSError):  # closed before
+            os.close(self._lifeline)
+        for worker in self._workers:
+            worker.channel.close()
+        for worker in self._workers:
+            worker.process.join(STOP_SECONDS)
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+        self._workers.clear()
+
+    @contextmanager
+    def _alive(self, number: int) -> Iterator[None]:
+        """Turn the end of a process into a RunError."""
+        try:
+            yield
+        except (EOFError, OSError):
+            process = self._workers[number].process
+            process.join(STOP_SECONDS)
+            raise RunError(
+                f"Process {number + 1} of the {len(self._workers)} that the hospitals are called in"
+                f" ended (exit code {process.exitcode}), often for want of memory. Give fewer"
+                " workers, or 1: then they are called in this process."
+            ) from None
+
+
+def _shared_out(loads: Mapping[Connection, int], num_workers: int) -> dict[Connection, int]:
+    """A process for each hospital: the largest first, each to the process with the least to do."""
+    homes = {}
+    busy = [(0, number) for number in range(num_workers)]
+    for connection in sorted(loads, key=lambda connection: -loads[connection]):
+        load, number = heapq.heappop(busy)
+        homes[connection] = number
+        heapq.heappush(busy, (load + loads[connection], number))
+    return homes
+
+
+def _work(
+    channel: Channel,
+    answer: Callable[[Connection, Request], object],
+    inherited: Sequence[Channel],
+    lifeline: tuple[int, int],
+) -> None:
+    """A process's whole life. The one that forked it speaks for it: it writes to no stream."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the other one, which ends this one
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    logging.disable(logging.CRITICAL)  # a lock of a handler may have been held during the fork
+    torch.set_num_threads(1)  # more would only compete for the cores
+    for other in inherited:
+        other.close()
+    reading, writing = lifeline
+    os.close(writing)
+    threading.Thread(target=_end_with, args=(reading,), daemon=True).start()
+    with suppress(EOFError, OSError):
+        while True:
+            if (message := channel.receive()) is not None:
+                for connection, request in message[0].items():
+                    channel.send(_answered(answer, connection, request))
+    os._exit(0)
+
+
+def _end_with(lifeline: int) -> None:
+    """End this process, in the middle of its work, when the one that forked it has ended."""
+    os.read(lifeline, 1)
+    os._exit(0)
+
+
+def _answered(
+    answer: Callable[[Connection, Request], object], connection: Connection, request: Request
+) -> object:
+    try:
+        return answer(connection, request)
+    except Exception as problem:  # noqa: BLE001 - it is raised in the other process
+        trace = traceback.format_exc()
+        try:
+            pickle.loads(pickle.dumps(problem))  # noqa: S301 - made here
+        except Exception:  # noqa: BLE001 - whatever an exception's own __init__ does
+            problem = RunError(f"{type(problem).__name__}: {problem}")
+        return _Raised(problem, trace)
