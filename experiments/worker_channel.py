@@ -9,6 +9,7 @@ import io
 import mmap
 import pickle
 from collections.abc import Sequence
+from functools import lru_cache
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -16,6 +17,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from erosion.common.study.study import Study
 
 Bytes = NDArray[np.uint8]
 
@@ -98,7 +101,14 @@ class _Pickler(pickle.Pickler):
         """How to make it again."""
         if isinstance(value, Tensor):
             return torch.from_numpy, (value.detach().contiguous().numpy(),)
+        if isinstance(value, Study):  # as it travels over a network
+            return _study, (value.canonical_json(),)
         return NotImplemented
+
+
+@lru_cache(maxsize=4)  # a study is named by every request
+def _study(text: str) -> Study:
+    return Study.model_validate_json(text)
 
 
 def _pickled(message: object, arrays: list[pickle.PickleBuffer]) -> bytes:

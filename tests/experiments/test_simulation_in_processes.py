@@ -94,7 +94,7 @@ def test_processes_end_where_one_process_ends(
     "changes",
     [
         {"evaluation": {"folds": 2, "bootstrap": 100}, "rounds": 2},
-        {"selection": {"candidates": {"fedavg": [{"weighting": "uniform"}]}}},
+        {"selection": {"folds": 2, "candidates": {"fedavg": [{"weighting": "uniform"}]}}},
         {"federation": {"compression": "int8"}},
         {"model": {"name": "mlp", "hidden": [700]}, "training": {"steps": 2, "batch_size": 4}},
     ],
