@@ -16,7 +16,7 @@ from erosion.client.dataset.sources.data_source import ImageSource, LabelledImag
 from erosion.client.finding import Finding
 from erosion.client.training.hospital import Hospital
 from erosion.common.protocol.messages import Metrics
-from erosion.common.rounds.one_round import RoundRecord
+from erosion.common.rounds.records import RoundRecord
 from erosion.common.study.study import Study
 from erosion.common.tasks.inputs import ImageTask
 from erosion.experiments.cells import CellPlan, Tick, Values

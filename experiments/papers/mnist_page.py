@@ -157,7 +157,8 @@ def _agreement(grid: Grid) -> list[str]:
 
 
 def _best(cell: Cell) -> float:
-    return max(cell.figures["accuracy"])
+    best: float = max(cell.figures["accuracy"])
+    return best
 
 
 def _rounds(grid: Grid) -> bytes:

@@ -15,7 +15,7 @@ import torch
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import Refusal, RunError, StudyError
 from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
-from erosion.common.rounds.one_round import RoundRecord
+from erosion.common.rounds.records import RoundRecord
 from erosion.common.study.study import Study
 from erosion.experiments import in_process, simulator, worker_processes
 from erosion.experiments.every_user import site_of
