@@ -40,14 +40,17 @@ class Patients:
 
 
 def load_patients(site: Site, study: Study) -> Patients:
-    """Read the site's data file; raises DataError with every problem that it finds."""
+    """Read the site's data for a study; raises DataError with every problem that it finds."""
+    return checked_for(study, site, read_patients(site.data, study))
+
+
+def read_patients(source: DataSource, study: Study) -> Patients:
+    """The same for any hospital of the study, of which only the columns matter here."""
     task = study.task
     if isinstance(task, TabularTask):
-        patients = _load_table(table_source(site.data), task, study.evaluation.split_column)
-    else:
-        assert isinstance(task, ImageTask)
-        patients = _load_images(image_source(site.data), task)
-    return _checked_targets(patients, site, study)
+        return _load_table(table_source(source), task, study.evaluation.split_column)
+    assert isinstance(task, ImageTask)
+    return _load_images(image_source(source), task)
 
 
 def table_source(source: DataSource) -> TableSource:
@@ -149,7 +152,7 @@ def _some(rows: NDArray[np.int64], places: Sequence[str]) -> str:
     return shown + (", ..." if len(rows) > SHOWN_ROWS else "")
 
 
-def _checked_targets(patients: Patients, site: Site, study: Study) -> Patients:
+def checked_for(study: Study, site: Site, patients: Patients) -> Patients:
     """The user's patients must be such that a model can be measured; a peer is only told."""
     what = study.task.why_unmeasurable(patients.targets)
     if not what:

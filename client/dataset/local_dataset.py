@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from erosion.client.cells.cells import Cells
 from erosion.client.cells.summary import column_summaries
-from erosion.client.dataset.load import Patients, load_patients
+from erosion.client.dataset.kept_patients import KeptPatients
+from erosion.client.dataset.load import Patients
 from erosion.client.dataset.preprocessing import (
     image_inputs,
     stand_ins,
@@ -43,11 +44,18 @@ class Part:
 class LocalDataset:
     """A study's data and model at a site. Built once per study; `parts` are ready for training."""
 
-    def __init__(self, site: Site, study: Study, cells: Cells | None = None) -> None:
+    def __init__(
+        self,
+        site: Site,
+        study: Study,
+        cells: Cells | None = None,
+        kept: KeptPatients | None = None,
+    ) -> None:
         """Read, check and split the data, and build the model.
 
-        `cells` rounds what is told of the patients and knows what was told before. Raises
-        DataError, SiteError, ModelError, and Refusal for a test part of too few patients.
+        `cells` rounds what is told of the patients and knows what was told before; `kept` reads
+        them. Raises DataError, SiteError, ModelError, and Refusal for a test part of too few
+        patients.
         """
         cells = cells or Cells(site)
         if site.name == study.user and (lacking := study.task.why_not_here()):
@@ -61,7 +69,7 @@ class LocalDataset:
             weights=site.compute.weights,
         ).to(site.compute.device)
         self.dim = len(flat_parameters(self.model))
-        patients: Patients = load_patients(site, study)
+        patients = (kept or KeptPatients(site)).of(study)
         self.study = study
         self.split: Split = split_patients(
             study, site.name, patients.rows, patients.targets, patients.groups, patients.is_test

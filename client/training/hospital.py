@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from erosion.client.cells.cells import Cells
+from erosion.client.dataset.kept_patients import KeptPatients
 from erosion.client.dataset.local_dataset import LocalDataset
 from erosion.client.evaluation.cross_fitted import FoldPredictions
 from erosion.client.evaluation.final_figures import final_figures, no_figures_yet
@@ -67,6 +68,7 @@ class Hospital:
         folder = site.compute.state
         self._kept = KeptState(None if folder is None else folder / site.name)
         self._cells = Cells(site, secret)
+        self._patients = KeptPatients(site)
         self._prepared: OrderedDict[str, LocalDataset] = (
             OrderedDict()
         )  # by study digest, oldest first
@@ -240,7 +242,7 @@ class Hospital:
         digest = study.digest
         prepared = self._prepared.pop(digest, None)
         if prepared is None:
-            prepared = LocalDataset(self.site, study, self._cells)
+            prepared = LocalDataset(self.site, study, self._cells, self._patients)
             for note in prepared.notes:
                 logger.warning("study %s: %s", study.name, note)
         self._prepared[digest] = prepared

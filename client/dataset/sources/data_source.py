@@ -1,5 +1,6 @@
 """The interface of every source of patients, and what a site file can say of each of them."""
 
+import hashlib
 import os
 import stat
 from abc import ABC, abstractmethod
@@ -62,6 +63,10 @@ class DataSource(Settings, ABC):
     @abstractmethod
     def check(self) -> Iterator[Finding]:
         """Whether it can be reached and read, without reading the patients."""
+
+    def revision(self) -> str | None:
+        """Another text whenever the data have changed; None: that cannot be told so."""
+        return None
 
 
 class TableSource(DataSource):
@@ -128,6 +133,36 @@ class ImageSource(DataSource):
     @abstractmethod
     def read(self, task: ImageTask) -> LabelledImages:
         """The images as the study wants them; raises DataError with every problem."""
+
+
+def revision_of(*paths: Path) -> str:
+    """The sizes and times of files and of all files below folders, as one text.
+
+    A file that was replaced by an older one of the same size is noticed by its number.
+    """
+    content = hashlib.sha256()
+    for path in paths:
+        for file in _files_below(path) if path.is_dir() else [path]:
+            try:
+                found = file.stat()
+            except OSError:  # reading says what is wrong with it
+                continue
+            stamp = (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
+            content.update(repr((str(file), stamp)).encode())
+    return content.hexdigest()
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """In the same order every time; also in folders that are linked, each once."""
+    seen: set[tuple[int, int]] = set()
+    for name, folders, files in os.walk(folder, followlinks=True):
+        found = Path(name).stat()
+        if (found.st_dev, found.st_ino) in seen:  # a link to a folder above
+            folders.clear()
+            continue
+        seen.add((found.st_dev, found.st_ino))
+        folders.sort()
+        yield from (Path(name) / file for file in sorted(files))
 
 
 def check_path(path: Path) -> Finding:

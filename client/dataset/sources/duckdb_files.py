@@ -8,7 +8,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from erosion.client.dataset.row_hashes import hashes_of_table
-from erosion.client.dataset.sources.data_source import TableSource, check_path
+from erosion.client.dataset.sources.data_source import TableSource, check_path, revision_of
 from erosion.client.dataset.sources.deadline import within
 from erosion.client.dataset.text_table import TextTable, text_column
 from erosion.client.finding import Finding
@@ -42,6 +42,10 @@ class DuckdbFiles(TableSource):
     def check(self) -> Iterator[Finding]:
         """The file or folder is there and can be read."""
         yield check_path(self.path)
+
+    def revision(self) -> str:
+        """Of the file or folder."""
+        return revision_of(self.path)
 
     def read(self, wanted: Collection[str]) -> TextTable:
         """The wanted columns of the query's rows, or of all files."""

@@ -12,7 +12,12 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from pydantic import AfterValidator, model_validator
 
-from erosion.client.dataset.sources.data_source import ImageSource, LabelledImages, check_path
+from erosion.client.dataset.sources.data_source import (
+    ImageSource,
+    LabelledImages,
+    check_path,
+    revision_of,
+)
 from erosion.client.dataset.sources.image_targets import (
     SHOWN,
     class_folders,
@@ -74,6 +79,10 @@ class ImageFiles(ImageSource):
     def check(self) -> Iterator[Finding]:
         """The file or folder is there and can be read."""
         yield check_path(self.path)
+
+    def revision(self) -> str:
+        """Of the file or folder."""
+        return revision_of(self.path)
 
     def read(self, task: ImageTask) -> LabelledImages:
         """The images as the study wants them."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.client.dataset.sources.data_source import ImageSource, check_path
+from erosion.client.dataset.sources.data_source import ImageSource, check_path, revision_of
 from erosion.client.dataset.sources.image_targets import class_folders, faults, target_numbers
 from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.finding import Finding
@@ -45,6 +45,10 @@ class ScanFolder(ImageSource):
         yield check_path(self.path)
         if self.labels is not None:
             yield check_path(self.labels)
+
+    def revision(self) -> str:
+        """Of the folder and the table."""
+        return revision_of(self.path, *([] if self.labels is None else [self.labels]))
 
     def require(self, package: str, install: str) -> None:
         """Raise DataError, with the command that installs it, where a package is missing."""

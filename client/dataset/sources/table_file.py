@@ -12,7 +12,7 @@ import pyarrow.parquet
 from pydantic import AfterValidator, Field, model_validator
 
 from erosion.client.dataset.row_hashes import hashes_of_table
-from erosion.client.dataset.sources.data_source import TableSource, check_path
+from erosion.client.dataset.sources.data_source import TableSource, check_path, revision_of
 from erosion.client.dataset.sources.delimited import Marks, distinct, read_delimited
 from erosion.client.dataset.text_table import TextTable, text_column
 from erosion.client.finding import Finding
@@ -67,6 +67,10 @@ class TableFile(TableSource):
     def check(self) -> Iterator[Finding]:
         """The file is there and can be read."""
         yield check_path(self.path)
+
+    def revision(self) -> str:
+        """Of the file."""
+        return revision_of(self.path)
 
     def read(self, wanted: Collection[str]) -> TextTable:
         """The wanted columns of the file."""

@@ -1,0 +1,127 @@
+"""Patients are read once where several studies see the same of them."""
+
+import os
+import sqlite3
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import pytest
+
+from erosion.client.dataset.kept_patients import KeptPatients
+from erosion.client.dataset.sources.data_source import TableSource, revision_of
+from erosion.client.dataset.sources.sql import SqlQuery
+from erosion.client.dataset.sources.table_file import TableFile
+from erosion.client.dataset.text_table import TextTable
+from erosion.client.site_file import Site
+from erosion.client.training.hospital import Hospital
+from erosion.common.errors import DataError
+from erosion.common.rounds.cross_fitting import fold_studies
+from erosion.common.study.study import Study
+from tests.support.small_study import TASK, make_site, make_study, twenty_patients
+
+
+@pytest.fixture
+def num_reads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """How often a source was read since the test began."""
+    reads: list[str] = []
+
+    def counted(kind: type[TableFile] | type[SqlQuery]) -> None:
+        original = kind.read
+
+        def read(source: TableSource, wanted: Collection[str]) -> TextTable:
+            reads.append(source.describe())
+            return original(source, wanted)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(kind, "read", read)
+
+    counted(TableFile)
+    counted(SqlQuery)
+    return lambda: len(reads)
+
+
+def cross_fitted() -> Study:
+    return make_study(evaluation={"folds": 5, "bootstrap": 100}, user="a")
+
+
+def database(folder: Path) -> Site:
+    """The twenty patients in an SQLite database."""
+    path = folder / "hospital.sqlite"
+    rows = [line.split(",") for line in twenty_patients().splitlines()[1:]]
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE patients (age REAL, sex TEXT, ill INTEGER)")
+        connection.executemany("INSERT INTO patients VALUES (?, ?, ?)", rows)
+    connection.close()
+    data = {"source": "sql", "url": f"sqlite:///{path}", "query": "SELECT * FROM patients"}
+    return Site.model_validate(
+        {"name": "a", "data": data, "coordinator": {"address": "127.0.0.1:1"}}
+    )
+
+
+@pytest.mark.parametrize("kind", ["file", "database"])
+def test_a_study_and_its_folds_read_the_patients_once(
+    tmp_path: Path, num_reads: Callable[[], int], kind: str
+) -> None:
+    site = make_site(tmp_path, twenty_patients()) if kind == "file" else database(tmp_path)
+    hospital = Hospital(site.model_copy(update={"limits": make_site(tmp_path).limits}))
+    study = cross_fitted()
+    folds = fold_studies(study)
+    assert len(folds) == 5
+    for each in (study, *folds, study):
+        assert hospital.describe(each).num_samples > 0
+    assert num_reads() == 1
+
+
+def test_a_file_that_changed_is_read_again(tmp_path: Path, num_reads: Callable[[], int]) -> None:
+    site = make_site(tmp_path, twenty_patients())
+    kept = KeptPatients(site)
+    before = kept.of(make_study())
+    assert kept.of(make_study(seed=1)).rows is before.rows
+    (tmp_path / "a.csv").write_text(twenty_patients(older=5))
+    after = kept.of(make_study(seed=2))
+    assert (after.rows[:, 0] - before.rows[:, 0]).tolist() == [5.0] * 20
+    assert num_reads() == 2
+
+
+def test_other_columns_are_read_again(tmp_path: Path, num_reads: Callable[[], int]) -> None:
+    kept = KeptPatients(make_site(tmp_path, twenty_patients()))
+    assert kept.of(make_study()).rows.shape == (20, 2)
+    assert kept.of(make_study(task={**TASK, "features": TASK["features"][:1]})).rows.shape[1] == 1
+    assert num_reads() == 2
+
+
+def test_a_database_is_read_anew_for_another_study(
+    tmp_path: Path, num_reads: Callable[[], int]
+) -> None:
+    kept = KeptPatients(database(tmp_path))
+    for seed in (1, 1, 2):
+        kept.of(make_study(seed=seed))
+    assert num_reads() == 2
+
+
+def test_kept_patients_are_held_against_every_study(tmp_path: Path) -> None:
+    healthy = "".join(f"{30 + i},f,0\n" for i in range(20))
+    kept = KeptPatients(make_site(tmp_path, f"age,sex,ill\n{healthy}", name="b"))
+    assert "all 20 patients are of the class 'healthy'" in kept.of(make_study()).notes
+    with pytest.raises(DataError, match="nothing to measure a model on"):
+        kept.of(make_study(user="b"))
+
+
+def test_a_revision_follows_every_file_below_a_folder(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "1.png").write_bytes(b"1")
+    folder = tmp_path / "images"
+    (folder / "ill").mkdir(parents=True)
+    (folder / "well").symlink_to(elsewhere)
+    (folder / "ill" / "above").symlink_to(folder)  # must not be followed for ever
+    seen = [revision_of(folder), revision_of(folder)]
+    assert seen[0] == seen[1]
+    (folder / "ill" / "2.png").write_bytes(b"2")
+    seen.append(revision_of(folder))
+    (elsewhere / "1.png").write_bytes(b"3")
+    os.utime(elsewhere / "1.png", ns=(1, 1))
+    seen.append(revision_of(folder))
+    (elsewhere / "1.png").unlink()
+    seen.append(revision_of(folder))
+    assert len(set(seen[1:])) == 4
+    assert revision_of(tmp_path / "nothing") == revision_of()
