@@ -76,7 +76,7 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         "# How slow is slow enough?",
         "",
         '`weight_erosion` with `distance_penalty = "auto"`, `size_penalty = 0`, weights by samples',
-        "and an output bias of each hospital's own; `erosion_share` is in the name, in percent. Log",
+        "and an output bias of each hospital's own; the name has `erosion_share` in percent. Log",
         f"loss of the user's test patients over {splits} splits; ± is one standard error over",
         "splits, which share patients. The last two columns are what is lost to the best share of",
         "each setting: on average, and at most.",
