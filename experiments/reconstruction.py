@@ -65,7 +65,9 @@ def fitted(
     wanted = torch.stack(deltas).double()
     shares, *_ = np.linalg.lstsq(counts, wanted.numpy()[first:, [2, 3, 5]] / -rate, rcond=None)
     ill = torch.from_numpy((shares[:, 2] < 0).astype(np.float64))
-    guess = np.clip(shares[:, :2] / shares[:, 2:], -2, 4)
+    seen = shares[:, 2:] != 0  # in few rounds, somebody may be in no mini-batch
+    ratios = np.divide(shares[:, :2], shares[:, 2:], out=np.ones((num, 2)), where=seen)
+    guess = np.clip(ratios, -2, 4)
     chosen = torch.stack([torch.stack(of_round) for of_round in batches])  # (rounds, steps, batch)
     start = torch.stack(starts).double()
     # Of two classes: the difference of their weights and biases says everything.
