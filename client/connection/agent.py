@@ -5,6 +5,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
@@ -45,6 +46,14 @@ class SiteObserver(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class Until:
+    """When a site ends by itself; without either, only once it is told to."""
+
+    give_up_seconds: float | None = None  # the coordinator was out of reach for so long
+    study_ends: bool = False  # a study that this site took part in has ended
+
+
 class Agent:
     """Runs one site's ClientApp for one coordinator, until `stop` is set."""
 
@@ -55,19 +64,17 @@ class Agent:
         *,
         address: str,
         encrypted: bool = False,
-        give_up_seconds: float | None = None,
-        until_study_ends: bool = False,
+        until: Until = Until(),
         watchers: Sequence[SiteObserver] = (),
         anew: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`give_up_seconds`: end when the coordinator is out of reach for so long; None: never.
+        """`address` and `encrypted` say what `connect` connects to, for messages.
 
         `anew` is asked a few times a second; where it is true, the connection is made anew.
         """
         self._anew = anew
         self._connect, self._app, self._address = connect, app, address
-        self._encrypted, self._give_up_seconds = encrypted, give_up_seconds
-        self._until_study_ends = until_study_ends
+        self._encrypted, self._until = encrypted, until
         self._watchers = watchers
         self._pace = ErrorPace()
         self.stop = threading.Event()
@@ -104,7 +111,8 @@ class Agent:
                     for watcher in self._watchers:
                         watcher.disconnected(sentence)
                 out_of_reach = time.monotonic() - lost_at
-                if self._give_up_seconds is not None and out_of_reach >= self._give_up_seconds:
+                longest = self._until.give_up_seconds
+                if longest is not None and out_of_reach >= longest:
                     raise LinkError(
                         f"{sentence}. Gave up after {out_of_reach:.0f} s. Check that the"
                         " coordinator runs and that coordinator.address is right; `erosion check`"
@@ -169,7 +177,7 @@ class Agent:
         if notice.final:
             raise LinkError(f"The coordinator at {self._address} turned this site away: {text}")
         logger.info("the coordinator says: %s", text)
-        if notice.study_ended and self._until_study_ends:
+        if notice.study_ended and self._until.study_ends:
             self.stop.set()
 
     def _send(self, connection: SiteLine, request: Message, reply: Message) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Self
 import grpc
 from flwr.app import Message, RecordDict
 
-from erosion.client.connection.outbox import LineClosed, Outbox
+from erosion.client.connection.send_queue import LineClosed, SendQueue
 from erosion.common.line.assembly import Assembly, MemorySpace
 from erosion.common.line.envelope import FrameSize, data_frames, describe, read_description
 from erosion.common.line.frames import (
@@ -58,7 +58,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """What the coordinator said at the door."""
+    """What the coordinator answered to the greeting."""
 
     problem: grpc.RpcError | None = None  # why this site is not let in; None: it is
     versions: Versions | None = None
@@ -94,7 +94,7 @@ class SiteLine:
             credentials = grpc.ssl_channel_credentials(tls.root, tls.key, tls.certificate)
             self._channel = grpc.secure_channel(address, credentials, options=options)
         self._call: Any = None
-        self._outbox = Outbox()
+        self._queue = SendQueue()
         self._inbox: queue.SimpleQueue[Message | grpc.RpcError] = queue.SimpleQueue()
         self._received = threading.Event()  # whatever was to come
         self._silent_ticks = 0
@@ -127,11 +127,11 @@ class SiteLine:
         traceback: TracebackType | None,
     ) -> None:
         """Say goodbye by ending the stream, once what was to be sent has gone."""
-        self._outbox.close()
+        self._queue.close()
         self._received.wait(GOODBYE_SECONDS)
         self._close()
 
-    def knock(self, *, seconds: float) -> Welcome:
+    def check(self, *, seconds: float) -> Welcome:
         """Ask whether this site is let in, without coming in; the connection is closed then."""
         try:
             return self._greet(seconds, check=True)
@@ -177,23 +177,23 @@ class SiteLine:
             head["records"], buffers = describe(reply.content)
         self._sending = request_id
         try:
-            self._outbox.put(json_frame(Kind.MESSAGE, head))
+            self._queue.put(json_frame(Kind.MESSAGE, head))
             for data in data_frames(buffers, self._frame_size):
                 if self._sending is None:
-                    self._outbox.put(frame(Kind.CUT))
+                    self._queue.put(frame(Kind.CUT))
                     return
                 begun = time.monotonic()
-                self._outbox.put(data)
+                self._queue.put(data)
                 self._frame_size.took(time.monotonic() - begun)
         except LineClosed:
-            return  # whoever receives next learns why
+            return  # the next receiver learns why
         finally:
             self._sending = None
 
     def _greet(self, seconds: float, *, check: bool = False) -> Welcome:
         asked = precise_now()
-        self._outbox.say(json_frame(Kind.HELLO, {**OURS.as_json(), "check": check}))
-        self._call = self._channel.stream_stream(PATH)(self._outbox)
+        self._queue.say(json_frame(Kind.HELLO, {**OURS.as_json(), "check": check}))
+        self._call = self._channel.stream_stream(PATH)(self._queue)
         overdue = threading.Timer(seconds, self._call.cancel)
         overdue.daemon = True
         overdue.start()
@@ -238,7 +238,7 @@ class SiteLine:
         except Exception as nonsense:  # noqa: BLE001 - the line ends, and the agent says why
             self._call.cancel()
             problem = LostLine(f"it sent what cannot be read ({type(nonsense).__name__})")
-        self._outbox.close()
+        self._queue.close()
         self._received.set()
         self._inbox.put(problem)
 
@@ -263,7 +263,7 @@ class SiteLine:
             case Kind.DROP:
                 self._drop(bytes(body[:100]).decode(errors="replace"))
             case Kind.PING:
-                self._outbox.say(frame(Kind.PONG), once=True)
+                self._queue.say(frame(Kind.PONG), once=True)
             case _:
                 pass
 
@@ -306,7 +306,7 @@ class SiteLine:
                 return
 
     def _close(self) -> None:
-        self._outbox.close()
+        self._queue.close()
         if self._call is not None:
             with contextlib.suppress(grpc.RpcError, ValueError):
                 self._call.cancel()

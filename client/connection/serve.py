@@ -8,7 +8,7 @@ from flwr.clientapp import ClientApp
 
 from erosion.client.audit.audit_log import AuditLog
 from erosion.client.audit.site_observers import SiteObservers
-from erosion.client.connection.agent import Agent
+from erosion.client.connection.agent import Agent, Until
 from erosion.client.connection.app import make_app
 from erosion.client.connection.credentials import Credentials, credentials_for
 from erosion.client.connection.installed_app import AppSite, InstalledApp
@@ -24,10 +24,8 @@ from erosion.common.errors import ErosionError
 logger = logging.getLogger("erosion.site")
 
 
-def serve(
-    site: Site, *, give_up_seconds: float | None = None, until_study_ends: bool = False
-) -> None:
-    """Serve until interrupted. Raises SiteError, DataError, LinkError."""
+def serve(site: Site, until: Until) -> None:
+    """Serve a hospital until interrupted. Raises SiteError, DataError, LinkError."""
     line = credentials_for(site.coordinator)
     folder = site.consent_folder
     hospital = Hospital(site, b"" if site.compute.public_order else site_secret(folder))
@@ -55,21 +53,14 @@ def serve(
             make_app(hospital, consent),
             address=line.address,
             encrypted=line.tls is not None,
-            give_up_seconds=give_up_seconds,
-            until_study_ends=until_study_ends,
+            until=until,
             watchers=[watch],
             anew=consent.has_news,  # so that the coordinator asks again
         )
         _run(agent, watch)
 
 
-def serve_app(
-    site: AppSite,
-    app: ClientApp,
-    *,
-    give_up_seconds: float | None = None,
-    until_study_ends: bool = False,
-) -> None:
+def serve_app(site: AppSite, app: ClientApp, until: Until) -> None:
     """Serve an app that is installed here until interrupted. Raises SiteError, LinkError."""
     line = credentials_for(site.coordinator)
     with AuditLog(site.records) as audit_log:
@@ -79,8 +70,7 @@ def serve_app(
             InstalledApp(app, site),
             address=line.address,
             encrypted=line.tls is not None,
-            give_up_seconds=give_up_seconds,
-            until_study_ends=until_study_ends,
+            until=until,
             watchers=[watch],
         )
         _run(agent, watch)

@@ -49,7 +49,7 @@ def _steps(site: Site) -> Iterator[Finding]:
         yield skipped("version", "not until the keys are fixed")
         yield failed("certificate", "it cannot be used", str(problem))
         return
-    answer = line.connect().knock(seconds=SECONDS)
+    answer = line.connect().check(seconds=SECONDS)
     encrypted = line.tls is not None
     host = address.rpartition(":")[0].strip("[]")
     refusal = _refusal(answer)

@@ -92,7 +92,7 @@ def failed(what: str, problem: BaseException) -> ModelError:
     """The error for whatever somebody else's code raised."""
     reason = str(problem).strip().splitlines()
     words = f"{type(problem).__name__}: {reason[0][:300]}" if reason else type(problem).__name__
-    return ModelError(f"{what}: {words}. Mend the package, or ask whoever wrote it.")
+    return ModelError(f"{what}: {words}. Correct the package, or ask its author.")
 
 
 def _described(entry: metadata.EntryPoint) -> InstalledModel:

@@ -126,7 +126,7 @@ def try_out(model: nn.Module, input_shape: Sequence[int], num_outputs: int, what
     model.zero_grad(set_to_none=True)
     model.eval()
     if not reached:
-        raise ModelError(f"{what}: no gradient reaches its parameters. Mend its forward().")
+        raise ModelError(f"{what}: no gradient reaches its parameters. Correct its forward().")
     for name, buffer in model.named_buffers():
         if name not in buffers or not torch.equal(buffers[name], buffer):
             raise ModelError(
@@ -179,9 +179,9 @@ def _check_outputs(outputs: object, num_outputs: int, what: str) -> None:
             f" (2, {num_outputs})."
         )
     if not outputs.is_floating_point() or not bool(torch.isfinite(outputs).all()):
-        raise ModelError(f"{what} gives outputs that are not finite numbers. Mend its start.")
+        raise ModelError(f"{what} gives outputs that are not finite numbers. Correct its start.")
     if not outputs.requires_grad:
-        raise ModelError(f"{what}: no gradient reaches its parameters. Mend its forward().")
+        raise ModelError(f"{what}: no gradient reaches its parameters. Correct its forward().")
 
 
 def _has_statistics(module: nn.Module) -> bool:

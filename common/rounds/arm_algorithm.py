@@ -1,5 +1,6 @@
 """The algorithm of a study's arm, on sealed rounds where the study has them."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from erosion.common.algorithms.base import Algorithm
@@ -10,13 +11,16 @@ from erosion.common.sealed.sum_records import SumRecords
 from erosion.common.study.study import Study
 
 
+@dataclass(frozen=True, slots=True)
+class Sealing:
+    """What the coordinator of sealed rounds has for them."""
+
+    records: SumRecords | None = None  # None: in memory
+    keys: CoordinatorKeys | None = None  # None: fresh ones
+
+
 def algorithm_of(
-    study: Study,
-    arm: str,
-    *,
-    run: str = "",
-    records: SumRecords | None = None,
-    keys: CoordinatorKeys | None = None,
+    study: Study, arm: str, *, run: str = "", sealing: Sealing | None = None
 ) -> Algorithm[Any]:
     """With the arm's parameters. What is given beside them is for sealed rounds only."""
     settings = study.arms[arm]
@@ -26,4 +30,5 @@ def algorithm_of(
     peers = tuple(name for name in study.hospitals if name != study.user)
     measure = settings.sealed_measure(study.build_context.layout)
     terms = SealedTerms(study.digest, arm, study.user, peers, run, measure)
-    return seal(algorithm, terms, records=records, keys=keys)
+    sealing = sealing or Sealing()
+    return seal(algorithm, terms, records=sealing.records, keys=sealing.keys)

@@ -20,7 +20,7 @@ from erosion.common.algorithms.base import (
 )
 from erosion.common.errors import RunError
 from erosion.common.protocol.messages import Metrics, TrainRequest, TrainResult
-from erosion.common.rounds.arm_algorithm import algorithm_of
+from erosion.common.rounds.arm_algorithm import Sealing, algorithm_of
 from erosion.common.rounds.membership import Membership
 from erosion.common.rounds.one_round import RoundInProgress, Terms, spare_hospitals, undo, wanted
 from erosion.common.rounds.records import (
@@ -43,8 +43,6 @@ from erosion.common.rounds.undoing import (
     usual,
 )
 from erosion.common.rounds.waiting import Needed, Waiting
-from erosion.common.sealed.coordinator_keys import CoordinatorKeys
-from erosion.common.sealed.sum_records import SumRecords
 from erosion.common.study.study import Study
 from erosion.common.support.plain_text import printable
 
@@ -91,22 +89,17 @@ class ArmRun:
         *,
         storage: Storage,
         waiting: Waiting,
-        remedy: str = "",
-        sum_records: SumRecords | None = None,
-        sealing_keys: CoordinatorKeys | None = None,
+        sealing: Sealing | None = None,
     ) -> None:
-        """Go on from `state`. `remedy`: how to go on with a run that was given up.
-
-        `sum_records` and `sealing_keys` are for sealed rounds; None: in memory, and fresh.
-        """
+        """Go on from `state`."""
         self.state = state
         self._terms, self._membership, self._transport = terms, membership, transport
-        self._storage, self._waiting, self._remedy = storage, waiting, remedy
+        self._storage, self._waiting = storage, waiting
         self._last: LastRound | None = None
         self._losses: list[float] = []  # of the user's, since this program started
         self._settings = terms.study.arms[terms.arm]
         self._algorithm: Algorithm[Any] = algorithm_of(
-            terms.study, terms.arm, run=terms.run, records=sum_records, keys=sealing_keys
+            terms.study, terms.arm, run=terms.run, sealing=sealing
         )
 
     @property
@@ -215,8 +208,8 @@ class ArmRun:
         if self.state.skipped_in_a_row >= limit:
             raise RunError(
                 f"{limit} rounds in a row were skipped in {self.arm}; the last because"
-                f" {record.note}. {self._remedy}federation.max_skipped_rounds says how many are"
-                " too many."
+                f" {record.note}. {self._waiting.remedy}federation.max_skipped_rounds says how many"
+                " are too many."
             )
 
     def _exchange(

@@ -11,7 +11,7 @@ from erosion.common.learning.models import check_model, first_parameters
 from erosion.common.protocol.messages import EvaluateReply, EvaluateResult, Metrics, Scaling
 from erosion.common.protocol.scaling import pool
 from erosion.common.rounds import one_round
-from erosion.common.rounds.arm_algorithm import algorithm_of
+from erosion.common.rounds.arm_algorithm import Sealing, algorithm_of
 from erosion.common.rounds.arm_run import ArmRun, play
 from erosion.common.rounds.arrival import Arrival
 from erosion.common.rounds.fold_runs import FoldRuns
@@ -170,9 +170,7 @@ class StudyRun:
             where.transport,
             storage=where.storage,
             waiting=self.waiting,
-            remedy=where.remedy,
-            sum_records=where.keeper.sum_records(arm),
-            sealing_keys=where.sealing_keys,
+            sealing=Sealing(where.keeper.sum_records(arm), where.sealing_keys),
         )
 
     def _evaluate(

@@ -1,8 +1,9 @@
 """The driver's way to the hospitals: a network, this process, or a test's script.
 
 A transport knows connections, each a number that is given once: a site that comes back has another.
-It introduces whoever connects (`Introduced`, with what the site answered to `describe`) and says
-who went away. Which of them takes part is for `Membership` to say, the same for every transport.
+It introduces every site that connects (`Introduced`, with what the site answered to `describe`)
+and says who went away. Which of them takes part is for `Membership` to say, the same for every
+transport.
 Time is the transport's, too: seconds pass in a script when it says so.
 """
 

@@ -41,7 +41,7 @@ class Waiting:
     ) -> None:
         """`longest_seconds` None: for as long as it takes. `remedy`: how to go on with the run."""
         self._study, self._membership, self._transport = study, membership, transport
-        self._listener, self._remedy = listener, remedy
+        self._listener, self.remedy = listener, remedy
         self._longest_seconds = longest_seconds
 
     def until_here(self, needed: Needed) -> None:
@@ -54,7 +54,7 @@ class Waiting:
             limit = self._longest_seconds
             if limit is not None and waited >= limit:
                 raise HospitalsAwayError(
-                    f"{in_words(away)} did not come back within {limit:g} s. {self._remedy}"
+                    f"{in_words(away)} did not come back within {limit:g} s. {self.remedy}"
                     "federation.longest_wait_seconds says how long is too long."
                 )
             if waited >= LOOK_SECONDS and away != told:  # most are back in a moment
@@ -74,7 +74,7 @@ class Waiting:
             away = [user] if user in away else []
         if user in away and user in declined:
             raise UserDeclinedError(
-                f"The user's own site {user!r} cannot take part: {declined[user]}. {self._remedy}"
+                f"The user's own site {user!r} cannot take part: {declined[user]}. {self.remedy}"
             )
         cohort = self._membership.cohort
         closed = [] if cohort is None else [name for name in away if name not in cohort]
@@ -85,7 +85,7 @@ class Waiting:
             raise RunError(
                 f"{needed.enough} hospitals are needed (federation.quorum), and of"
                 f" {len(needed.hospitals)} only {willing} may still take part. Declined:"
-                f" {words}. {self._remedy}"
+                f" {words}. {self.remedy}"
             )
         return tuple(coming)
 

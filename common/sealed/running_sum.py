@@ -14,7 +14,7 @@ class RunningSum:
     """Of one round."""
 
     def __init__(self, only: Collection[HospitalName] | None = None) -> None:
-        """`only`: whose updates are added; None: whoever sends one."""
+        """`only`: whose updates are added; None: of everybody who sends one."""
         self._only = only
         self._total: Words | None = None  # modulo 2^32: (dim,)
         self.receipts: dict[HospitalName, Receipt] = {}  # of those who are in it

@@ -35,6 +35,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     keep_freed_memory()
     configure_logging(max(options.verbose, 1), options.log_format)
+    from erosion.client.connection.agent import Until
     from erosion.client.connection.installed_app import load_app_site
     from erosion.client.connection.serve import serve, serve_app
     from erosion.client.site_file import load_site
@@ -44,21 +45,14 @@ def _run(options: argparse.Namespace) -> int:
 
     if options.until_stdin_closes:
         end_with_stdin()
+    until = Until(options.give_up_seconds, options.until_study_ends)
     if options.app is not None:
         from flwr.clientapp import ClientApp
 
-        serve_app(
-            load_app_site(options.site),
-            load_app(options.app, ClientApp, SiteError),
-            give_up_seconds=options.give_up_seconds,
-            until_study_ends=options.until_study_ends,
-        )
+        app = load_app(options.app, ClientApp, SiteError)
+        serve_app(load_app_site(options.site), app, until)
         return 0
-    serve(
-        load_site(options.site),
-        give_up_seconds=options.give_up_seconds,
-        until_study_ends=options.until_study_ends,
-    )
+    serve(load_site(options.site), until)
     return 0
 
 

@@ -110,7 +110,7 @@ class Personalized(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Send the model to whoever the rule listens to. Raises RunError, StudyError."""
+        """Send the model to the clients that the rule listens to. Raises RunError, StudyError."""
         self._connected = self._wait_for_nodes(grid)
         if server_round == 1:
             self._begin(arrays)

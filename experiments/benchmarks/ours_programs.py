@@ -18,7 +18,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
-from erosion.client.connection.agent import Agent
+from erosion.client.connection.agent import Agent, Until
 from erosion.client.connection.line import SiteLine
 from erosion.common.protocol import wire
 from erosion.common.protocol.messages import DescribeReply, TrainReply, TrainResult
@@ -219,7 +219,7 @@ def main() -> None:
             lambda: SiteLine(options.address),
             AddingSite(site, options.dim).app(),
             address=options.address,
-            give_up_seconds=60,
+            until=Until(give_up_seconds=60),
         )
         for site in options.sites
     ]

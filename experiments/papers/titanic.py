@@ -1,6 +1,6 @@
 """Weight Erosion on the Titanic (Grimberg et al. 2020, figures 1 and 2).
 
-`reference` keeps the two faults of the authors' code, `corrected` mends them: their FedAvg adds
+`reference` keeps the two faults of the authors' code, `corrected` has neither: their FedAvg adds
 the hospitals' gradients with Python's `sum(a, b)`, which adds up a's rows and broadcasts; and
 their accuracy is the plain mean over test batches, in which one passenger can count as half.
 The erosion itself is this program's rule.

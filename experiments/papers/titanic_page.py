@@ -17,7 +17,7 @@ NAMES: Mapping[Scheme, str] = {
 }
 USERS = ("0", "1", "2", "3")
 # Final accuracies, users 0 to 3: of the authors' code with its own start, and means over 20 seeds
-# of an independent implementation with both faults mended.
+# of an independent implementation with both faults corrected.
 PUBLISHED: Mapping[tuple[Mode, Split, Scheme], Sequence[float]] = {
     ("reference", "AGE_STRICT", "weight_erosion"): (0.784, 0.780, 0.922, 0.735),
     ("reference", "AGE_STRICT", "local"): (0.720, 0.783, 0.922, 0.727),
@@ -52,7 +52,7 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         "with Python's `sum(a, b)`, which adds up a's rows and broadcasts, so it is not FedAvg;",
         "and their accuracy is the plain mean over test batches, so that user 2's 162 passengers,",
         "one batch of 161 and one of 1, let a single passenger count as half: the figure of .92",
-        "in the paper is that passenger. Both are mended in `corrected`, where FedAvg has the",
+        "in the paper is that passenger. Both are put right in `corrected`, where FedAvg has the",
         "others' step size. The published `reference` figures are of one split and one start (the",
         "row order of the authors' file is not known, so their very split cannot be drawn again);",
         "the published `corrected` ones are means over 20 seeds.",

@@ -17,7 +17,7 @@ from erosion.server.enrolment.federation_folder import FederationFolder
 from erosion.server.enrolment.key_registry import EnrolledKey, KeyRegistry, read_key_registry
 from erosion.server.enrolment.own_authority import read_own_authorities
 
-logger = logging.getLogger("erosion.door")
+logger = logging.getLogger("erosion.admission")
 
 
 @dataclass(frozen=True, slots=True)

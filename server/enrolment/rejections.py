@@ -13,7 +13,7 @@ from cryptography import x509
 from erosion.common.protocol.admission_terms import Reason
 from erosion.server.enrolment.authorizer import Admitted, Authorizer, KeptOut
 
-logger = logging.getLogger("erosion.door")
+logger = logging.getLogger("erosion.admission")
 
 UNNAMED = "a stranger"  # the TLS library does not say from where
 REPEAT_SECONDS = 600.0  # before the same trouble is reported again

@@ -14,7 +14,7 @@ from erosion.server.enrolment.certificates import Identity, load_identity, valid
 from erosion.server.enrolment.federation_folder import FederationFolder
 from erosion.server.enrolment.own_authority import read_own_authorities
 
-logger = logging.getLogger("erosion.door")
+logger = logging.getLogger("erosion.admission")
 
 
 class ServingCertificate:

@@ -14,7 +14,7 @@ from erosion.server.enrolment.federation_folder import DEFAULT_PORT, FederationF
 from erosion.server.enrolment.serving_certificate import ServingCertificate
 from erosion.server.link import Link
 
-logger = logging.getLogger("erosion.door")
+logger = logging.getLogger("erosion.admission")
 
 
 def make_link(

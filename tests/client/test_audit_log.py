@@ -191,7 +191,7 @@ def test_a_site_that_cannot_log_signs_out_and_comes_back_when_it_can(
         connect,  # type: ignore[arg-type]
         ClientApp(),
         address="127.0.0.1:9092",
-        until_study_ends=True,
+        until=agent.Until(study_ends=True),
         watchers=[Watcher()],
     ).run()
     assert [len(line.sent) > 0 for line in lines] == [False, False, True]

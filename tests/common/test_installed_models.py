@@ -127,7 +127,7 @@ b.weight = nn.Parameter(a.weight.data)
 return nn.Sequential(a, nn.Linear(2, 3), b)"""
 
 FAULTY = {
-    "raise ValueError('no luck')": "could not be made: ValueError: no luck. Mend the package",
+    "raise ValueError('no luck')": "could not be made: ValueError: no luck. Correct the package",
     "raise SystemExit(3)": "could not be made: SystemExit: 3",
     "return None": "gave a NoneType; it must give an nn.Module",
     "return nn.Flatten()": "has no parameter that is trained",

@@ -21,7 +21,7 @@ VERY_LARGE: Mapping[str, Any] = {"name": "mlp", "hidden": [100_000]}  # 2 MB: go
 def test_a_deployment_on_disk_and_a_simulation_end_with_the_same_parameters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Whoever's transfer were not seen to end would keep the others waiting beyond the deadline.
+    # A site whose transfer were not seen to end would keep the others waiting beyond the deadline.
     monkeypatch.setattr(transfer_throttle, "LONGEST_PACE_SECONDS", 600.0)
     monkeypatch.setattr(transfer_throttle, "LONGEST_WAIT_SECONDS", 6000.0)
     study = small_study(arms=ARMS, rounds=3, model=VERY_LARGE)

@@ -430,7 +430,7 @@ def test_what_will_soon_keep_a_hospital_out_is_said_at_the_start(
     enrol_site(folder, "carol")
     renew_coordinator(folder, days=10)
     make_link(study_of("bob", "carol", "dave"), "127.0.0.1:0", folder)
-    said = [record.getMessage() for record in caplog.records if record.name == "erosion.door"]
+    said = [record.getMessage() for record in caplog.records if record.name == "erosion.admission"]
     assert [line.partition(";")[2] for line in said] == [
         " run: erosion enroll renew coordinator",
         " run: erosion enroll renew bob",

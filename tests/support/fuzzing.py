@@ -62,7 +62,7 @@ class Abuse:
 
     def send(self, *frames: bytes) -> None:
         for each in frames:
-            self.connection._outbox.say(each)
+            self.connection._queue.say(each)
 
     def send_head(self, head: object) -> None:
         self.send(frame(Kind.MESSAGE, json.dumps(head).encode()))

@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 from erosion.client.connection.agent import Agent
 from erosion.client.connection.app import make_app
 from erosion.client.connection.credentials import credentials_for
-from erosion.client.connection.outbox import Outbox
+from erosion.client.connection.send_queue import SendQueue
 from erosion.client.consent.consent import Consent
 from erosion.client.consent.store import ConsentStore
 from erosion.client.site_file import load_site
@@ -151,15 +151,15 @@ def dies_in_round_2(site_file: str) -> None:
 
 def dies_while_uploading(site_file: str) -> None:
     """Announces its reply, sends part of it, and is gone."""
-    put = Outbox.put
+    put = SendQueue.put
 
-    def half(self: Outbox, frame: bytes) -> None:
+    def half(self: SendQueue, frame: bytes) -> None:
         if frame[0] == Kind.DATA:
             time.sleep(0.2)  # for the announcement to leave
             os._exit(9)
         put(self, frame)
 
-    Outbox.put = half  # type: ignore[method-assign]
+    SendQueue.put = half  # type: ignore[method-assign]
     honest(site_file)
 
 

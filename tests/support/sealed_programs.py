@@ -4,6 +4,7 @@ import os
 import signal
 from pathlib import Path
 
+from erosion.client.connection.agent import Until
 from erosion.client.connection.serve import serve
 from erosion.client.site_file import load_site
 from erosion.client.training.hospital import Hospital
@@ -19,7 +20,7 @@ def serves(site_file: str) -> None:
     """What `erosion client` does, with its log."""
     configure_logging(0)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    serve(load_site(Path(site_file)))
+    serve(load_site(Path(site_file)), Until())
 
 
 def is_away_now_and_then(site_file: str) -> None:

@@ -8,7 +8,7 @@ from erosion.server.output.plain_text import printable
 
 
 def text(value: object, *, at_most: int = 2000) -> str:
-    """`value` as HTML text or attribute value, harmless whoever wrote it."""
+    """`value` as HTML text or attribute value, made harmless."""
     return escape(printable(str(value), at_most=at_most), quote=True)
 
 

@@ -8,7 +8,7 @@ class LineClosed(Exception):  # noqa: N818 - how a writer learns of it
     """The line has ended, and nothing goes out any more."""
 
 
-class Outbox:
+class SendQueue:
     """gRPC takes frames from it by iterating, in a thread of its own."""
 
     def __init__(self) -> None:
@@ -17,7 +17,7 @@ class Outbox:
         self._data: bytes | None = None
         self._is_closed = False
 
-    def __iter__(self) -> "Outbox":
+    def __iter__(self) -> "SendQueue":
         return self
 
     def __next__(self) -> bytes:
