@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -148,7 +149,7 @@ class LocalDataset:
         """Training samples: rows of a table, or images."""
         return len(self.split.training)
 
-    @property
+    @cached_property
     def num_training_patients(self) -> int:
         """Patients whom the training samples are of."""
         return len(np.unique(self._groups[self.split.training]))

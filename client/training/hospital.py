@@ -148,7 +148,7 @@ class Hospital:
             )
         prepared, fold = self._prepare(study), study.evaluation_fold
         with faults_of(study.model):
-            personal = {arm: self._personal(request, arm) for arm in request.parameters}
+            personal = {arm: self._personal(prepared, request, arm) for arm in request.parameters}
             if study.evaluation.folds is None or fold is not None:
                 predictions = {
                     arm: self._predictions(prepared, parameters, request.scaling, arm)
@@ -181,7 +181,7 @@ class Hospital:
             )
         moment = Moment(request.round, request.exchange)
         work = replace(
-            self._work(request, request.arm, moment, request.parameters, request.enclosed),
+            self._work(prepared, request, request.arm, moment),
             step=request.step,
             values=request.values,
         )
@@ -251,26 +251,27 @@ class Hospital:
         check_limits(self.site, study, prepared.num_training, prepared.num_training_patients)
         return prepared
 
-    def _personal(self, request: EvaluateRequest, arm: str) -> Tensor:
+    def _personal(self, prepared: LocalDataset, request: EvaluateRequest, arm: str) -> Tensor:
         """What the user predicts with after the last round: (dim,) or (m, dim)."""
         study = request.study
-        enclosed = request.enclosed.get(arm, {})
-        moment = Moment(study.rounds + 1)
-        work = self._work(request, arm, moment, request.parameters[arm], enclosed)
+        work = self._work(prepared, request, arm, Moment(study.rounds + 1))
         return personal_parameters(_arm(request, arm), work, study.build_context.layout)
 
     def _work(
         self,
+        prepared: LocalDataset,
         request: TrainRequest | EvaluateRequest,
         arm: str,
         moment: Moment,
-        parameters: Tensor | None,
-        enclosed: Tensors,
     ) -> LocalWork:
         study, device = request.study, self.site.compute.device
-        prepared = self._prepare(study)
-        other_step = isinstance(request, TrainRequest) and request.step != TRAIN
-        length = None if other_step else prepared.dim
+        length: int | None = prepared.dim
+        if isinstance(request, TrainRequest):
+            parameters, enclosed = request.parameters, request.enclosed
+            if request.step != TRAIN:
+                length = None
+        else:
+            parameters, enclosed = request.parameters[arm], request.enclosed.get(arm, {})
         received = torch.empty(0)
         if parameters is not None:
             received = checked_parameters(parameters, prepared.dim)

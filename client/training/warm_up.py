@@ -10,6 +10,7 @@ from copy import deepcopy
 import torch
 from torch import nn
 
+from erosion.common.learning.layer_draws import draws_from
 from erosion.common.learning.optimizers import optimizer_for
 from erosion.common.learning.trainable import to_training, trained_parameters
 from erosion.common.learning.training import Training
@@ -20,7 +21,7 @@ def warm_up(model: nn.Module, input_shape: Sequence[int], training: Training) ->
     copy = deepcopy(model)
     to_training(copy)
     device = next(copy.parameters()).device
-    with torch.random.fork_rng(devices=[]):  # a layer may draw; nobody else's draws change
+    with draws_from(0, device):
         outputs = copy(torch.zeros(2, *input_shape, device=device))
     torch.autograd.backward(outputs.square().mean())
     optimizer_for(trained_parameters(copy), training).step()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from erosion.common.learning.layer_draws import draws_from
 from erosion.common.learning.models import flat_parameters, load_flat_parameters
 from erosion.common.learning.optimizers import optimizer_for
 from erosion.common.learning.trainable import to_training, trained_parameters
@@ -93,9 +94,7 @@ def train_locally(
     parameters = trained_parameters(model)
     optimizer = optimizer_for(parameters, training)
     samples_seen = steps = 0
-    devices = [start.device] if start.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(generator.initial_seed())
+    with draws_from(generator.initial_seed(), start.device):
         for batch in mini_batches(len(samples.targets), training, generator):
             optimizer.zero_grad()
             inputs = samples.inputs[batch]
@@ -117,9 +116,7 @@ def gradient(model: nn.Module, at: Tensor, inputs: Tensor, targets: Tensor, loss
     """The gradient of the loss of inputs (m, *shape) in the parameters `at`: (dim,)."""
     load_flat_parameters(model, at)
     to_training(model)
-    devices = [at.device] if at.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(0)  # a layer that draws does so alike in every call
+    with draws_from(0, at.device):  # a layer that draws does so alike in every call
         parts = torch.autograd.grad(
             loss(model(inputs), targets),
             trained_parameters(model),

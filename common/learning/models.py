@@ -9,6 +9,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from erosion.common.learning.installed import Installed
+from erosion.common.learning.layer_draws import draws_from
 from erosion.common.learning.model_base import ModelBase
 from erosion.common.learning.monai_networks import MonaiNetwork
 from erosion.common.learning.plain_models import Logistic, Mlp, MnistCnn, Resnet18
@@ -79,8 +80,7 @@ def unweighted_model(
     settings: ModelBase, input_shape: Sequence[int], num_outputs: int, seed: int = 0
 ) -> nn.Module:
     """The same before its file of weights is read: what shapes and names are taken from."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with draws_from(seed):
         model = settings.build(input_shape, num_outputs)
     freeze(model, settings.frozen)
     return model

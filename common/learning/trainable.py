@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from erosion.common.errors import ModelError
+from erosion.common.learning.layer_draws import draws_from
 from erosion.common.learning.pretrained import matches, some
 
 
@@ -47,10 +48,9 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
 def to_training(model: nn.Module) -> None:
     """Training mode, but for what is frozen as a whole and for normalisation with statistics."""
     model.train()
+    some_are_frozen = not all(parameter.requires_grad for parameter in model.parameters())
     for module in model.modules():
-        parameters = list(module.parameters())
-        is_frozen = bool(parameters) and not any(p.requires_grad for p in parameters)
-        if is_frozen or _has_statistics(module):
+        if _has_statistics(module) or (some_are_frozen and _is_frozen(module)):
             module.eval()
 
 
@@ -102,8 +102,7 @@ def try_out(model: nn.Module, input_shape: Sequence[int], num_outputs: int, what
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     starts = [parameter.detach().clone() for parameter in trained_parameters(model)]
     to_training(model)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with draws_from(0):
         try:
             outputs = model(inputs)
             _check_outputs(outputs, num_outputs, what)
@@ -182,6 +181,12 @@ def _check_outputs(outputs: object, num_outputs: int, what: str) -> None:
         raise ModelError(f"{what} gives outputs that are not finite numbers. Correct its start.")
     if not outputs.requires_grad:
         raise ModelError(f"{what}: no gradient reaches its parameters. Correct its forward().")
+
+
+def _is_frozen(module: nn.Module) -> bool:
+    """It has parameters, and none of them is trained."""
+    parameters = list(module.parameters())
+    return bool(parameters) and not any(p.requires_grad for p in parameters)
 
 
 def _has_statistics(module: nn.Module) -> bool:
