@@ -1,0 +1,223 @@
+"""The driver over a scripted transport: for whom a study waits, and whom it takes in."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from erosion.common.errors import RunError
+from erosion.common.protocol.messages import TrainRequest, TrainResult
+from erosion.common.rounds.transport import KeptOut
+from erosion.common.rounds.waiting import UserDeclinedError
+from erosion.server.run.absences import Absent, absences
+from tests.support.open_study import everybody, outcomes, study
+from tests.support.scripted import Kept, Scripted, study_run, trained
+
+
+def test_it_begins_at_once_when_all_are_there() -> None:
+    transport, kept = everybody(study()), Kept()
+    outcome = study_run(transport, kept).run()
+    assert transport.clock == 0.0
+    assert [record.outcome for record in kept.records] == ["done"] * 4
+    assert kept.events[:3] == [
+        ("joined", "a", ["b", "c"]), ("joined", "b", ["c"]), ("joined", "c", []),
+    ]  # fmt: skip
+    # every round moves by the mean of 0.1, 0.2 and 0.3
+    moved = outcome.finals["fedavg"].params
+    first = study_run(everybody(study(rounds=1)), Kept()).run().finals["fedavg"].params
+    torch.testing.assert_close(moved - first, torch.full_like(first, 0.6))
+
+
+def test_with_a_quorum_it_begins_when_the_join_deadline_passes() -> None:
+    transport, kept = Scripted(study()), Kept()
+    transport.join("a", "b")
+    study_run(transport, kept).run()
+    assert transport.clock >= 30.0
+    assert outcomes(kept, "c") == ["absent"] * 4
+    assert kept.records[0].hospitals["c"].reason == "was not connected"
+
+
+def test_by_default_it_does_not_begin_without_a_hospital_that_it_names() -> None:
+    transport = Scripted(study(federation={"start": "all"}))
+    transport.join("a", "b")
+    with pytest.raises(RunError, match=r"c did not connect within 120 s, .* --start-with-quorum"):
+        study_run(transport, Kept()).run()
+    assert transport.clock >= 120.0
+
+
+def test_a_hospital_that_was_there_may_come_back_where_newcomers_may_not() -> None:
+    transport, kept = Scripted(study(federation={"join": "at_start"})), Kept()
+    transport.join("a", "b")
+
+    def respond(name: str, request: TrainRequest) -> TrainResult:
+        if (name, request.round) == ("b", 1):
+            transport.leave("b")
+            transport.at(transport.clock + 5.0, lambda script: script.join("b", "c"))
+        return trained(name, request)
+
+    transport.respond = respond
+    study_run(transport, kept).run()
+    assert ("waits_for", "b") in kept.events  # and not c, for whom it is too late
+    assert outcomes(kept, "b")[1:] == ["accepted"] * 3
+    assert outcomes(kept, "c") == ["absent"] * 4
+
+
+def test_a_hospital_that_declines_is_not_waited_for_and_is_named() -> None:
+    transport, kept = Scripted(study(federation={"start": "all", "join": "at_start"})), Kept()
+    transport.join("a", "b")
+    transport.decline("c", "limits.studies allows others only")
+    study_run(transport, kept).run()
+    assert transport.clock == 0.0
+    away = {"c": "declined: limits.studies allows others only"}
+    assert ("begun_without", away) in kept.events
+    assert absences(["a", "b", "c"], "a", {"fedavg": kept.records}) == (
+        Absent(
+            hospital="c",
+            rounds={"fedavg": 4},
+            wanted={"fedavg": 4},
+            everywhere=True,
+            reason="declined: limits.studies allows others only",
+        ),
+    )
+
+
+def test_below_the_quorum_it_does_not_begin() -> None:
+    transport = Scripted(study(federation={"quorum": 3}))
+    transport.join("a", "b")
+    with pytest.raises(RunError, match=r"2 hospitals connected within 120 s.*Missing: c"):
+        study_run(transport, Kept()).run()
+
+
+def test_without_the_user_it_does_not_begin() -> None:
+    transport = Scripted(study())
+    transport.join("b", "c")
+    with pytest.raises(RunError, match=r"'a' did not connect within 120 s.*erosion client"):
+        study_run(transport, Kept()).run()
+
+
+@pytest.mark.parametrize("late", ["a", "c"])
+def test_a_site_that_is_late_at_the_start_is_waited_for_and_told_of(late: str) -> None:
+    changes = {"start": "all", "longest_wait_seconds": None}
+    transport, kept = Scripted(study(federation=changes)), Kept()
+    transport.join(*(name for name in "abc" if name != late))
+    transport.at(86_400.0, lambda script: script.join(late))
+    study_run(transport, kept).run()
+    assert [record.outcome for record in kept.records] == ["done"] * 4
+    assert outcomes(kept, late) == ["accepted"] * 4
+    told = [event for event in kept.events if event[0] in ("waits_for", "round")][:3]
+    assert told == [("waits_for", late), ("waits_for",), ("round", "fedavg", 1)]
+
+
+def test_a_user_that_declines_ends_the_wait_at_once() -> None:
+    transport = Scripted(study())
+    transport.join("b")
+    transport.decline("a", "limits.min_patients = 1000")
+    with pytest.raises(UserDeclinedError, match=r"cannot take part: limits.min_patients = 1000"):
+        study_run(transport, Kept()).run()
+    assert transport.clock == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "described", "reason"),
+    [
+        ("stranger", {}, "the study has no hospital 'stranger'"),
+        ("b", {}, "already connected as 'b'"),
+        ("c", {"num_samples": 0}, "it reports 0 patients"),
+        ("c", {"sums": {"count": [1], "total": [1], "squares": [1]}}, "does not fit the study's"),
+    ],
+)
+def test_who_does_not_fit_is_turned_away_with_the_reason(
+    name: str, described: dict[str, Any], reason: str
+) -> None:
+    transport, kept = Scripted(study()), Kept()
+    transport.join("a", "b")
+    transport.join(name, **described)
+    study_run(transport, kept).run()
+    ((turned_away, said),) = transport.turned_away
+    assert turned_away == name
+    assert reason in said
+    assert ("declined", name, said) in kept.events
+
+
+def test_sums_that_no_patients_can_have_are_turned_away() -> None:
+    sums = {"count": [10, 0], "total": [1.0, 0.0], "squares": [1.0, 0.0]}
+    transport = Scripted(study(scaling="federated"))
+    transport.join("a", "b", sums=sums)
+    transport.join("c", sums={**sums, "total": [100.0, 0.0]})
+    study_run(transport, Kept()).run()
+    assert "a sum too large for its sum of squares" in transport.turned_away[0][1]
+
+
+def test_a_late_joiner_takes_part_from_the_next_round_on() -> None:
+    def respond(name: str, request: TrainRequest) -> TrainResult:
+        if (name, request.round) == ("a", 2):
+            transport.join("c")  # in the middle of round 2
+        return trained(name, request)
+
+    transport, kept = Scripted(study(), respond), Kept()
+    transport.join("a", "b")
+    study_run(transport, kept).run()
+    assert outcomes(kept, "c") == ["absent", "absent", "accepted", "accepted"]
+
+
+def test_a_study_may_be_closed_to_late_joiners() -> None:
+    transport, kept = Scripted(study(federation={"join": "at_start"})), Kept()
+    transport.join("a", "b")
+    transport.at(30.0, lambda script: None)
+
+    def respond(name: str, request: TrainRequest) -> TrainResult:
+        if (name, request.round) == ("a", 1):
+            transport.join("c")
+        return trained(name, request)
+
+    transport.respond = respond
+    study_run(transport, kept).run()
+    assert outcomes(kept, "c") == ["absent"] * 4
+    assert "closed to newcomers" in transport.turned_away[0][1]
+
+
+def test_a_hospital_whose_key_is_revoked_is_out_with_the_reason() -> None:
+    def respond(name: str, request: TrainRequest) -> TrainResult:
+        if (name, request.round) == ("c", 1):
+            transport.leave("b", expelled="its key was revoked")
+        return trained(name, request)
+
+    transport, kept = everybody(study()), Kept()
+    transport.respond = respond
+    study_run(transport, kept).run()
+    assert kept.records[1].hospitals["b"].reason == "declined: its key was revoked"
+    assert ("declined", "b", "its key was revoked") in kept.events
+    assert ("left", "b") not in kept.events
+
+
+def test_a_stranger_with_a_hospitals_name_does_not_make_it_look_declined() -> None:
+    transport, kept = everybody(study()), Kept()
+    transport.report(KeptOut("b", "b", "its key is in use"))
+    transport.report(KeptOut("a site at 10.0.0.9", None, "its key is not enrolled"))
+    study_run(transport, kept).run()
+    assert ("declined", "another connection as b", "its key is in use") in kept.events
+    assert ("declined", "a site at 10.0.0.9", "its key is not enrolled") in kept.events
+    assert outcomes(kept, "b") == ["accepted"] * 4
+
+
+def test_a_sites_version_is_told_at_joining_and_in_the_journal() -> None:
+    transport, kept = Scripted(study()), Kept()
+    transport.join("a", "b")
+    transport.join("c", software="0.0.1" + "x" * 10_000)
+    study_run(transport, kept).run()
+    (version,) = {record.hospitals["c"].software for record in kept.records}
+    assert version is not None
+    assert version.startswith("0.0.1xx")
+    assert len(version) <= 40
+    assert kept.versions["a"] == "test"
+    assert kept.versions["c"] == version
+
+
+def test_the_journal_has_the_distance_that_the_rule_used() -> None:
+    """Updates of one direction: their cosine distance is 0, however long they are."""
+    for distance, expected in (("cosine", 0.0), ("euclidean", 1.0)):
+        of = study(arms={"weight_erosion": {"distance": distance, "distance_penalty": 0.1}})
+        transport, kept = everybody(of), Kept()
+        study_run(transport, kept).run()
+        found = kept.records[0].hospitals["b"].distance
+        assert found == pytest.approx(expected, abs=1e-3)
