@@ -1,13 +1,14 @@
-"""The contract of every algorithm of the registry, with its default parameters.
+"""The contract of every algorithm of the registry.
 
-A new algorithm needs no line here: it is picked up from the registry.
+A new algorithm needs no line here: it is picked up from the registry. Options that change how it
+works are named here, and hold the same promises.
 """
 
 from copy import deepcopy
 from dataclasses import FrozenInstanceError, fields, is_dataclass
 from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -30,7 +31,34 @@ from tests.support.registry_cohorts import (
     same,
 )
 
+Variant = tuple[str, dict[str, Any]]  # an algorithm, and parameters that are not its defaults
+OPTIONS: list[Variant] = [
+    ("weight_erosion", {"distance_penalty": "auto", "weighting": "samples"}),
+    ("weight_erosion", {"distance": "cosine", "cone": "warn", "cone_angle": 1}),
+    ("weighted_gradient", {"alpha": 0.5}),
+    ("weighted_gradient", {"alpha": 1.0}),
+    ("bias_correction", {"bias": "per_hospital", "warm_up": True}),
+    ("bias_correction", {"alpha": 0.5, "beta": 0.1}),
+    ("multi_krum", {"num_byzantine": 0, "num_selected": 2}),
+    ("geometric_median", {"weighting": "samples"}),
+    ("centered_clipping", {"centre": "own", "steps": 3}),
+]
+OPTIMIZERS: list[Variant] = [
+    ("weighted_gradient", {"server_optimizer": "momentum"}),
+    ("bias_correction", {"bias": "per_hospital", "server_optimizer": "adam"}),
+]
+PLAIN: list[Variant] = [(name, {}) for name in sorted(REGISTRY)]
+
+
+def named(variant: Variant) -> str:
+    name, parameters = variant
+    return "-".join([name, *(f"{key}={value}" for key, value in parameters.items())])
+
+
 every_algorithm = pytest.mark.parametrize("name", sorted(REGISTRY))
+every_variant = pytest.mark.parametrize("variant", PLAIN + OPTIONS + OPTIMIZERS, ids=named)
+# A server optimiser moves on also where all updates agree.
+every_variant_without_optimizer = pytest.mark.parametrize("variant", PLAIN + OPTIONS, ids=named)
 
 
 def test_every_arm_that_a_study_can_name_is_registered() -> None:
@@ -82,9 +110,9 @@ def test_its_state_is_a_frozen_dataclass(name: str) -> None:
         setattr(state, field, None)
 
 
-@every_algorithm
-def test_without_peers_it_is_local_training(name: str) -> None:
-    algorithm = built(name)
+@every_variant_without_optimizer
+def test_without_peers_it_is_local_training(variant: Variant) -> None:
+    algorithm = built(*variant)
     state = algorithm.init(DIM)
     for round_number in (1, 2, 3):
         alone = cohort(round_number)
@@ -94,9 +122,9 @@ def test_without_peers_it_is_local_training(name: str) -> None:
         torch.testing.assert_close(step.delta, alone.own.delta)
 
 
-@every_algorithm
-def test_identical_updates_are_a_fixed_point(name: str) -> None:
-    algorithm = built(name)
+@every_variant_without_optimizer
+def test_identical_updates_are_a_fixed_point(variant: Variant) -> None:
+    algorithm = built(*variant)
     state = algorithm.init(DIM)
     common = torch.tensor([1.0, -2.0, 0.5, 0.0, 3.0])
     for round_number in (1, 2, 3):
@@ -130,9 +158,9 @@ def test_the_weights_name_everyone_and_are_relative_to_the_users(name: str) -> N
         assert bool(finite.all())
 
 
-@every_algorithm
-def test_the_order_of_arrival_does_not_matter(name: str) -> None:
-    algorithm = built(name)
+@every_variant
+def test_the_order_of_arrival_does_not_matter(variant: Variant) -> None:
+    algorithm = built(*variant)
     forward = backward = algorithm.init(DIM)
     for round_number in (1, 2, 3):
         one = algorithm.update(forward, cohort(round_number, *PEERS))
@@ -175,9 +203,9 @@ def test_asking_is_answered_with_yes_or_no(name: str) -> None:
             assert isinstance(algorithm.asks(state, peer), bool)
 
 
-@every_algorithm
-def test_a_late_joiner_gets_a_finite_weight(name: str) -> None:
-    algorithm = built(name)
+@every_variant
+def test_a_late_joiner_gets_a_finite_weight(variant: Variant) -> None:
+    algorithm = built(*variant)
     early, late = PEERS[:2], PEERS[2]
     state = after_rounds(algorithm, 3, *early)
     step = algorithm.update(state, cohort(4, *early, late))
@@ -188,9 +216,9 @@ def test_a_late_joiner_gets_a_finite_weight(name: str) -> None:
     assert torch.isfinite(torch.tensor(step.weights[late]))
 
 
-@every_algorithm
-def test_a_hospital_that_is_absent_for_a_round_keeps_its_weight(name: str) -> None:
-    algorithm = built(name)
+@every_variant
+def test_a_hospital_that_is_absent_for_a_round_keeps_its_weight(variant: Variant) -> None:
+    algorithm = built(*variant)
     run = start(algorithm, torch.zeros(DIM))
     for _ in range(2):
         run = advanced(algorithm, run)
@@ -201,9 +229,9 @@ def test_a_hospital_that_is_absent_for_a_round_keeps_its_weight(name: str) -> No
     assert torch.isfinite(torch.tensor(back.weights[absent]))
 
 
-@every_algorithm
-def test_a_resumed_run_equals_an_uninterrupted_one(name: str, tmp_path: Path) -> None:
-    algorithm = built(name)
+@every_variant
+def test_a_resumed_run_equals_an_uninterrupted_one(variant: Variant, tmp_path: Path) -> None:
+    algorithm = built(*variant)
     fresh = run = start(algorithm, torch.zeros(DIM))
     for _ in range(3):
         run = advanced(algorithm, run)
@@ -214,9 +242,9 @@ def test_a_resumed_run_equals_an_uninterrupted_one(name: str, tmp_path: Path) ->
     assert same(advanced(algorithm, resumed), advanced(algorithm, run))
 
 
-@every_algorithm
-def test_a_run_goes_on_while_every_peer_is_away(name: str) -> None:
-    algorithm = built(name)
+@every_variant
+def test_a_run_goes_on_while_every_peer_is_away(variant: Variant) -> None:
+    algorithm = built(*variant)
     run = start(algorithm, torch.zeros(DIM))
     for absent in ((), PEERS, PEERS, ()):
         run = advanced(algorithm, run, *absent)

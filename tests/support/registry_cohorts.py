@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -20,9 +21,10 @@ PEERS = ("cedars", "birch", "alder")
 HOSPITALS = (USER, *PEERS)
 
 
-def built(name: str) -> Algorithm[Any]:
+def built(name: str, parameters: Mapping[str, Any] = MappingProxyType({})) -> Algorithm[Any]:
     """The coordinator's part, of which the rounds here have the exchange that brings updates."""
-    return replace(REGISTRY[name](algorithm=name).build(CONTEXT), exchanges=None)
+    arm = REGISTRY[name].model_validate({"algorithm": name, **parameters})
+    return replace(arm.build(CONTEXT), exchanges=None)
 
 
 def update(agent: HospitalName, round_number: int, delta: Tensor | None = None) -> Update:
