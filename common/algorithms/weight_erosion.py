@@ -75,7 +75,7 @@ class WeightErosion(AggregatingArm):
     the aggregate is the average by the new weights. Similar hospitals help for many rounds,
     different ones for few, and small ones for fewer the more often their samples repeat. Use it
     where you do not know who is like you.
-    Start from `preset = "recommended"`: with the paper's setting, which is what the keys stand at
+    Start from `preset` = "recommended": with the paper's setting, which is what the keys stand at
     where there is no preset, every other hospital's weight usually reaches zero before the end,
     that of a hospital with the user's own population too. "recommended" erodes so slowly that such
     a hospital stays (distance_penalty = "auto", erosion_share = 1.25, size_penalty = 0), counts
