@@ -134,7 +134,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "fed-heart",
             "Fed-Heart-Disease",
             "Each of four heart hospitals as the user beside FLamby's published accuracies, on its"
-            " split and on 14 others. A quarter of an hour of one core.",
+            " split and on six others. A few minutes.",
             fed_heart.plans,
             fed_heart.run,
             fed_heart.draw,

@@ -7,26 +7,27 @@ arm the same number of steps in all.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+from erosion.common.algorithms.weight_erosion import PRESETS
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import Cell, CellPlan, Tick, Values
 from erosion.experiments.experiment import Page, made_by
 from erosion.experiments.papers.paired import LEVEL, paired_difference
+from erosion.experiments.papers.rule_page import RECOMMENDED, RECOMMENDED_ARM, Arms
 from erosion.experiments.splits import one_split
 from erosion.experiments.standard_error import in_words
 from erosion.experiments.testbed import study_path
 
-SEEDS = 10
+SEEDS = 5
 STEPS = (1, 5, 20)
 STUDIES: Mapping[str, int] = {"breast-cancer": 100, "heart-disease": 200}  # local steps in all
 REFERENCE = "local"
-ARMS: Mapping[str, Mapping[str, Any]] = {
+ARMS: Arms = {
     "local": {},
     "weighted_gradient": {},
     "bias_correction": {},
-    "weight_erosion": {"preset": "paper"},
-    "weight_erosion_recommended": {"algorithm": "weight_erosion", "preset": "recommended"},
+    "weight_erosion": PRESETS["paper"],
+    RECOMMENDED: RECOMMENDED_ARM,
 }
 
 

@@ -8,44 +8,25 @@ what is chosen here is put to the test by `confirmation`, on other data.
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Any
 
 from erosion.experiments.cells import Cell, CellPlan
 from erosion.experiments.experiment import Page, made_by
-from erosion.experiments.papers.which_rule import settings
+from erosion.experiments.papers.rule_page import RECOMMENDED_ARM, Arms
+from erosion.experiments.papers.which_rule import plans_of, settings
 from erosion.experiments.standard_error import in_words
 
 SHARES = (1.25, 2.0, 3.0, 5.0, 8.0)
 SEEDS = range(100, 110)
 
 
-def _arm(share: float) -> dict[str, Any]:
-    return {
-        "algorithm": "weight_erosion",
-        "distance_penalty": "auto",
-        "erosion_share": share,
-        "size_penalty": 0.0,
-        "weighting": "samples",
-        "own_parameters": ["output_bias"],
-    }
-
-
-ARMS: Mapping[str, Mapping[str, Any]] = {
-    f"share-{100 * share:.0f}": _arm(share) for share in SHARES
+ARMS: Arms = {
+    f"share-{100 * share:.0f}": {**RECOMMENDED_ARM, "erosion_share": share} for share in SHARES
 }
 
 
 def plans() -> Sequence[CellPlan]:
     """A cell for each seed and setting."""
-    return [
-        CellPlan(
-            f"{study}-{user}-{seed}",
-            {"study": study, "user": user, "seed": seed, "arms": dict(ARMS), "version": 1},
-            rounds=1,
-        )
-        for seed in SEEDS
-        for study, user in settings()
-    ]
+    return plans_of(settings(), SEEDS, ARMS)
 
 
 def draw(cells: Mapping[str, Cell]) -> Page:

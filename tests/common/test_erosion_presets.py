@@ -1,13 +1,21 @@
 """Presets of Weight Erosion: what they stand for, and that a good hospital keeps its weight."""
 
+import tempfile
+from pathlib import Path
+
 import pytest
 
+from erosion.client.training.hospital import Hospital
 from erosion.common.algorithms.weight_erosion import PRESETS, WeightErosion
 from erosion.common.errors import StudyError
 from erosion.common.rounds.model_selection import SelectedSettings, chosen
 from erosion.common.settings.base import validate
-from erosion.common.study.study import study_from_json
-from erosion.experiments.papers.which_rule import ARMS, RECOMMENDED
+from erosion.common.study.study import Study, load_study, study_from_json
+from erosion.experiments.every_user import site_of
+from erosion.experiments.papers.which_rule import ARMS, SLOW
+from erosion.experiments.simulator import simulate, timeless
+from erosion.experiments.sources import make_hospitals
+from erosion.experiments.testbed import study_path
 from erosion.flower.rules import rule_of
 from tests.support.small_study import make_study
 
@@ -16,9 +24,9 @@ def test_the_papers_preset_is_what_the_keys_stand_at() -> None:
     assert WeightErosion(preset="paper").model_dump() == WeightErosion().model_dump()
 
 
-def test_the_recommended_preset_is_the_arm_that_was_measured() -> None:
-    measured = WeightErosion.model_validate(ARMS[RECOMMENDED])
-    assert WeightErosion(preset="recommended").model_dump() == measured.model_dump()
+def test_the_recommended_preset_is_the_rule_that_was_measured_with_a_longer_share() -> None:
+    measured = WeightErosion.model_validate({**ARMS[SLOW], "erosion_share": 3.0})
+    assert WeightErosion(preset="recommended") == measured
 
 
 def test_a_key_beside_the_preset_goes_before_it() -> None:
@@ -67,3 +75,22 @@ def test_what_stays_at_a_site_is_its_own_affair_in_stock_flower() -> None:
 
 def test_every_preset_says_all_that_another_may_have_said() -> None:
     assert len({frozenset(values) for values in PRESETS.values()}) == 1
+
+
+def test_a_hospital_with_the_users_patients_keeps_its_weight_and_a_miscoded_one_loses_it() -> None:
+    study = load_study(study_path("breast-cancer"))
+    values = study.model_dump(mode="json")
+    values["arms"] = {
+        "recommended": {"algorithm": "weight_erosion", "preset": "recommended"},
+        "paper": {"algorithm": "weight_erosion", "preset": "paper"},
+    }
+    values["evaluation"]["compare"] = None
+    study = Study.model_validate(values)
+    with tempfile.TemporaryDirectory() as folder:
+        files = make_hospitals(study, Path(folder), None)
+        hospitals = {name: Hospital(site_of(name, file)) for name, file in files.items()}
+        found = simulate(study, hospitals, clock=timeless)
+    recommended, paper = found.finals["recommended"].weights, found.finals["paper"].weights
+    assert recommended["alike"] > 0.3
+    assert recommended["miscoded"] == 0
+    assert set(paper.values()) == {1.0, 0.0}  # the user's own, and everybody else's

@@ -6,7 +6,8 @@ from typing import Any
 from erosion.common.algorithms import REGISTRY
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import Cell
-from erosion.experiments.papers.which_rule import ARMS, draw, holm, plans, settings
+from erosion.experiments.papers.rule_page import holm
+from erosion.experiments.papers.which_rule import ARMS, draw, plans, settings
 from erosion.experiments.testbed import study_path
 
 

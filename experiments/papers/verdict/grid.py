@@ -12,7 +12,7 @@ TEST_PATIENTS = (16, 30, 50, 60, 100, 104, 200, 300)
 SIMULATED = 2000  # studies of a cell
 PATIENTS = (40, 80, 160, 320)  # of the user's
 SCENARIOS = ("alike", "wrong")  # the others' patients
-REFITTED = 200
+REFITTED = 100
 
 
 def plans() -> Sequence[CellPlan]:

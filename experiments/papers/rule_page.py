@@ -1,0 +1,177 @@
+"""Tables and a picture of many rules, measured over many splits of several settings."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from erosion.client.evaluation.verdict import sign_flip_p_value
+from erosion.common.algorithms.weight_erosion import PRESETS
+from erosion.experiments.cells import Cell, Values
+from erosion.experiments.experiment import Page, made_by
+from erosion.experiments.papers.paired import LEVEL, paired_difference
+from erosion.experiments.papers.picture import COLOURS, picture
+from erosion.experiments.standard_error import in_words
+
+Setting = tuple[str, str]  # study, user
+Arms = Mapping[str, Mapping[str, Any]]
+
+REFERENCE = "local"
+OTHERS = ("local", "fedavg", "fine_tuning", "weight_erosion", "evidence_erosion")
+RECOMMENDED = "weight_erosion_recommended"
+RECOMMENDED_ARM: Mapping[str, Any] = {"algorithm": "weight_erosion", **PRESETS["recommended"]}
+DRAWN = ("local", "fedavg", "weight_erosion")  # of those
+PICTURE = "differences.svg"
+
+
+@dataclass(frozen=True, slots=True)
+class RulePage:
+    """What is compared, and which arm is set beside the others."""
+
+    arms: Arms
+    ours: str
+    settings: Sequence[Setting]
+
+    def draw(self, cells: Mapping[str, Cell], heading: Sequence[str]) -> Page:
+        """The heading, a summary over the settings, and a table for each that has two splits."""
+        found = {
+            setting: [cell.figures for cell in cells.values() if _setting_of(cell) == setting]
+            for setting in self.settings
+        }
+        measured = {setting: figures for setting, figures in found.items() if len(figures) > 1}
+        if not measured:
+            return Page("\n".join([*heading, "", made_by(cells.values()), ""]))
+        lines = [*heading, "", *self._summary(measured), *self._against_others(measured)]
+        for (study, user), figures in measured.items():
+            lines += self._table(f"{study}, for {user}", figures)
+        text = "\n".join([*lines, made_by(cells.values()), ""])
+        return Page(text, {PICTURE: self._picture(measured)})
+
+    def _summary(self, found: Mapping[Setting, Sequence[Values]]) -> list[str]:
+        """Mean rank over the settings, and how much worse than the best arm in the worst one."""
+        means = {
+            arm: [fmean(_losses(figures, arm)) for figures in found.values()] for arm in self.arms
+        }
+        best = [min(means[arm][place] for arm in self.arms) for place in range(len(found))]
+        ranks = {
+            arm: fmean(
+                1 + sum(means[other][place] < means[arm][place] for other in self.arms)
+                for place in range(len(found))
+            )
+            for arm in self.arms
+        }
+        rows = [
+            f"| {arm} | {ranks[arm]:.1f} |"
+            f" {max(mean - least for mean, least in zip(means[arm], best, strict=True)):.3f} |"
+            for arm in sorted(self.arms, key=lambda arm: ranks[arm])
+        ]
+        return [
+            f"## Over {len(found)} settings",
+            "",
+            "| arm | mean rank by log loss | worst regret: log loss above the best arm's |",
+            "| --- | --- | --- |",
+            *rows,
+            "",
+        ]
+
+    def _against_others(self, found: Mapping[Setting, Sequence[Values]]) -> list[str]:
+        """The recommended arm minus some others, with intervals that hold all together."""
+        comparisons = len(found) * len(OTHERS)
+        rows = []
+        for (study, user), figures in found.items():
+            ours = _losses(figures, self.ours)
+            cells = [
+                paired_difference(ours, _losses(figures, other), comparisons=comparisons).text()
+                for other in OTHERS
+            ]
+            rows.append(f"| {study}, {user} | {' | '.join(cells)} |")
+        return [
+            f"## {self.ours} minus others",
+            "",
+            f"![The differences from some]({PICTURE})",
+            "",
+            "Difference in log loss, below 0 where it is the better one. Intervals of paired",
+            f"differences over splits, {100 * (1 - LEVEL):g} % for all {comparisons} together; \\*:"
+            " leaves out 0.",
+            "",
+            f"| | {' | '.join(OTHERS)} |",
+            f"| --- |{' --- |' * len(OTHERS)}",
+            *rows,
+            "",
+        ]
+
+    def _table(self, title: str, figures: Sequence[Values]) -> list[str]:
+        reference = np.array(_losses(figures, REFERENCE))
+        apart = {
+            arm: np.array(_losses(figures, arm)) - reference
+            for arm in self.arms
+            if arm != REFERENCE
+        }
+        p_values = {arm: sign_flip_p_value(values, seed=0) for arm, values in apart.items()}
+        claimed = holm(p_values, LEVEL)
+        rows = []
+        for arm in sorted(self.arms, key=lambda arm: fmean(_losses(figures, arm))):
+            errors = [(1 - split[arm]["accuracy"]) * split["patients"] for split in figures]
+            aurocs = [split[arm]["auroc"] for split in figures if split[arm]["auroc"] is not None]
+            beside = ""
+            if arm in apart:
+                beside = in_words(apart[arm].tolist(), "+.3f") + (" \\*" if arm in claimed else "")
+            rows.append(
+                f"| {arm} | {in_words(_losses(figures, arm))} | {beside} |"
+                f" {in_words(errors, '.1f')} | {fmean(aurocs) if aurocs else float('nan'):.3f} |"
+            )
+        base = fmean(_losses(figures, "base rate"))
+        majority = fmean(
+            (1 - split["base rate"]["accuracy"]) * split["patients"] for split in figures
+        )
+        return [
+            f"## {title}",
+            "",
+            f"{len(figures)} splits, {figures[0]['patients']} test patients each. Base rate: log"
+            f" loss {base:.3f}, {majority:.1f} errors. \\*: differs from local training (paired"
+            f" sign-flip test over splits, Holm's correction, {100 * LEVEL:g} % for the table).",
+            "",
+            "| arm | log loss | minus local | errors | AUROC |",
+            "| --- | --- | --- | --- | --- |",
+            *rows,
+            "",
+        ]
+
+    def _picture(self, found: Mapping[Setting, Sequence[Values]]) -> bytes:
+        """The differences from some others, a row for each setting."""
+        comparisons = len(found) * len(OTHERS)
+        names = [f"{study}, {user}" for study, user in found]
+        with picture(columns=len(DRAWN), height=0.8 + 0.32 * len(found)) as (figure, content):
+            panels = figure.subplots(1, len(DRAWN), sharey=True)
+            for other, axes, colour in zip(DRAWN, panels, COLOURS, strict=False):
+                for place, figures in enumerate(found.values()):
+                    ours, theirs = _losses(figures, self.ours), _losses(figures, other)
+                    apart = paired_difference(ours, theirs, comparisons=comparisons)
+                    axes.plot([apart.low, apart.high], [place, place], color=colour)
+                    axes.plot([apart.mean], [place], marker="o", markersize=4, color=colour)
+                axes.axvline(0, color="#999999", linewidth=0.8, linestyle="--")
+                axes.locator_params(axis="x", nbins=4)
+                axes.set(title=f"minus {other}", xlabel="log loss (below 0: better)")
+            panels[0].set_yticks(range(len(names)), names)
+            panels[0].invert_yaxis()
+        return content.getvalue()
+
+
+def _setting_of(cell: Cell) -> Setting:
+    return cell.plan.config["study"], cell.plan.config["user"]
+
+
+def _losses(figures: Sequence[Values], arm: str) -> list[float]:
+    return [float(split[arm]["log_loss"]) for split in figures]
+
+
+def holm(p_values: Mapping[str, float], level: float) -> set[str]:
+    """The names that Holm's step-down procedure rejects at `level` for all of them together."""
+    rejected: set[str] = set()
+    for place, name in enumerate(sorted(p_values, key=lambda name: p_values[name])):
+        if p_values[name] > level / (len(p_values) - place):
+            break
+        rejected.add(name)
+    return rejected
