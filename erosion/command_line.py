@@ -1,6 +1,7 @@
 """The command line: one sub-command for each thing that a person does."""
 
 import argparse
+import logging
 import os
 import signal
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 from erosion.commands import COMMANDS
 from erosion.commands.command import Command
 from erosion.common.errors import ErosionError
+from erosion.common.support.log_lines import JsonLines
 
 FAULT, INTERRUPTED = 70, 130  # 70: EX_SOFTWARE of sysexits.h
 
@@ -51,23 +53,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return handler(options)
     except ErosionError as problem:
-        print(f"erosion: {problem}", file=sys.stderr)
+        _say(str(problem), options)
         return problem.exit_code
     except KeyboardInterrupt:
-        print("erosion: interrupted", file=sys.stderr)
+        _say("interrupted", options)
         return INTERRUPTED
     except BrokenPipeError:  # `erosion ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as problem:  # noqa: BLE001 - a fault of ours; people still get a sentence
-        if getattr(options, "verbose", 0):
-            traceback.print_exc()
-        print(
-            f"erosion: a fault of this program ({type(problem).__name__}: {problem}). Please report"
-            " it with what -v shows.",
-            file=sys.stderr,
+        _say(
+            f"a fault of this program ({type(problem).__name__}: {problem}). Please report it with"
+            " what -v shows.",
+            options,
+            problem if getattr(options, "verbose", 0) else None,
         )
         return FAULT
+
+
+def _say(words: str, options: argparse.Namespace, problem: BaseException | None = None) -> None:
+    """The program's last words, in the form of its log; with the traceback of `problem`."""
+    if getattr(options, "log_format", "text") == "json":
+        trace = (type(problem), problem, problem.__traceback__) if problem is not None else None
+        record = logging.LogRecord("erosion", logging.ERROR, "", 0, words, (), trace)
+        print(JsonLines().format(record), file=sys.stderr)
+        return
+    if problem is not None:
+        traceback.print_exception(problem)
+    print(f"erosion: {words}", file=sys.stderr)
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 from erosion.common.compression.codec import KINDS, Compression
 from erosion.common.study.study import Study, load_study
+from erosion.common.support.files import write_atomically
 from erosion.experiments.benchmarks.report_line import provenance
 from erosion.experiments.data_dir import add_data_dir
 from erosion.experiments.slow_line import SlowLine
@@ -147,10 +148,14 @@ def main() -> int:
                 options.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     print(table(cells))
     if options.page is not None:
-        before, _, after = options.page.read_text(encoding="utf-8").split(MARK)
-        text = f"{before}{MARK}\n{table(cells)}\n{MARK}{after}"
-        options.page.write_text(text, encoding="utf-8")
+        put_between(MARK, table(cells), options.page)
     return 0
+
+
+def put_between(mark: str, text: str, page: Path) -> None:
+    """Replace what stands between two marks of a page."""
+    before, _, after = page.read_text(encoding="utf-8").split(mark)
+    write_atomically(page, f"{before}{mark}\n{text}\n{mark}{after}")
 
 
 def _cells(path: Path) -> list[Cell]:

@@ -28,6 +28,7 @@ R = TypeVar("R")
 FEWEST_VALUES, MOST_VALUES = 1 << 18, 1 << 22  # of all vectors together in a block
 WIDEST = 1 << 19  # values of one vector in a block; 2 MiB
 PIECE = 1 << 10  # values whose squares are added up in float32
+FEW_VALUES = 1 << 12  # torch lets go of Python's lock, and with so few waits longer to have it back
 MOST_THREADS = 4  # beyond, memory is what is waited for
 
 
@@ -108,6 +109,9 @@ def weighted_sum(blocks: Iterable[Block], weights: Sequence[float], dim: int) ->
 
 def is_finite(vector: Tensor) -> bool:
     """Whether no value is infinite or NaN: a sum would carry either on."""
+    if len(vector) < FEW_VALUES:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return math.isfinite(float(np.sum(vector.numpy(), dtype=np.float64)))
     if math.isfinite(float(vector.sum())):
         return True
     # Finite values too may add up to more than float32 holds, never to more than float64 does.

@@ -1,4 +1,4 @@
-"""Flower messages with what Flower's own leave out: a request's id, and how large a reply came.
+"""Flower messages with what Flower's own leave out: a request's id, how large a reply is or can be.
 
 Flower's constructor sets a message's id and its sender later, inside its SuperLink. There is none
 here, so these messages bring their own metadata, through the public property.
@@ -46,6 +46,24 @@ class RequestMessage(Message):
         return self._own_metadata
 
 
+class BoundedMessage(Message):
+    """A request that says how large an honest reply to it can be."""
+
+    def __init__(
+        self,
+        content: RecordDict,
+        dst_node_id: int,
+        message_type: str,
+        *,
+        most_reply_bytes: int | None,
+        ttl: float,
+        group_id: str = "",
+    ) -> None:
+        """`most_reply_bytes`: of its arrays; None: not known. `ttl` in seconds."""
+        super().__init__(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+        self.most_reply_bytes = most_reply_bytes
+
+
 class ReplyMessage(Message):
     """The answer to a request, whatever its sender claims.
 
@@ -83,6 +101,11 @@ class ReplyMessage(Message):
     def metadata(self) -> Metadata:
         """What it answers, and from whom it is."""
         return self._own_metadata
+
+
+def most_reply_bytes(request: Message) -> int | None:
+    """How large the arrays of an honest reply can be; None where the request does not say it."""
+    return request.most_reply_bytes if isinstance(request, BoundedMessage) else None
 
 
 def received_bytes(reply: Message) -> int:

@@ -182,6 +182,7 @@ class TrainRequest:
     wants_update: bool = True  # the step's answer is a TrainResult; the coordinator's to know
     values: Mapping[str, Any] = field(default_factory=dict)  # the algorithm's, small, as JSON
     packed: Packed | None = None  # what travels for `parameters`, where the study compresses
+    most_reply_bytes: int | None = None  # of an honest answer's arrays; the coordinator's to know
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +212,7 @@ class EvaluateRequest:
     scaling: Scaling | None
     run: str = ""
     enclosed: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)  # by arm
+    most_reply_bytes: int | None = None  # of an honest answer's arrays; the coordinator's to know
 
 
 @dataclass(frozen=True, slots=True)

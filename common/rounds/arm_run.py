@@ -13,10 +13,8 @@ from erosion.common.aggregation.vectors import norm
 from erosion.common.algorithms.base import (
     Algorithm,
     Ask,
-    Brings,
     RoundStart,
     SiteAnswer,
-    TensorTerms,
 )
 from erosion.common.errors import RunError
 from erosion.common.protocol.messages import Metrics, TrainRequest, TrainResult
@@ -97,7 +95,6 @@ class ArmRun:
         self._storage, self._waiting = storage, waiting
         self._last: LastRound | None = None
         self._losses: list[float] = []  # of the user's, since this program started
-        self._settings = terms.study.arms[terms.arm]
         self._algorithm: Algorithm[Any] = algorithm_of(
             terms.study, terms.arm, run=terms.run, sealing=sealing
         )
@@ -255,7 +252,7 @@ class ArmRun:
             self.state.round + 1,
             len(self.state.params),
             ask.step,
-            self._brought(ask.brings),
+            self._terms.brought(ask.brings, len(self.state.params)),
             self.study.federation.max_update_norm,
         )
         described = {name: member.num_samples for name, member in members.items()}
@@ -305,15 +302,6 @@ class ArmRun:
             bytes_received=reply.bytes_received,
             bytes_sent=reply.bytes_sent,
         )
-
-    def _brought(self, brings: Brings) -> Brings:
-        if not brings.update:
-            return brings
-        announced = {
-            name: TensorTerms((size,))
-            for name, size in self._settings.attachment_sizes(len(self.state.params)).items()
-        }
-        return replace(brings, tensors={**announced, **brings.tensors})
 
 
 def _is_used(answer: Answer) -> bool:

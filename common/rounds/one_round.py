@@ -12,10 +12,12 @@ from erosion.common.algorithms.base import (
     Algorithm,
     Answers,
     Ask,
+    Brings,
     Payload,
     RoundStart,
     SiteAnswer,
     Step,
+    TensorTerms,
 )
 from erosion.common.compression.codec import Packed, compress
 from erosion.common.protocol.messages import EvaluateRequest, Scaling, TrainRequest
@@ -28,6 +30,7 @@ from erosion.common.rounds.records import (
     RoundRecord,
     RunState,
 )
+from erosion.common.rounds.reply_bounds import most_reply_bytes, most_update_bytes
 from erosion.common.study.study import Study
 
 
@@ -60,13 +63,19 @@ class Terms:
     ) -> dict[HospitalName, TrainRequest]:
         """What the exchange asks of each of `names`: one object where it is the same."""
         sent = self._parameters(state) if ask.sends_parameters else (None, None)
-        to_all = self._request(state, ask, exchange, Payload(), sent)
+        to_all = self._request(state, ask, exchange, sent)
         return {
-            name: self._request(state, ask, exchange, ask.to_each[name], sent)
-            if name in ask.to_each
-            else to_all
+            name: _with_payload(to_all, ask.to_each[name]) if name in ask.to_each else to_all
             for name in names
         }
+
+    def brought(self, brings: Brings, dim: int) -> Brings:
+        """What answers must bring, with what the arm's method attaches to every update."""
+        if not brings.update:
+            return brings
+        sizes = self.study.arms[self.arm].attachment_sizes(dim)
+        announced = {name: TensorTerms((size,)) for name, size in sizes.items()}
+        return replace(brings, tensors={**announced, **brings.tensors})
 
     def _parameters(self, state: RunState) -> tuple[Tensor, Packed | None]:
         """As the sites will have them: compressed, if the study wants that; simulated, too."""
@@ -77,9 +86,9 @@ class Terms:
         state: RunState,
         ask: Ask,
         exchange: int,
-        payload: Payload,
         sent: tuple[Tensor | None, Packed | None],
     ) -> TrainRequest:
+        dim = len(state.params)
         return TrainRequest(
             study=self.study,
             arm=self.arm,
@@ -88,12 +97,21 @@ class Terms:
             packed=sent[1],
             scaling=self.scaling,
             run=self.run,
-            enclosed={**ask.to_all.tensors, **payload.tensors},
+            enclosed=ask.to_all.tensors,
             step=ask.step,
             exchange=exchange,
             wants_update=ask.brings.update,
-            values={**ask.to_all.values, **payload.values},
+            values=ask.to_all.values,
+            most_reply_bytes=most_reply_bytes(self.brought(ask.brings, dim), dim),
         )
+
+
+def _with_payload(request: TrainRequest, payload: Payload) -> TrainRequest:
+    return replace(
+        request,
+        enclosed={**request.enclosed, **payload.tensors},
+        values={**request.values, **payload.values},
+    )
 
 
 def evaluate_request(
@@ -106,7 +124,17 @@ def evaluate_request(
         kept = state.algorithm_state
         enclosed[arm] = {**algorithm.broadcast(kept), **algorithm.broadcast_to_user(kept)}
     parameters = {arm: state.params for arm, state in finals.items()}
-    return EvaluateRequest(study, parameters, scaling, run, enclosed)
+    # Personal parameters are the user's own model, or everybody's for a mean of their predictions.
+    return EvaluateRequest(
+        study,
+        parameters,
+        scaling,
+        run,
+        enclosed,
+        most_reply_bytes=sum(
+            most_update_bytes(len(params) * len(study.hospitals)) for params in parameters.values()
+        ),
+    )
 
 
 class RoundInProgress:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
@@ -37,7 +37,8 @@ from erosion.server.coordination.coordinator import storage_in
 from erosion.server.coordination.network import NetworkTransport
 from erosion.server.coordination.run_keeper import RunKeeper
 from erosion.server.coordination.strategy import PersonalizedStrategy
-from erosion.server.link import Link
+from erosion.server.enrolment.federation_folder import FederationFolder
+from erosion.server.link.open_link import make_link
 from erosion.server.run.run_folder import RunFolder
 
 JOIN_SECONDS = 600.0
@@ -100,13 +101,21 @@ class ClockedStrategy(PersonalizedStrategy):
 
 
 def serve(
-    address: str, num_sites: int, num_rounds: int, dim: int, folder: Path, *, on_disk: bool
+    address: str,
+    num_sites: int,
+    num_rounds: int,
+    dim: int,
+    folder: Path,
+    *,
+    on_disk: bool,
+    federation: Path | None = None,
 ) -> None:
     """Run the coordinator to the end of the last round."""
     study = study_of(num_sites, num_rounds)
-    link = Link(address, spool=folder / "spool" if on_disk else None)
+    keys = None if federation is None else FederationFolder(federation)
+    link = make_link(study, address, keys, spool=folder / "spool" if on_disk else None)
     link.start()
-    transport = NetworkTransport(study, link.grid)
+    transport = NetworkTransport(study, link.grid, link if link.enrolled_only else None)
     membership = Membership(study, transport, NobodyListening())
     waiting = Waiting(study, membership, transport, NobodyListening(), longest_seconds=JOIN_SECONDS)
     waiting.until_here(Needed(study.hospitals, len(study.hospitals)))
@@ -131,7 +140,11 @@ def serve(
         strategy = ClockedStrategy(run, transport, on_round)
         strategy.parts = {}
         clock.tick()
+        worked = time.process_time()
         strategy.play(link.grid, num_rounds)
+        worked = time.process_time() - worked
+    processor = {"seconds_per_round": worked / num_rounds}
+    (folder / "processor.json").write_text(json.dumps(processor))
     memory = {"before": before, "peak": resident_bytes("VmHWM")}
     (folder / "memory.json").write_text(json.dumps(memory))
     start = torch.from_numpy(initial_parameters(dim))
@@ -148,38 +161,47 @@ class AddingSite:
     object store keeps once.
     """
 
-    def __init__(self, site: int, dim: int) -> None:
+    def __init__(self, site: int, dim: int, studies: wire.KnownStudies) -> None:
         noise = np.random.default_rng(site + 1).standard_normal(dim, dtype=np.float32)
-        self._name = f"site{site}"
+        self.name, self._studies = f"site{site}", studies
         self._update = torch.from_numpy(noise - noise.mean() + site_constant(site))
+
+    def answer(self, message_type: str, content: RecordDict) -> RecordDict:
+        """What this site says to a request."""
+        if message_type == wire.DESCRIBE:
+            wire.decode_describe(content, self._studies)
+            reply = DescribeReply(hospital=self.name, num_samples=1, software="benchmark")
+            return wire.encode_describe_reply(reply)
+        request = wire.decode_train(content, self._studies)
+        assert request.parameters is not None
+        trained = request.parameters + self._update  # the work that every peer's site does
+        header = TrainReply(
+            hospital=self.name,
+            arm=request.arm,
+            round=request.round,
+            num_samples=1,
+            samples_seen=1,
+            seconds=0.0,
+        )
+        return wire.encode_train_result(TrainResult(header, trained - request.parameters))
 
     def app(self) -> ClientApp:
         """The ClientApp."""
-        app, studies = ClientApp(), wire.KnownStudies()
+        app = ClientApp()
 
         @app.query("describe")
         def describe(message: Message, _context: Any) -> Message:
-            wire.decode_describe(message.content, studies)
-            reply = DescribeReply(hospital=self._name, num_samples=1, software="benchmark")
-            return Message(wire.encode_describe_reply(reply), reply_to=message)
+            return self._reply(message)
 
         @app.train()
         def train(message: Message, _context: Any) -> Message:
-            request = wire.decode_train(message.content, studies)
-            assert request.parameters is not None
-            trained = request.parameters + self._update  # the work that every peer's site does
-            header = TrainReply(
-                hospital=self._name,
-                arm=request.arm,
-                round=request.round,
-                num_samples=1,
-                samples_seen=1,
-                seconds=0.0,
-            )
-            result = TrainResult(header, trained - request.parameters)
-            return Message(wire.encode_train_result(result), reply_to=message)
+            return self._reply(message)
 
         return app
+
+    def _reply(self, message: Message) -> Message:
+        answer = self.answer(message.metadata.message_type, message.content)
+        return Message(answer, reply_to=message)
 
 
 def main() -> None:
@@ -194,6 +216,7 @@ def main() -> None:
     server.add_argument("folder", type=Path)
     client = programs.add_parser("client")
     server.add_argument("--on-disk", action="store_true", help="keep updates on the disk")
+    server.add_argument("--federation", type=Path, help="with TLS and enrolled keys")
     client.add_argument("address")
     client.add_argument("sites", type=int, nargs="+", help="their numbers; a thread each")
     client.add_argument("--dim", type=int, required=True)
@@ -212,12 +235,13 @@ def main() -> None:
             options.dim,
             options.folder,
             on_disk=options.on_disk,
+            federation=options.federation,
         )
         return
     agents = [
         Agent(
             lambda: SiteLine(options.address),
-            AddingSite(site, options.dim).app(),
+            AddingSite(site, options.dim, wire.KnownStudies()).app(),
             address=options.address,
             until=Until(give_up_seconds=60),
         )

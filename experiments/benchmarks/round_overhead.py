@@ -4,7 +4,8 @@
 
 Every system runs as real processes on loopback, one after the other. All but the copy do the same
 work: each site returns the parameters that it received plus its own constant, and the server
-averages. "stock-torch" is stock Flower whose ClientApp imports torch, as any that trains does.
+averages. "ours-app" is stock Flower's app over our line; "stock-torch" is stock Flower whose
+ClientApp imports torch, as any that trains does.
 """
 
 import argparse
@@ -36,16 +37,18 @@ class Workload:
     num_rounds: int
 
 
-def measure_ours(num_sites: int, num_rounds: int, dim: int) -> Measurement:
+def measure_ours(module: str, num_sites: int, num_rounds: int, dim: int) -> Measurement:
     """Measure our deployment; imported late, so that the peers run without it."""
-    measured: Measurement = import_module("erosion.experiments.benchmarks.ours").measure(
+    measured: Measurement = import_module(f"erosion.experiments.benchmarks.{module}").measure(
         num_sites, num_rounds, dim
     )
     return measured
 
 
+OURS, OURS_APP = "ours", "ours-app"
 SYSTEMS: dict[str, Measure] = {
-    "ours": measure_ours,
+    OURS: partial(measure_ours, "ours"),
+    OURS_APP: partial(measure_ours, "ours_app"),
     "copy": grpc_copy.measure,
     "stock": stock_flower.measure,
     "stock-torch": partial(stock_flower.measure, import_torch=True),
@@ -98,18 +101,19 @@ def table(measured: dict[str, dict[str, Measurement]]) -> str:
 
 
 def compare(measured: dict[str, dict[str, Measurement]]) -> list[ReportLine]:
-    """Ours against each peer, by the median round."""
+    """Ours against each peer, by the median round; an app over our line against stock Flower."""
     return [
         ReportLine(
-            name=f"round_overhead.{workload}.vs_{peer}",
-            ours=by_system["ours"].median_seconds,
+            name=f"round_overhead.{workload}.{'app_' if ours == OURS_APP else ''}vs_{peer}",
+            ours=by_system[ours].median_seconds,
             peer=result.median_seconds,
             unit="s/round",
         )
         for workload, by_system in measured.items()
-        if "ours" in by_system
+        for ours in (OURS, OURS_APP)
+        if ours in by_system
         for peer, result in by_system.items()
-        if peer != "ours"
+        if peer not in (OURS, OURS_APP) and (ours == OURS or peer.startswith("stock"))
     ]
 
 

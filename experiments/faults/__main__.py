@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from erosion.common.support.logs import configure_logging
-from erosion.experiments.faults import table
+from erosion.experiments.faults import page
 from erosion.experiments.faults.scenes import SCENES, play
 from erosion.server.run import provenance
 
@@ -19,11 +19,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m experiments.faults", description=__doc__)
     parser.add_argument("faults", nargs="*", help=f"default: all of {', '.join(SCENES)}")
     parser.add_argument("--json", type=Path, help="rows to add to, or to replace")
-    parser.add_argument("--markdown", type=Path, help="the table for people, made from the rows")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # taking everything down, as Ctrl-C does
     configure_logging(0)
-    rows = table.read(options.json) if options.json and options.json.exists() else {}
+    rows = page.read(options.json) if options.json and options.json.exists() else {}
     failed, commit = 0, provenance.commit()
     for name in options.faults or SCENES:
         scene = SCENES[name]
@@ -41,12 +40,10 @@ def main() -> int:
         rows[name] = {**row, "commit": commit}
         print(f"{name}: {time.monotonic() - started:.0f} s: {json.dumps(rows[name])}", flush=True)
         if options.json:
-            table.write(options.json, rows)
+            page.write(options.json, rows)
     rows = {name: rows[name] for name in SCENES if name in rows}
     if options.json:
-        table.write(options.json, rows)
-    if options.markdown:
-        options.markdown.write_text(table.markdown(rows), encoding="utf-8")
+        page.write(options.json, rows)
     return 1 if failed else 0
 
 

@@ -30,7 +30,6 @@ from erosion.server.run import provenance
 
 MODULE = "erosion.experiments.hostile_load.attackers"
 BEFORE_SECONDS, SETTLE_SECONDS, UNDER_SECONDS = 10.0, 5.0, 20.0
-COMMAND = "python -m experiments.hostile_load --json experiments/results/hostile_load.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +46,6 @@ class Row:
     skipped: int  # rounds that did not advance the model
     seconds_to_join: float  # of a hospital that is started under attack
     coordinator_megabytes: float  # peak so far
-
-    @property
-    def factor(self) -> float:
-        """How much longer a round takes."""
-        return self.seconds_under / self.seconds_before
 
 
 @contextmanager
@@ -114,22 +108,6 @@ def _median(rounds: list[Any]) -> float:
     return median(float(seen.line["seconds"]) for seen in rounds) if rounds else float("nan")
 
 
-def markdown(rows: list[Row]) -> str:
-    """The table."""
-    lines = [
-        "| kind | by | connections | rounds done | a round takes | so many times as long | skipped"
-        " | a hospital joins within | coordinator |",
-        "|---|---|--:|--:|--:|--:|--:|--:|--:|",
-    ]
-    lines += [
-        f"| {row.kind} | {row.by} | {row.connections:,} | {row.rounds_under} |"
-        f" {row.seconds_under:.2f} s | {row.factor:.1f} | {row.skipped} |"
-        f" {row.seconds_to_join:.0f} s | {row.coordinator_megabytes:.0f} MB |"
-        for row in rows
-    ]
-    return "\n".join(lines) + "\n"
-
-
 def main() -> int:
     """Run the attacks that are asked for; the exit code is 1 where one was not withstood."""
     kinds = [*BY_STRANGERS, *BY_A_SITE]
@@ -142,7 +120,6 @@ def main() -> int:
     configure_logging(0)
     kept = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
     failed = 0
-    rows = []
     for kind in options.kinds or kinds:
         try:
             with tempfile.TemporaryDirectory(prefix="erosion-hostile-") as folder:
@@ -151,12 +128,10 @@ def main() -> int:
             failed += 1
             print(f"{kind}: NOT WITHSTOOD: {problem}", file=sys.stderr, flush=True)
             continue
-        rows.append(row)
         print(json.dumps(asdict(row)), flush=True)
         kept[kind] = {**asdict(row), "commit": provenance.commit()}
         if options.json:
             options.json.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
-    print(markdown(rows))
     return 1 if failed else 0
 
 

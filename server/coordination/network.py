@@ -14,7 +14,7 @@ from erosion.common.aggregation.cohort import HospitalName
 from erosion.common.errors import ErosionError
 from erosion.common.protocol import wire
 from erosion.common.protocol.error_codes import UNDECIDED
-from erosion.common.protocol.flower_messages import log_head, received_bytes
+from erosion.common.protocol.flower_messages import BoundedMessage, log_head, received_bytes
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
 from erosion.common.rounds.records import Absence, Rejection
 from erosion.common.rounds.transport import (
@@ -35,6 +35,7 @@ from erosion.server.enrolment.rejections import TurnedAway
 from erosion.server.link import NODE_LEFT, UNREADABLE, LinkGrid
 
 DESCRIBE_SECONDS = 300.0  # a site may load its data before it answers
+NOTICE_SECONDS = 60.0
 
 
 class NodeAuthorizer(Protocol):
@@ -125,7 +126,9 @@ class NetworkTransport:
         if (site := self._sites.get(connection)) is not None:
             site.hospital = None
             notice = wire.encode_notice(wire.Notice(text=reason, final=not self._others_stay))
-            message = Message(notice, site.node_id, wire.NOTICE, ttl=60.0)
+            message = BoundedMessage(
+                notice, site.node_id, wire.NOTICE, most_reply_bytes=0, ttl=NOTICE_SECONDS
+            )
             self._notices.update(self._grid.push_messages([message]))
 
     def close(self) -> None:
@@ -142,18 +145,20 @@ class NetworkTransport:
     def messages(self, requests: Mapping[Connection, Request], seconds: float) -> Iterable[Message]:
         """The requests to be sent. Made when they are taken, and not kept: they are large."""
         encoder = wire.Encoder()
-        records: dict[tuple[int, bool], RecordDict] = {}  # by request, and if its study goes along
+        records: dict[tuple[int, bool], tuple[RecordDict, int]] = {}
+        # by request, and if its study goes along: with the number of bytes
         self._sent = {}
         for connection, request in requests.items():
             site = self._sites[connection]
             with_study = request.study.digest not in site.studies
             key = id(request), with_study
             if key not in records:
-                records[key] = _encoded(encoder, request, with_study=with_study)
+                encoded = _encoded(encoder, request, with_study=with_study)
+                records[key] = encoded, wire.num_bytes(encoded)
             site.studies.add(request.study.digest)
-            num_bytes = wire.num_bytes(records[key])
+            record, num_bytes = records[key]
             self._sent[connection] = _Sent(request, num_bytes, self.now())
-            yield _message(records[key], site.node_id, request, seconds)
+            yield _message(record, site.node_id, request, seconds)
 
     def replies(self, messages: Iterable[Message], seconds: float) -> Iterator[Reply]:
         """What came back, one reply for each of `messages` that were made last."""
@@ -223,7 +228,13 @@ class NetworkTransport:
             self._introduction = wire.encode_describe(self._study)
         self._num_connections += 1
         self._sites[self._num_connections] = site
-        message = Message(self._introduction, site.node_id, wire.DESCRIBE, ttl=DESCRIBE_SECONDS)
+        message = BoundedMessage(
+            self._introduction,
+            site.node_id,
+            wire.DESCRIBE,
+            most_reply_bytes=0,
+            ttl=DESCRIBE_SECONDS,
+        )
         for request_id in self._grid.push_messages([message]):
             self._asked[request_id] = self._num_connections
 
@@ -320,8 +331,14 @@ def _decoded(request: Request, record: RecordDict) -> Result:
 
 
 def _message(record: RecordDict, node_id: int, request: Request, seconds: float) -> Message:
-    ttl = max(seconds, 1.0)  # a message that is past its time cannot be made
-    if isinstance(request, EvaluateRequest):
-        return Message(record, node_id, wire.EVALUATE, ttl=ttl)
-    group = f"{request.arm}/{request.round}"
-    return Message(record, node_id, wire.train_type(request.step), ttl=ttl, group_id=group)
+    kind, group = wire.EVALUATE, ""
+    if isinstance(request, TrainRequest):
+        kind, group = wire.train_type(request.step), f"{request.arm}/{request.round}"
+    return BoundedMessage(
+        record,
+        node_id,
+        kind,
+        most_reply_bytes=request.most_reply_bytes,
+        ttl=max(seconds, 1.0),  # a message that is past its time cannot be made
+        group_id=group,
+    )

@@ -6,14 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from flwr.app import Message
-
 from erosion.common.errors import CheckpointError, RunError
 from erosion.common.protocol import wire
+from erosion.common.protocol.flower_messages import BoundedMessage
 from erosion.common.rounds.study_run import check_start
 from erosion.common.rounds.waiting import UserDeclinedError
 from erosion.common.study.study import Study
-from erosion.common.support.allocator import return_freed_memory
+from erosion.common.support.allocator import keep_freed_memory, return_freed_memory
 from erosion.common.support.files import write_atomically
 from erosion.common.support.memory import memory_bytes
 from erosion.server.coordination.coordinator import Coordinator
@@ -53,9 +52,7 @@ def run_study(
 ) -> Result | Overview:
     """Listen and run the study. Raises LinkError, EnrolmentError, RunError, ModelError."""
     check_start(study, setup.weights)
-    on_disk = setup.updates == "disk" or (
-        setup.updates == "auto" and need_disk(study, memory_bytes())
-    )
+    on_disk = _are_on_disk(setup, study)
     if on_disk:
         return_freed_memory()
     spool = folder.spool if on_disk else None
@@ -87,16 +84,16 @@ def run_queue(
         raise RunError(
             f"--queue {queue}: there is no such folder. Make it, and put studies into it."
         )
-    on_disk = setup.updates == "disk"  # the studies are not known yet
-    if on_disk:
-        return_freed_memory()
-    spool = queue / ".spool" if on_disk else None
+    spool = None if setup.updates == "memory" else queue / ".spool"
     link = make_link(None, setup.address, setup.federation, spool=spool)
     link.start()
     logger.info("listening on %s for the studies in %s", link.address, queue)
 
     def run_one(study: Study, folder: RunFolder) -> None:
         check_start(study, setup.weights)
+        on_disk = _are_on_disk(setup, study)
+        link.keep_updates(on_disk=on_disk)
+        return_freed_memory() if on_disk else keep_freed_memory()
         of_study = study.federation.longest_wait_seconds or study.federation.join_deadline_seconds
         bounded = replace(setup, longest_wait_seconds=setup.longest_wait_seconds or of_study)
         with observers_of() as observers:
@@ -109,6 +106,11 @@ def run_queue(
         StudyQueue(queue, runs, run_one, prepare=prepared).serve(until_empty=until_empty)
     finally:
         link.stop()
+
+
+def _are_on_disk(setup: Setup, study: Study) -> bool:
+    is_needed = setup.updates == "auto" and need_disk(study, memory_bytes())
+    return setup.updates == "disk" or is_needed
 
 
 def need_disk(study: Study, memory: int) -> bool:
@@ -230,7 +232,8 @@ def say_goodbye(link: Link) -> None:
         wire.Notice(text="the study has ended", final=False, study_ended=True)
     )
     farewells = [
-        Message(content, node_id, wire.NOTICE, ttl=5.0) for node_id in link.grid.get_node_ids()
+        BoundedMessage(content, node_id, wire.NOTICE, most_reply_bytes=0, ttl=5.0)
+        for node_id in link.grid.get_node_ids()
     ]
     for _heard in link.grid.send_and_receive(farewells, timeout=2.0):
         pass

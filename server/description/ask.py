@@ -8,6 +8,7 @@ from flwr.app import Message
 from erosion.common.errors import ErosionError
 from erosion.common.protocol import wire
 from erosion.common.protocol.error_codes import NODE_UNAVAILABLE, UNDECIDED
+from erosion.common.protocol.flower_messages import BoundedMessage
 from erosion.common.protocol.summary import SummaryReply
 from erosion.common.study.study import Study
 from erosion.common.support.plain_text import printable
@@ -33,7 +34,13 @@ def ask_all(
     while description.missing and time.monotonic() < end:
         for node, session in sorted(set(link.grid.sessions().items()) - seen):
             seen.add((node, session))
-            message = Message(wire.encode_describe(study), node, wire.SUMMARY, ttl=ANSWER_SECONDS)
+            message = BoundedMessage(
+                wire.encode_describe(study),
+                node,
+                wire.SUMMARY,
+                most_reply_bytes=0,
+                ttl=ANSWER_SECONDS,
+            )
             for request in link.grid.push_messages([message]):
                 asked[request] = node, session
         for reply in link.grid.pull_messages(list(asked)):

@@ -19,6 +19,8 @@ from erosion.server.enrolment.own_authority import read_own_authorities
 
 logger = logging.getLogger("erosion.admission")
 
+MOST_HOLDERS = 10_000  # of certificates that are remembered
+
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
@@ -37,6 +39,15 @@ class KeptOut:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    """Who shows a certificate: all of a verdict that does not depend on the time."""
+
+    key: EnrolledKey | None  # None: it is no enrolled one
+    hospital: str | None  # that the certificate is for; None: for none, or not for the key's
+    ends: datetime  # of the certificate
+
+
 class Authorizer:
     """Asked at every connection and every second of it, so that a revocation takes effect.
 
@@ -48,26 +59,30 @@ class Authorizer:
     def __init__(self, folder: FederationFolder) -> None:
         """Raises EnrolmentError where the federation cannot be read at the start."""
         self._folder = folder
+        self._files = (folder.roster, folder.place)
         self._lock = threading.Lock()
         self._seen = self._versions()
         self._roster = read_key_registry(folder.roster)
         self._by_key = _by_key(self._roster)
         self._own = read_own_authorities(folder)
+        self._holders: dict[x509.Certificate, _Holder] = {}
 
     def verdict(self, certificate: x509.Certificate) -> Admitted | KeptOut:
         """May the holder of `certificate` come in now?"""
         self._refresh()
-        public = certified_key(certificate)
-        key = None if public is None else self._by_key.get(public_pem(public))
-        if key is None:
-            return self._by_own_authority(certificate)
-        if (trouble := key.trouble) is not None:
-            reason = Reason.EXPIRED if key.revoked is None else Reason.REVOKED
-            return KeptOut(key.hospital, reason, f"its key {trouble}; ask the coordinator")
-        if key.hospital not in names_in(certificate):
-            text = f"its certificate is not for the name {key.hospital!r}, as which it is enrolled"
-            return KeptOut(key.hospital, Reason.NAME, text)
-        return _unless_expired(key.hospital, certificate, key.expires)
+        holder = self._holder(certificate)
+        key, hospital, ends = holder.key, holder.hospital, holder.ends
+        if key is not None:
+            if (trouble := key.trouble) is not None:
+                reason = Reason.EXPIRED if key.revoked is None else Reason.REVOKED
+                return KeptOut(key.hospital, reason, f"its key {trouble}; ask the coordinator")
+            ends = min(ends, key.expires)
+        if hospital is None:
+            return _kept_out_by_name(key)
+        if expiry.has_ended(ends):  # within a connection; at its start TLS saw to it
+            text = f"its certificate expired on {ends:%Y-%m-%d}; ask the coordinator"
+            return KeptOut(hospital, Reason.EXPIRED, text)
+        return Admitted(hospital, ends)
 
     def why_not(self, hospital: str) -> str | None:
         """Why no site could come in as `hospital` now; None where one could."""
@@ -86,15 +101,26 @@ class Authorizer:
         self._refresh()
         return {key.hospital: key.expires for key in self._roster.keys if key.revoked is None}
 
-    def _by_own_authority(self, certificate: x509.Certificate) -> Admitted | KeptOut:
-        hospital = self._own.hospital_of(certificate)
-        if hospital is None:
-            text = "its key is not enrolled in this federation; ask the coordinator to enrol it"
-            return KeptOut(None, Reason.NOT_ENROLLED, text)
-        return _unless_expired(hospital, certificate, certificate.not_valid_after_utc)
+    def _holder(self, certificate: x509.Certificate) -> _Holder:
+        """Found once for as long as the registry stays: verdicts are asked for every second."""
+        holders = self._holders
+        if (holder := holders.get(certificate)) is None:
+            while len(holders) >= MOST_HOLDERS:
+                holders.pop(next(iter(holders)), None)
+            holder = holders[certificate] = self._found(certificate)
+        return holder
+
+    def _found(self, certificate: x509.Certificate) -> _Holder:
+        ends = certificate.not_valid_after_utc
+        public = certified_key(certificate)
+        key = None if public is None else self._by_key.get(public_pem(public))
+        if key is None:
+            return _Holder(None, self._own.hospital_of(certificate), ends)
+        is_named = key.hospital in names_in(certificate)
+        return _Holder(key, key.hospital if is_named else None, ends)
 
     def _versions(self) -> tuple[object, ...]:
-        return (version_of(self._folder.roster), version_of(self._folder.place))
+        return tuple(map(version_of, self._files))
 
     def _refresh(self) -> None:
         seen = self._versions()
@@ -110,17 +136,16 @@ class Authorizer:
                 logger.error("the roster stays as it was: %s", problem)
                 return
             self._roster, self._own, self._by_key = roster, own, _by_key(roster)
+            self._holders = {}  # last: whoever has the new one looks into the new registry
             logger.info("read the roster again: %d keys", len(self._by_key))
 
 
-def _unless_expired(
-    hospital: str, certificate: x509.Certificate, expires: datetime
-) -> Admitted | KeptOut:
-    ends = min(expires, certificate.not_valid_after_utc)
-    if expiry.has_ended(ends):  # within a connection; at its start TLS saw to it
-        text = f"its certificate expired on {ends:%Y-%m-%d}; ask the coordinator"
-        return KeptOut(hospital, Reason.EXPIRED, text)
-    return Admitted(hospital, ends)
+def _kept_out_by_name(key: EnrolledKey | None) -> KeptOut:
+    if key is None:
+        text = "its key is not enrolled in this federation; ask the coordinator to enrol it"
+        return KeptOut(None, Reason.NOT_ENROLLED, text)
+    text = f"its certificate is not for the name {key.hospital!r}, as which it is enrolled"
+    return KeptOut(key.hospital, Reason.NAME, text)
 
 
 def _by_key(roster: KeyRegistry) -> dict[bytes, EnrolledKey]:

@@ -2,7 +2,7 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
 from flwr.app import Message
@@ -15,13 +15,9 @@ class Asked:
     """A request that waits for its reply."""
 
     request: Message  # its envelope: the metadata, with the request's id
+    node_id: int  # whom it was sent to
     session: int  # that the site was in
     most_bytes: int  # of the reply
-
-    @property
-    def node_id(self) -> int:
-        """Whom it was sent to."""
-        return self.request.metadata.dst_node_id
 
 
 class Exchange:
@@ -49,8 +45,13 @@ class Exchange:
         with self._lock:
             return self._asked.get(request_id)
 
-    def due(self, request_ids: Iterable[str], sessions: Mapping[int, int]) -> list[str]:
-        """Of these, the requests whose reply is here or whose site is not in that session now.
+    def answered(self, request_ids: Set[str]) -> list[str]:
+        """Of these, the requests whose reply is here, in the order in which they came."""
+        with self._lock:
+            return [request_id for request_id in self._replies if request_id in request_ids]
+
+    def left_alone(self, request_ids: Iterable[str], sessions: Mapping[int, int]) -> list[str]:
+        """Of these, the requests without a reply whose site is not in that session now.
 
         `sessions`: node id -> how often it has come, of the sites that are connected.
         """
@@ -58,11 +59,9 @@ class Exchange:
             return [
                 request_id
                 for request_id in request_ids
-                if request_id in self._replies
-                or (
-                    (asked := self._asked.get(request_id)) is not None
-                    and sessions.get(asked.node_id) != asked.session
-                )
+                if (asked := self._asked.get(request_id)) is not None
+                and request_id not in self._replies
+                and sessions.get(asked.node_id) != asked.session
             ]
 
     def unanswered(self) -> set[int]:

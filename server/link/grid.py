@@ -10,16 +10,22 @@ from flwr.app import Error, Message, RecordDict
 from erosion.common.line.run_news import RunNews
 from erosion.common.protocol.admission_terms import Reason
 from erosion.common.protocol.error_codes import MESSAGE_UNAVAILABLE, NODE_UNAVAILABLE
-from erosion.common.protocol.flower_messages import ReplyMessage, RequestMessage
+from erosion.common.protocol.flower_messages import (
+    ReplyMessage,
+    RequestMessage,
+    most_reply_bytes,
+)
 from erosion.common.support.running_time import RunningTime
 from erosion.server.link.exchange import Asked
 from erosion.server.link.message_grid import MessageGrid
+from erosion.server.link.request import Content, Request
 from erosion.server.link.sessions import Sessions
-from erosion.server.link.site_session import Request, SiteSession
+from erosion.server.link.site_session import SiteSession
 
 LONGEST_ROUND_SECONDS = 86_400.0  # where no timeout is given
-SPARE_BYTES = 64 * 2**20  # what a reply may bring, however small the request was
-TIMES_REQUEST = 16  # and beside it, for attachments and personal models, so often the request
+# What a reply may bring to a request of somebody's own app, which does not say how much it can:
+SPARE_BYTES = 64 * 2**20  # however small the request was
+TIMES_REQUEST = 16  # and so often the request beside it
 
 # Codes of the errors that stand for replies: the site left or lost its connection, and it sent what
 # cannot be read.
@@ -58,15 +64,11 @@ class LinkGrid(MessageGrid):
         """The sites that were asked and have not answered; for other threads to look at."""
         return self._exchange.unanswered()
 
-    def push_messages(
-        self, messages: Iterable[Message], *, most_reply_bytes: int | None = None
-    ) -> list[str]:
-        """Send messages; a site that is not connected gets none (its id is left out).
-
-        `most_reply_bytes`: what an honest reply stays below; None: guessed from the request.
-        """
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Send messages; a site that is not connected gets none (its id is left out)."""
         pushed: list[str] = []
         calls: list[tuple[int, int, Callable[[SiteSession], None]]] = []
+        last: tuple[RecordDict, Content] | None = None  # whoever is asked the same comes in a row
         numbers = self._sessions.numbers()
         for message in messages:
             node_id = message.metadata.dst_node_id
@@ -75,11 +77,15 @@ class LinkGrid(MessageGrid):
                 continue
             self._num_requests += 1
             request_id = f"{self._prefix}-{self._num_requests}"
-            request = Request.of(request_id, message, self.run_news)
-            most = most_reply_bytes
+            if last is None or last[0] is not message.content:
+                last = message.content, Content.of(message)
+            request = Request.of(request_id, message, last[1], self.run_news)
+            most = most_reply_bytes(message)
             if most is None:
                 most = SPARE_BYTES + TIMES_REQUEST * request.num_bytes
-            self._exchange.ask(request_id, Asked(_envelope(message, request_id), number, most))
+            self._exchange.ask(
+                request_id, Asked(_envelope(message, request_id), node_id, number, most)
+            )
             calls.append((node_id, number, partial(_ask, request=request)))
             pushed.append(request_id)
         self._sessions.call_all(calls)
@@ -94,14 +100,13 @@ class LinkGrid(MessageGrid):
         messages: Iterable[Message],
         *,
         timeout: float | None = None,
-        most_reply_bytes: int | None = None,
     ) -> Iterator[Message]:
         """Ask sites, at once; then yield what comes back within `timeout` seconds, as it comes.
 
         Later replies are dropped. Let go of a reply before taking the next, so that its arrays do
         not stay in memory.
         """
-        waiting = set(self.push_messages(messages, most_reply_bytes=most_reply_bytes))
+        waiting = set(self.push_messages(messages))
         seconds = LONGEST_ROUND_SECONDS if timeout is None else timeout
         return self._arriving(waiting, self.clock.now() + seconds)
 
@@ -146,17 +151,19 @@ class LinkGrid(MessageGrid):
 
     def _arrived(self, message_ids: Iterable[str]) -> Iterator[Message]:
         """Complete replies; an error for a site that left."""
+        wanted = set(message_ids)
         numbers = self._sessions.numbers()  # before the replies: a site may answer and leave
-        for request_id in self._exchange.due(message_ids, numbers):
-            asked = self._exchange.asked(request_id)
-            if asked is None:
-                continue
+        for request_id in self._exchange.answered(wanted):
             reply = self._exchange.take(request_id)
-            if reply is None:
-                reply = ReplyMessage(self._why_gone(asked), asked.request)
             self._exchange.settle(request_id)
-            yield reply
+            if reply is not None:
+                yield reply
             del reply
+        for request_id in self._exchange.left_alone(wanted, numbers):
+            asked = self._exchange.asked(request_id)
+            self._exchange.settle(request_id)
+            if asked is not None:
+                yield ReplyMessage(self._why_gone(asked), asked.request)
         self._exchange.raise_problem()
 
     def _why_gone(self, asked: Asked) -> Error:

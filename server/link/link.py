@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import shutil
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import TimeoutError as Overdue
@@ -16,6 +15,7 @@ from erosion.common.line.frames import LARGEST_FRAME_BYTES, WIRE, Versions
 from erosion.common.protocol.admission_terms import Reason
 from erosion.common.protocol.flower_identity import identify
 from erosion.common.protocol.messages import PROTOCOL
+from erosion.common.support.memory import memory_bytes
 from erosion.common.support.open_files import raise_limit
 from erosion.common.support.running_time import RunningTime
 from erosion.common.support.software import software_version
@@ -27,6 +27,7 @@ from erosion.server.link.grid import LinkGrid
 from erosion.server.link.service import Service
 from erosion.server.link.sessions import Sessions
 from erosion.server.link.site_session import TICK_SECONDS
+from erosion.server.link.spool import Spool
 
 logger = logging.getLogger("erosion.line")
 
@@ -35,6 +36,8 @@ HANDSHAKE_SECONDS = 10.0  # for TLS; who takes longer is disconnected
 IDLE_SECONDS = 20.0  # of a connection without a call
 RESERVED_FILES = 256  # of this process's limit, for all that is no connection
 MIN_CONNECTIONS = 64
+CONNECTION_BYTES = 2**16  # of memory that one takes in its handshake
+MEMORY_SHARE = 0.25  # for connections
 STREAMS = 4  # of one connection; a site needs one
 METADATA_BYTES = 2**13  # of a call
 
@@ -60,8 +63,8 @@ class Link:
         self._keeper = RejectionLog(admission)
         self._exchange = Exchange()
         self._sessions = Sessions(self._exchange, self._keeper)
-        self._spool, self._certificate = spool, certificate
-        self.updates = spool and spool / "updates"  # where a round's are to be kept; None: memory
+        self._certificate = certificate
+        self._spool = None if spool is None else Spool(spool, self._sessions.num_sites)
         self.versions = Versions(WIRE, PROTOCOL, software_version())
         self.clock = RunningTime()
         self.grid = LinkGrid(self._sessions, self.clock)
@@ -76,8 +79,9 @@ class Link:
     def start(self) -> None:
         """Open the port; raises LinkError where that cannot be done."""
         identify()
-        self._most_connections = max(MIN_CONNECTIONS, raise_limit() - RESERVED_FILES)
-        self._make_spool()
+        self._most_connections = most_connections(raise_limit(), memory_bytes())
+        if self._spool is not None:
+            self._spool.make()
         loop = self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=loop.run_forever, name="line", daemon=True)
         self._thread.start()
@@ -98,6 +102,16 @@ class Link:
         """What a site can dial: 0.0.0.0 is where to listen, and nobody's address."""
         host = self.address.rpartition(":")[0].strip("[]")
         return self._address_in_kits if host in ("0.0.0.0", "::", "") else self.address
+
+    @property
+    def updates(self) -> Path | None:
+        """The folder in which a round's updates are to be kept; None: in memory."""
+        return self._spool.updates if self._spool is not None and self._spool.is_used else None
+
+    def keep_updates(self, *, on_disk: bool) -> None:
+        """Where the updates of the next rounds are kept; on disk only where there is a `spool`."""
+        if self._spool is not None:
+            self._spool.is_used = on_disk
 
     @property
     def enrolled_only(self) -> bool:
@@ -136,17 +150,17 @@ class Link:
                 logger.warning("the connections did not end in time; they are cut")
             self._end_loop(self._loop)
         if self._spool is not None:
-            shutil.rmtree(self._spool, ignore_errors=True)
+            self._spool.remove()
 
     async def _open(self) -> int:
         """On the line's loop."""
         service = Service(
             self._sessions,
             self.versions,
-            spool=self._spool and self._spool / "messages",
+            spool=self._spool,
             certificate_expires=lambda: self._certificate.expires if self._certificate else None,
         )
-        options = _options(self._most_connections, is_short_of_memory=bool(self._spool))
+        options = _options(self._most_connections, is_short_of_memory=self._spool is not None)
         self._server = grpc.aio.server(options=options)
         self._server.add_generic_rpc_handlers((service.handler,))
         if self._certificate is None:
@@ -189,18 +203,11 @@ class Link:
         if not loop.is_running():
             loop.close()
 
-    def _make_spool(self) -> None:
-        if self._spool is None:
-            return
-        try:
-            shutil.rmtree(self._spool, ignore_errors=True)  # of a coordinator that was killed
-            for folder in (self._spool, self._spool / "updates", self._spool / "messages"):
-                folder.mkdir(mode=0o700)
-        except OSError as problem:
-            raise LinkError(
-                f"The folder {self._spool} cannot be made: {problem.strerror}. Put that right, or"
-                " keep updates in memory: --updates memory."
-            ) from None
+
+def most_connections(most_files: int, memory: int) -> int:
+    """How many connections there is room for, with so many open files and bytes of memory."""
+    for_connections = int(MEMORY_SHARE * memory) // CONNECTION_BYTES
+    return max(MIN_CONNECTIONS, min(most_files - RESERVED_FILES, for_connections))
 
 
 def _do(work: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop, seconds: float) -> Any:

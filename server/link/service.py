@@ -5,13 +5,11 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
-from pathlib import Path
 from typing import Any, NoReturn
 
 import grpc
 from cryptography import x509
 
-from erosion.common.line.assembly import MemorySpace, Space
 from erosion.common.line.frames import (
     LARGEST_DATA_BYTES,
     METHOD,
@@ -28,10 +26,9 @@ from erosion.common.protocol import admission_terms
 from erosion.common.protocol.admission_terms import Reason
 from erosion.common.support import expiry
 from erosion.server.enrolment.authorizer import Admitted, KeptOut
-from erosion.server.link.file_space import FileSpace
 from erosion.server.link.sessions import Sessions
 from erosion.server.link.site_session import Peer, SiteSession
-from erosion.server.link.transfer_throttle import TransferThrottle
+from erosion.server.link.spool import Spool
 
 logger = logging.getLogger("erosion.line")
 
@@ -57,13 +54,12 @@ class Service:
         sessions: Sessions,
         ours: Versions,
         *,
-        spool: Path | None,
+        spool: Spool | None,
         certificate_expires: Callable[[], datetime | None],
     ) -> None:
-        """`spool`: a folder for large replies, None to keep them in memory."""
+        """`spool`: for large replies, None to keep them in memory."""
         self._sessions, self._ours, self._spool = sessions, ours, spool
         self._certificate_expires = certificate_expires
-        self._throttle = TransferThrottle(sessions.num_sites) if spool else None
         self._greetings: Counter[str] = Counter()  # under way, by hospital
         self._probed: set[int] = set()  # nodes of which it is being found out if they live
 
@@ -185,12 +181,7 @@ class Service:
             )
 
     def _session(self, peer: Peer, number: int) -> SiteSession:
-        return SiteSession(
-            peer, number, self._sessions.exchange, space=self._space, throttle=self._throttle
-        )
-
-    def _space(self, num_bytes: int) -> Space:
-        return MemorySpace(num_bytes) if self._spool is None else FileSpace(self._spool)
+        return SiteSession(peer, number, self._sessions.exchange, spool=self._spool)
 
     async def _refuse(
         self, context: Any, reason: Reason, text: str, hospital: str, *, is_told: bool = True

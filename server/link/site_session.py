@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from cryptography import x509
-from flwr.app import Error, Message
+from flwr.app import Error
 
 from erosion.common.line.assembly import Assembly, MemorySpace, Space
 from erosion.common.line.envelope import (
     Description,
     FrameSize,
     data_frames,
-    describe,
     read_description,
 )
 from erosion.common.line.frames import (
@@ -27,15 +26,14 @@ from erosion.common.line.frames import (
     LineFault,
     frame,
     json_body,
-    json_frame,
     opened,
     text_in,
 )
-from erosion.common.line.run_news import RunNews
 from erosion.common.protocol.admission_terms import Reason
 from erosion.common.protocol.flower_messages import ReplyMessage
 from erosion.server.link.exchange import Asked, Exchange
-from erosion.server.link.transfer_throttle import TransferThrottle
+from erosion.server.link.request import Request
+from erosion.server.link.spool import Spool
 
 TICK_SECONDS = 1.0
 PING_TICKS, SILENT_TICKS = 5, 25  # of silence, until a site is asked whether it lives, and given up
@@ -67,36 +65,6 @@ class Ending:
     text: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Request:
-    """A message to a site, ready to be sent."""
-
-    request_id: str
-    head: bytes  # a frame
-    buffers: list[memoryview]
-
-    @property
-    def num_bytes(self) -> int:
-        """Of its arrays."""
-        return sum(buffer.nbytes for buffer in self.buffers)
-
-    @staticmethod
-    def of(request_id: str, message: Message, run: RunNews | None = None) -> "Request":
-        """From a Flower message. `run`: for apps that want to know theirs."""
-        metadata = message.metadata
-        records, buffers = describe(message.content)
-        head = {
-            "id": request_id,
-            "type": metadata.message_type,
-            "group": metadata.group_id,
-            "ttl": metadata.ttl,
-            "records": records,
-        }
-        if run is not None:
-            head["run"] = run.as_json()
-        return Request(request_id, json_frame(Kind.MESSAGE, head), buffers)
-
-
 class SiteSession:
     """From a site's greeting to the end of its stream."""
 
@@ -106,18 +74,14 @@ class SiteSession:
         number: int,
         exchange: Exchange,
         *,
-        space: Callable[[int], Space] = MemorySpace,
-        throttle: TransferThrottle | None = None,
+        spool: Spool | None = None,
     ) -> None:
-        """`number`: how often this node has come. `space`: for so many bytes of a reply.
-
-        `throttle`: for large transfers, None where memory is not short.
-        """
+        """`number`: how often this node has come. `spool`: for large replies; None: memory is."""
         self.peer, self.number = peer, number
         self.over = asyncio.Event()
         self.ending: Ending | None = None
-        self._exchange, self._space, self._throttle = exchange, space, throttle
-        self._on_disk = throttle is not None
+        self._exchange, self._spool = exchange, spool
+        self._to_disk = False  # the reply under way
         self._waiting: deque[Request] = deque()
         self._control: deque[bytes] = deque()
         self._wake = asyncio.Event()
@@ -207,9 +171,9 @@ class SiteSession:
 
     async def _send(self, request: Request, write: Write) -> None:
         self._sending = request.request_id
-        taking_turns = self._throttle is not None and request.num_bytes >= LARGE_BYTES
-        if taking_turns and self._throttle is not None:
-            await self._throttle.enter(request)
+        spool = self._spool_for(request.num_bytes)
+        if spool is not None:
+            await spool.throttle.enter(request)
         try:
             await write(request.head)
             for data in data_frames(request.buffers, self._frame_size):
@@ -223,8 +187,8 @@ class SiteSession:
                 self._frame_size.took(time.monotonic() - begun)
         finally:
             self._sending = None
-            if taking_turns and self._throttle is not None:
-                await self._throttle.leave(request)
+            if spool is not None:
+                await spool.throttle.leave(request)
 
     async def _take(self, received: bytes) -> None:
         kind, body = opened(received)
@@ -268,20 +232,26 @@ class SiteSession:
             )
         self._answers = asked if is_wanted else None
         space: Space = _Nowhere()
-        if is_wanted and description.num_bytes:
-            if self._on_disk and description.num_bytes >= LARGE_BYTES:
-                await self._enter()
-                space = self._opened(description.num_bytes)
-            else:
-                space = MemorySpace(description.num_bytes)
+        spool = self._spool_for(description.num_bytes) if is_wanted else None
+        if spool is not None:
+            await self._enter(spool)
+            space = self._opened(spool)
+        elif is_wanted:
+            space = MemorySpace(description.num_bytes)
+        self._to_disk = spool is not None
         head["bytes"] = len(body) + description.num_bytes
         self._arriving = Assembly(head, description, space)
         if self._arriving.is_whole:
             await self._finish(self._arriving)
 
-    def _opened(self, num_bytes: int) -> Space:
+    def _spool_for(self, num_bytes: int) -> Spool | None:
+        """Where so much goes to; None: into memory, without waiting for its turn."""
+        is_used = self._spool is not None and self._spool.is_used and num_bytes >= LARGE_BYTES
+        return self._spool if is_used else None
+
+    def _opened(self, spool: Spool) -> Space:
         try:
-            return self._space(num_bytes)
+            return spool.space()
         except OSError as problem:
             self._exchange.fail(problem)
             raise LineFault("the coordinator's disk does not take the reply in") from None
@@ -291,7 +261,7 @@ class SiteSession:
         if arriving is None:
             raise LineFault("data of no message")
         try:
-            if self._on_disk:
+            if self._to_disk:
                 await asyncio.get_running_loop().run_in_executor(None, arriving.take, body)
             else:
                 arriving.take(body)
@@ -315,17 +285,16 @@ class SiteSession:
         )
         self._exchange.deliver(text_in(head, "re"), reply)
 
-    async def _enter(self) -> None:
-        if self._throttle is not None:
-            self._is_reading = False  # it is kept waiting: its silence says nothing
-            try:
-                await self._throttle.enter(self)
-            finally:
-                self._is_reading = True
+    async def _enter(self, spool: Spool) -> None:
+        self._is_reading = False  # it is kept waiting: its silence says nothing
+        try:
+            await spool.throttle.enter(self)
+        finally:
+            self._is_reading = True
 
     async def _leave(self) -> None:
-        if self._throttle is not None:
-            await self._throttle.leave(self)
+        if self._spool is not None:
+            await self._spool.throttle.leave(self)
 
 
 class _Nowhere:

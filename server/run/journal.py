@@ -3,13 +3,14 @@
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from erosion.common.errors import CheckpointError
+from erosion.common.protocol.messages import Metrics
 from erosion.common.rounds.records import HospitalRecord, RoundRecord
 from erosion.common.support.files import write_atomically
 
@@ -31,9 +32,8 @@ class Journal:
 
     def write(self, record: RoundRecord) -> None:
         """Write one line: it outlives this program at once, and the machine after `sync`."""
-        values = {"format": FORMAT, **asdict(record)}
-        values["user_metrics"] = record.user_metrics and record.user_metrics.model_dump()
-        self._file.write(json.dumps(values, allow_nan=False) + "\n")
+        values = {"format": FORMAT, **_plain(record)}
+        self._file.write(json.dumps(values, allow_nan=False, default=_plain) + "\n")
         self._file.flush()
 
     def sync(self) -> None:
@@ -95,6 +95,15 @@ def read_journal(path: Path) -> Iterator[dict[str, Any]]:
         if found != FORMAT or isinstance(found, bool):
             raise _unreadable(path, number, f"its format is {found!r:.40}")
         yield values
+
+
+def _plain(value: Any) -> Any:
+    """A record's values; those that are records themselves follow in their turn."""
+    if isinstance(value, Metrics):
+        return value.model_dump()
+    if isinstance(value, Mapping):
+        return dict(value)
+    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 def _refuse_unknown(line: Mapping[str, Any]) -> None:

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from erosion.experiments.faults import scenes, table
+from erosion.experiments.faults import page, scenes
 from erosion.experiments.faults.network import why_no_networks, why_no_small_disk
 from erosion.experiments.faults.row import Observation, Row
 from erosion.experiments.faults.scenes import SCENES
 from erosion.experiments.faults.stage import Stage, small_study
 from erosion.experiments.faults.stepped_clock import SteppedClock, why_no_steps
+from erosion.experiments.hostile_load.attackers import BY_A_SITE, BY_STRANGERS
 from erosion.experiments.two_machines import deploy
 
 NO_NETWORKS = why_no_networks()
@@ -101,7 +102,28 @@ def test_the_readmes_deployment_works_word_for_word_on_machines_of_their_own(
 
 def test_the_table_shows_every_row_and_what_people_see() -> None:
     row = Row("site struck", ("bob lost its connection",), (), (), 0, 3, 0.25, 4.0)
-    text = table.markdown({"struck": {**row.as_json(), "commit": "abc"}})
+    attack = {
+        "kind": "idle",
+        "by": "strangers",
+        "connections": 5000,
+        "rounds_under": 17,
+        "seconds_under": 1.5,
+        "seconds_before": 1.0,
+        "skipped": 0,
+        "seconds_to_join": 21.0,
+        "coordinator_megabytes": 553.2,
+        "commit": "def",
+    }
+    text = page.markdown({"struck": {**row.as_json(), "commit": "abc"}}, {"idle": attack})
     assert "| site struck | 0 | 3 | 0.2 s | 4.0 s |" in text
     assert "bob lost its connection" in text
-    assert text.endswith("Made at commit abc.\n")
+    assert "| idle | strangers | 5,000 | 17 | 1.50 s | 1.00 s | 0 | 21 s | 553 MB |" in text
+    assert text.endswith("Made at commit abc, def.\n")
+
+
+def test_the_page_is_made_of_the_rows_that_were_measured() -> None:
+    results = page.RESULTS
+    rows = page.read(results / "faults.json"), page.read(results / "hostile_load.json")
+    assert page.PAGE.read_text() == page.markdown(*rows)
+    assert list(rows[0]) == list(SCENES)
+    assert list(rows[1]) == [*BY_STRANGERS, *BY_A_SITE]

@@ -3,25 +3,34 @@
 `python -m experiments.hostile_load` does the same with thousands, and measures.
 """
 
+import json
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+import tomli_w
 
 from erosion.client.connection.credentials import credentials_for
 from erosion.client.site_file import load_site
+from erosion.common.errors import SiteError
+from erosion.common.settings.base import read_toml
+from erosion.experiments.faults.program import Program
+from erosion.experiments.free_ports import free_address
 from erosion.experiments.hostile_load.__main__ import MODULE
 from erosion.experiments.hostile_load.attackers import BY_A_SITE, BY_STRANGERS
 from erosion.server.link import Link
 from erosion.server.link.open_link import make_link
 from tests.support.enrolled import make_federation, unpack_kit
 from tests.support.federation import small_study
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, wait_until
 
 CONNECTIONS = 300
+JSON_LOG = ("--log-format", "json")
 
 
 @pytest.fixture
@@ -35,17 +44,31 @@ def link(tmp_path: Path) -> Iterator[Link]:
     link.stop()
 
 
+@contextmanager
+def attack(
+    kind: str, connections: int, address: str, mallory: Path
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """Hostile connections, by strangers or with mallory's certificate."""
+    files = [str(mallory / name) for name in ("node.crt", "node.key")]
+    process = subprocess.Popen(
+        [sys.executable, "-m", MODULE, kind, str(connections), address, *files],
+        stdin=subprocess.PIPE,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=30)
+
+
 @pytest.mark.parametrize("kinds", [[*BY_STRANGERS], [*BY_A_SITE]], ids=["strangers", "a site"])
 def test_a_hospital_joins_in_spite_of(link: Link, tmp_path: Path, kinds: list[str]) -> None:
-    files = [str(tmp_path / "mallory" / name) for name in ("node.crt", "node.key")]
-    each = str(CONNECTIONS // len(kinds))
-    attacks = [
-        subprocess.Popen(
-            [sys.executable, "-m", MODULE, kind, each, link.address, *files], stdin=subprocess.PIPE
-        )
-        for kind in kinds
-    ]
-    try:
+    each = CONNECTIONS // len(kinds)
+    with ExitStack() as stack:
+        attacks = [
+            stack.enter_context(attack(kind, each, link.address, tmp_path / "mallory"))
+            for kind in kinds
+        ]
         time.sleep(3)  # for the connections to stand; if they do not yet, it is only easier
         coordinator = load_site(tmp_path / "bob" / "site.toml").coordinator
         line = credentials_for(coordinator.model_copy(update={"address": link.address}))
@@ -55,10 +78,65 @@ def test_a_hospital_joins_in_spite_of(link: Link, tmp_path: Path, kinds: list[st
                 assert time.monotonic() < end
                 time.sleep(0.02)
             assert connection.receive(1.0) is None  # it stands
-        assert [attack.poll() for attack in attacks] == [None] * len(kinds)
-    finally:
-        for attack in attacks:
-            attack.kill()
-            attack.wait(30)
-            if attack.stdin is not None:
-                attack.stdin.close()
+        assert [process.poll() for process in attacks] == [None] * len(kinds)
+
+
+# What a coordinator's account may open where nobody has raised it; more connections than that come.
+FILES, IDLE = 1024, 1000
+OWN_GRPC = ("env", "-u", "GRPC_VERBOSITY")  # Flower sets it in the process that runs the tests
+A_FEW = ("garbage", "hello", "no-certificate", "headers-only", "rapid-resets")
+
+
+def test_with_few_files_a_hospital_still_gets_in_and_every_line_of_both_logs_is_json(
+    tmp_path: Path,
+) -> None:
+    """gRPC and asyncio have words of their own for broken connections, and would print them."""
+    keys = make_federation(tmp_path / "federation", *small_study().hospitals, "mallory")
+    study, address = tmp_path / "study.toml", free_address()
+    study.write_text(tomli_w.dumps(small_study().model_dump(mode="json", exclude_none=True)))
+    mallory = unpack_kit(keys, "mallory", tmp_path)
+    site = site_file(unpack_kit(keys, "alice", tmp_path), address)
+    options = ["--address", address, "--federation", str(keys.path), "--runs", str(tmp_path)]
+    with ExitStack() as stack:
+        coordinator = Program(
+            "coordinator",
+            ["server", str(study), *options, *JSON_LOG],
+            tmp_path / "coordinator.log",
+            within=[*OWN_GRPC, "sh", "-c", f'ulimit -n {FILES} && exec "$0" "$@"'],
+        )
+        stack.callback(coordinator.close)
+        wait_until(lambda: is_open(address))
+        stack.enter_context(attack("idle", IDLE, address, mallory))
+        for kind in A_FEW:
+            stack.enter_context(attack(kind, 10, address, mallory))
+        time.sleep(3)  # for the connections to stand; if they do not yet, it is only easier
+        alice = Program(
+            "alice", ["client", str(site), *JSON_LOG], tmp_path / "alice.log", within=OWN_GRPC
+        )
+        stack.callback(alice.close)
+        alice.wait_for("connected to", PATIENCE)
+        coordinator.wait_for("TLS was not agreed", PATIENCE)
+        coordinator.wait_for("mallory", PATIENCE)
+        assert coordinator.exit_code is None
+        coordinator.end()
+        alice.wait_for("trying again", PATIENCE)
+    for program in (coordinator, alice):
+        lines = program.text().splitlines()
+        assert [line for line in lines if not isinstance(json.loads(line), dict)] == []
+        assert 0 < len(lines) < 100, program.text()
+
+
+def site_file(kit: Path, address: str) -> Path:
+    """The kit's own, for a coordinator at `address`."""
+    path = kit / "site.toml"
+    values = read_toml(path, "site file", SiteError)
+    values["coordinator"]["address"] = address
+    path.write_text(tomli_w.dumps(values))
+    (kit / "patients.csv").write_text("age,dose,ill\n1,2,no\n2,3,yes\n" * 20)
+    return path
+
+
+def is_open(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) == 0

@@ -2,9 +2,11 @@
 
 import base64
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -25,8 +27,41 @@ from tests.support.patience import wait_until
 from tests.support.small_study import make_study, twenty_patients
 
 NAME = "coordinator.erosion.test"  # that no DNS knows
-NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
-RECIPE = Path(__file__).parents[2] / "docker" / "nginx-pass-through.conf"
+RECIPES = Path(__file__).parents[2] / "docker"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A documented file for a proxy, and how the proxy is started with one."""
+
+    program: str
+    file: str
+    listens: str  # as the file says it, and as it is said of another address
+    serves: str
+    options: str
+    top: str = ""  # what only a test needs
+
+    @property
+    def path(self) -> str | None:
+        return shutil.which(self.program) or shutil.which(self.program, path="/usr/sbin")
+
+
+NGINX = Recipe(
+    "nginx",
+    "nginx-pass-through.conf",
+    "listen {9092};",
+    "server {127.0.0.1:19092};",
+    "-c {file} -e {folder}/error.log -g 'daemon off;'",
+    "pid {folder}/nginx.pid;\n",
+)
+HAPROXY = Recipe(
+    "haproxy",
+    "haproxy-pass-through.cfg",
+    "bind {:9092}\n",
+    "server coordinator {127.0.0.1:19092}\n",
+    "-db -f {file}",
+)
+SHARED = replace(HAPROXY, file="haproxy-shared-port.cfg", listens="bind {:443}\n")
 
 
 @pytest.fixture
@@ -104,24 +139,30 @@ def test_a_proxy_that_refuses_is_named_without_its_password(link: Link, site: Si
     assert "secret" not in " ".join(f"{f.text} {f.remedy}" for f in findings)
 
 
-@pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
-def test_the_recipe_for_nginx_passes_tls_on(link: Link, site: Site, tmp_path: Path) -> None:
-    """The documented file, but for its addresses and its folder."""
+@pytest.mark.parametrize("recipe", [NGINX, HAPROXY, SHARED], ids=lambda recipe: recipe.file)
+def test_a_recipe_for_a_proxy_passes_tls_on(
+    recipe: Recipe, link: Link, site: Site, tmp_path: Path
+) -> None:
+    """The documented file, but for its addresses, its folder, and the coordinator's name."""
+    if recipe.path is None:
+        pytest.skip(f"{recipe.program} is not installed")
     front = free_address()
-    text = RECIPE.read_text()
-    assert "listen 9092;" in text
-    assert "server 127.0.0.1:19092;" in text
-    text = text.replace("listen 9092;", f"listen {front};")
-    text = text.replace("server 127.0.0.1:19092;", f"server {link.address};")
-    configuration = tmp_path / "nginx.conf"
-    configuration.write_text(f"pid {tmp_path}/nginx.pid;\nerror_log {tmp_path}/error.log;\n{text}")
-    assert NGINX is not None
-    nginx = subprocess.Popen([NGINX, "-c", configuration, "-p", tmp_path, "-g", "daemon off;"])
+    text = (RECIPES / recipe.file).read_text().replace("erosion.example.org", NAME)
+    for said, address in ((recipe.listens, front), (recipe.serves, link.address)):
+        before, _, rest = said.partition("{")
+        documented, _, after = rest.partition("}")
+        assert text.count(f"{before}{documented}{after}") == 1
+        text = text.replace(f"{before}{documented}{after}", f"{before}{address}{after}")
+    file = tmp_path / recipe.file
+    file.write_text(recipe.top.format(folder=tmp_path) + text)
+    options = shlex.split(recipe.options.format(file=file, folder=tmp_path))
+    program = subprocess.Popen([recipe.path, *options])
     try:
         with ConnectProxy(front) as proxy:  # stands for the DNS, which would name the proxy
             through = by(site, proxy=proxy.address)
-            wait_until(lambda: set(found(through).values()) == {"ok"})
+            wait_until(lambda: program.poll() is not None or set(found(through).values()) == {"ok"})
+            assert program.poll() is None, f"{recipe.program} has ended"
             connects(through, link)
     finally:
-        nginx.terminate()
-        nginx.wait(30)
+        program.terminate()
+        program.wait(30)

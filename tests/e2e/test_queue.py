@@ -91,22 +91,25 @@ def test_a_queue_that_was_cut_off_goes_on_with_the_run_unless_the_study_is_anoth
 
 
 def test_sites_stay_connected_from_one_study_to_the_next(tmp_path: Path) -> None:
-    """Real programs; carol is in the second study alone, and waits for it."""
+    """Real programs; carol is in the last study alone, and comes once updates were kept."""
     queue, address = tmp_path / "queue", free_address()
     quick = {"rounds": 2, "arms": {"fedavg": {}}}
     put(queue, "1.toml", small_study(name="one", hospitals=["alice", "bob"], **quick))
     (queue / "2.toml").write_text("name = 3\n")
     put(queue, "3.toml", small_study(name="three", **quick))
     options = ["--insecure", "--address", address, "--runs", str(tmp_path / "runs")]
+    kept = queue / ".spool" / "updates" / "alice.f32"
     programs = [
         Program(
             "coordinator",
-            ["server", "--queue", str(queue), *options, "--until-empty"],
+            ["server", "--queue", str(queue), *options, "--updates", "disk", "--until-empty"],
             tmp_path / "coordinator.log",
         )
     ]
     try:
         for name in ("alice", "bob", "carol"):
+            if name == "carol":
+                programs[0].wait_until(kept.exists, "update on the disk", PATIENCE)
             site = str(write_site(tmp_path, name, address))
             programs.append(Program(name, ["client", site], tmp_path / f"{name}.log"))
         assert programs[0].wait(PATIENCE) == 0, programs[0].text()
@@ -116,6 +119,7 @@ def test_sites_stay_connected_from_one_study_to_the_next(tmp_path: Path) -> None
     finally:
         for program in programs:
             program.close()
+    assert not kept.exists()
     assert sorted(path.name for path in (queue / "done").iterdir()) == ["1.toml", "3.toml"]
     assert [path.name for path in (queue / "failed").iterdir()].count("2.toml") == 1
     assert "2.toml is left out" in programs[0].text()

@@ -56,10 +56,10 @@ def test_a_row_says_what_was_measured() -> None:
 
 def test_differences_are_taken_at_the_same_seed() -> None:
     runs = [
-        Run(kind, seed, 0.9 + 0.02 * seed + (0.01 if kind == "int8" else 0.0), 0.25)
+        Run("resnet18", kind, seed, 0.9 + 0.02 * seed + (0.01 if kind == "int8" else 0.0), 0.25)
         for kind in KINDS
         for seed in (0, 1)
     ]
     rows = table_of_seeds(runs).splitlines()
-    assert "none | 0.910 ± 0.010 |" in rows[2]
-    assert "int8 | 0.920 ± 0.010 | +0.010 ± 0.000 |" in rows[-1]
+    assert "| resnet18 | none | 2 | 0.910 ± 0.010 |" in rows[2]
+    assert "| resnet18 | int8 | 2 | 0.920 ± 0.010 | +0.010 ± 0.000 |" in rows[-1]

@@ -11,6 +11,7 @@ from pathlib import Path
 import grpc
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
 
 from erosion.client.connection.app import make_app
 from erosion.client.connection.credentials import credentials_for
@@ -101,12 +102,25 @@ TRAIN: dict[str, Callable[[Abuse], None]] = {
 }
 
 
+def evaluates_nothing(site_file: str) -> None:
+    """Trains honestly; as the user it answers with figures of no arm."""
+    site, app = _begin(site_file)
+    while True:
+        with suppress(grpc.RpcError), credentials_for(site.coordinator).connect() as line:
+            while True:
+                if (request := line.receive(60)) is None:
+                    continue
+                reply = app(request, _context(request))
+                if request.metadata.message_type == wire.EVALUATE:
+                    changed = _with_header(reply.content, arms={})
+                    reply = Message(changed, reply_to=request)
+                line.reply(request, reply)
+        time.sleep(0.5)
+
+
 def attacks(site_file: str) -> None:
     """The site's program: it comes back whenever its stream is ended."""
-    configure_logging(0)
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    site = load_site(Path(site_file))
-    app = make_app(Hospital(site), Consent(site, ConsentStore(site.consent_folder), "test"))
+    site, app = _begin(site_file)
     if site.name == "bad-calls":
         _call_badly(site)
     while True:
@@ -115,6 +129,13 @@ def attacks(site_file: str) -> None:
                 if (request := line.receive(60)) is not None:
                     _answer(line, request, app(request, _context(request)), site.name)
         time.sleep(0.5)
+
+
+def _begin(site_file: str) -> tuple[Site, ClientApp]:
+    configure_logging(0)
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    site = load_site(Path(site_file))
+    return site, make_app(Hospital(site), Consent(site, ConsentStore(site.consent_folder), "test"))
 
 
 def _context(request: Message) -> Context:

@@ -1,13 +1,19 @@
-"""The rows as a file and as a table."""
+"""`python -m experiments.faults.page`: docs/faults.md from the rows that were measured."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-COMMAND = (
-    "python -m experiments.faults --json experiments/results/faults.json --markdown docs/faults.md"
-)
+from erosion.common.support.files import write_atomically
+from erosion.experiments.hostile_load import table as hostile_load
+
+RESULTS = Path(__file__).parents[1] / "results"
+PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
+COMMANDS = """\
+python -m experiments.faults --json experiments/results/faults.json
+python -m experiments.hostile_load --json experiments/results/hostile_load.json
+python -m experiments.faults.page"""
 HEAD = f"""\
 # Faults and their cost
 
@@ -15,10 +21,10 @@ Every row was made by doing it to real processes: a coordinator and three hospit
 user), with TLS and enrolment, each a process of its own; for network faults, each on a machine
 of its own (a Linux network namespace). A round may take 5 s here; where a site's update is
 large and its network slow, 60 s. A program that was killed is started again after 2 s, as systemd
-does. All figures and all quotations are the programs' own:
+does. All figures and all quotations are the programs' own; this page is made from them:
 
 ```sh
-{COMMAND}
+{COMMANDS}
 ```
 
 *Rounds lost* were begun and did not change the model; no finished round is ever lost. *Goes on*:
@@ -30,7 +36,8 @@ outage the wait of up to 10 s between two tries, which is random so that not all
 The clock of one program is stepped by a small library that is loaded into it: 300 s ahead or
 behind, and right again. Below the quorum a study waits, and says for whom.
 
-Beside these, `tests/e2e` kills the coordinator at every phase of a round (`test_resume.py`), sends
+[Thousands of hostile connections](#hostile-connections) have a table of their own. Beside these,
+`tests/e2e` kills the coordinator at every phase of a round (`test_resume.py`), sends
 it 200 malformed replies (`test_fuzz.py`), and lets certificates expire
 (`test_admission.py`).
 
@@ -51,20 +58,24 @@ def write(path: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:
     path.write_text(json.dumps(rows, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def markdown(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """The table, and below it what people see."""
+def markdown(
+    rows: Mapping[str, Mapping[str, Any]], attacks: Mapping[str, Mapping[str, Any]]
+) -> str:
+    """The tables of faults and of attacks, and below them what people see."""
     lines = [
         f"| {row['fault']} | {row['rounds_lost']} | {_count(row['rounds_without_site'])}"
         f" | {_seconds(row['seconds_to_go_on'])} | {_seconds(row['seconds_to_recover'])} |"
         for row in rows.values()
     ]
-    parts = [HEAD + "\n".join(lines), "", "## What people see", ""]
+    parts = [HEAD + "\n".join(lines), "", hostile_load.section(attacks), "## What people see", ""]
     for row in rows.values():
         parts += [f"**{row['fault'][0].upper()}{row['fault'][1:]}**", ""]
         parts += _quoted("the coordinator", row["coordinator_says"])
         parts += _quoted("the site", row["site_says"])
         parts += _quoted("the journal", row["journal_says"], where="In")
-    commits = dict.fromkeys(row["commit"] for row in rows.values() if "commit" in row)
+    commits = dict.fromkeys(
+        row["commit"] for row in [*rows.values(), *attacks.values()] if "commit" in row
+    )
     return "\n".join([*parts, f"Made at commit {', '.join(commits)}.", ""])
 
 
@@ -80,3 +91,13 @@ def _count(value: int | None) -> str:
 
 def _seconds(value: float | None) -> str:
     return "–" if value is None else f"{value:.1f} s"
+
+
+def main() -> None:
+    """Write the page."""
+    text = markdown(read(RESULTS / "faults.json"), read(RESULTS / "hostile_load.json"))
+    write_atomically(PAGE, text)
+
+
+if __name__ == "__main__":
+    main()

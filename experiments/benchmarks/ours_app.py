@@ -1,0 +1,50 @@
+"""Stock Flower's own app over our line: `erosion server --app` and `erosion client --app`."""
+
+import json
+
+from erosion.experiments.benchmarks.measurement import Measurement
+from erosion.experiments.benchmarks.processes import Processes
+from erosion.experiments.benchmarks.workload import expected_shift, read_rounds
+from erosion.experiments.free_ports import LOOPBACK, free_ports
+
+APPS = "erosion.experiments.benchmarks.peers.stock_app"
+
+
+def measure(
+    num_sites: int, num_rounds: int, dim: int, *, deadline_seconds: float = 900
+) -> Measurement:
+    """Run `num_rounds` rounds of a `dim`-float model, with the programs that users start."""
+    (port,) = free_ports(1)
+    address = f"{LOOPBACK}:{port}"
+    with Processes(deadline_seconds=deadline_seconds) as processes:
+        folder = processes.folder
+        clock = folder / "rounds.jsonl"
+        config = {"num-sites": num_sites, "num-rounds": num_rounds, "dim": dim}
+        words = [f"{key}={value}" for key, value in config.items()]
+        server = processes.start_module(
+            "server",
+            "erosion",
+            *("server", "--app", f"{APPS}:server_app", "--insecure", "--address", address),
+            *("--run-config", " ".join([*words, "import-torch=false", f'clock="{clock}"'])),
+        )
+        for site in range(num_sites):
+            file = folder / f"site{site}" / "site.toml"
+            file.parent.mkdir()
+            file.write_text(
+                f'name = "site{site}"\n[coordinator]\naddress = {json.dumps(address)}\n'
+                f"[app]\nsite = {site}\n"
+            )
+            processes.start_module(
+                "client", "erosion", "client", file, "--app", f"{APPS}:client_app"
+            )
+        processes.wait_for_exit([server])
+        return Measurement(
+            name="ours-app",
+            num_sites=num_sites,
+            dim=dim,
+            seconds_per_round=read_rounds(
+                clock, num_rounds=num_rounds, expected=expected_shift(num_sites, num_rounds)
+            ),
+            peak_memory_mb=processes.memory.peaks_mb(),
+            total_peak_memory_mb=processes.memory.total_peak_mb(),
+        )
