@@ -8,8 +8,8 @@ from typing import Any
 from erosion.common.support.files import write_atomically
 from erosion.experiments.hostile_load import table as hostile_load
 
-RESULTS = Path(__file__).parents[1] / "results"
-PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "faults.md"
 COMMANDS = """\
 python -m experiments.faults --json experiments/results/faults.json
 python -m experiments.hostile_load --json experiments/results/hostile_load.json
