@@ -88,6 +88,10 @@ class Limits(Settings):
     installed_models: dict[str, Sha256] = Field(default_factory=dict)
     # A user's own test figures and personal parameters go to the coordinator, whosever it is.
     as_user: bool = True
+    # The most that one study may cost each patient here, over all its runs; every study without
+    # that promise is declined. None: studies with and without differential privacy are accepted.
+    epsilon: float | None = Field(default=None, gt=0)
+    delta: float = Field(default=1e-5, gt=0, le=1e-3)  # at which epsilon is reckoned here
     sealed_only: bool = False  # refuses every study whose coordinator would see single updates
     min_summed: int = Field(default=3, ge=3)  # hospitals in a sealed sum, this one included
     largest_share: float = Field(default=0.5, gt=0, le=0.5)  # of one hospital in a sealed sum
@@ -120,6 +124,9 @@ class Budget(Settings):
     # Different ranges, categories or policies of one column that are held against the data for one
     # coordinator: each answers yes or no about the patient with the largest value.
     variants: int = Field(default=4, ge=1)
+    # The most that all studies with differential privacy together may cost each patient of these
+    # data, whoever asks; None: limits.epsilon, as much as for one study.
+    epsilon: float | None = Field(default=None, gt=0)
 
     def used_up(self, name: str) -> str:
         """How a refusal ends that the budget of this name causes, with the remedy."""
@@ -160,6 +167,11 @@ class Site(Settings):
     records: Path = Path("records")  # folder for the log of what was sent, and the status
     compute: Compute = Compute()
     sealed: Sealed = Sealed()
+
+    @property
+    def lifetime_epsilon(self) -> float | None:
+        """The most that all studies together may cost a patient; None: there is no limit."""
+        return self.budget.epsilon or self.limits.epsilon
 
     @property
     def consent_folder(self) -> Path:

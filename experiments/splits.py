@@ -33,6 +33,8 @@ def one_split(
 
     `min_local_steps`: the hospitals' own limit, where fewer steps than usual are wanted.
     """
+    if study.privacy is not None:  # the user's one step, without noise
+        min_local_steps = 1
     with tempfile.TemporaryDirectory() as folder:
         files = make_hospitals(study, Path(folder), data_dir)
         hospitals = {

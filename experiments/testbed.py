@@ -267,9 +267,13 @@ def _write_site(
         "approval": {"automatic": "within_limits"},
         "compute": {"public_order": True, **compute},  # so that the run is the same again
     }
+    limits: dict[str, Any] = {}
     if isinstance(study.model, Installed):  # whoever starts a testbed runs it on this machine
-        allowed = {study.model.entry_point: study.model.sha256}
-        site["limits"] = {"installed_models": allowed}
+        limits["installed_models"] = {study.model.entry_point: study.model.sha256}
+    if study.privacy is not None and name == study.user:
+        limits["min_local_steps"] = 1  # its own coordinator's step, without noise
+    if limits:
+        site["limits"] = limits
     if (key := path.with_name(KEY)).exists():
         site["sealed"] = {"private_key": key.name}
     path.write_text(tomli_w.dumps(site), encoding="utf-8")

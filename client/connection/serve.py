@@ -28,7 +28,8 @@ def serve(site: Site, until: Until) -> None:
     """Serve a hospital until interrupted. Raises SiteError, DataError, LinkError."""
     line = credentials_for(site.coordinator)
     folder = site.consent_folder
-    hospital = Hospital(site, b"" if site.compute.public_order else site_secret(folder))
+    secret = site_secret(folder)
+    hospital = Hospital(site, b"" if site.compute.public_order else secret, noise_secret=secret)
     store = ConsentStore(folder)
     coordinator = _known_as(line)
     consent = Consent(site, store, coordinator)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from erosion.client.consent.store import ConsentStore, StudyEntry
+from erosion.client.privacy.privacy_words import promised
 from erosion.client.site_file import Site
 from erosion.client.training.limits import problem_with_code
 from erosion.common.errors import ModelError
@@ -46,7 +47,10 @@ def asked(site: Site, study: Study) -> Iterator[str]:
     yield from _model(study)
     training = study.training
     amount = f"{training.epochs} passes" if training.epochs else f"{training.steps} steps"
-    yield f"a round is {amount} of mini-batches of {training.batch_size} patients"
+    yield f"a round is {amount} of mini-batches of {training.batch_size} patients" + (
+        ", in arms that ask nobody else" if study.privacy is not None else ""
+    )
+    yield from promised(site, study)
     if folds := len(folds_of(study)):
         yield (
             f"before that all of it {folds} times, each without a fold of {study.user}'s patients,"
@@ -63,14 +67,21 @@ def leaving(site: Site, study: Study) -> Iterator[str]:
     cell = site.limits.min_cell
     yield f"nothing about fewer than {cell} patients (limits.min_cell), figures rounded by that"
     yield "once: the number of training patients, and this program's version"
-    yield "where asked before training: missing shares, means and quantiles of each column, rounded"
-    if study.scaling == "federated":
+    is_private = study.privacy is not None and site.name != study.user
+    if not is_private:
+        yield (
+            "where asked before training: missing shares, means and quantiles of each column,"
+            " rounded"
+        )
+    if study.sends_sums(site.name):
         columns = study.task.input_shape[0]
-        yield f"once: rounded sums, for the pooled means and deviations of {columns} columns"
+        whose = "pooled" if study.scaling == "federated" else "this hospital's"
+        yield f"once: rounded sums, for the {whose} means and deviations of {columns} columns"
     for name, arm in study.arms.items():
         more = sum(arm.attachment_sizes(dim).values())
         beside = f" and {more:,} further numbers" if more else ""
-        yield f"{name}: in every round that asks it, a model update of {number}{beside}"
+        noise = ", with noise" if is_private else ""
+        yield f"{name}: in every round that asks it, a model update of {number}{beside}{noise}"
     if site.name == study.user:
         yield "as the user: the models' figures on the test patients, every round and at the end"
         yield "as the user: its personal model, to its coordinator"

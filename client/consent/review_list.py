@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from erosion.client.cells.cells import Cells
 from erosion.client.consent.consent import dataset_of
 from erosion.client.consent.store import ConsentStore, StudyEntry, now
+from erosion.client.privacy.privacy_words import spent_here
 from erosion.client.site_file import Site
 from erosion.common.errors import StudyError
 from erosion.common.study.study import Study
@@ -54,7 +55,7 @@ def used_up(site: Site, store: ConsentStore) -> list[str]:
                     f"Coordinator {coordinator}: {column} held against {variants} of"
                     f" {budget.variants} different ranges or categories (budget.variants)"
                 )
-    return lines
+    return [*lines, *spent_here(site)]
 
 
 def named(digest: str, store: ConsentStore) -> StudyEntry:

@@ -155,6 +155,11 @@ class LocalDataset:
         return len(np.unique(self._groups[self.split.training]))
 
     @property
+    def training_patients(self) -> Tensor:
+        """Numbers of the training samples' patients: (n,) int64, equal for one patient's rows."""
+        return torch.from_numpy(self._groups[self.split.training])
+
+    @property
     def test_targets(self) -> Targets:
         """Of the test patients: (n, ...)."""
         return self._targets[self.split.test]
@@ -194,7 +199,9 @@ class LocalDataset:
             return self._own_scaling()
         columns = self.study.task.input_shape[0]
         if pooled is None:
-            raise Refusal("The study's scaling is federated, and the request brings no scaling.")
+            raise Refusal(
+                f'The study has scaling = "{self.study.scaling}"; the request brings no scaling.'
+            )
         if len(pooled.mean) != columns or len(pooled.deviation) != columns:
             raise Refusal(
                 f"The scaling has {len(pooled.mean)} means and {len(pooled.deviation)} deviations;"

@@ -14,6 +14,7 @@ from erosion.client.dataset.local_dataset import LocalDataset
 from erosion.client.evaluation.cross_fitted import FoldPredictions
 from erosion.client.evaluation.final_figures import final_figures, no_figures_yet
 from erosion.client.evaluation.metrics import measure
+from erosion.client.privacy.private_rounds import PrivateRounds
 from erosion.client.sealed.sealed_site import Identity
 from erosion.client.sealed.sealed_steps import SealedSteps
 from erosion.client.site_file import Site
@@ -58,13 +59,15 @@ class Hospital:
     request at a time.
     """
 
-    def __init__(self, site: Site, secret: bytes = b"") -> None:
+    def __init__(self, site: Site, secret: bytes = b"", noise_secret: bytes = b"") -> None:
         """Take the machine's resources that the site file grants; raises SiteError.
 
         `secret`: what the hospital's randomness is drawn from; empty in a simulation.
+        `noise_secret`: what noise for privacy is drawn from, where that is another one.
         """
         self.site, self._secret = site, secret
         self._sealed = SealedSteps(site)
+        self._private = PrivateRounds(site, noise_secret or secret)
         folder = site.compute.state
         self._kept = KeptState(None if folder is None else folder / site.name)
         self._cells = Cells(site, secret)
@@ -101,12 +104,13 @@ class Hospital:
             raise Refusal("A trial is not described: its study is, as a whole.")
         is_new = study.digest not in self._prepared
         prepared = self._prepare(study)
+        self._private.check(study, prepared.told_samples)
         if is_new:
             warm_up(prepared.model, study.task.input_shape, study.training)
         return DescribeReply(
             hospital=self.name,
             num_samples=prepared.told_samples,
-            sums=prepared.sums if study.scaling == "federated" else None,
+            sums=prepared.sums if study.sends_sums(self.name) else None,
             model=prepared.model_shape,
             software=software_version(),
         )
@@ -115,6 +119,11 @@ class Hospital:
         """What this hospital tells of its columns before any training, by the small-cell rule."""
         if study.fold is not None:
             raise Refusal("A trial is not described: its study is, as a whole.")
+        if study.privacy is not None and self.name != study.user:
+            raise Refusal(
+                f"Study {study.name!r} promises differential privacy to the patients here, and"
+                f" figures of columns have no noise: {self.name} gives none for it."
+            )
         prepared = self._prepare(study)
         return SummaryReply(
             hospital=self.name,
@@ -204,8 +213,9 @@ class Hospital:
             self._kept.before(_state_key(request, request.arm), moment).get(_ERROR),
             request.study.federation.compression,
         )
-        self._keep(request, moment, outcome.keep, error=left)
         attachments = outcome.attachments
+        self._private.pay(request, delta, attachments)
+        self._keep(request, moment, outcome.keep, error=left)
         if is_sealed and any(tensor.numel() > 1 for tensor in attachments.values()):
             raise Refusal(f"{settings.algorithm} sends more than single numbers with its update.")
         keys = self._sealed.hello(request, delta) if is_sealed else None
@@ -289,6 +299,8 @@ class Hospital:
             task=study.task,
             training=study.training,
             secret=self._secret,
+            patients=prepared.training_patients,
+            privacy=self._private.step(request, arm, prepared.told_samples),
             kept={name: tensor.to(device) for name, tensor in kept.items() if name != _ERROR},
             enclosed={
                 name: checked_payload(name, tensor, length).to(device)
@@ -308,6 +320,8 @@ class Hospital:
 def _told_seen(samples_seen: int, prepared: LocalDataset) -> int:
     """Samples of a round's mini-batches; as many passes of the rounded number where it tells n."""
     training, num = prepared.study.training, prepared.num_training
+    if prepared.study.privacy is not None:
+        return prepared.told_samples
     if training.epochs is None and num >= training.batch_size:
         return samples_seen
     return max(1, round(samples_seen / num)) * prepared.told_samples

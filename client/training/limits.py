@@ -35,7 +35,11 @@ def check_limits(site: Site, study: Study, num_samples: int, num_patients: int) 
     elif num_patients < limits.min_cell:
         reasons.append(f"it has fewer training patients than limits.min_cell = {limits.min_cell}")
     steps = local_steps(study.training, num_samples)
-    if steps < limits.min_local_steps:
+    if study.privacy is not None:
+        steps = 1
+    # What a peer sends of its one step has noise, of which its patients' promise is made.
+    is_noised = study.privacy is not None and site.name != study.user
+    if steps < limits.min_local_steps and not is_noised:
         reasons.append(
             "a round has fewer local steps there than limits.min_local_steps ="
             f" {limits.min_local_steps}"
@@ -65,6 +69,8 @@ def _study_reasons(site: Site, study: Study) -> list[str]:
         reasons.append(problem)
     if limits.sealed_only and not study.federation.sealed:
         reasons.append("its rounds are not sealed (federation.sealed); limits.sealed_only = true")
+    if limits.epsilon is not None and (problem := _problem_with_privacy(site, study)):
+        reasons.append(problem)
     if limits.max_rounds is not None and study.rounds > limits.max_rounds:
         reasons.append(f"{study.rounds} rounds; limits.max_rounds = {limits.max_rounds}")
     if training.batch_size < limits.min_batch_size:
@@ -72,6 +78,16 @@ def _study_reasons(site: Site, study: Study) -> list[str]:
             f"batches of {training.batch_size}; limits.min_batch_size = {limits.min_batch_size}"
         )
     return reasons
+
+
+def _problem_with_privacy(site: Site, study: Study) -> str | None:
+    """What a site that has a limit for its patients' privacy does not take part in."""
+    limit = f"limits.epsilon = {site.limits.epsilon:g}"
+    if study.privacy is None:
+        return f"it promises no differential privacy (no [privacy]); {limit}"
+    if site.name == study.user:
+        return f"it would be the user, whose updates have no noise; {limit}"
+    return None
 
 
 def problem_with_code(model: Installed, limits: Limits) -> str | None:

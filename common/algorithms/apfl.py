@@ -1,6 +1,6 @@
 """Adaptive personalised federated learning, APFL (Deng et al. 2020, Algorithm 1)."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -26,6 +26,8 @@ class Apfl(Averaging):
     without momentum.
     Source: Deng, Kamani, Mahdavi, Adaptive Personalized Federated Learning, 2020.
     """
+
+    private_updates: ClassVar[bool] = False
 
     algorithm: Literal["apfl"] = "apfl"
     mixing: float = Field(default=0.5, ge=0, le=1)  # alpha of the paper, a here
@@ -55,6 +57,10 @@ class Apfl(Averaging):
         """a v + (1 - a) w with the newest w."""
         v, a = self._state(work)
         return a * v + (1 - a) * work.received
+
+    def problem_with_privacy(self) -> str | None:
+        """The user's common model moves by many steps, the others' by one."""
+        return "the user trains both of its models step by step, and a private round has one step"
 
     def problem_with_training(self, training: Training) -> str | None:
         """Its steps are those of plain SGD."""

@@ -201,6 +201,8 @@ class BuildContext:
     num_hospitals: int  # that the study names, the user's included
     layout: Callable[[], Layout]  # a call, because few ask and a large model takes seconds
     steps: Callable[[int], int] = _equally_many  # of a round, with so many training patients
+    noise_deviation: Callable[[float], float] | None = None
+    # of each parameter of a peer's update by so many patients; None: updates have no noise
 
 
 class ArmBase(Settings):
@@ -214,6 +216,8 @@ class ArmBase(Settings):
     user_only: ClassVar[bool] = False  # asks the other hospitals for nothing
     sums_only: ClassVar[bool] = False
     # asks of a cohort no more than distances and one sum, which is what sealed rounds give
+    private_updates: ClassVar[bool] = False
+    # what its peers send and keep depends on their patients through `LocalWork.update` alone
 
     algorithm: str
     own_parameters: tuple[str, ...] = ()  # that a hospital keeps; see `personal_layers`
@@ -236,7 +240,7 @@ class ArmBase(Settings):
 
     def train(self, work: LocalWork) -> LocalOutcome:
         """What a hospital does in a round: the study's local training."""
-        result = work.sgd(work.received)
+        result = work.update(work.received)
         return LocalOutcome(result.delta, result.samples_seen)
 
     def personal(self, work: LocalWork) -> Tensor:
@@ -264,6 +268,12 @@ class ArmBase(Settings):
         """What makes the study's local training impossible for it on sealed rounds, or None."""
         del training
         return None
+
+    def problem_with_privacy(self) -> str | None:
+        """What makes this algorithm impossible with differential privacy, or None."""
+        if self.private_updates or self.user_only:
+            return None
+        return "its hospitals send or train on more than noised updates, which tells of patients"
 
     def problem_with(self, num_hospitals: int) -> str | None:
         """What makes this algorithm impossible in a study of `num_hospitals`, or None."""

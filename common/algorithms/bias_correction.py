@@ -56,6 +56,7 @@ class BiasCorrection(AggregatingArm):
     """
 
     sums_only: ClassVar[bool] = True
+    private_updates: ClassVar[bool] = True
 
     algorithm: Literal["bias_correction"] = "bias_correction"
     alpha: Alpha = "auto"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from statistics import median
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -41,6 +41,8 @@ class CenteredClipping(AggregatingArm):
     centre = "own": He, Karimireddy, Jaggi, Byzantine-Robust Decentralized Learning via
     ClippedGossip, 2022.
     """
+
+    private_updates: ClassVar[bool] = True
 
     algorithm: Literal["centered_clipping"] = "centered_clipping"
     radius: OrAuto[Annotated[float, Field(gt=0)]] = "auto"  # tau

@@ -1,7 +1,7 @@
 """Coordinate-wise median (Yin et al. 2018)."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from erosion.common.aggregation.cohort import Cohort
 from erosion.common.algorithms.attendance import short_of, too_few_in_study
@@ -31,6 +31,8 @@ class CoordinateMedian(AggregatingArm):
     Source: Yin, Chen, Ramchandran, Bartlett, Byzantine-Robust Distributed Learning: Towards Optimal
     Statistical Rates, 2018.
     """
+
+    private_updates: ClassVar[bool] = True
 
     algorithm: Literal["coordinate_median"] = "coordinate_median"
 

@@ -1,6 +1,6 @@
 """An ensemble of locally trained models: the mean of their predictions."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -23,6 +23,8 @@ class Ensemble(ArmBase):
     Federated Learning, 2019.
     """
 
+    private_updates: ClassVar[bool] = True
+
     algorithm: Literal["ensemble"] = "ensemble"
 
     def build(self, context: BuildContext) -> Algorithm[Any]:
@@ -33,7 +35,7 @@ class Ensemble(ArmBase):
     def train(self, work: LocalWork) -> LocalOutcome:
         """Local training of the hospital's own model, whatever was received."""
         start = work.kept.get(_LOCAL, work.received)
-        result = work.sgd(start)
+        result = work.update(start)
         local = start + result.delta
         return LocalOutcome(local - work.received, result.samples_seen, keep={_LOCAL: local})
 

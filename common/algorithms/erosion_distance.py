@@ -1,14 +1,16 @@
 """The distances that Weight Erosion can punish: Euclidean or cosine, layers weighted or not."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from erosion.common.aggregation.cohort import Cohort, KnowsProducts
-from erosion.common.algorithms.base import Layout
+from erosion.common.algorithms.base import BuildContext, Layout
+from erosion.common.algorithms.personal_layers import own_places
 from erosion.common.algorithms.sealed_measure import WeightedPlace
 
 DistanceKind = Literal["euclidean", "cosine"]
@@ -22,23 +24,65 @@ class Distances:
     to_own: Sequence[float]  # (n,) d_i, in the order of the cohort's peers
 
 
-def measure(cohort: Cohort, kind: DistanceKind, places: Sequence[WeightedPlace]) -> Distances:
+def measure(
+    cohort: Cohort,
+    kind: DistanceKind,
+    places: Sequence[WeightedPlace],
+    noise: Sequence[float] | None = None,
+) -> Distances:
     """All d_i.
 
     With layer weights w_l, <g, h> is the sum over layers of w_l <g_l, h_l>. Euclidean:
     |g_i - g_0| / |g_0|. Cosine: 1 - <g_i, g_0> / (|g_i| |g_0|), from 0 (same direction) to 2; a
     zero update has no direction and is at distance 1.
+    `noise` (n,): how much of each peer's <g_i, g_i> is noise for privacy on average; it is no
+    distance, and is taken off.
     """
+    noisy = torch.tensor(noise or [0.0] * len(cohort.peers), dtype=torch.float64)
     if kind == "euclidean" and not places:
-        return Distances(cohort.own_norm(), cohort.distances_to_own().tolist())
+        own_norm, relative = cohort.own_norm(), cohort.distances_to_own()
+        if noise and own_norm > 0:
+            relative = (relative.square() - noisy / own_norm**2).clamp(min=0.0).sqrt()
+        return Distances(own_norm, relative.tolist())
     squares, with_own = _products(cohort, places)
     own = squares[0]
+    if noise:
+        squares = (squares - torch.cat([torch.zeros(1), noisy])).clamp(min=0.0)
     if kind == "euclidean":
         apart = (squares - 2 * with_own + own).clamp(min=0.0).sqrt() / own.sqrt()
     else:
         cosine = with_own / (squares * own).sqrt()
         apart = 1 - cosine.nan_to_num(nan=0.0).clamp(-1.0, 1.0)  # 0 / 0 where g_i = 0
     return Distances(float(own.sqrt()), apart[1:].tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedNoise:
+    """What the noise for privacy adds to the squared length of a peer's update, on average."""
+
+    deviation: Callable[[float], float]  # of each parameter of an update by so many patients
+    weighted_dim: float  # parameters that carry noise, each with its weight in the measure
+
+    def of(self, cohort: Cohort) -> list[float]:
+        """Of each peer, (n,), in the cohort's order.
+
+        A hospital that tells of few patients must have much noise; one that lies would excuse any
+        distance by it, so no more is believed than of one with half the median's patients.
+        """
+        patients = [update.samples_seen for update in cohort.updates[1:]]
+        fewest = median(patients) / 2 if patients else 0.0
+        return [self.weighted_dim * self.deviation(max(n, fewest)) ** 2 for n in patients]
+
+
+def noise_in(
+    context: BuildContext, own_parameters: Sequence[str], places: Sequence[WeightedPlace] = ()
+) -> ExpectedNoise | None:
+    """Of a study's updates; None: they have none. What stays at the hospitals carries none."""
+    if context.noise_deviation is None:
+        return None
+    stays = own_places(own_parameters, context.layout())
+    weights = _weights_in(slice(0, len(stays)), places)
+    return ExpectedNoise(context.noise_deviation, float(weights[~stays].sum()))
 
 
 def weighted_places(layer_weights: Mapping[str, float], layout: Layout) -> list[WeightedPlace]:

@@ -11,6 +11,7 @@ from pydantic import Field
 from erosion.common.aggregation.cohort import Cohort, HospitalName, Update
 from erosion.common.algorithms.base import Algorithm, BuildContext, Step, relative_weights
 from erosion.common.algorithms.equal_steps import as_of_equal_steps, problem_with_sealed_epochs
+from erosion.common.algorithms.erosion_distance import noise_in
 from erosion.common.algorithms.personal_layers import OUTPUT_BIAS
 from erosion.common.algorithms.server_optimizer import AggregatingArm
 from erosion.common.learning.local_work import LocalOutcome, LocalWork
@@ -47,6 +48,7 @@ class EvidenceErosion(AggregatingArm):
     """
 
     sums_only: ClassVar[bool] = True
+    private_updates: ClassVar[bool] = True
 
     algorithm: Literal["evidence_erosion"] = "evidence_erosion"
     own_parameters: tuple[str, ...] = (OUTPUT_BIAS,)
@@ -58,11 +60,8 @@ class EvidenceErosion(AggregatingArm):
 
     def train(self, work: LocalWork) -> LocalOutcome:
         """Local training on each half, the mean of both, and how far they are apart."""
-        order = torch.randperm(len(work.targets), generator=work.randomness())
-        middle = (len(order) + 1) // 2
         # A single patient is both halves: its noise cannot be seen, so it gets no weight.
-        halves = (order[:middle], order[middle:] if len(order) > 1 else order)
-        first, second = (work.only(half).sgd(work.received) for half in halves)
+        first, second = (half.update(work.received) for half in work.halves())
         apart = first.delta - second.delta
         if work.own is not None:
             apart = apart.masked_fill(work.own, 0.0)
@@ -76,11 +75,16 @@ class EvidenceErosion(AggregatingArm):
     def rule(self, context: BuildContext) -> Algorithm[Any]:
         """The rule, for a run of so many rounds."""
 
+        noise = noise_in(context, self.own_parameters)
+
         def update(state: EvidenceErosionState, cohort: Cohort) -> Step[EvidenceErosionState]:
+            # The noise for privacy is in each half as in an update of half as many patients.
+            added = [2 * n for n in noise.of(cohort)] if noise else [0.0] * len(cohort.peers)
             cohort, scaled_by = as_of_equal_steps(cohort, context.steps)
             after = self._observed(state, cohort, scaled_by)
             faded = exp(-self.decay * after.round / context.rounds)
-            shares = [1.0, *(faded * self._share(after, cohort.own, u) for u in cohort.updates[1:])]
+            others = zip(cohort.updates[1:], added, strict=True)
+            shares = [1.0, *(faded * self._share(after, cohort.own, u, a) for u, a in others)]
             factors = torch.tensor(shares, dtype=torch.float64)
             delta = cohort.weighted_sum(factors / factors.sum())
             return Step(delta, relative_weights(cohort, shares), after)
@@ -96,10 +100,11 @@ class EvidenceErosion(AggregatingArm):
         del dim
         return {_NOISE: 1}
 
-    def _share(self, state: EvidenceErosionState, own: Update, peer: Update) -> float:
-        """alpha_i: (n_i / n_0) / (1 + kappa b_i^2 / s_i)."""
+    def _share(self, state: EvidenceErosionState, own: Update, peer: Update, added: float) -> float:
+        """alpha_i: (n_i / n_0) / (1 + kappa b_i^2 / s_i); `added` is noise for privacy in s_i."""
         own_noise = state.noises[own.agent]
-        believed = self.largest_noise * own_noise * max(1.0, own.num_samples / peer.num_samples)
+        fewer = max(1.0, own.num_samples / peer.num_samples)
+        believed = self.largest_noise * (own_noise * fewer + added)
         noise = min(state.noises[peer.agent], believed)
         excess = state.squared_distances[peer.agent] - (1 + self.noise_margin) * (noise + own_noise)
         error = noise + self.bias_penalty * max(0.0, excess)

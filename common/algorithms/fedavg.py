@@ -23,6 +23,7 @@ class Averaging(AggregatingArm):
     """What methods share whose aggregate is the average of all accepted updates."""
 
     sums_only: ClassVar[bool] = True
+    private_updates: ClassVar[bool] = True
 
     weighting: Literal["samples", "uniform"] = "samples"
 

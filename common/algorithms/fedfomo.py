@@ -1,7 +1,7 @@
 """FedFomo: first-order model optimisation (Zhang et al. 2021, equation 6)."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -29,6 +29,8 @@ class FedFomo(ArmBase):
     Source: Zhang, Sapra, Fidler, Yeung, Alvarez, Personalized Federated Learning with First Order
     Model Optimization, 2021.
     """
+
+    private_updates: ClassVar[bool] = True
 
     algorithm: Literal["fedfomo"] = "fedfomo"
     validation_share: float = Field(default=0.25, gt=0, lt=1)

@@ -1,6 +1,6 @@
 """FedLin (Mitra, Jaafar, Pappas, Hassani 2021, Algorithm 1, without sparsification)."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -48,6 +48,8 @@ class FedLin(Averaging):
     Source: Mitra et al., Linear Convergence in Federated Learning: Tackling Client Heterogeneity
     and Sparse Gradients, 2021.
     """
+
+    private_updates: ClassVar[bool] = False  # gradients leave as they are
 
     algorithm: Literal["fedlin"] = "fedlin"
     weighting: Literal["samples", "uniform"] = "uniform"  # as in the paper

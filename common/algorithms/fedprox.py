@@ -24,5 +24,5 @@ class FedProx(Averaging):
 
     def train(self, work: LocalWork) -> LocalOutcome:
         """Local training with the proximal term, whose gradient is mu (y - x)."""
-        result = work.sgd(work.received, lambda y: self.proximal_weight * (y - work.received))
+        result = work.update(work.received, lambda y: self.proximal_weight * (y - work.received))
         return LocalOutcome(result.delta, result.samples_seen)

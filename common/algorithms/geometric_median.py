@@ -1,7 +1,7 @@
 """Geometric median, RFA (Pillutla, Kakade, Harchaoui 2019, Algorithm 2)."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -35,6 +35,8 @@ class GeometricMedian(AggregatingArm):
     updates is skipped, and one with the user's alone is local training.
     Source: Pillutla, Kakade, Harchaoui, Robust Aggregation for Federated Learning, 2019.
     """
+
+    private_updates: ClassVar[bool] = True
 
     algorithm: Literal["geometric_median"] = "geometric_median"
     steps: int = Field(default=3, ge=1, le=1_000)

@@ -1,7 +1,7 @@
 """Krum (Blanchard et al. 2017)."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -35,6 +35,8 @@ class Krum(AggregatingArm):
     Source: Blanchard, El Mhamdi, Guerraoui, Stainer, Machine Learning with Adversaries: Byzantine
     Tolerant Gradient Descent, 2017.
     """
+
+    private_updates: ClassVar[bool] = True
 
     algorithm: Literal["krum"] = "krum"
     num_byzantine: NumByzantine = "auto"  # f

@@ -1,7 +1,7 @@
 """Multi-Krum (Blanchard et al. 2017, section 4)."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -39,6 +39,8 @@ class MultiKrum(AggregatingArm):
     Source: Blanchard, El Mhamdi, Guerraoui, Stainer, Machine Learning with Adversaries: Byzantine
     Tolerant Gradient Descent, 2017.
     """
+
+    private_updates: ClassVar[bool] = True
 
     algorithm: Literal["multi_krum"] = "multi_krum"
     num_byzantine: NumByzantine = "auto"  # f

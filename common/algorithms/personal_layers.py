@@ -49,6 +49,15 @@ def personal_parameters(arm: ArmBase, work: LocalWork, layout: Callable[[], Layo
     return arm.personal(work)
 
 
+def own_places(names: Sequence[str], layout: Layout) -> Tensor:
+    """Which parameters stay at a hospital: (dim,) bool."""
+    own = torch.zeros(max(place.stop for place in layout.values()), dtype=torch.bool)
+    for name in names:
+        for parameter in _matching(name, layout):
+            own[layout[parameter]] = True
+    return own
+
+
 def problem_with_own(names: Sequence[str], layout: Callable[[], Layout]) -> str | None:
     """Why the model has no such parameters of its own, or None."""
     if not names:
@@ -83,17 +92,15 @@ def _matching(name: str, layout: Layout) -> list[str]:
 
 def _with_own_values(arm: ArmBase, work: LocalWork, layout: Layout) -> tuple[LocalWork, Tensor]:
     """The work with the hospital's own values among those received, and where: (dim,) bool."""
-    own = torch.zeros(len(work.received), dtype=torch.bool, device=work.received.device)
-    for name in arm.own_parameters:
-        for parameter in _matching(name, layout):
-            own[layout[parameter]] = True
+    own = own_places(arm.own_parameters, layout).to(work.received.device)
     received = work.received.clone()
     if _KEPT in work.kept:
         received[own] = work.kept[_KEPT]
     else:
         last = list(layout)[-1]
         place = layout[last]
+        is_told = work.privacy is not None and not work.is_user  # by the next noised update
         is_bias = last.endswith("bias") and place.stop - place.start == work.task.num_outputs
-        if is_bias and bool(own[place].all()):
+        if is_bias and bool(own[place].all()) and not is_told:
             received[place] = work.task.base_rate_outputs(work.targets)
     return replace(work, received=received, own=own), own

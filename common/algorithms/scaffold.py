@@ -39,6 +39,7 @@ class Scaffold(Averaging):
     """
 
     sums_only: ClassVar[bool] = False  # a control variate is the update in another form
+    private_updates: ClassVar[bool] = False  # and goes into the next one's steps
 
     algorithm: Literal["scaffold"] = "scaffold"
     weighting: Literal["samples", "uniform"] = "uniform"  # as in the paper

@@ -1,7 +1,7 @@
 """Coordinate-wise trimmed mean (Yin et al. 2018)."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -32,6 +32,8 @@ class TrimmedMean(AggregatingArm):
     Source: Yin, Chen, Ramchandran, Bartlett, Byzantine-Robust Distributed Learning: Towards Optimal
     Statistical Rates, 2018.
     """
+
+    private_updates: ClassVar[bool] = True
 
     algorithm: Literal["trimmed_mean"] = "trimmed_mean"
     num_byzantine: int = Field(default=1, ge=1)  # f; beta n in the paper

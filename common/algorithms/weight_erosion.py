@@ -15,12 +15,14 @@ from erosion.common.algorithms.cone import half_angle
 from erosion.common.algorithms.equal_steps import as_of_equal_steps, problem_with_sealed_epochs
 from erosion.common.algorithms.erosion_distance import (
     DistanceKind,
+    Distances,
     measure,
+    noise_in,
     weighted_places,
 )
 from erosion.common.algorithms.erosion_repeats import SizeUnit, repeats
 from erosion.common.algorithms.personal_layers import OUTPUT_BIAS
-from erosion.common.algorithms.sealed_measure import SealedMeasure, WeightedPlace
+from erosion.common.algorithms.sealed_measure import SealedMeasure
 from erosion.common.algorithms.server_optimizer import AggregatingArm
 from erosion.common.learning.training import Training
 from erosion.common.settings.auto import OrAuto
@@ -104,6 +106,7 @@ class WeightErosion(AggregatingArm):
     """
 
     sums_only: ClassVar[bool] = True
+    private_updates: ClassVar[bool] = True
 
     algorithm: Literal["weight_erosion"] = "weight_erosion"
     preset: Literal["paper", "recommended"] | None = Field(default=None, exclude=True)
@@ -176,11 +179,14 @@ class WeightErosion(AggregatingArm):
         """The algorithm with these parameters."""
         places = weighted_places(self.layer_weights, context.layout()) if self.layer_weights else []
         last_round = max(1, round(self.erosion_share * context.rounds))
+        noise = noise_in(context, self.own_parameters, places)
 
         def update(state: WeightErosionState, cohort: Cohort) -> Step[WeightErosionState]:
             if self.per_step:
                 cohort, _ = as_of_equal_steps(cohort, context.steps)
-            return self._update(state, cohort, places, last_round)
+            expected = noise.of(cohort) if noise is not None else None
+            measured = measure(cohort, self.distance, places, expected)
+            return self._update(state, cohort, measured, last_round)
 
         return Algorithm(_init, update, _asks)
 
@@ -188,11 +194,10 @@ class WeightErosion(AggregatingArm):
         self,
         state: WeightErosionState,
         cohort: Cohort,
-        places: Sequence[WeightedPlace],
+        measured: Distances,
         last_round: int,
     ) -> Step[WeightErosionState]:
         known = self._with_newcomers(state, cohort)
-        measured = measure(cohort, self.distance, places)
         if measured.own_norm <= self.zero_norm_below:
             return self._without_direction(state, known, cohort)
 

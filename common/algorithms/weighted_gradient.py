@@ -43,6 +43,7 @@ class WeightedGradient(AggregatingArm):
     """
 
     sums_only: ClassVar[bool] = True
+    private_updates: ClassVar[bool] = True
 
     algorithm: Literal["weighted_gradient"] = "weighted_gradient"
     alpha: Alpha = "auto"

@@ -9,6 +9,7 @@ from math import prod
 from types import MappingProxyType
 
 import torch
+from torch import nn
 
 from erosion.common.learning.model_base import ModelBase
 from erosion.common.learning.models import unweighted_model
@@ -43,12 +44,19 @@ def shapes_digest(shapes: Mapping[str, Shape]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def model_of_shapes(
+    settings: ModelBase, input_shape: tuple[int, ...], num_outputs: int
+) -> nn.Module:
+    """The module for its layers and shapes, without values where that can be had."""
+    # On "meta" no memory is taken, and no random number drawn. Others' code may not bear it.
+    with torch.device("meta") if settings.has_free_shapes else nullcontext():
+        return unweighted_model(settings, input_shape, num_outputs)
+
+
 @lru_cache(maxsize=32)
 def _shapes(
     kind: type[ModelBase], settings: str, input_shape: tuple[int, ...], num_outputs: int
 ) -> Mapping[str, Shape]:
     model_settings = kind.model_validate_json(settings)
-    # On "meta" no memory is taken, and no random number drawn. Others' code may not bear it.
-    with torch.device("meta") if kind.has_free_shapes else nullcontext():
-        model = unweighted_model(model_settings, input_shape, num_outputs)
+    model = model_of_shapes(model_settings, input_shape, num_outputs)
     return MappingProxyType({n: tuple(p.shape) for n, p in named_trained_parameters(model)})

@@ -20,6 +20,8 @@ from erosion.common.learning.local_sgd import (
     train_locally,
 )
 from erosion.common.learning.training import Training
+from erosion.common.privacy.clipped_gradients import Rows
+from erosion.common.privacy.private_step import PrivateStep
 from erosion.common.tasks.inputs import ImageTask
 from erosion.common.tasks.task import Task
 
@@ -47,6 +49,9 @@ class LocalWork:
     step: str = "train"  # that is asked for
     values: Mapping[str, Any] = field(default_factory=dict)  # the algorithm's, not validated yet
     secret: bytes = field(default=b"", repr=False)  # the site's, that its randomness is drawn from
+    patients: Tensor | None = None  # (n,) int64: rows with the same number are of one patient;
+    # None: each row is of another
+    privacy: PrivateStep | None = None  # how updates are made; None: by the local training
 
     def randomness(self) -> torch.Generator:
         """The step's randomness from its start: asking again gives the same draws."""
@@ -54,8 +59,33 @@ class LocalWork:
             return round_generator(self.seed, self.agent, self.round, self.secret)
         return round_generator(self.seed, f"{self.agent}/{self.step}", self.round, self.secret)
 
+    def update(self, start: Tensor, pull: Pull | None = None) -> LocalResult:
+        """The update for the others, from `start` (dim,): a round of local training.
+
+        With privacy it is the one step on cut gradients, noised unless this is the user. What a
+        peer starts from and is pulled to must then depend on its patients through earlier updates
+        alone.
+        """
+        if self.privacy is None:
+            return self.sgd(start, pull)
+        seed = self.randomness().initial_seed()
+        delta = self.privacy.take(
+            self.model,
+            start,
+            Rows(self._augmented(seed), self.targets, self._patients()),
+            self.task.training_loss(self.targets),
+            seed,
+        )
+        if pull is not None:
+            delta = delta - self.privacy.learning_rate * pull(start)
+        return LocalResult(delta, samples_seen=max(1, round(self.privacy.patients)), steps=1)
+
     def sgd(self, start: Tensor, pull: Pull | None = None) -> LocalResult:
         """One round of the study's local training, from `start` (dim,)."""
+        if self.privacy is not None and not self.is_user:
+            raise TypeError(
+                "local training without noise at a hospital whose patients have privacy"
+            )
         generator = self.randomness()
         return train_locally(
             self.model,
@@ -77,9 +107,35 @@ class LocalWork:
             return None
         return augmenter(settings, task.mean, task.deviation, seed)
 
-    def only(self, patients: Tensor) -> "LocalWork":
-        """The same work on some of the patients: their indices, (m,) int64."""
-        return replace(self, inputs=self.inputs[patients], targets=self.targets[patients])
+    def _augmented(self, seed: int) -> Tensor:
+        augment = self._augment(seed)
+        return self.inputs if augment is None else augment(self.inputs)
+
+    def _patients(self) -> Tensor:
+        return torch.arange(len(self.targets)) if self.patients is None else self.patients
+
+    def only(self, rows: Tensor) -> "LocalWork":
+        """The same work on some of the rows: their indices, (m,) int64."""
+        share = len(rows) / len(self.targets)
+        return replace(
+            self,
+            inputs=self.inputs[rows],
+            targets=self.targets[rows],
+            patients=None if self.patients is None else self.patients[rows],
+            privacy=None if self.privacy is None else self.privacy.of_share(share, rows),
+        )
+
+    def halves(self) -> tuple["LocalWork", "LocalWork"]:
+        """The work on two random halves of the patients; of a single patient, twice on it."""
+        _, numbers = torch.unique(self._patients(), return_inverse=True)
+        num_patients = int(numbers.max()) + 1
+        order = torch.randperm(num_patients, generator=self.randomness())
+        middle = (num_patients + 1) // 2
+        first, second = (
+            torch.cat([torch.nonzero(numbers == number)[:, 0] for number in half])
+            for half in (order[:middle], order[middle:] if num_patients > 1 else order)
+        )
+        return self.only(first), self.only(second)
 
     def hold_out(self, share: float) -> tuple["LocalWork", "LocalWork"]:
         """The work without `share` of each stratum's (class's) patients, and with those alone.

@@ -55,7 +55,7 @@ class DescribeReply(Settings):
 
     hospital: str
     num_samples: int  # training patients, to a multiple of the site's smallest cell
-    sums: FeatureSums | None = None  # only where the study's scaling is "federated"
+    sums: FeatureSums | None = None  # only where the study is scaled by them
     software: str  # version of this program at the site
     model: ModelShape | None = None  # only where the study's model is not one of the program's own
 
@@ -174,7 +174,7 @@ class TrainRequest:
     arm: str
     round: int  # from 1
     parameters: Tensor | None  # (dim,) float32; None where the step does without
-    scaling: Scaling | None  # pooled; None unless the study's scaling is "federated"
+    scaling: Scaling | None  # pooled, or the user's; None where the study has neither
     run: str = ""  # which run of the study; what a site keeps between rounds belongs to one
     enclosed: Mapping[str, Tensor] = field(default_factory=dict)  # the algorithm's, for the site
     step: str = "train"

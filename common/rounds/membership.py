@@ -160,7 +160,7 @@ class Membership:
             return f"it reports {described.num_samples} patients"
         if described.model is not None and (wrong := self._problem_with_model(described.model)):
             return wrong
-        if (self._study.scaling == "federated") != (described.sums is not None):
+        if self._study.sends_sums(name) != (described.sums is not None):
             return "its answer does not fit the study's scaling"
         if described.sums is not None and isinstance(self._study.task, TabularTask):
             return problem_with_sums(described.sums, self._study.task)

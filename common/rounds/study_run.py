@@ -92,7 +92,7 @@ class StudyRun:
         return Outcome(study, finals, records, evaluated, decisions.choices)
 
     def _pooled_scaling(self) -> Scaling | None:
-        if self.study.scaling != "federated":
+        if self.study.scaling not in ("federated", "user"):
             return None
         members = self.membership.members
         sums = [members[name].sums for name in sorted(members)]

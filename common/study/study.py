@@ -14,12 +14,14 @@ from erosion.common.algorithms.base import ArmBase, BuildContext
 from erosion.common.algorithms.personal_layers import problem_with_own
 from erosion.common.compression.codec import Compression
 from erosion.common.errors import ModelError, StudyError
-from erosion.common.learning.layout import parameter_layout
+from erosion.common.learning.layout import model_of_shapes, parameter_layout
 from erosion.common.learning.models import ModelSettings
 from erosion.common.learning.training import Training
+from erosion.common.privacy.clipped_gradients import problem_with_layers
 from erosion.common.settings.base import Settings, read_toml, validate
 from erosion.common.settings.names import Name
-from erosion.common.study import sealing
+from erosion.common.study import privacy, sealing
+from erosion.common.study.privacy import Privacy
 from erosion.common.study.selection import Fold, Selection
 from erosion.common.tasks import AnyTask
 from erosion.common.tasks.inputs import ImageTask, TabularTask
@@ -96,7 +98,7 @@ class Study(Settings):
     rounds: int = Field(ge=1, le=100_000)
     seed: int = Field(default=0, ge=0, lt=2**63)
     task: AnyTask
-    scaling: Literal["none", "local", "federated"] = "federated"  # of a table; images: "none"
+    scaling: Literal["none", "local", "user", "federated"] = "federated"  # of a table; images: none
     model: ModelSettings
     training: Training
     arms: Annotated[
@@ -109,6 +111,7 @@ class Study(Settings):
     fold: Fold | None = None  # the program's: what is held out, in a trial of a selection or of
     # a cross-fitted evaluation
     federation: Federation = Federation()
+    privacy: Privacy | None = None  # differential privacy of the other hospitals' patients
     testbed: Testbed | None = None
 
     @model_validator(mode="before")
@@ -165,8 +168,26 @@ class Study(Settings):
             )
         if self.federation.sealed and (problem := self._problem_with_sealing()):
             raise ValueError(f"federation.sealed = true: {problem}")
+        if self.privacy is not None and (problem := self._problem_with_privacy()):
+            raise ValueError(f"[privacy]: {problem}")
         self._check_candidates()
         return self
+
+    def _problem_with_privacy(self) -> str | None:
+        return (
+            privacy.problem_with_runs(
+                every_user=self.has_every_user,
+                selects=self.selection is not None,
+                folds=self.fold is not None or self.evaluation.folds is not None,
+            )
+            or privacy.problem_with_inputs(self.task, self.scaling)
+            or privacy.problem_with_arms(self.arms)
+            or (self._problem_with_layers() if self.model.has_free_shapes else None)
+        )
+
+    def _problem_with_layers(self) -> str | None:
+        shape, outputs = tuple(self.task.input_shape), self.task.num_outputs
+        return problem_with_layers(model_of_shapes(self.model, shape, outputs))
 
     def _problem_with_sealing(self) -> str | None:
         return sealing.problem_with_federation(
@@ -247,6 +268,8 @@ class Study(Settings):
         """
         if self.model.has_free_shapes:
             return
+        if self.privacy is not None and (problem := self._problem_with_layers()):
+            raise ModelError(f"Study {self.name}: [privacy]: {problem}.")
         for name, arm_settings in self.arms.items():
             if problem := self._problem_with_model(arm_settings):
                 raise ModelError(f"Study {self.name}: arms.{name}: {problem}.")
@@ -324,7 +347,20 @@ class Study(Settings):
         layout = partial(
             parameter_layout, self.model, tuple(self.task.input_shape), self.task.num_outputs
         )
-        return BuildContext(self.rounds, len(self.hospitals), layout, self.training.steps_with)
+        hospitals = len(self.hospitals)
+        if (promised := self.privacy) is None:
+            return BuildContext(self.rounds, hospitals, layout, self.training.steps_with)
+        noise = partial(promised.noise_deviation, self.num_releases)
+        return BuildContext(self.rounds, hospitals, layout, noise_deviation=noise)
+
+    @property
+    def num_releases(self) -> int:
+        """Updates that leave a peer in a run: of each round of each arm that asks it."""
+        return self.rounds * sum(not arm.user_only for arm in self.arms.values())
+
+    def sends_sums(self, hospital: str) -> bool:
+        """Whether the hospital sends sums that columns are scaled by."""
+        return self.scaling == "federated" or (self.scaling == "user" and hospital == self.user)
 
     def canonical_json(self) -> str:
         """The study as one line of JSON: what travels, and what the digest is taken of."""

@@ -187,6 +187,15 @@ class Classification(Task):
 
         return weighted
 
+    def problem_with_privacy(self) -> str | None:
+        """Balanced weights are made of the classes of all patients."""
+        if self.class_weights != "balanced":
+            return None
+        return (
+            'class_weights = "balanced" depends on all patients of a hospital; give a list of'
+            " numbers, one for each class"
+        )
+
     def _weights(self, targets: Tensor) -> Tensor:
         """What a patient of each class counts: (classes,)."""
         if isinstance(self.class_weights, tuple):

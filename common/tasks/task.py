@@ -118,6 +118,10 @@ class Task(Settings):
     def training_loss(self, targets: Tensor) -> Loss:
         """The loss that a hospital with these training patients minimises on its mini-batches."""
 
+    def problem_with_privacy(self) -> str | None:
+        """What in the loss of one patient depends on the others, or None."""
+        return None
+
     @abstractmethod
     def base_rate_outputs(self, targets: Tensor) -> Tensor:
         """Outputs by which every patient is predicted alike, as best suits these: (num_outputs,).

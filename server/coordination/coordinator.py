@@ -29,6 +29,7 @@ from erosion.server.output.report.write import write_report
 from erosion.server.run import provenance
 from erosion.server.run.absences import absences
 from erosion.server.run.ledger import as_csv, contributions
+from erosion.server.run.privacy_spent import privacy_spent
 from erosion.server.run.result import (
     OWN_PATIENTS,
     ArmResult,
@@ -161,6 +162,7 @@ def result_of(outcome: Outcome, started: str, seconds: float) -> Result:
         class_counts=evaluation.class_counts,
         contributions=contributions(study.hospitals, outcome.records[first_arm]),
         absent=absences(study.hospitals, study.user, outcome.records),
+        privacy=privacy_spent(study, outcome.records),
         peak_megabytes=peak_megabytes() or 0.0,
         cross_fitting=None if folds is None else CrossFitting(folds=folds, repeats=repeats),
         verdict=verdict(

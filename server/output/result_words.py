@@ -52,6 +52,20 @@ def absences(result: Result) -> list[str]:
     return said
 
 
+def privacy(result: Result) -> list[str]:
+    """What the run has cost the other hospitals' patients; empty where nothing was promised."""
+    if (found := result.privacy) is None:
+        return []
+    spent = ", ".join(f"{printable(name)} {epsilon:.3g}" for name, epsilon in found.spent.items())
+    return [
+        f"Differential privacy at the other hospitals: epsilon {found.epsilon:g} at delta"
+        f" {found.delta:g} was promised to each patient, by noise of {found.noise_multiplier:.3g}"
+        f" times the most that one counts. This run has cost at most: {spent}.",
+        f"The promise is not about {result.user}'s own patients, nor about how many patients a"
+        " hospital has.",
+    ]
+
+
 def absences_by_user(overview: Overview) -> list[str]:
     """The same where every hospital is the user: who was missing for whom."""
     missed: dict[str, list[str]] = {}

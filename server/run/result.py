@@ -18,6 +18,7 @@ from erosion.common.settings.base import Settings
 from erosion.common.tasks import DEFAULT, REGISTRY
 from erosion.common.tasks.task import Task
 from erosion.server.run.absences import Absent
+from erosion.server.run.privacy_spent import PrivacySpent
 
 FORMAT: Final = 1  # raised when a key changes its meaning
 REMEDY = "Run the study again."
@@ -95,6 +96,7 @@ class Result(Settings):
     cross_fitting: CrossFitting | None = None  # None: the figures are of a test part
     contributions: dict[str, Contribution]
     absent: tuple[Absent, ...] = ()  # hospitals that rounds went without
+    privacy: PrivacySpent | None = None  # None: the study promised none
     peak_megabytes: float  # resident memory of the coordinator
     verdict: Verdict
 

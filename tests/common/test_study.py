@@ -163,7 +163,7 @@ def test_an_empty_file_is_told_what_it_needs(tmp_path: Path) -> None:
         (
             "rounds = 30",
             'rounds = 30\nscaling = "globally"',
-            "scaling = 'globally'; it must be 'none', 'local' or 'federated'",
+            "scaling = 'globally'; it must be 'none', 'local', 'user' or 'federated'",
         ),
         # Hospitals
         (

@@ -18,6 +18,7 @@ from erosion.server.output.result_words import (
     absences,
     chosen_text,
     class_sizes,
+    privacy,
     stops,
     verdict_sentences,
 )
@@ -117,7 +118,10 @@ def _key_figures(run: RunData) -> str:
             numbers=range(1, len(headings)),
             best=best,
         )
-        + "".join(f'<p class="note">{text(sentence)}</p>\n' for sentence in stops(result))
+        + "".join(
+            f'<p class="note">{text(sentence)}</p>\n'
+            for sentence in (*stops(result), *privacy(result))
+        )
     )
 
 

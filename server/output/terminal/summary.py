@@ -14,6 +14,7 @@ from erosion.server.output.result_words import (
     chosen_text,
     class_sizes,
     interval_text,
+    privacy,
     stops,
     verdict_sentences,
 )
@@ -49,6 +50,8 @@ def print_summary(console: Console, result: Result, report: Path) -> None:
     console.print(Text(figures))
     for sentence in absences(result):
         console.print(Text(sentence, style="yellow"))
+    for sentence in privacy(result):
+        console.print(Text(sentence))
     console.print()
     # A path is left to the terminal to wrap, so that it can be copied in one piece.
     console.print(Text(f"Report: {report}"), soft_wrap=True)

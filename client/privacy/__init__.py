@@ -1,0 +1,1 @@
+"""A hospital's own account of its patients' privacy: what updates with noise have cost them."""

@@ -1,0 +1,66 @@
+"""What privacy costs this hospital's patients, in plain words: `erosion review` and `status`."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from math import inf
+
+from erosion.client.consent.consent import dataset_of
+from erosion.client.privacy.privacy_ledger import FILE_NAME, PrivacyLedger, Spent
+from erosion.client.privacy.private_rounds import ledger_folder, run_cost
+from erosion.client.site_file import Site
+from erosion.common.privacy.accountant import epsilon_of
+from erosion.common.study.study import Study
+
+
+def promised(site: Site, study: Study) -> Iterator[str]:
+    """How updates of the study are made here, and what a run costs; nothing without [privacy]."""
+    terms = study.privacy
+    if terms is None:
+        return
+    step = "a round is one step with the gradients of all patients"
+    if site.name == study.user:
+        yield f"{step}, each cut to a length of {terms.clip_norm:g}; as the user, without noise"
+        return
+    noise = terms.noise_multiplier(study.num_releases)
+    yield (
+        f"{step}, each cut to a length of {terms.clip_norm:g}, with noise of {noise:.3g} times that"
+    )
+    delta = site.limits.delta
+    yield (
+        f"a run costs each patient epsilon {_epsilon(run_cost(study), delta)} at delta {delta:g};"
+        f" spent so far: {_epsilon(_spent(site, study.digest).by_study, delta)} by this study"
+        f"{_of(site.limits.epsilon, 'limits.epsilon')},"
+        f" {_epsilon(_spent(site).in_all, delta)} by all on these data"
+        f"{_of(site.lifetime_epsilon, 'budget.epsilon')}"
+    )
+
+
+def spent_here(site: Site) -> list[str]:
+    """What has been spent on this site's data; empty where nothing was, and nothing is limited."""
+    delta, found = site.limits.delta, _spent(site).in_all
+    if not found and site.lifetime_epsilon is None:
+        return []
+    left = ""
+    if site.lifetime_epsilon is not None:
+        rest = max(0.0, site.lifetime_epsilon - epsilon_of(found, delta))
+        left = f" of {site.lifetime_epsilon:g} (budget.epsilon), {rest:.3g} left"
+    return [
+        f"Privacy of each patient: epsilon {_epsilon(found, delta)} spent{left}, at delta {delta:g}"
+    ]
+
+
+def _of(most: float | None, key: str) -> str:
+    return "" if most is None else f" (of {most:g}, {key})"
+
+
+def _epsilon(strength: float, delta: float) -> str:
+    found = epsilon_of(strength, delta)
+    return "without bound" if found == inf else f"{found:.3g}"
+
+
+def _spent(site: Site, study: str = "") -> Spent:
+    folder = ledger_folder(site)
+    if folder is None or not (folder / FILE_NAME).exists():
+        return Spent(0.0, 0.0, 0.0)
+    with closing(PrivacyLedger(folder)) as ledger:
+        return ledger.spent(dataset_of(site), study)

@@ -1,0 +1,160 @@
+"""Differential privacy at a hospital: which noise goes into an update, and whether it may leave."""
+
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from erosion.client.consent.consent import dataset_of
+from erosion.client.privacy.privacy_ledger import PrivacyLedger, Release, refusal_of_another
+from erosion.client.site_file import Site
+from erosion.common.errors import Refusal
+from erosion.common.privacy.accountant import epsilon_of, strength_of
+from erosion.common.privacy.private_step import PrivateStep
+from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
+from erosion.common.study.study import Study
+
+_ROUNDING = 1 + 1e-9  # of an epsilon that is compared with a limit
+
+
+class PrivateRounds:
+    """What one hospital's updates cost its patients, for as long as its program runs."""
+
+    def __init__(self, site: Site, noise_secret: bytes) -> None:
+        """The ledger is opened with the first study that needs it."""
+        self._site, self._secret = site, noise_secret
+        self._dataset = dataset_of(site)
+        self._opened: PrivacyLedger | None = None
+
+    def step(
+        self, request: TrainRequest | EvaluateRequest, arm: str, patients: int
+    ) -> PrivateStep | None:
+        """How an update for the others is made; None: by local training.
+
+        `patients`: that this hospital tells of. At the user the step is the same without noise.
+        """
+        study = request.study
+        terms, is_user = study.privacy, self._site.name == study.user
+        if terms is None or (is_user and study.arms[arm].user_only):
+            return None
+        self._check_delta(study, patients)
+        return PrivateStep(
+            clip_norm=terms.clip_norm,
+            noise_multiplier=0.0 if is_user else terms.noise_multiplier(study.num_releases),
+            learning_rate=terms.learning_rate,
+            weight_decay=study.training.weight_decay,
+            patients=patients,
+            key=self._key(request, arm),
+        )
+
+    def check(self, study: Study, patients: int) -> None:
+        """Before this hospital joins a study. Raises Refusal."""
+        if study.privacy is None or self._site.name == study.user:
+            return
+        self._check_delta(study, patients)
+        spent = self._ledger.spent(self._dataset, study.digest)
+        if not spent.by_study:  # else it may be a run that goes on
+            self._check_limits(study, spent.in_all, 0.0, run_cost(study))
+
+    def pay(self, request: TrainRequest, update: Tensor, beside: Mapping[str, Tensor]) -> None:
+        """Note that this peer's update is about to leave, for good. Raises Refusal, SiteError.
+
+        One that left before must be the same; then it costs nothing.
+        """
+        study = request.study
+        if study.privacy is None or self._site.name == study.user:
+            return
+        self._check_is_promised(request)
+        release = Release(
+            self._dataset,
+            study.digest,
+            request.run,
+            request.arm,
+            request.round,
+            strength_of(study.privacy.noise_multiplier(study.num_releases)),
+        )
+        reply = _hash({**beside, "": update})
+        with self._ledger.locked():
+            given = self._ledger.reply_of(release)
+            if given is None:
+                spent = self._ledger.spent(self._dataset, study.digest, request.run)
+                # A run that does not fit is refused at its first update, not on the way.
+                cost = release.strength if spent.by_run else run_cost(study)
+                self._check_limits(study, spent.in_all, spent.by_study, cost)
+                self._ledger.pay(release, reply)
+            elif given != reply:
+                raise refusal_of_another(self._site.name, release)
+
+    def _check_delta(self, study: Study, patients: int) -> None:
+        if study.privacy is not None and study.privacy.delta * patients >= 1:
+            raise Refusal(
+                f"{self._site.name} declines study {study.name!r}: privacy.delta ="
+                f" {study.privacy.delta:g} could give away a patient outright; it must be below one"
+                " over the number of patients."
+            )
+
+    def _check_is_promised(self, request: TrainRequest) -> None:
+        """What the study's noise was reckoned for."""
+        study = request.study
+        if study.arms[request.arm].user_only:
+            raise Refusal(f"{request.arm} of study {study.name!r} asks no hospital but the user.")
+        if request.round > study.rounds:
+            raise Refusal(
+                f"The noise of study {study.name!r} is for {study.rounds} rounds; this is round"
+                f" {request.round}."
+            )
+
+    def _check_limits(self, study: Study, in_all: float, by_study: float, cost: float) -> None:
+        site = self._site
+        delta = site.limits.delta
+        for key, most, before, what in (
+            ("limits.epsilon", site.limits.epsilon, by_study, "this study"),
+            ("budget.epsilon", site.lifetime_epsilon, in_all, "all studies of these data"),
+        ):
+            if most is None:
+                continue
+            after = epsilon_of(before + cost, delta)
+            if after > most * _ROUNDING:
+                raise Refusal(
+                    f"{site.name} declines study {study.name!r}: after this run {what} would have"
+                    f" cost its patients epsilon {after:.3g} at delta {delta:g}"
+                    f" ({epsilon_of(before, delta):.3g} is spent); {key} = {most:g}. Ask for a"
+                    " smaller privacy.epsilon, or ask the hospital to change its site file."
+                )
+
+    def _key(self, request: TrainRequest | EvaluateRequest, arm: str) -> bytes:
+        """Of the noise: nobody without this site's secret can repeat it."""
+        number = request.round if isinstance(request, TrainRequest) else 0
+        asked = json.dumps(["privacy", request.study.digest, request.run, arm, number])
+        return hmac.digest(self._secret, asked.encode(), hashlib.sha256)
+
+    @property
+    def _ledger(self) -> PrivacyLedger:
+        if self._opened is None:
+            self._opened = PrivacyLedger(ledger_folder(self._site))
+        return self._opened
+
+
+def ledger_folder(site: Site) -> Path | None:
+    """Where the ledger is; None: in memory, for a site that has no file."""
+    return None if site.compute.state is None else site.compute.state / site.name
+
+
+def run_cost(study: Study) -> float:
+    """The strength of all updates that a peer gives in a run of the study."""
+    assert study.privacy is not None
+    releases = study.num_releases
+    return releases * strength_of(study.privacy.noise_multiplier(releases))
+
+
+def _hash(tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        values = tensor.detach().cpu().contiguous()
+        digest.update(f"{name} {tuple(values.shape)} {values.dtype}/".encode())
+        digest.update(values.view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

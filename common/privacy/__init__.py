@@ -1,0 +1,1 @@
+"""Differential privacy of local training: clipped gradients, noise, and what they cost."""

@@ -1,0 +1,79 @@
+"""Differential privacy of a study: what it asks for, and what cannot be had with it.
+
+The guarantee is about each patient of each hospital that is not the user, for the whole run and
+against all others together: whether that patient's record is there or blank, what leaves the
+hospital has nearly the same distribution. So nothing but the noised updates, and how many patients
+there are, may leave such a hospital for the study, and nothing that is computed over its patients
+may go into a patient's gradient.
+"""
+
+from collections.abc import Mapping
+
+from pydantic import Field
+
+from erosion.common.algorithms.base import ArmBase
+from erosion.common.privacy import accountant
+from erosion.common.settings.base import Settings
+from erosion.common.tasks.inputs import TabularTask
+from erosion.common.tasks.task import Task
+
+
+class Privacy(Settings):
+    """What the patients of the other hospitals are promised, and how their one step is taken."""
+
+    epsilon: float = Field(gt=0, le=100)  # of the whole run, all arms together
+    delta: float = Field(default=1e-5, gt=0, le=1e-3)  # must be below 1 / patients of each hospital
+    clip_norm: float = Field(default=1.0, gt=0)  # the most that a patient's gradient counts
+    learning_rate: float = Field(gt=0)  # of the one step of a round
+
+    def noise_multiplier(self, releases: int) -> float:
+        """The noise's deviation in units of `clip_norm`, where so many updates leave a hospital."""
+        return accountant.noise_multiplier(self.epsilon, self.delta, releases)
+
+    def noise_deviation(self, releases: int, patients: float) -> float:
+        """Of each parameter of an update by so many patients."""
+        noise = self.noise_multiplier(releases) * self.clip_norm
+        return self.learning_rate * noise / patients
+
+
+def problem_with_inputs(task: Task, scaling: str) -> str | None:
+    """What the study computes over a hospital's patients before they train, or None."""
+    if scaling in ("federated", "local"):
+        return (
+            f'scaling = "{scaling}" is made of sums over each hospital\'s patients, which have no'
+            ' noise; write scaling = "user" (the user\'s means and deviations) or "none"'
+        )
+    if isinstance(task, TabularTask):
+        for feature in task.features:
+            policy = task.policy(feature)
+            if policy == "mode" or (policy == "impute" and scaling == "none"):
+                what = "commonest category" if policy == "mode" else "mean"
+                return (
+                    f"a missing {feature.name} would become the {what} of the hospital's patients,"
+                    ' which has no noise; write missing = "indicator", "drop" or "refuse" there'
+                )
+    return task.problem_with_privacy()
+
+
+def problem_with_runs(*, every_user: bool, selects: bool, folds: bool) -> str | None:
+    """What would have the hospitals train more often, or None."""
+    if every_user:
+        return 'user = "all" makes every hospital a user, whose updates have no noise; name one'
+    if selects:
+        return "selection would spend the patients' privacy on trials; choose settings beforehand"
+    if folds:
+        return (
+            "evaluation.folds would spend the patients' privacy on every fold; give"
+            " evaluation.test_share"
+        )
+    return None
+
+
+def problem_with_arms(arms: Mapping[str, ArmBase]) -> str | None:
+    """Which arm such a study cannot have, or None."""
+    if all(arm.user_only for arm in arms.values()):
+        return "no arm asks another hospital; leave [privacy] out"
+    for name, arm in arms.items():
+        if problem := arm.problem_with_privacy():
+            return f"arms.{name}: {problem}"
+    return None

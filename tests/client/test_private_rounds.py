@@ -1,0 +1,333 @@
+"""A hospital whose patients were promised differential privacy, and who asks more of it."""
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from erosion.client.consent.consent import dataset_of
+from erosion.client.consent.review import review
+from erosion.client.consent.review_list import listing
+from erosion.client.consent.store import ConsentStore
+from erosion.client.privacy.privacy_ledger import FILE_NAME, PrivacyLedger, Release
+from erosion.client.privacy.private_rounds import run_cost
+from erosion.client.site_file import Site
+from erosion.client.training.hospital import Hospital
+from erosion.common.errors import Refusal, SiteError
+from erosion.common.privacy.accountant import epsilon_of, strength_of
+from erosion.common.protocol.messages import TrainRequest, TrainResult
+from erosion.common.study.study import Study
+from tests.support.patience import PATIENCE
+from tests.support.small_study import make_site, make_study, twenty_patients
+
+DIM = 6
+SECRET = b"s" * 32
+PATIENTS = 5  # how much older they are than the user's
+
+
+def private_study(epsilon: float = 3.0, **changes: Any) -> Study:
+    privacy = {"epsilon": epsilon, "learning_rate": 1.0, **changes.pop("privacy", {})}
+    return make_study(privacy=privacy, **changes)
+
+
+def request(study: Study, number: int = 1, value: float = 0.0, **changes: Any) -> TrainRequest:
+    parameters = value * torch.arange(float(DIM))
+    asked = TrainRequest(study, "fedavg", number, parameters, None, "r1")
+    return replace(asked, **changes)
+
+
+def peer_site(folder: Path, older: int = PATIENTS, **keys: Any) -> Site:
+    keys = {"compute": {"state": folder / "state"}, **keys}
+    return make_site(folder, twenty_patients(older=older), name="b", file="b.csv", **keys)
+
+
+def user_site(folder: Path, **keys: Any) -> Site:
+    return make_site(folder, twenty_patients(), **keys)
+
+
+def peer(folder: Path, older: int = PATIENTS, **keys: Any) -> Hospital:
+    return Hospital(peer_site(folder, older, **keys), SECRET)
+
+
+def spent(folder: Path) -> float:
+    """The strength of all that left."""
+    site = peer_site(folder)
+    with closing(PrivacyLedger(folder / "state" / "b")) as ledger:
+        return ledger.spent(dataset_of(site)).in_all
+
+
+def of_one(study: Study) -> float:
+    return run_cost(study) / study.num_releases
+
+
+def test_a_peers_update_has_the_noise_that_the_study_promises(tmp_path: Path) -> None:
+    study = private_study()
+    assert study.privacy is not None
+    one, other = (
+        Hospital(peer_site(tmp_path / s, compute={}), s.encode()) for s in _folders(tmp_path)
+    )
+    told = one.describe(study).num_samples
+    deviation = study.privacy.noise_deviation(study.num_releases, told)
+    apart = torch.cat(
+        [
+            one.train(request(study, run=f"r{n}")).delta
+            - other.train(request(study, run=f"r{n}")).delta
+            for n in range(60)
+        ]
+    )
+    assert float(apart.std()) == pytest.approx(deviation * 2**0.5, rel=0.15)
+    assert abs(float(apart.mean())) < deviation / 3
+
+
+def _folders(parent: Path) -> tuple[str, str]:
+    for name in ("one", "other"):
+        (parent / name).mkdir()
+    return "one", "other"
+
+
+def test_the_users_step_is_the_same_without_noise(tmp_path: Path) -> None:
+    study, strict = private_study(), user_site(tmp_path)
+    with pytest.raises(Refusal, match="min_local_steps"):
+        Hospital(strict, SECRET).train(request(study))
+    willing = user_site(tmp_path, limits={"min_local_steps": 1})
+    one = Hospital(willing, SECRET).train(request(study))
+    assert torch.equal(one.delta, Hospital(willing, b"another").train(request(study)).delta)
+    assert 0 < float(one.delta.norm()) <= 1.5  # clip norm and learning rate 1; 14 patients, told 12
+    local = Hospital(willing, SECRET).train(request(study, arm="local"))
+    assert not torch.equal(local.delta, one.delta)  # by the study's local training
+
+
+def test_a_peer_tells_nothing_but_updates_and_its_number(tmp_path: Path) -> None:
+    study = private_study(scaling="user")
+    hospital = peer(tmp_path)
+    described = hospital.describe(study)
+    assert described.sums is None
+    with pytest.raises(Refusal, match="gives none"):
+        hospital.summarise(study)
+    reply = hospital.train(request(private_study())).header
+    assert reply.metrics is None
+    assert reply.num_samples == reply.samples_seen == described.num_samples
+
+
+def test_what_is_asked_again_is_the_same_to_the_byte_and_free(tmp_path: Path) -> None:
+    study = private_study()
+    first = peer(tmp_path).train(request(study))
+    assert spent(tmp_path) == pytest.approx(of_one(study))
+    again = peer(tmp_path).train(request(study))  # a new program on the same folder
+    assert torch.equal(first.delta, again.delta)
+    assert spent(tmp_path) == pytest.approx(of_one(study))
+    peer(tmp_path).train(request(study, 2))
+    assert spent(tmp_path) == pytest.approx(2 * of_one(study))
+
+
+@pytest.mark.parametrize("other", [{"value": 0.5}, {"older": 6}, {"secret": b"x"}])
+def test_a_round_is_not_answered_on_anything_else(tmp_path: Path, other: dict[str, Any]) -> None:
+    """Other parameters, one patient more, another secret: fresh noise would tell more."""
+    study = private_study()
+    peer(tmp_path).train(request(study))
+    site = peer_site(tmp_path, other.get("older", PATIENTS))
+    hospital = Hospital(site, other.get("secret", SECRET))
+    with pytest.raises(Refusal, match="Start a new run"):
+        hospital.train(request(study, value=other.get("value", 0.0)))
+    assert spent(tmp_path) == pytest.approx(of_one(study))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"round": 4}, "for 3 rounds"),
+        ({"arm": "local"}, "asks no hospital but the user"),
+        ({"step": "gradient"}, "fedavg has train"),
+    ],
+)
+def test_more_than_the_study_has_is_not_given(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(Refusal, match=said):
+        peer(tmp_path).answer(request(private_study(), **changes))
+    assert spent(tmp_path) == 0
+
+
+def test_a_run_that_does_not_fit_is_refused_at_its_first_update(tmp_path: Path) -> None:
+    study = private_study(3.0)
+    site = peer_site(tmp_path, limits={"epsilon": 3.0})
+    hospital = Hospital(site, SECRET)
+    hospital.describe(study)
+    for number in (1, 2, 3):
+        hospital.train(request(study, number))
+    hospital.describe(study)  # a site that comes back to its run is let in
+    with pytest.raises(Refusal, match=r"limits\.epsilon = 3"):
+        hospital.train(request(study, run="r2"))
+    for number in (1, 2, 3):  # the run that was paid for is answered again
+        hospital.train(request(study, number))
+    assert epsilon_of(spent(tmp_path), 1e-5) == pytest.approx(3.0, abs=1e-3)
+
+
+def test_the_lifetime_budget_is_over_all_studies_and_outlives_the_program(tmp_path: Path) -> None:
+    limits = {"limits": {"epsilon": 2.0}, "budget": {"epsilon": 2.5}}
+    first, second = private_study(2.0), private_study(2.0, name="another")
+    hospital = peer(tmp_path, **limits)
+    for number in (1, 2, 3):
+        hospital.train(request(first, number))
+    with pytest.raises(Refusal, match=r"budget\.epsilon = 2\.5"):
+        peer(tmp_path, **limits).describe(second)
+    with pytest.raises(Refusal, match=r"2 is spent.*budget\.epsilon = 2\.5"):
+        peer(tmp_path, **limits).train(request(second, run="r2"))
+    small = private_study(0.5, name="small")
+    peer(tmp_path, **limits).train(request(small, run="r3"))
+
+
+def test_the_last_update_within_a_limit_is_the_last(tmp_path: Path) -> None:
+    """Two coordinators that begin at once each fit; what they are given together does."""
+    study = private_study(2.0, rounds=4)
+    limits = {"limits": {"epsilon": 2.5}}
+    hospital = peer(tmp_path, **limits)
+    hospital.train(request(study, run="r1"))
+    cost = run_cost(study)
+    assert epsilon_of(1.25 * cost, 1e-5) < 2.5 < epsilon_of(2 * cost, 1e-5)
+    hospital.train(request(study, run="r2"))
+    rest = [request(study, number, run=run) for number in (2, 3, 4) for run in ("r1", "r2")]
+    given = 2 + sum(_is_answered(hospital, asked) for asked in rest)
+    assert 4 < given < 8
+    assert epsilon_of(spent(tmp_path), 1e-5) <= 2.5
+
+
+def _is_answered(hospital: Hospital, asked: TrainRequest) -> bool:
+    try:
+        hospital.train(asked)
+    except Refusal:
+        return False
+    return True
+
+
+def test_a_site_with_a_limit_takes_part_in_nothing_without_noise(tmp_path: Path) -> None:
+    limited = {"limits": {"epsilon": 1.0}}
+    with pytest.raises(Refusal, match="promises no differential privacy"):
+        peer(tmp_path, **limited).describe(make_study())
+    with pytest.raises(Refusal, match="promises no differential privacy"):
+        peer(tmp_path, **limited).summarise(make_study())
+    with pytest.raises(Refusal, match="would be the user"):
+        Hospital(user_site(tmp_path, limits={"epsilon": 1.0}), SECRET).describe(private_study(1.0))
+    with pytest.raises(Refusal, match="epsilon 3 at delta"):
+        peer(tmp_path, **limited).describe(private_study(3.0))
+    peer(tmp_path, **limited).describe(private_study(1.0))
+
+
+def test_a_delta_that_could_give_a_patient_away_is_refused(tmp_path: Path) -> None:
+    rows = twenty_patients().splitlines()
+    text = "\n".join([rows[0], *(f"{20 + n % 80 + n / 2000:.4f},f,{n % 2}" for n in range(1200))])
+    site = make_site(tmp_path, text + "\n", name="b", file="b.csv")
+    with pytest.raises(Refusal, match="one over the number of patients"):
+        Hospital(site, SECRET).describe(private_study(privacy={"delta": 1e-3}))
+    Hospital(site, SECRET).describe(private_study(privacy={"delta": 1e-4}))
+
+
+def test_a_site_that_is_killed_after_its_answer_has_paid(tmp_path: Path) -> None:
+    """The process ends itself, without a chance to write, the moment that the update is there."""
+    peer_site(tmp_path)
+    program = (
+        "import os, signal, sys; from pathlib import Path;"
+        "from tests.client.test_private_rounds import peer, private_study, request;"
+        "peer(Path(sys.argv[1])).train(request(private_study()));"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert spent(tmp_path) == pytest.approx(of_one(private_study()))
+
+
+def test_nothing_leaves_where_the_ledger_cannot_be_written(tmp_path: Path) -> None:
+    peer(tmp_path).train(request(private_study()))
+    (tmp_path / "state" / "b" / FILE_NAME).write_bytes(b"no database" * 100)
+    with pytest.raises(SiteError, match="restore it from a backup"):
+        peer(tmp_path).train(request(private_study(), 2))
+
+
+def test_the_ledger_is_the_sites_own_and_nobody_elses_to_read(tmp_path: Path) -> None:
+    peer(tmp_path).train(request(private_study()))
+    assert (tmp_path / "state" / "b" / FILE_NAME).stat().st_mode & 0o077 == 0
+
+
+def test_ledger_rows_of_other_data_do_not_count(tmp_path: Path) -> None:
+    with closing(PrivacyLedger(tmp_path)) as ledger:
+        with ledger.locked():
+            ledger.pay(Release("here", "s", "r", "a", 1, 0.5), "x")
+            ledger.pay(Release("there", "s", "r", "a", 1, 0.25), "y")
+        assert ledger.spent("here").in_all == 0.5
+        assert ledger.spent("there", "s", "q").by_run == 0
+        assert ledger.reply_of(Release("there", "s", "r", "a", 1, 0.25)) == "y"
+
+
+def test_review_and_status_say_what_it_costs_and_what_is_left(tmp_path: Path) -> None:
+    study = private_study(3.0)
+    site = peer_site(tmp_path, limits={"epsilon": 3.0}, budget={"epsilon": 10.0})
+    store = ConsentStore(site.consent_folder)
+    before = "\n".join(review(site, study, store))
+    assert "a run costs each patient epsilon 3 at delta 1e-05" in before
+    assert "0 by this study (of 3, limits.epsilon), 0 by all on these data (of 10" in before
+    assert "a model update of 6 numbers, with noise" in before
+    assert "quantiles" not in before
+    hospital = Hospital(site, SECRET)
+    for number in (1, 2, 3):
+        hospital.train(request(study, number))
+    assert "spent so far: 3 by this study" in "\n".join(review(site, study, store))
+    lines = "\n".join(listing(site, store))
+    assert "epsilon 3 spent of 10 (budget.epsilon), 7 left, at delta 1e-05" in lines
+    at_the_user = "\n".join(review(user_site(tmp_path), study, store))
+    assert "as the user, without noise" in at_the_user
+    store.close()
+
+
+def test_who_is_there_is_hardly_seen_through_the_noise_and_plainly_without(tmp_path: Path) -> None:
+    """A test that knows all patients but one, and what that one's gradient would be."""
+    epsilon, trials = 1.0, 150
+    study = private_study(epsilon, rounds=1)
+    assert study.privacy is not None
+    whole = twenty_patients(older=PATIENTS)
+    blank = "\n".join(whole.splitlines()[:-1]) + "\n"
+    unhidden = private_study(100.0, privacy={"clip_norm": 1.0, "delta": 1e-3}, rounds=1)
+
+    def guesses(of: Study) -> float:
+        """The share of runs in which the better threshold tells whether the patient is there."""
+        updates = []
+        for text in (whole, blank):
+            folder = tmp_path / f"{of.digest[:4]}{len(text)}"
+            folder.mkdir()
+            site = make_site(folder, text, name="b", file="b.csv")
+            hospital = Hospital(site, SECRET)
+            told = hospital.describe(of).num_samples
+            updates.append(
+                torch.stack(
+                    [told * hospital.train(request(of, run=f"r{n}")).delta for n in range(trials)]
+                )
+            )
+        there, away = updates
+        direction = there.mean(dim=0) - away.mean(dim=0)
+        seen = [torch.sort(u @ direction).values for u in (there, away)]
+        middle = (seen[0].mean() + seen[1].mean()) / 2
+        right = (seen[0] > middle).sum() + (seen[1] < middle).sum()
+        return float(right) / (2 * trials)
+
+    assert guesses(unhidden) > 0.95
+    # The best that anybody can do is e^epsilon / (1 + e^epsilon) = .73; the direction is fitted.
+    assert guesses(study) < 0.8
+    assert strength_of(study.privacy.noise_multiplier(1)) < 1
+
+
+def test_an_update_is_a_result_as_any_other(tmp_path: Path) -> None:
+    result = peer(tmp_path).answer(request(private_study()))
+    assert isinstance(result, TrainResult)
+    assert result.delta.dtype == torch.float32
+    assert result.delta.shape == (DIM,)
