@@ -4,19 +4,16 @@ An update is paid for before it leaves. Asked for again it is free, but it must 
 other noise on the same sum, or the same noise on another sum, would tell more than was paid for.
 """
 
-import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 from erosion.client.consent.store import now
-from erosion.common.errors import Refusal, SiteError
-from erosion.common.support.private_files import make_private_folder
+from erosion.common.errors import Refusal
+from erosion.common.support.private_database import PrivateDatabase
 
 VERSION = 1
 FILE_NAME = "privacy.sqlite"
-WAIT_SECONDS = 20.0  # for another program to finish its write
 
 _TABLES = """
 create table if not exists releases (
@@ -62,66 +59,41 @@ class PrivacyLedger:
 
     def __init__(self, folder: Path | None) -> None:
         """`folder`/privacy.sqlite; None: in memory, which is for simulations."""
-        self.path = None if folder is None else folder / FILE_NAME
-        with self._explained():
-            if folder is not None and not folder.exists():
-                make_private_folder(folder)
-            is_new = self.path is not None and not self.path.exists()
-            self._db = sqlite3.connect(
-                self.path or ":memory:",
-                timeout=WAIT_SECONDS,
-                isolation_level=None,
-                check_same_thread=False,
-            )
-            if is_new and self.path is not None:
-                self.path.chmod(0o600)
-            self._db.execute("pragma synchronous = full")
-            (version,) = self._db.execute("pragma user_version").fetchone()
-            if version not in (0, VERSION):
-                raise SiteError(
-                    f"{self.path} has version {version}; this program writes {VERSION}. Use the"
-                    " version of erosion that wrote it."
-                )
-            self._db.executescript(_TABLES)
-            self._db.execute(f"pragma user_version = {VERSION}")
+        self._file = PrivateDatabase(
+            None if folder is None else folder / FILE_NAME,
+            _TABLES,
+            version=VERSION,
+            holds="what this site's patients have paid of their privacy",
+            without="No update with noise leaves without it.",
+        )
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def transaction(self) -> AbstractContextManager[None]:
         """Of two programs, only one looks and pays at a time."""
-        with self._explained():
-            self._db.execute("begin immediate")
-            try:
-                yield
-            except BaseException:
-                self._db.execute("rollback")
-                raise
-            self._db.execute("commit")
+        return self._file.transaction()
 
     def reply_of(self, release: Release) -> str | None:
         """The hash of what left for it; None where nothing did."""
-        with self._explained():
-            row = self._db.execute(
-                "select reply from releases where dataset = ? and study = ? and run = ?"
-                " and arm = ? and round = ?",
-                (release.dataset, release.study, release.run, release.arm, release.round),
-            ).fetchone()
-        return None if row is None else str(row[0])
+        rows = self._file.execute(
+            "select reply from releases where dataset = ? and study = ? and run = ? and arm = ?"
+            " and round = ?",
+            (release.dataset, release.study, release.run, release.arm, release.round),
+        )
+        return str(rows[0][0]) if rows else None
 
     def spent(self, dataset: str, study: str = "", run: str = "") -> Spent:
         """What has left of these data, of it for the study, and of that in the run."""
-        with self._explained():
-            row = self._db.execute(
-                "select coalesce(sum(strength), 0),"
-                " coalesce(sum(strength * (study = ?)), 0),"
-                " coalesce(sum(strength * (study = ? and run = ?)), 0)"
-                " from releases where dataset = ?",
-                (study, study, run, dataset),
-            ).fetchone()
-        return Spent(*map(float, row))
+        ((in_all, by_study, by_run),) = self._file.execute(
+            "select coalesce(sum(strength), 0),"
+            " coalesce(sum(strength * (study = ?)), 0),"
+            " coalesce(sum(strength * (study = ? and run = ?)), 0)"
+            " from releases where dataset = ?",
+            (study, study, run, dataset),
+        )
+        return Spent(float(in_all), float(by_study), float(by_run))
 
     def pay(self, release: Release, reply: str) -> None:
-        """Note the release, within `locked`; `reply` is the hash of what is about to leave."""
-        self._db.execute(
+        """Note the release; `reply` is the hash of what is about to leave."""
+        self._file.execute(
             "insert into releases values (?,?,?,?,?,?,?,?)",
             (
                 release.dataset,
@@ -135,31 +107,9 @@ class PrivacyLedger:
             ),
         )
 
-    def studies(self, dataset: str) -> list[str]:
-        """The digests of the studies that updates left for."""
-        with self._explained():
-            rows = self._db.execute(
-                "select study from releases where dataset = ? group by study order by min(rowid)",
-                (dataset,),
-            ).fetchall()
-        return [str(study) for (study,) in rows]
-
     def close(self) -> None:
         """Let go of the file."""
-        self._db.close()
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except (sqlite3.Error, OSError) as problem:
-            raise SiteError(
-                f"{self.path or 'The privacy ledger'}, which holds what this site's patients have"
-                f" paid of their privacy, cannot be used ({problem}). No update with noise leaves"
-                " without it. Check the disk and the permissions of its folder (compute.state in"
-                " the site file); if the file is damaged, restore it from a backup: deleting it"
-                " forgets what was spent."
-            ) from None
+        self._file.close()
 
 
 def refusal_of_another(name: str, release: Release) -> Refusal:

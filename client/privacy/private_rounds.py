@@ -78,7 +78,7 @@ class PrivateRounds:
             strength_of(study.privacy.noise_multiplier(study.num_releases)),
         )
         reply = _hash({**beside, "": update})
-        with self._ledger.locked():
+        with self._ledger.transaction():
             given = self._ledger.reply_of(release)
             if given is None:
                 spent = self._ledger.spent(self._dataset, study.digest, request.run)

@@ -98,4 +98,5 @@ def _cut(gradients: Tensor, clip_norm: float) -> Tensor:
     """Each row (dim,) no longer than `clip_norm`, in its direction."""
     lengths = gradients.norm(dim=1, keepdim=True)
     finite = torch.where(lengths.isfinite(), gradients, 0.0)
-    return finite * (clip_norm / lengths.clamp(min=clip_norm)).nan_to_num(nan=0.0)
+    kept: Tensor = clip_norm / lengths.clamp(min=clip_norm)
+    return finite * kept.nan_to_num(nan=0.0)

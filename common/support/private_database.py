@@ -15,7 +15,7 @@ from erosion.common.support.private_files import make_private_folder
 
 WAIT_SECONDS = 20.0  # for another program to finish its write
 
-Values = Sequence[str | int | bytes]
+Values = Sequence[str | int | float | bytes]
 
 
 class PrivateDatabase:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from erosion.common.privacy.accountant import epsilon_of, strength_of
-from erosion.common.rounds.one_round import RoundRecord
+from erosion.common.rounds.records import RoundRecord
 from erosion.common.settings.base import Settings
 from erosion.common.study.study import Study
 

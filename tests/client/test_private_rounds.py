@@ -171,7 +171,7 @@ def test_a_run_that_does_not_fit_is_refused_at_its_first_update(tmp_path: Path) 
 
 
 def test_the_lifetime_budget_is_over_all_studies_and_outlives_the_program(tmp_path: Path) -> None:
-    limits = {"limits": {"epsilon": 2.0}, "budget": {"epsilon": 2.5}}
+    limits: dict[str, Any] = {"limits": {"epsilon": 2.0}, "budget": {"epsilon": 2.5}}
     first, second = private_study(2.0), private_study(2.0, name="another")
     hospital = peer(tmp_path, **limits)
     for number in (1, 2, 3):
@@ -187,7 +187,7 @@ def test_the_lifetime_budget_is_over_all_studies_and_outlives_the_program(tmp_pa
 def test_the_last_update_within_a_limit_is_the_last(tmp_path: Path) -> None:
     """Two coordinators that begin at once each fit; what they are given together does."""
     study = private_study(2.0, rounds=4)
-    limits = {"limits": {"epsilon": 2.5}}
+    limits: dict[str, Any] = {"limits": {"epsilon": 2.5}}
     hospital = peer(tmp_path, **limits)
     hospital.train(request(study, run="r1"))
     cost = run_cost(study)
@@ -208,7 +208,7 @@ def _is_answered(hospital: Hospital, asked: TrainRequest) -> bool:
 
 
 def test_a_site_with_a_limit_takes_part_in_nothing_without_noise(tmp_path: Path) -> None:
-    limited = {"limits": {"epsilon": 1.0}}
+    limited: dict[str, Any] = {"limits": {"epsilon": 1.0}}
     with pytest.raises(Refusal, match="promises no differential privacy"):
         peer(tmp_path, **limited).describe(make_study())
     with pytest.raises(Refusal, match="promises no differential privacy"):
@@ -262,7 +262,7 @@ def test_the_ledger_is_the_sites_own_and_nobody_elses_to_read(tmp_path: Path) ->
 
 def test_ledger_rows_of_other_data_do_not_count(tmp_path: Path) -> None:
     with closing(PrivacyLedger(tmp_path)) as ledger:
-        with ledger.locked():
+        with ledger.transaction():
             ledger.pay(Release("here", "s", "r", "a", 1, 0.5), "x")
             ledger.pay(Release("there", "s", "r", "a", 1, 0.25), "y")
         assert ledger.spent("here").in_all == 0.5

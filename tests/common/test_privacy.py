@@ -15,10 +15,17 @@ from erosion.common.algorithms import REGISTRY
 from erosion.common.algorithms.base import ArmBase, BuildContext
 from erosion.common.algorithms.erosion_distance import ExpectedNoise, measure, noise_in
 from erosion.common.errors import ModelError, StudyError
-from erosion.common.learning.layout import parameter_layout
+from erosion.common.learning.layout import model_of_shapes
 from erosion.common.learning.local_sgd import gradient
 from erosion.common.learning.local_work import LocalOutcome, LocalWork
-from erosion.common.learning.models import MnistCnn, build_model, flat_parameters
+from erosion.common.learning.model_base import ModelBase
+from erosion.common.learning.models import (
+    Mlp,
+    MnistCnn,
+    Resnet18,
+    build_model,
+    flat_parameters,
+)
 from erosion.common.privacy.accountant import delta_of, epsilon_of, noise_multiplier, strength_of
 from erosion.common.privacy.clipped_gradients import Rows, clipped_sum, problem_with_layers
 from erosion.common.privacy.keyed_noise import gaussian, with_noise
@@ -26,7 +33,7 @@ from erosion.common.privacy.private_step import PrivateStep
 from erosion.common.settings.base import validate
 from erosion.common.study.study import Study
 from tests.support.contexts import context
-from tests.support.local_works import DIM, U, along, layout, local_round, work
+from tests.support.local_works import DIM, along, layout, local_round, work
 from tests.support.small_study import TASK, make_study, with_missing
 
 PRIVACY = {"epsilon": 3.0, "learning_rate": 1.0}
@@ -174,7 +181,8 @@ def test_a_model_that_cannot_be_taken_apart_says_so() -> None:
             self.linear = nn.Linear(1, 2)
 
         def forward(self, inputs: Tensor) -> Tensor:
-            return self.linear(inputs) * (1 if float(inputs.sum()) > 0 else 2)
+            outputs: Tensor = self.linear(inputs)
+            return outputs if float(inputs.sum()) > 0 else outputs * 2
 
     model = Peeks()
     rows = Rows(torch.ones(2, 1), torch.tensor([0, 1]), torch.arange(2))
@@ -414,8 +422,16 @@ def test_the_noise_is_for_every_round_of_every_arm_that_asks() -> None:
     assert deviation(110) == pytest.approx(4.3975 / 110, rel=1e-3)
 
 
-def test_every_layer_of_the_programs_own_models_can_be_taken_apart() -> None:
-    study = make_study(privacy=PRIVACY, model={"name": "mlp", "hidden": [4]})
-    places = parameter_layout(study.model, tuple(study.task.input_shape), 2)
-    assert len(places) == 4
-    assert U.shape == (DIM,)
+@pytest.mark.parametrize(
+    ("settings", "shape"),
+    [(Mlp(), (3,)), (MnistCnn(), (1, 28, 28)), (Resnet18(), (3, 32, 32))],
+)
+def test_the_programs_own_models_can_be_taken_apart(
+    settings: ModelBase, shape: tuple[int, ...]
+) -> None:
+    assert problem_with_layers(model_of_shapes(settings, shape, 2)) is None
+    model = build_model(settings, shape, 2)
+    rows = Rows(torch.ones(1, *shape), torch.tensor([1]), torch.arange(1))
+    loss = nn.functional.cross_entropy
+    total = clipped_sum(model, flat_parameters(model), rows, loss, clip_norm=0.1, seed=0)
+    assert float(total.norm()) == pytest.approx(0.1, rel=1e-4)
