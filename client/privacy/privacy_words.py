@@ -6,7 +6,7 @@ from math import inf
 
 from erosion.client.consent.consent import dataset_of
 from erosion.client.privacy.privacy_ledger import FILE_NAME, PrivacyLedger, Spent
-from erosion.client.privacy.private_rounds import ledger_folder, run_cost
+from erosion.client.privacy.private_rounds import ledger_folder
 from erosion.client.site_file import Site
 from erosion.common.privacy.accountant import epsilon_of
 from erosion.common.study.study import Study
@@ -26,8 +26,9 @@ def promised(site: Site, study: Study) -> Iterator[str]:
         f"{step}, each cut to a length of {terms.clip_norm:g}, with noise of {noise:.3g} times that"
     )
     delta = site.limits.delta
+    cost = _epsilon(study.privacy_cost, delta)
     yield (
-        f"a run costs each patient epsilon {_epsilon(run_cost(study), delta)} at delta {delta:g};"
+        f"a run costs each patient epsilon {cost} at delta {delta:g};"
         f" spent so far: {_epsilon(_spent(site, study.digest).by_study, delta)} by this study"
         f"{_of(site.limits.epsilon, 'limits.epsilon')},"
         f" {_epsilon(_spent(site).in_all, delta)} by all on these data"

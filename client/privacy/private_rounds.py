@@ -13,12 +13,10 @@ from erosion.client.consent.consent import dataset_of
 from erosion.client.privacy.privacy_ledger import PrivacyLedger, Release, refusal_of_another
 from erosion.client.site_file import Site
 from erosion.common.errors import Refusal
-from erosion.common.privacy.accountant import epsilon_of, strength_of
+from erosion.common.privacy.accountant import ROUNDING, epsilon_of, strength_of
 from erosion.common.privacy.private_step import PrivateStep
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
 from erosion.common.study.study import Study
-
-_ROUNDING = 1 + 1e-9  # of an epsilon that is compared with a limit
 
 
 class PrivateRounds:
@@ -58,7 +56,7 @@ class PrivateRounds:
         self._check_delta(study, patients)
         spent = self._ledger.spent(self._dataset, study.digest)
         if not spent.by_study:  # else it may be a run that goes on
-            self._check_limits(study, spent.in_all, 0.0, run_cost(study))
+            self._check_limits(study, spent.in_all, 0.0, study.privacy_cost)
 
     def pay(self, request: TrainRequest, update: Tensor, beside: Mapping[str, Tensor]) -> None:
         """Note that this peer's update is about to leave, for good. Raises Refusal, SiteError.
@@ -83,7 +81,7 @@ class PrivateRounds:
             if given is None:
                 spent = self._ledger.spent(self._dataset, study.digest, request.run)
                 # A run that does not fit is refused at its first update, not on the way.
-                cost = release.strength if spent.by_run else run_cost(study)
+                cost = release.strength if spent.by_run else study.privacy_cost
                 self._check_limits(study, spent.in_all, spent.by_study, cost)
                 self._ledger.pay(release, reply)
             elif given != reply:
@@ -118,7 +116,7 @@ class PrivateRounds:
             if most is None:
                 continue
             after = epsilon_of(before + cost, delta)
-            if after > most * _ROUNDING:
+            if after > most * ROUNDING:
                 raise Refusal(
                     f"{site.name} declines study {study.name!r}: after this run {what} would have"
                     f" cost its patients epsilon {after:.3g} at delta {delta:g}"
@@ -142,13 +140,6 @@ class PrivateRounds:
 def ledger_folder(site: Site) -> Path | None:
     """Where the ledger is; None: in memory, for a site that has no file."""
     return None if site.compute.state is None else site.compute.state / site.name
-
-
-def run_cost(study: Study) -> float:
-    """The strength of all updates that a peer gives in a run of the study."""
-    assert study.privacy is not None
-    releases = study.num_releases
-    return releases * strength_of(study.privacy.noise_multiplier(releases))
 
 
 def _hash(tensors: Mapping[str, Tensor]) -> str:

@@ -6,6 +6,7 @@ from erosion.client.site_file import Limits, Site
 from erosion.common.errors import Refusal
 from erosion.common.learning.installed import Installed
 from erosion.common.learning.training import Training
+from erosion.common.privacy.accountant import ROUNDING, epsilon_of
 from erosion.common.study.study import Study
 
 
@@ -87,6 +88,9 @@ def _problem_with_privacy(site: Site, study: Study) -> str | None:
         return f"it promises no differential privacy (no [privacy]); {limit}"
     if site.name == study.user:
         return f"it would be the user, whose updates have no noise; {limit}"
+    cost = epsilon_of(study.privacy_cost, site.limits.delta)
+    if site.limits.epsilon is not None and cost > site.limits.epsilon * ROUNDING:
+        return f"a run costs each patient epsilon {cost:.3g}; {limit}"
     return None
 
 

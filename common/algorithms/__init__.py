@@ -90,7 +90,8 @@ Effects of Non-Identical Data Distribution, 2019."""
 def catalogue() -> str:
     """Every algorithm's paragraph, as its class explains it, and what all have in common."""
     paragraphs = [
-        f"## {name}\n\n{inspect.getdoc(arm)}\n{_sealing_of(name)}" for name, arm in REGISTRY.items()
+        f"## {name}\n\n{inspect.getdoc(arm)}\n{_sealing_of(name)}\n{_privacy_of(name)}"
+        for name, arm in REGISTRY.items()
     ]
     return "\n\n".join([*paragraphs, OF_EVERY_METHOD])
 
@@ -98,3 +99,8 @@ def catalogue() -> str:
 def _sealing_of(name: str) -> str:
     problem = REGISTRY[name](algorithm=name).problem_with_sealing()
     return f"Sealed rounds: {'yes' if problem is None else f'no, {problem}'}."
+
+
+def _privacy_of(name: str) -> str:
+    problem = REGISTRY[name](algorithm=name).problem_with_privacy()
+    return f"Differential privacy: {'yes' if problem is None else f'no, {problem}'}."

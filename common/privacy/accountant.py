@@ -16,6 +16,7 @@ from math import ceil, exp, inf, log, sqrt
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
+ROUNDING = 1 + 1e-9  # of an epsilon that is compared with a limit
 _DIGITS = 1e4  # of a noise multiplier, rounded up, so that it is the same on every machine
 
 

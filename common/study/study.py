@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from functools import cached_property, partial
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -17,6 +18,7 @@ from erosion.common.errors import ModelError, StudyError
 from erosion.common.learning.layout import model_of_shapes, parameter_layout
 from erosion.common.learning.models import ModelSettings
 from erosion.common.learning.training import Training
+from erosion.common.privacy.accountant import strength_of
 from erosion.common.privacy.clipped_gradients import problem_with_layers
 from erosion.common.settings.base import Settings, read_toml, validate
 from erosion.common.settings.names import Name
@@ -357,6 +359,14 @@ class Study(Settings):
     def num_releases(self) -> int:
         """Updates that leave a peer in a run: of each round of each arm that asks it."""
         return self.rounds * sum(not arm.user_only for arm in self.arms.values())
+
+    @property
+    def privacy_cost(self) -> float:
+        """The strength of all updates that a peer gives in a run; infinite without privacy."""
+        if self.privacy is None:
+            return inf
+        releases = self.num_releases
+        return releases * strength_of(self.privacy.noise_multiplier(releases))
 
     def sends_sums(self, hospital: str) -> bool:
         """Whether the hospital sends sums that columns are scaled by."""

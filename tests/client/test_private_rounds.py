@@ -17,7 +17,6 @@ from erosion.client.consent.review import review
 from erosion.client.consent.review_list import listing
 from erosion.client.consent.store import ConsentStore
 from erosion.client.privacy.privacy_ledger import FILE_NAME, PrivacyLedger, Release
-from erosion.client.privacy.private_rounds import run_cost
 from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import Refusal, SiteError
@@ -64,7 +63,7 @@ def spent(folder: Path) -> float:
 
 
 def of_one(study: Study) -> float:
-    return run_cost(study) / study.num_releases
+    return study.privacy_cost / study.num_releases
 
 
 def test_a_peers_update_has_the_noise_that_the_study_promises(tmp_path: Path) -> None:
@@ -190,7 +189,7 @@ def test_the_last_update_within_a_limit_is_the_last(tmp_path: Path) -> None:
     limits: dict[str, Any] = {"limits": {"epsilon": 2.5}}
     hospital = peer(tmp_path, **limits)
     hospital.train(request(study, run="r1"))
-    cost = run_cost(study)
+    cost = study.privacy_cost
     assert epsilon_of(1.25 * cost, 1e-5) < 2.5 < epsilon_of(2 * cost, 1e-5)
     hospital.train(request(study, run="r2"))
     rest = [request(study, number, run=run) for number in (2, 3, 4) for run in ("r1", "r2")]
@@ -215,7 +214,7 @@ def test_a_site_with_a_limit_takes_part_in_nothing_without_noise(tmp_path: Path)
         peer(tmp_path, **limited).summarise(make_study())
     with pytest.raises(Refusal, match="would be the user"):
         Hospital(user_site(tmp_path, limits={"epsilon": 1.0}), SECRET).describe(private_study(1.0))
-    with pytest.raises(Refusal, match="epsilon 3 at delta"):
+    with pytest.raises(Refusal, match="a run costs each patient epsilon 3"):
         peer(tmp_path, **limited).describe(private_study(3.0))
     peer(tmp_path, **limited).describe(private_study(1.0))
 

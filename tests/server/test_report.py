@@ -10,6 +10,7 @@ import pytest
 from erosion.common.errors import CheckpointError, StudyError
 from erosion.common.protocol.messages import Comparison
 from erosion.common.rounds.records import HospitalRecord, RoundRecord
+from erosion.common.study.study import Study
 from erosion.server.output.plain_text import printable, ranges_text, seconds_text, shortened
 from erosion.server.output.report.chart import Chart, Line, draw, spread, thinned
 from erosion.server.output.report.figures import metric_points, weight_figure
@@ -18,6 +19,7 @@ from erosion.server.output.report.run_data import RunData, read_run
 from erosion.server.output.report.write import write_report
 from erosion.server.output.round_news import grouped, news_of
 from erosion.server.run.absences import absences
+from erosion.server.run.privacy_spent import privacy_spent
 from erosion.server.run.result import Selected, verdict
 from erosion.server.run.run_folder import RunFolder
 from tests.support.html_page import EVIL, Page
@@ -431,3 +433,20 @@ def test_text_from_elsewhere_is_one_short_line_without_control_characters() -> N
 def test_a_long_name_keeps_both_its_ends() -> None:
     assert shortened("university-hospital-zurich-north", 12) == "univer…north"
     assert shortened("home", 12) == "home"
+
+
+def test_the_report_says_what_the_run_has_cost_the_others_patients(folder: Path) -> None:
+    run = make_run()
+    terms = {"epsilon": 3.0, "learning_rate": 1.0}
+    raw = {**run.study.model_dump(mode="json"), "privacy": terms, "scaling": "user"}
+    study = Study.model_validate(raw)
+    found = privacy_spent(study, {arm: data_of(run).of(arm) for arm in ARMS})
+    assert found is not None
+    assert set(found.spent) == set(HOSPITALS) - {"home"}
+    assert max(found.spent.values()) <= 3.0
+    assert found.spent["miscoded"] < found.spent["alike"]  # who is eroded is asked no more
+    told = replace(run, result=run.result.model_copy(update={"privacy": found}))
+    page = Page(written(told, folder))
+    assert "epsilon 3 at delta 1e-05 was promised" in page.text
+    assert f"alike {found.spent['alike']:.3g}" in page.text
+    assert privacy_spent(run.study, {}) is None
