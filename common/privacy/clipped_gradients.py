@@ -13,6 +13,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from erosion.common.errors import ModelError
+from erosion.common.learning.layer_draws import draws_from
 from erosion.common.learning.models import load_flat_parameters
 from erosion.common.learning.trainable import named_trained_parameters, to_training
 from erosion.common.tasks.task import Loss
@@ -64,9 +65,7 @@ def clipped_sum(
         return torch.cat([found[name].flatten(1) for name in parameters], dim=1).double()
 
     total = torch.zeros(len(start), dtype=torch.float64, device=start.device)
-    devices = [start.device] if start.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
+    with draws_from(seed, start.device):
         try:
             for of_patients in _by_patient(rows.patients, of_rows, len(start)):
                 total += _cut(of_patients, clip_norm).sum(dim=0)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from erosion.client.connection.agent import Until
 from erosion.client.connection.serve import serve
 from erosion.client.consent.consent import dataset_of
 from erosion.client.privacy.privacy_ledger import PrivacyLedger
@@ -23,10 +24,9 @@ from erosion.common.protocol.messages import TrainRequest, TrainResult
 from erosion.common.rounds import checkpoint
 from erosion.common.study.study import Study
 from erosion.experiments.simulator import simulate
-from erosion.server.link import Link
 from erosion.server.run.result import read_result
 from tests.support.federation import Federation, small_study
-from tests.support.rogue import RealSite, Rogue
+from tests.support.rogue import RealSite, rogue_coordinator
 
 LIMITS = "[limits]\nepsilon = 3.0\n"
 
@@ -44,7 +44,7 @@ def serves(site_file: str) -> None:
     """What `erosion client` does."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     try:
-        serve(load_site(Path(site_file)))
+        serve(load_site(Path(site_file)), Until())
     except ErosionError as problem:
         print(problem, flush=True)
         os._exit(problem.exit_code)
@@ -117,40 +117,36 @@ def _epsilon_spent(site: Site) -> float:
 
 def test_a_rogue_coordinator_gets_nothing_beyond_what_was_promised(tmp_path: Path) -> None:
     """More rounds, the same round on other parameters, another run, no noise: each is refused."""
-    link = Link("127.0.0.1:0")
-    link.start()
-    site = RealSite(tmp_path / "site", link.address, LIMITS)
-    site.start()
     study = private_study(scaling="none", rounds=2, arms={"fedavg": {}, "local": {}})
     asked = TrainRequest(study, "fedavg", 1, torch.zeros(6), None, "r1")
-    try:
-        rogue = Rogue(link, site)
-        first = rogue.train(asked)
+    attempts = {
+        "once, to other parameters": replace(asked, parameters=torch.ones(6)),
+        "approved 2 rounds": replace(asked, round=3),
+        "asks no hospital but the user": replace(asked, arm="local"),
+        "limits.epsilon = 3": replace(asked, run="r2"),
+        "no differential privacy": replace(asked, study=_without_privacy(study)),
+        "would be the user": replace(asked, study=private_study(user="bob")),
+        "a run costs each patient epsilon 8": replace(
+            asked, study=private_study(privacy={"epsilon": 8.0, "learning_rate": 1.0})
+        ),
+    }
+    with rogue_coordinator(tmp_path, _with_limits) as rogue:
+        first, again = rogue.train(asked), rogue.train(asked)
         assert isinstance(first, TrainResult)
-        again = rogue.train(asked)
         assert isinstance(again, TrainResult)
         assert torch.equal(first.delta, again.delta)
-        attempts = {
-            "once, to other parameters": replace(asked, parameters=torch.ones(6)),
-            "approved 2 rounds": replace(asked, round=3),
-            "asks no hospital but the user": replace(asked, arm="local"),
-            "limits.epsilon = 3": replace(asked, run="r2"),
-            "no differential privacy": replace(asked, study=_without_privacy(study)),
-            "would be the user": replace(asked, study=private_study(user="bob")),
-            "a run costs each patient epsilon 8": replace(
-                asked, study=private_study(privacy={"epsilon": 8.0, "learning_rate": 1.0})
-            ),
-        }
         for said, attempt in attempts.items():
             answer = rogue.train(attempt)
             assert isinstance(answer, str), said
             assert said in answer, answer
         second = rogue.train(replace(asked, round=2))
         assert isinstance(second, TrainResult)
-        assert _epsilon_spent(load_site(site.file)) == pytest.approx(3.0, abs=1e-3)
-    finally:
-        site.stop()
-        link.stop()
+        assert _epsilon_spent(load_site(rogue.site.file)) == pytest.approx(3.0, abs=1e-3)
+
+
+def _with_limits(site: RealSite) -> None:
+    with site.file.open("a") as file:
+        file.write(LIMITS)
 
 
 def _without_privacy(study: Study) -> Study:
