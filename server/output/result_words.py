@@ -18,6 +18,17 @@ def verdict_sentences(text: str) -> tuple[str, str]:
     return finding + stop.strip(), figures
 
 
+def what_may_be_unseen(num_patients: int) -> str:
+    """What no test of so many patients can see, to stand beside a verdict.
+
+    Of errors on one in k patients, 3 k patients show none with a chance of 5 %.
+    """
+    return (
+        f"What a model gets badly wrong on fewer than 1 in {max(2, num_patients // 3)} patients may"
+        f" have shown on none of these {num_patients}."
+    )
+
+
 def stops(result: Result) -> list[str]:
     """A sentence for each arm whose rule ended it early."""
     return [

@@ -331,6 +331,17 @@ def test_a_summary_of_the_best_arm_is_bold_only_where_the_verdict_says_so() -> N
     assert re.search("\x1b\\[1m *weight_erosion", written(console))
 
 
+def test_a_claim_is_shown_with_what_its_patients_cannot_tell() -> None:
+    run = make_run()
+    console = live_console()
+    print_summary(console, run.result, Path("r.html"))
+    assert "on fewer than 1 in 30 patients" in " ".join(written(console).split())  # 91 / 3
+    unsure = run.result.verdict.model_copy(update={"best_arm": None})
+    console = live_console()
+    print_summary(console, run.result.model_copy(update={"verdict": unsure}), Path("r.html"))
+    assert "fewer than 1 in" not in " ".join(written(console).split())
+
+
 @pytest.mark.parametrize(
     ("share", "expected"),
     [(0, "        "), (1, "████████"), (0.5, "████    "), (0.001, "▏       "), (7, "████████")],

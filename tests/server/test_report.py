@@ -50,6 +50,7 @@ def test_the_verdict_comes_first_and_in_plain_words(folder: Path) -> None:
     assert first == "h1"
     assert "On 91 test patients, weight_erosion predicts better than local. Log loss" in page.text
     assert "in 0.61 % of such studies" in page.text
+    assert "What a model gets badly wrong on fewer than 1 in 30 patients" in page.text  # 91 / 3
 
 
 def test_the_page_needs_no_other_file_and_runs_no_script(folder: Path) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from html import escape
 
-from erosion.common.protocol.messages import FEWEST_OF_A_CLASS
+from erosion.common.protocol.messages import FEWEST_OF_A_CLASS, Comparison
 from erosion.common.settings.base import Settings
 from erosion.common.tasks.metric import Metric
 from erosion.server.output.plain_text import figure_text, ranges_text, seconds_text
@@ -21,6 +21,7 @@ from erosion.server.output.result_words import (
     privacy,
     stops,
     verdict_sentences,
+    what_may_be_unseen,
 )
 from erosion.server.output.round_news import grouped
 from erosion.server.run.result import ArmResult, Result
@@ -93,7 +94,7 @@ def _how_sure(result: Result) -> str:
         " Were the two equally good, chance alone would give a difference as large in"
         f" {_share(comparison.p_value)} of such studies. A difference is claimed only where"
         f" that is at most {100 * comparison.level:g} % and {text(needs)}."
-        f"{_what_is_assumed(result)}"
+        f"{_what_is_assumed(result, comparison)}"
         " The rest of this page describes; it proves nothing.</p>"
     )
 
@@ -140,7 +141,7 @@ def _measured_on(result: Result, size: int, classes: str) -> str:
     )
 
 
-def _what_is_assumed(result: Result) -> str:
+def _what_is_assumed(result: Result, comparison: Comparison) -> str:
     """What the test cannot see."""
     trained = (
         " The folds' models share most of their patients, so the level is stricter than for a test"
@@ -149,8 +150,8 @@ def _what_is_assumed(result: Result) -> str:
         else ""
     )
     return (
-        f"{trained} The test knows only patients like these: an error that a model makes on rare"
-        " patients who happen not to be among them stays unseen."
+        f"{trained} The test knows only patients like these."
+        f" {what_may_be_unseen(comparison.num_samples)}"
     )
 
 

@@ -17,6 +17,7 @@ from erosion.server.output.result_words import (
     privacy,
     stops,
     verdict_sentences,
+    what_may_be_unseen,
 )
 from erosion.server.output.terminal.weight_bars import WeightBars
 from erosion.server.run.result import ArmResult, Result
@@ -48,6 +49,9 @@ def print_summary(console: Console, result: Result, report: Path) -> None:
     finding, figures = verdict_sentences(result.verdict.text)
     console.print(Text(finding, style="bold"))
     console.print(Text(figures))
+    if result.comparison is not None and result.verdict.best_arm is not None:
+        unseen = what_may_be_unseen(result.comparison.num_samples)
+        console.print(Text(unseen, style="dim"))
     for sentence in absences(result):
         console.print(Text(sentence, style="yellow"))
     for sentence in privacy(result):
