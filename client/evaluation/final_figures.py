@@ -84,6 +84,7 @@ def _verdict(
         targets,
         seed=dataset.seed("comparison"),
         level=CROSS_FITTED_SIGNIFICANCE if is_cross_fitted else SIGNIFICANCE,
+        strict=study.evaluation.strict,
     )
     smallest = dataset.cells.at_least(found.smallest_class, FEWEST_OF_A_CLASS)
     return found.model_copy(update={"smallest_class": smallest})

@@ -19,18 +19,26 @@ def compare(
     *,
     seed: int,
     level: float = SIGNIFICANCE,
+    strict: bool = False,
 ) -> Comparison:
     """The first arm against the second, by the task's loss of each test patient.
 
     `predictions` are each (n, k); or (m, n, k), several of each patient, whose losses are averaged
     first. No difference is claimed unless p <= `level` and the smallest group
-    of patients that the task needs has at least five: each of two or more classes, or events.
+    of patients that the task needs has at least five: each of two or more classes, or events. If
+    `strict`, neither unless the same would be claimed with one patient more, on whom the better arm
+    errs as badly as the loss allows: errors on rare patients may be absent from a sample.
     """
     arm, reference = (_losses(task, p, targets) for p in predictions)
     differences = arm - reference
     smallest = task.smallest_group(targets)
     mean = float(differences.mean())
     p_value = sign_flip_p_value(differences, seed=seed)
+    conclusion = _conclusion(mean, p_value, smallest, level)
+    if strict and conclusion in ("better", "worse"):
+        worst = task.largest_difference
+        if not _holds_with_one_more(differences, worst, level=level, seed=seed):
+            conclusion = "no clear difference"
     return Comparison(
         arm=arms[0],
         reference=arms[1],
@@ -38,8 +46,9 @@ def compare(
         smallest_class=smallest,
         mean_difference=mean,
         p_value=p_value,
-        conclusion=_conclusion(mean, p_value, smallest, level),
+        conclusion=conclusion,
         level=level,
+        strict=strict,
     )
 
 
@@ -56,6 +65,14 @@ def _conclusion(mean_difference: float, p_value: float, smallest_class: int, lev
     if p_value > level:
         return "no clear difference"
     return "better" if mean_difference < 0 else "worse"
+
+
+def _holds_with_one_more(differences: Floats, worst: float, *, level: float, seed: int) -> bool:
+    """Whether the same would be claimed with a patient more who is as far out on the other side."""
+    sign = np.sign(differences.sum())
+    if not worst < abs(differences.sum()):
+        return False
+    return sign_flip_p_value(np.append(differences, -sign * worst), seed=seed) <= level
 
 
 def sign_flip_p_value(differences: Floats, *, seed: int) -> float:

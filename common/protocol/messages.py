@@ -118,6 +118,7 @@ class Comparison(Settings):
     p_value: float  # two-sided paired sign-flip test
     conclusion: str  # "better", "worse", "no clear difference" or "too few patients"
     level: float = SIGNIFICANCE  # a difference is claimed at p-values up to this
+    strict: bool = False  # and only if it would be with one more patient who speaks against it
 
 
 class TrainReply(Settings):

@@ -42,6 +42,7 @@ class Evaluation(Settings):
     # patients are cut into so many folds, and each is predicted by runs of every arm without it
     repeats: int = Field(default=1, ge=1, le=20)  # with so many different cuts into folds
     bootstrap: int = Field(default=1000, ge=100, le=100_000)  # resamples for the intervals
+    strict: bool = False  # no difference is claimed that one patient more could have undone
     compare: tuple[str, str] | None = None  # the one declared comparison (arm, reference arm);
     # None: the first arm that is not local training, with local training
 

@@ -236,6 +236,11 @@ class Classification(Task):
         """Every class as likely where outputs overflowed."""
         return np.where(np.isnan(predictions), 1 / predictions.shape[1], predictions)
 
+    @property
+    def largest_difference(self) -> float:
+        """From one end of the clipped chances to the other."""
+        return float(np.log((1 - PROBABILITY_FLOOR) / PROBABILITY_FLOOR))
+
     def patient_losses(self, predictions: Floats, targets: Targets) -> Floats:
         """-log of the probability of each patient's class, clipped to [0.01, 0.99]."""
         of_truth = predictions[np.arange(len(targets)), targets]

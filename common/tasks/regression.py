@@ -152,6 +152,11 @@ class Regression(Task):
         known = np.nan_to_num(predictions, nan=self.centre, posinf=np.inf, neginf=-np.inf)
         return np.clip(known, self.centre - far, self.centre + far)
 
+    @property
+    def largest_difference(self) -> float:
+        """That of a residual of at most four spreads and none."""
+        return LARGEST_RESIDUAL**2
+
     def patient_losses(self, predictions: Floats, targets: Targets) -> Floats:
         """Squared error in spreads, of a residual of at most four.
 

@@ -196,6 +196,11 @@ class Survival(Task):
         """A half at all times where outputs overflowed."""
         return np.where(np.isnan(predictions), 0.5, predictions)
 
+    @property
+    def largest_difference(self) -> float:
+        """From one end of the clipped chances to the other."""
+        return float(np.log((1 - PROBABILITY_FLOOR) / PROBABILITY_FLOOR))
+
     def patient_losses(self, predictions: Floats, targets: Targets) -> Floats:
         """-log of the chance of what was seen of each patient, clipped to [0.01, 0.99]."""
         tensor = torch.from_numpy(predictions)

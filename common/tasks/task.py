@@ -12,6 +12,7 @@ numbers in a prediction.
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -102,6 +103,14 @@ class Task(Settings):
     @abstractmethod
     def strata(self, targets: Targets) -> NDArray[np.int64]:
         """Groups in which a test part is drawn separately, so that each has its share: (n,)."""
+
+    @property
+    def largest_difference(self) -> float:
+        """The most by which two arms' `patient_losses` of one patient can differ.
+
+        Where there is no limit, a study with `evaluation.strict` claims nothing.
+        """
+        return inf
 
     @abstractmethod
     def smallest_group(self, targets: Targets) -> int:

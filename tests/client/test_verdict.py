@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from erosion.client.evaluation.verdict import compare, sign_flip_p_value
+from erosion.common.tasks.task import Task
 from tests.support.tasks import classes_of
 
 
@@ -94,3 +95,55 @@ def test_at_most_five_percent_of_claims_are_false_under_the_null(
         found = compare(classes_of(2), ("new", "old"), (arm, reference), labels, seed=study)
         claims += found.conclusion in ("better", "worse")
     assert 0 < claims / studies <= 0.05
+
+
+@pytest.mark.parametrize(
+    ("num_patients", "ordinary", "strict"),
+    [(30, "better", "no clear difference"), (300, "better", "better")],
+)
+def test_a_strict_claim_outlasts_one_patient_more(
+    num_patients: int, ordinary: str, strict: str
+) -> None:
+    labels = np.arange(num_patients) % 2
+    both = predictions(0.9, labels), predictions(0.8, labels)
+    arms = ("new", "old")
+    found = compare(classes_of(2), arms, both, labels, seed=0)
+    assert (found.conclusion, found.strict) == (ordinary, False)
+    found = compare(classes_of(2), arms, both, labels, seed=0, strict=True)
+    assert (found.conclusion, found.strict) == (strict, True)
+    swapped = compare(classes_of(2), arms, both[::-1], labels, seed=0, strict=True)
+    assert swapped.conclusion == strict.replace("better", "worse")
+
+
+def test_a_strict_study_claims_nothing_where_a_loss_has_no_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    labels = np.arange(300) % 2
+    both = predictions(0.9, labels), predictions(0.8, labels)
+    task = classes_of(2)
+    monkeypatch.setattr(type(task), "largest_difference", Task.largest_difference)
+    found = compare(task, ("new", "old"), both, labels, seed=0, strict=True)
+    assert found.conclusion == "no clear difference"
+
+
+def test_an_error_on_rare_patients_seldom_causes_a_strict_claim() -> None:
+    """The better arm is certain, and wrong for 3 %: both mean losses are the same."""
+    generator = np.random.default_rng(0)
+    claims = {False: 0, True: 0}
+    labels = np.arange(30) % 2
+    cautious = predictions(float(np.exp(-(0.03 * np.log(100) - 0.97 * np.log(0.99)))), labels)
+    for study in range(60):
+        wrong = generator.random(30) < 0.03
+        certain = predictions(1.0, np.where(wrong, 1 - labels, labels))
+        for strict in claims:
+            found = compare(
+                classes_of(2),
+                ("new", "old"),
+                (certain, cautious),
+                labels,
+                seed=study,
+                strict=strict,
+            )
+            claims[strict] += found.conclusion in ("better", "worse")
+    assert claims[True] == 0
+    assert claims[False] > 12

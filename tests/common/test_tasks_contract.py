@@ -219,3 +219,16 @@ def test_strata_and_groups_cover_every_patient(name: str) -> None:
     assert task.described(targets)
     assert task.why_unmeasurable(targets) == ""
     assert task.why_unmeasurable(targets[:1]) != ""
+
+
+@every_task
+def test_no_two_losses_of_a_patient_are_further_apart_than_the_task_says(name: str) -> None:
+    task, seen = example(name), patients(example(name))
+    one, other = (
+        task.patient_losses(20 * sign * (predictions(task) - 0.5), seen)
+        if name == "regression"
+        else task.patient_losses(predictions(task, seed), seen)
+        for seed, sign in ((0, 1), (1, -1))
+    )
+    assert np.abs(one - other).max() <= task.largest_difference
+    assert np.isfinite(task.largest_difference)

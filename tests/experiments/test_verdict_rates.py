@@ -75,7 +75,7 @@ def test_a_bet_seldom_wins_where_the_mean_is_zero() -> None:
 # -- made-up predictions ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", nulls.KINDS)
+@pytest.mark.parametrize("kind", [*nulls.KINDS, nulls.EASY])
 def test_the_difference_of_the_mean_losses_is_what_the_kind_says(kind: str) -> None:
     found = nulls.draw(kind, 400, 500, seed=5).log_losses()
     expected = -float(kind.split()[1]) if kind.startswith("gain") else 0.0

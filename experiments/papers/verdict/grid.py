@@ -23,7 +23,7 @@ def plans() -> Sequence[CellPlan]:
             {"kind": kind, "patients": patients, "studies": SIMULATED, "seed": 0, "version": 1},
             rounds=1,
         )
-        for kind in nulls.KINDS
+        for kind in (*nulls.NULLS, *(kind for kind in nulls.KINDS if kind not in nulls.NULLS))
         for patients in TEST_PATIENTS
     ]
     refitted = [

@@ -10,6 +10,7 @@ from functools import cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
+from erosion.common.tasks.classification import PROBABILITY_FLOOR
 from erosion.experiments.papers.verdict.rules import Studies
 
 Floats = NDArray[np.float64]
@@ -44,8 +45,10 @@ def chance_of_truth(odds: Floats, happened: NDArray[np.bool_]) -> Floats:
 
 
 def draw(kind: str, studies: int, patients: int, seed: int) -> Studies:
-    """Simulated studies of one of `KINDS`: the second arm is the plainer one."""
+    """Simulated studies of one of `KINDS` or `EASY`: the second arm is the plainer one."""
     generator = np.random.default_rng(seed)
+    if kind == EASY:
+        return _easy((studies, patients), generator)
     odds = _odds((studies, patients), generator)
     happened = generator.random(odds.shape) < 1 / (1 + np.exp(-odds))
     first, second = KINDS[kind]()
@@ -55,6 +58,18 @@ def draw(kind: str, studies: int, patients: int, seed: int) -> Studies:
         chance_of_truth(second(odds, generator), happened),
         happened,
     )
+
+
+def _easy(shape: tuple[int, int], generator: np.random.Generator) -> Studies:
+    """Patients whom the first arm is certain of, with reason but for a few; the second is cautious.
+
+    The second's loss is the same for every patient: the first's mean loss, clipped.
+    """
+    happened = generator.random(shape) < 0.5
+    wrong = generator.random(shape) < GROSS_SHARE
+    loss = -GROSS_SHARE * np.log(PROBABILITY_FLOOR)
+    loss -= (1 - GROSS_SHARE) * np.log(1 - PROBABILITY_FLOOR)
+    return Studies(np.where(wrong, 0.0, 1.0), np.full(shape, np.exp(-loss)), happened)
 
 
 def _odds(shape: tuple[int, ...], generator: np.random.Generator) -> Floats:
@@ -68,7 +83,7 @@ def mean_loss(predict: Predict | None) -> float:
     odds = _odds((1, POPULATION), generator)
     happened = generator.random(odds.shape) < 1 / (1 + np.exp(-odds))
     found = gross(odds, generator, happened) if predict is None else predict(odds, generator)
-    chance = np.clip(chance_of_truth(found, happened), 0.01, 0.99)
+    chance = np.clip(chance_of_truth(found, happened), PROBABILITY_FLOOR, 1 - PROBABILITY_FLOOR)
     return float(-np.log(chance).mean())
 
 
@@ -109,4 +124,5 @@ KINDS: Mapping[str, Callable[[], tuple[Predict | None, Predict]]] = {
     "overconfident": lambda: (_scaled(OVERCONFIDENT), _as_bad_as_overconfident()),
     **{f"gain {gain:.2f}": partial(_gaining, gain) for gain in GAINS},
 }
-NULLS = ("alike", "gross errors", "overconfident")
+EASY = "gross errors on easy patients"
+NULLS = ("alike", "gross errors", EASY, "overconfident")

@@ -31,6 +31,11 @@ MOST_EVENTS = 200  # rows; the journal has them all
 # A second lock besides escaping: nothing in the page may run or be fetched.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
+ONE_MORE = (
+    " The study is strict (evaluation.strict): it would also have to be claimed with one patient"
+    " more, on whom the better arm errs as badly as the loss allows."
+)
+
 
 def render(run: RunData, study_file: str, versions: Mapping[str, str]) -> str:
     """The page; `study_file` is the study's TOML."""
@@ -94,6 +99,7 @@ def _how_sure(result: Result) -> str:
         " Were the two equally good, chance alone would give a difference as large in"
         f" {_share(comparison.p_value)} of such studies. A difference is claimed only where"
         f" that is at most {100 * comparison.level:g} % and {text(needs)}."
+        f"{ONE_MORE if comparison.strict else ''}"
         f"{_what_is_assumed(result, comparison)}"
         " The rest of this page describes; it proves nothing.</p>"
     )
