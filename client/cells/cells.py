@@ -129,6 +129,14 @@ class Cells:
                 self._book.add_trained_set(settled)
         return kept
 
+    def check_folds(self, name: str, num_patients: int, folds: int) -> None:
+        """Refuse folds of few patients: runs without each of them, subtracted, tell of the fold."""
+        if num_patients // folds < self.cell:
+            raise Refusal(
+                f"{name} leaves out no folds of fewer than {self.cell} patients (limits.min_cell):"
+                f" write fewer evaluation.folds than {folds}."
+            )
+
     def check_test_part(self, name: str, rows: Rows, targets: Targets, groups: Groups) -> None:
         """Refuse to measure models on few patients, or on nearly those of an earlier test part."""
         if len(np.unique(groups)) < self.cell:

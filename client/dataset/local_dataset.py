@@ -81,6 +81,8 @@ class LocalDataset:
                 f"{site.data.describe()}: the rows of each class are all of one patient, so none"
                 " can be held back to measure a model on. Add patients."
             )
+        if site.name == study.user and study.evaluation.folds is not None:
+            cells.check_folds(site.name, patients.num_patients, study.evaluation.folds)
         # Without a test part, the final figures are of all patients, each with its fold.
         test = self.split.test if is_tested else np.arange(len(patients.targets))
         self.tells_of_test_part = len(np.unique(patients.groups[self.split.test])) >= cells.cell

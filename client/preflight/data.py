@@ -40,6 +40,15 @@ def check_study_here(site: Site, study: Study) -> Iterator[Finding]:
                 f"the test part has {tested} patients; limits.min_cell = {site.limits.min_cell}",
                 "raise evaluation.test_share, or let the study have another user",
             )
+    folds = study.evaluation.folds
+    if site.name == study.user and folds is not None:
+        in_each = patients.num_patients // folds
+        if in_each < site.limits.min_cell:
+            yield failed(
+                "cells",
+                f"a fold has {in_each} patients; limits.min_cell = {site.limits.min_cell}",
+                "lower evaluation.folds, or let the study have another user",
+            )
     num_patients = len(np.unique(patients.groups[training]))
     try:
         check_limits(site, study, len(training), num_patients)

@@ -17,6 +17,7 @@ from torch import Tensor
 from erosion.command_line import main
 from erosion.common.protocol import wire
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest, TrainResult
+from erosion.common.study.selection import Fold
 from erosion.common.study.study import Study
 from tests.support.federation import small_study
 from tests.support.patience import PATIENCE, wait_until
@@ -109,6 +110,16 @@ def test_the_subtraction_is_right_where_nobody_is_left_out_beside() -> None:
     whole = torch.from_numpy(shares.mean(axis=0))
     without = torch.from_numpy(np.delete(shares, ALONE, axis=0).mean(axis=0))
     assert is_among(rows[ALONE], records_between(whole, without))
+
+
+def test_runs_without_folds_of_few_patients_are_refused(rogue: Rogue) -> None:
+    """Each differs from the whole by one fold: with 20 folds, by three patients."""
+    folds = {"folds": 20, "repeats": 20, "bootstrap": 100}
+    whole = study("folds", user="bob", evaluation=folds)
+    assert "no folds of fewer than 10 patients" in str(rogue.describe(whole))
+    for number in range(3):
+        fold = whole.model_copy(update={"fold": Fold(number=number, of=20, cut=1)})
+        assert "no folds of fewer than 10 patients" in str(rogue.train(request(fold)))
 
 
 def test_an_update_before_and_after_one_patient_came_is_of_the_same_patients(rogue: Rogue) -> None:
