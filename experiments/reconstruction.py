@@ -4,6 +4,8 @@
 goes over all patients, and asks at parameters of its own choosing.
 """
 
+import warnings
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -29,15 +31,21 @@ def public_batches(
     ]
 
 
+def _shares(batches: list[list[Tensor]], num: int) -> NDArray[np.float64]:
+    """How much each patient counts in every round, over its mini-batches: (rounds, num)."""
+    counts = np.zeros((len(batches), num))
+    for row, of_round in enumerate(batches):
+        for batch in of_round:  # in which a patient may be twice
+            np.add.at(counts[row], batch.numpy(), 1 / len(batch))
+    return counts
+
+
 def solved(study: Study, hospital: str, deltas: list[Tensor], num: int) -> NDArray[np.float64]:
     """Records (n, 3) by linear equations, of updates from parameters that are all zero.
 
     There the gradient of the class "yes" is the mean of (1/2 - y) (1, x) over a mini-batch.
     """
-    counts = np.zeros((len(deltas), num))
-    for row, batches in enumerate(public_batches(study, hospital, len(deltas), num)):
-        for batch in batches:
-            counts[row, batch.numpy()] += 1 / len(batch)
+    counts = _shares(public_batches(study, hospital, len(deltas), num), num)
     updates = torch.stack(deltas).double().numpy()
     # Weights of "no" and of "yes" for each column, then both biases.
     yes = updates[:, [2, 3, 5]] / -study.training.learning_rate
@@ -57,10 +65,7 @@ def fitted(
     """
     batches = public_batches(study, hospital, len(deltas), num)
     first = min(SETTLED_AFTER, len(batches) // 2)
-    counts = np.zeros((len(batches) - first, num))
-    for row, of_round in enumerate(batches[first:]):
-        for batch in of_round:
-            counts[row, batch.numpy()] += 1 / len(batch)
+    counts = _shares(batches[first:], num)
     rate = study.training.learning_rate
     wanted = torch.stack(deltas).double()
     shares, *_ = np.linalg.lstsq(counts, wanted.numpy()[first:, [2, 3, 5]] / -rate, rcond=None)
@@ -86,7 +91,14 @@ def fitted(
     def residuals(flat: NDArray[np.float64]) -> NDArray[np.float64]:
         return misfit(torch.from_numpy(flat)).numpy()
 
-    found = least_squares(residuals, guess.flatten(), loss="soft_l1", f_scale=0.01, max_nfev=60)
+    def slopes(flat: NDArray[np.float64]) -> NDArray[np.float64]:
+        with warnings.catch_warnings():  # of torch itself, when it first differentiates forwards
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return np.asarray(torch.func.jacfwd(misfit)(torch.from_numpy(flat)).numpy())
+
+    found = least_squares(
+        residuals, guess.flatten(), slopes, loss="soft_l1", f_scale=0.01, max_nfev=60
+    )
     return np.column_stack([found.x.reshape(num, 2), ill.numpy()])
 
 

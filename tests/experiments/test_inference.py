@@ -57,7 +57,7 @@ def test_the_page_tells_every_series() -> None:
     cells = {plan.name: cell(plan, found=plan.config["seed"]) for plan in inference.plans()}
     page = inference.draw(cells)
     for words in inference.SERIES.values():
-        assert f"| {words} | 1.0 of 60 |" in page.text
+        assert f"| {words} | 0.5 of 60 |" in page.text
     assert page.pictures[inference.FIGURE].startswith(b"<?xml")
 
 

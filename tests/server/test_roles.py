@@ -1,0 +1,105 @@
+"""Who may read what at the coordinator: rights are those of the system's accounts and groups."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.patience import PATIENCE
+
+ROOT = Path(__file__).resolve().parents[2]
+ANOTHER, READERS = 65534, 65533  # an account, and a group, of nobody else's
+
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root can look at files as another account"
+)
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder that every account may enter; pytest's own are for one account alone."""
+    folder = Path(tempfile.mkdtemp(prefix="erosion-roles-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def erosion(*arguments: str, **environment: str) -> None:
+    """A command as the coordinator's account, where everything is everybody's by default."""
+    subprocess.run(
+        [sys.executable, "-m", "erosion", *arguments],
+        check=True,
+        capture_output=True,
+        timeout=PATIENCE,
+        umask=0,
+        env={**os.environ, **environment},
+    )
+
+
+def may(action: str, path: Path, *groups: int) -> bool:
+    """Whether another account may read ("-r"), write ("-w") or enter ("-x") it."""
+    looked = subprocess.run(
+        ["/usr/bin/test", action, path], user=ANOTHER, group=ANOTHER, extra_groups=list(groups)
+    )
+    return looked.returncode == 0
+
+
+def run_folder(place: Path, **environment: str) -> list[Path]:
+    """A run's folder, as the command line makes it and what is in it."""
+    out = place / "runs" / "made"
+    study = ROOT / "experiments" / "studies" / "breast-cancer.toml"
+    program = (
+        "from pathlib import Path; from erosion.command_line import main;"
+        " from erosion.server.run.run_folder import open_run_folder;"
+        " from erosion.common.study.study import load_study;"
+        " main(['schema', 'site']);"  # any command sets the mask
+        f" open_run_folder(Path({str(out)!r}), load_study(Path({str(study)!r})))"
+    )
+    subprocess.run(
+        [sys.executable, "-c", program],
+        check=True,
+        capture_output=True,
+        timeout=PATIENCE,
+        umask=0,
+        env={**os.environ, **environment},
+    )
+    return [out, *out.iterdir()]
+
+
+def test_another_account_reads_neither_the_federation_nor_a_run(place: Path) -> None:
+    control = place / "for-everybody"
+    control.write_text("x")
+    assert may("-r", control)
+    federation = place / "federation"
+    erosion("enroll", "init", "--host", "localhost", "--folder", str(federation))
+    erosion("enroll", "site", "north", "--folder", str(federation))
+    kept = [federation, *federation.rglob("*"), *run_folder(place)]
+    assert {"ca.key", "roster.toml", "north.tar.gz", "study.toml"} <= {path.name for path in kept}
+    assert [path for path in kept if may("-r", path) or may("-w", path)] == []
+
+
+def test_a_group_may_read_runs_and_change_nothing(place: Path) -> None:
+    runs = place / "runs"
+    runs.mkdir()
+    os.chown(runs, -1, READERS)
+    runs.chmod(0o2750)
+    made = run_folder(place, EROSION_UMASK="027")
+    assert all(may("-r", path, READERS) for path in made)
+    assert not any(may("-w", path, READERS) for path in made)
+    assert not any(may("-r", path) for path in made)
+
+
+def test_the_sudo_rules_name_the_units_and_commands_that_there_are() -> None:
+    rules = (ROOT / "docker" / "systemd" / "erosion.sudoers").read_text()
+    assert (ROOT / "docker" / "systemd" / "erosion-server.service").exists()
+    unit = (ROOT / "docker" / "systemd" / "erosion-server.service").read_text()
+    assert "/opt/erosion/bin/erosion server" in unit
+    active = [line for line in rules.splitlines() if line and not line.startswith("#")]
+    said = " ".join(" ".join(active).replace("\\", "").split())
+    assert said.count("systemctl") == said.count("erosion-server") == 3
+    assert "ALL=(erosion) NOPASSWD: /opt/erosion/bin/erosion enroll *" in said

@@ -1,0 +1,54 @@
+"""The bundle for machines without internet: what it installs, and what it refuses."""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.patience import PATIENCE
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPTS = ROOT / "docker" / "bundle"
+
+
+def bundle(folder: Path) -> Path:
+    """A bundle whose only package is one that requires nothing."""
+    folder.mkdir()
+    shutil.copy(SCRIPTS / "install", folder)
+    (folder / "requirements.lock").write_text("")
+    files = sorted(path for path in folder.iterdir())
+    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}" for path in files]
+    (folder / "SHA256SUMS").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def install(folder: Path, target: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [str(folder / "install"), sys.executable, str(target)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+
+
+def test_a_bundle_with_a_changed_file_is_not_installed(tmp_path: Path) -> None:
+    made = bundle(tmp_path / "bundle")
+    (made / "requirements.lock").write_text("# another\n")
+    refused = install(made, tmp_path / "erosion")
+    assert refused.returncode != 0
+    assert "requirements.lock: FAILED" in refused.stdout
+    assert not (tmp_path / "erosion").exists()
+
+
+def test_the_list_of_hashes_is_shown_to_be_compared(tmp_path: Path) -> None:
+    made = bundle(tmp_path / "bundle")
+    digest = hashlib.sha256((made / "SHA256SUMS").read_bytes()).hexdigest()
+    assert install(made, tmp_path / "erosion").stdout.startswith(digest)
+
+
+def test_a_bundle_is_made_and_installed_by_the_hashes_and_without_an_index() -> None:
+    made, installed = ((SCRIPTS / name).read_text() for name in ("make", "install"))
+    assert "--require-hashes" in made
+    assert "--require-hashes -r requirements.lock" in installed
+    assert "--no-index" in installed
