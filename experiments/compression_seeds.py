@@ -1,4 +1,4 @@
-"""What compression costs in accuracy, over seeds: the networks of `experiments.compression`.
+"""Measures the accuracy that compression costs, over seeds, on both networks.
 
     python -m experiments.compression_seeds --seeds 3 --json FILE [--page docs/compression.md]
 

@@ -1,4 +1,4 @@
-"""Where the public data sets are: `--data-dir`, else $EROSION_DATA, else data/."""
+"""The folder of the public data sets: `--data-dir`, else $EROSION_DATA, else data/."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""What a coordinator can work out of updates of a logistic regression on two columns.
+"""Reconstructs patients, as a coordinator could, from updates of a logistic regression.
 
 `solved` and `fitted` need to know the order of the mini-batches; `swept` needs none where a round
 goes over all patients, and asks at parameters of its own choosing.

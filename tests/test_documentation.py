@@ -1,5 +1,6 @@
 """The documentation's examples run, and its links within the repository lead somewhere."""
 
+import ast
 import re
 import shutil
 import subprocess
@@ -44,8 +45,10 @@ def test_every_file_that_a_page_names_exists(page: Path) -> None:
     assert [path for path in (*links, *paths) if not (ROOT / path).exists()] == []
 
 
-# A path of the machine that a text was written on.
-SOMEBODYS_FOLDER = re.compile(r"(?<![\w.:/-])/(?:work|root|home/\w+)\b")
+needs_git = pytest.mark.skipif(
+    shutil.which("git") is None or not (ROOT / ".git").exists(),
+    reason="needs git and a checkout: an archive does not say which files are the project's",
+)
 
 
 def committed_texts() -> dict[str, str]:
@@ -60,10 +63,23 @@ def committed_texts() -> dict[str, str]:
     return found
 
 
-@pytest.mark.skipif(
-    shutil.which("git") is None or not (ROOT / ".git").exists(),
-    reason="needs git and a checkout: an archive does not say which files are the project's",
-)
+# A docstring that opens so names a question in place of the thing.
+QUESTION = re.compile(r"(?:What|Whether|Who|Whose|Which|How|Where|When|Why)\b")
+
+
+@needs_git
+def test_a_module_opens_by_saying_what_it_is() -> None:
+    texts = {path: text for path, text in committed_texts().items() if path.endswith(".py")}
+    openings = {path: ast.get_docstring(ast.parse(text)) or "" for path, text in texts.items()}
+    assert openings["tests/test_documentation.py"].startswith("The documentation's examples")
+    assert [path for path, opening in openings.items() if QUESTION.match(opening)] == []
+
+
+# A path of the machine that a text was written on.
+SOMEBODYS_FOLDER = re.compile(r"(?<![\w.:/-])/(?:work|root|home/\w+)\b")
+
+
+@needs_git
 def test_no_file_names_a_folder_of_the_machine_that_it_was_written_on() -> None:
     texts = committed_texts()
     assert "experiments/results/splits.json" in texts

@@ -1,4 +1,4 @@
-"""What tests share is in tests/support, where a reader looks for it."""
+"""Code that tests share is in tests/support, where a reader looks for it."""
 
 import ast
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""What keeps a site's figures from being about a few patients: cells, rounding, what was told."""
+"""The small-cell rule: cells, rounding, and the record of the figures that left a site."""

@@ -52,9 +52,9 @@ class CellBook:
         )
 
     def is_nearly_told(self, kind: str, label: str, patients: Hashes, cell: int) -> bool:
-        """Whether figures were told of nearly the same patients, but not of just these.
+        """Whether figures of nearly the same patients have left, but none of just these.
 
-        Where not, these are told of from now on.
+        Where not, these count as having left from now on.
         """
         sketch = sketch_of(patients)
         with self.locked():
@@ -92,7 +92,7 @@ class CellBook:
                     return told[nearest]
             if sum(found == label for found in labels) >= most:
                 raise Refusal(
-                    f"Figures of {most} different sets of patients were told of {label};"
+                    f"Figures of {label} have left for {most} different sets of patients;"
                     f" budget.sets = {most}. Ask the hospital to raise it in its site file."
                 )
             figures = compute()
@@ -100,7 +100,7 @@ class CellBook:
         return figures
 
     def num_told(self, kind: str) -> dict[str, int]:
-        """How many different sets of patients were told of, by label."""
+        """Of how many different sets of patients figures have left, by label."""
         rows = self._file.execute(
             "select label, count(*) from told where kind = ? group by label", (kind,)
         )

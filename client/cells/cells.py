@@ -1,4 +1,4 @@
-"""A site's small-cell rule: what it tells of its patients, whoever asks and however often."""
+"""A site's small-cell rule: what it says about its patients, whoever asks and however often."""
 
 import hashlib
 import json
@@ -121,7 +121,7 @@ class Cells:
                 raise Refusal(
                     f"{name} trained on nearly these patients before: a few came, went or were"
                     " corrected since, or another study's columns leave them out, and the two"
-                    f" updates together would tell of these few (limits.min_cell = {self.cell})."
+                    f" updates together would show these few (limits.min_cell = {self.cell})."
                     " There are too few others to leave out with them."
                 )
             settled = asked.take(kept)
@@ -148,19 +148,19 @@ class Cells:
         if self._book.is_nearly_told(TEST_PART, TEST_PART, patients, self.cell):
             raise Refusal(
                 f"{name} measured models on nearly these test patients before: a few came, went or"
-                " were corrected since, and the two runs' figures together would tell of these"
+                " were corrected since, and the two runs' figures together would show these"
                 f" few (limits.min_cell = {self.cell}). Give the study another seed or name, which"
                 " draws another test part."
             )
 
     def told(self) -> list[str]:
-        """What was told of this site's patients so far, in lines."""
+        """The figures about this site's patients that have left so far, in lines."""
         by_column = self._book.num_told(COLUMN)
         lines = [f"Smallest cell: {self.cell} patients (limits.min_cell)"]
         if by_column:
             column = max(by_column, key=lambda name: by_column[name])
             lines.append(
-                f"Figures of {column} told of {by_column[column]} of {self._most} different sets"
+                f"Figures of {column} given for {by_column[column]} of {self._most} different sets"
                 " of patients (budget.sets)"
             )
         if trained := self._book.num_trained_sets():

@@ -1,4 +1,4 @@
-"""What a site tells of a number column: never about fewer than a cell of patients.
+"""A number column's figures as a site gives them: never about fewer than a cell of patients.
 
 Before anything is computed, values beyond a fence are moved to it, so that no patient's own extreme
 moves a figure: the fence lies 1.5 times the distance of the `reach`-th smallest and largest values

@@ -55,7 +55,7 @@ def _entries_after(log: Path, number: int) -> Iterator[AuditEntry]:
             try:
                 entry = AuditEntry.model_validate_json(text)
             except ValueError:
-                continue  # `erosion log verify` tells of it
+                continue  # `erosion log verify` reports it
             if whole and entry.number > number:
                 yield entry
 

@@ -54,7 +54,7 @@ class LocalDataset:
     ) -> None:
         """Read, check and split the data, and build the model.
 
-        `cells` rounds what is told of the patients and knows what was told before; `kept` reads
+        `cells` rounds what leaves about the patients and knows what left before; `kept` reads
         them. Raises DataError, SiteError, ModelError, and Refusal for a test part of too few
         patients.
         """
@@ -105,7 +105,7 @@ class LocalDataset:
         self.missing_values = self._missing_values()
 
     def _settled(self, name: str, cells: Cells, patients: Patients) -> Split:
-        """The split with those left out of training whom two studies' updates would tell of."""
+        """The split with those left out of training whom two studies' updates would show."""
         self.notes = patients.notes
         if name == self.study.user and self.study.fold is not None:
             return self.split  # of which the fold is a cell, and its patients are not to come back
@@ -121,7 +121,7 @@ class LocalDataset:
         if left_out := len(training) - int(kept.sum()):
             self.notes += (
                 f"{left_out} rows are left out of training: an earlier study was trained on nearly"
-                f" the same patients, and with these two updates would tell of fewer than"
+                f" the same patients, and with these two updates would show fewer than"
                 f" {cells.cell} (limits.min_cell)",
             )
         return Split(training[kept], self.split.test)

@@ -167,7 +167,7 @@ def _number(text: str, decimal: str, thousands: str) -> float:
 
 
 def _date_formats(texts: Iterable[str]) -> tuple[str, ...]:
-    """Every form of DATES in which all of the texts are written; times of day are let go."""
+    """Every form of DATES in which all of the texts are written; times of day are left out."""
     left = list(DATES)
     for text in texts:
         day = TIME.sub("", text)

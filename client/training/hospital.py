@@ -95,7 +95,7 @@ class Hospital:
         self._sealed = SealedSteps(self.site, identity)
 
     def told(self) -> list[str]:
-        """What was told of its patients so far, in lines for people here."""
+        """The figures about its patients that have left so far, in lines for people here."""
         return self._cells.told()
 
     def describe(self, study: Study) -> DescribeReply:
@@ -116,7 +116,7 @@ class Hospital:
         )
 
     def summarise(self, study: Study) -> SummaryReply:
-        """What this hospital tells of its columns before any training, by the small-cell rule."""
+        """This hospital's description of its columns before any training; see `Cells`."""
         if study.fold is not None:
             raise Refusal("A trial is not described: its study is, as a whole.")
         if study.privacy is not None and self.name != study.user:

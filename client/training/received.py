@@ -1,4 +1,4 @@
-"""What a request brings, checked before anything is computed from it."""
+"""Checks the tensors of a request before anything is computed from them."""
 
 import torch
 from torch import Tensor

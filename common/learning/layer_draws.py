@@ -1,4 +1,4 @@
-"""What layers draw, such as dropout and first weights, from a seed.
+"""Draws of layers, such as dropout and first weights, from a seed.
 
 `torch.manual_seed` takes a millisecond where torch could use a GPU: it formats the stack of whoever
 calls it, once for each kind of GPU. That is longer than a small hospital trains.

@@ -1,4 +1,4 @@
-"""What a hospital tells of its columns before any training, under its own small-cell rule."""
+"""A hospital's description of its columns before any training, under its own small-cell rule."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""What a study runs in: who is asked, who is told, and what is kept for a run that goes on."""
+"""The surroundings of a study: the transport, the listener, and the keeper of its state."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

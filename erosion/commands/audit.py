@@ -86,7 +86,7 @@ COMMAND = Command(
     summary="hold hospitals' logs against the coordinator's record; open a sealed sum that is off",
     details=(
         "With --logs: whether each hospital's log of what it sent still has every line that the\n"
-        "coordinator was told of when it was written; a line that was changed, removed or written\n"
+        "coordinator got when it was written; a line that was changed, removed or written\n"
         "anew is named.\n\n"
         "Without: whose update made a sealed sum not fit its distances. A sealed arm stops where\n"
         "a sum cannot be one of updates at the distances that were claimed. Then a person at each\n"

@@ -1,4 +1,4 @@
-"""What a coordinator can infer: patients' records worked out of updates, by three attacks.
+"""Three attacks by which a coordinator works patients' records out of updates.
 
 Each cell is one hospital of made-up patients with two values each, which answers as the program
 does, and a coordinator that works out records from nothing but the updates. With a *public order*

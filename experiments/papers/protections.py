@@ -1,4 +1,4 @@
-"""What the protections cost: the default study with a site's protections on and off, over splits.
+"""The cost of the protections: the default study with a site's protections on and off, over splits.
 
 The errors are those of the user's test patients. What is measured in seconds is one answer of one
 hospital to one round: the training alone, and with the book of answers and the log of what is sent,

@@ -1,4 +1,4 @@
-"""How slow is slow enough? The recommended Weight Erosion with several erosion shares.
+"""The recommended Weight Erosion with several erosion shares: the slowness that is enough.
 
 `distance_penalty = "auto"` takes the first rounds' distances for those of all rounds. But the
 user's own update shrinks while the model comes to rest, so relative distances grow, and weights end

@@ -1,1 +1,1 @@
-"""What the hospitals of a study tell of their patients before any training."""
+"""The hospitals' descriptions of their patients before any training, side by side."""

@@ -1,4 +1,4 @@
-"""What a site file declares about a table, and what is wrong with such declarations."""
+"""A site file's declarations about a table, right and wrong."""
 
 from datetime import date
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What every method's round promises when its exchanges are really played, site and coordinator.
+"""The promises of every method's round when its exchanges are played, site and coordinator.
 
 A new method needs no line here: it is picked up from the registry, however many exchanges it has.
 """

@@ -1,4 +1,4 @@
-"""What layers draw from a seed."""
+"""Draws of layers from a seed."""
 
 import pytest
 import torch

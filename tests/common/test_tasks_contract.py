@@ -1,4 +1,4 @@
-"""What every task of the registry promises. A new task needs a line in EXAMPLES only."""
+"""The promises of every task of the registry. A new task needs a line in EXAMPLES only."""
 
 import json
 from collections.abc import Mapping

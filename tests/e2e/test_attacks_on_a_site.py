@@ -1,4 +1,4 @@
-"""What a coordinator gains by subtraction, by asking again, and by a site's bad days: nothing.
+"""A coordinator gains nothing by subtraction, by asking again, or by a site's bad days.
 
 A rogue coordinator over TLS against `erosion client` as a program; each test is a row of
 docs/threat-model.md. They share one site.

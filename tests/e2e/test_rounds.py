@@ -1,4 +1,4 @@
-"""What the driver of rounds promises, over real gRPC."""
+"""The promises of the driver of rounds, over real gRPC."""
 
 from pathlib import Path
 

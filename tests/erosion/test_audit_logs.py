@@ -1,4 +1,4 @@
-"""`erosion audit --logs`: hospitals' logs held against what the coordinator was told of them."""
+"""`erosion audit --logs`: hospitals' logs held against what the coordinator knows about them."""
 
 from pathlib import Path
 

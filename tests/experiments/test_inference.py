@@ -1,4 +1,4 @@
-"""What a coordinator can infer: the attacks on a hospital in this process, and the page."""
+"""The attacks on a hospital in this process, and the page about them."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What two processes tell each other: pickles through a pipe, large arrays in shared memory."""
+"""Messages between two processes: pickles through a pipe, large arrays in shared memory."""
 
 import mmap
 from dataclasses import dataclass

@@ -1,1 +1,1 @@
-"""How often the verdict claims a difference that is not there, and how often one that is."""
+"""The verdict's error rates: claims of a difference that is not there, and of one that is."""

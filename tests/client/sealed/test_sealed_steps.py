@@ -1,4 +1,4 @@
-"""What a hospital makes of requests in sealed studies that are not as they should be."""
+"""Requests in sealed studies that are not as they should be, and a hospital's answers."""
 
 from pathlib import Path
 from typing import Any

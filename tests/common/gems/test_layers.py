@@ -1,4 +1,4 @@
-"""What is trained above a merged layer, and how layers are laid out in vectors."""
+"""Training above a merged layer, and the layout of layers in vectors."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Which methods run on sealed rounds: those that ask no more than distances and one sum."""
+"""The methods that run on sealed rounds: those that ask no more than distances and one sum."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Which sums a hospital lets its update into, and how weights are lowered until it does."""
+"""The sums that a hospital lets its update into, and the weights lowered until it does."""
 
 import numpy as np
 import pytest
