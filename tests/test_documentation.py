@@ -1,6 +1,5 @@
 """The documentation's examples run, and its links within the repository lead somewhere."""
 
-import ast
 import re
 import shutil
 import subprocess
@@ -61,18 +60,6 @@ def committed_texts() -> dict[str, str]:
         if b"\0" not in content:
             found[str(path.relative_to(ROOT))] = content.decode("utf-8")
     return found
-
-
-# A docstring that opens so names a question in place of the thing.
-QUESTION = re.compile(r"(?:What|Whether|Who|Whose|Which|How|Where|When|Why)\b")
-
-
-@needs_git
-def test_a_module_opens_by_saying_what_it_is() -> None:
-    texts = {path: text for path, text in committed_texts().items() if path.endswith(".py")}
-    openings = {path: ast.get_docstring(ast.parse(text)) or "" for path, text in texts.items()}
-    assert openings["tests/test_documentation.py"].startswith("The documentation's examples")
-    assert [path for path, opening in openings.items() if QUESTION.match(opening)] == []
 
 
 # A path of the machine that a text was written on.

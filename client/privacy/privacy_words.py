@@ -1,4 +1,4 @@
-"""What privacy costs this hospital's patients, in plain words: `erosion review` and `status`."""
+"""The privacy that studies cost this hospital's patients, in words for its own people."""
 
 from collections.abc import Iterator
 from contextlib import closing

@@ -33,7 +33,7 @@ class PrivateRounds:
     ) -> PrivateStep | None:
         """How an update for the others is made; None: by local training.
 
-        `patients`: that this hospital tells of. At the user the step is the same without noise.
+        `patients`: their number as told. At the user the step is the same without noise.
         """
         study = request.study
         terms, is_user = study.privacy, self._site.name == study.user

@@ -273,7 +273,7 @@ class ArmBase(Settings):
         """What makes this algorithm impossible with differential privacy, or None."""
         if self.private_updates or self.user_only:
             return None
-        return "its hospitals send or train on more than noised updates, which tells of patients"
+        return "its hospitals send or train on more than noised updates, which shows patients"
 
     def problem_with(self, num_hospitals: int) -> str | None:
         """What makes this algorithm impossible in a study of `num_hospitals`, or None."""

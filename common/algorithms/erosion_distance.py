@@ -66,8 +66,8 @@ class ExpectedNoise:
     def of(self, cohort: Cohort) -> list[float]:
         """Of each peer, (n,), in the cohort's order.
 
-        A hospital that tells of few patients must have much noise; one that lies would excuse any
-        distance by it, so no more is believed than of one with half the median's patients.
+        A hospital of few patients must have much noise; one that lies would excuse any distance by
+        its number, so no more is believed than of one with half the median's patients.
         """
         patients = [update.samples_seen for update in cohort.updates[1:]]
         fewest = median(patients) / 2 if patients else 0.0

@@ -1,4 +1,4 @@
-"""What releases with Gaussian noise cost a patient: epsilon at a delta, exactly.
+"""The exact epsilon, at a delta, of several releases with Gaussian noise.
 
 A release has a *strength*: 1 / (noise multiplier)^2, where the noise's deviation is the multiplier
 times the most that one patient can change the released sum. Releases compose by adding their

@@ -24,7 +24,7 @@ class PrivateStep:
     noise_multiplier: float  # of clip_norm; 0 at the user, to whose coordinator it belongs
     learning_rate: float
     weight_decay: float
-    patients: float  # that the sum is divided by: those that the hospital tells of
+    patients: float  # that the sum is divided by: the number that the hospital gives
     key: bytes = field(default=b"", repr=False)  # of the noise of this request, at this site
 
     def of_share(self, share: float, part: Tensor) -> "PrivateStep":

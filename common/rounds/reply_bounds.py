@@ -1,4 +1,4 @@
-"""How many bytes of arrays an honest answer can have: what a site sends beyond ends its stream."""
+"""The most bytes of arrays that an honest answer can have; more from a site ends its stream."""
 
 from math import prod
 

@@ -1,4 +1,4 @@
-"""What a run has cost the patients of the other hospitals, as `result.json` and the report say."""
+"""The privacy that a run cost the other hospitals' patients, for `result.json` and the report."""
 
 from collections.abc import Mapping, Sequence
 

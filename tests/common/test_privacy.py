@@ -339,7 +339,7 @@ def test_expected_noise_counts_what_carries_it_and_believes_no_tiny_hospital() -
 
 @pytest.mark.parametrize("name", ["weight_erosion", "evidence_erosion"])
 def test_erosion_does_not_take_noise_for_a_difference(name: str) -> None:
-    """Hospitals with the user's update under much noise keep their weight; told of it."""
+    """Hospitals with the user's update under much noise keep their weight."""
     dim, deviation = 400, 0.2
     draws = torch.Generator().manual_seed(4)
     own = Update("a", 1, torch.ones(dim) / 20, 100, 100, {"noise": torch.tensor([0.0])})

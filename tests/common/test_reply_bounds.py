@@ -1,4 +1,4 @@
-"""How large an honest answer can be follows from what was asked, and an honest one fits."""
+"""The bound on an answer follows from what was asked, and an honest answer fits."""
 
 import pytest
 import torch

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -12,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from erosion.experiments.free_ports import free_ports
 from tests.support.patience import PATIENCE
 
 NOBODY = 65534  # PostgreSQL refuses to run as root
@@ -35,7 +35,8 @@ def postgres(folder: Path, password: str) -> Iterator[int]:
     # Not in pytest's own folder, which other accounts may not enter.
     home = Path(tempfile.mkdtemp(prefix="postgres-"))
     home.chmod(0o755)
-    data, log, port = home / "data", folder / "postgres.log", _free_port()
+    data, log = home / "data", folder / "postgres.log"
+    (port,) = free_ports(1)
     password_file = home / "password"
     password_file.write_text(password)
     if account:
@@ -73,13 +74,6 @@ def postgres(folder: Path, password: str) -> Iterator[int]:
             server.wait(PATIENCE)
     finally:
         shutil.rmtree(home)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _wait(bin_folder: Path, port: int, server: "subprocess.Popen[bytes]", log: Path) -> None:
