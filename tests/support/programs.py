@@ -130,9 +130,12 @@ def takes_its_time_until_told(site_file: str) -> None:
 
 
 def is_slow_once(site_file: str) -> None:
-    """Misses the deadline of round 2 by far, then is quick again."""
+    """Misses the deadline of round 2 by far, then is quick again; notes what it worked on."""
+    worked_on = Path(site_file).with_name("worked_on")
 
     def answer_train(message: Message, answer: Callable[[Message], Message]) -> Message:
+        with worked_on.open("a") as file:
+            file.write(f"{message.metadata.group_id}\n")
         if (message.metadata.group_id or "").endswith("/2"):
             time.sleep(10)
         return answer(message)
