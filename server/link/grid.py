@@ -68,7 +68,7 @@ class LinkGrid(MessageGrid):
         """Send messages; a site that is not connected gets none (its id is left out)."""
         pushed: list[str] = []
         calls: list[tuple[int, int, Callable[[SiteSession], None]]] = []
-        last: tuple[RecordDict, Content] | None = None  # whoever is asked the same comes in a row
+        last: tuple[RecordDict, Content] | None = None
         numbers = self._sessions.numbers()
         for message in messages:
             node_id = message.metadata.dst_node_id
@@ -77,10 +77,11 @@ class LinkGrid(MessageGrid):
                 continue
             self._num_requests += 1
             request_id = f"{self._prefix}-{self._num_requests}"
-            if last is None or last[0] is not message.content:
+            most = most_reply_bytes(message)
+            # Our own requests are alike for a whole row of sites; an app may change what it sent.
+            if most is None or last is None or last[0] is not message.content:
                 last = message.content, Content.of(message)
             request = Request.of(request_id, message, last[1], self.run_news)
-            most = most_reply_bytes(message)
             if most is None:
                 most = SPARE_BYTES + TIMES_REQUEST * request.num_bytes
             self._exchange.ask(

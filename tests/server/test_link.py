@@ -1,9 +1,14 @@
-"""The coordinator's port: how many connections it takes, and where updates are kept."""
+"""The coordinator's end of the line: its connections, where updates are kept, what is sent."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from erosion.client.connection.line import SiteLine
 from erosion.server.link import Link
 from erosion.server.link.link import most_connections
+from tests.support.patience import PATIENCE, wait_until
 
 
 def test_connections_are_bound_by_files_and_by_memory_and_some_are_always_taken() -> None:
@@ -27,3 +32,23 @@ def test_without_a_folder_updates_are_kept_in_memory() -> None:
     link = Link("127.0.0.1:0")
     link.keep_updates(on_disk=True)
     assert link.updates is None
+
+
+def test_an_app_may_use_one_record_for_all_its_messages_and_change_it_in_between() -> None:
+    link, content = Link("127.0.0.1:0"), RecordDict()
+
+    def messages() -> Iterator[Message]:
+        for number, node_id in enumerate(link.grid.get_node_ids()):
+            content["number"] = ConfigRecord({"value": number})
+            yield Message(content, node_id, "train")
+
+    link.start()
+    try:
+        with SiteLine(link.address) as one, SiteLine(link.address) as other:
+            wait_until(lambda: len(link.grid.get_node_ids()) == 2)
+            link.grid.push_messages(messages())
+            requests = [line.receive(PATIENCE) for line in (one, other)]
+    finally:
+        link.stop()
+    numbers = [request.content.config_records["number"]["value"] for request in requests if request]
+    assert sorted(numbers) == [0, 1]
