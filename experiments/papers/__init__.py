@@ -14,6 +14,7 @@ from erosion.experiments.papers import (
     mnist,
     mnist_page,
     one_round,
+    privacy,
     protections,
     quadratic,
     quadratic_page,
@@ -129,6 +130,15 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             protections.plans,
             protections.run,
             protections.draw,
+        ),
+        Experiment(
+            "privacy",
+            "What differential privacy costs",
+            "The default study with epsilon 8, 3 and 1 for the other hospitals' patients, and"
+            " without, over 40 splits. A quarter of an hour of one core.",
+            privacy.plans,
+            privacy.run,
+            privacy.draw,
         ),
         Experiment(
             "fed-heart",
