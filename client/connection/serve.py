@@ -17,6 +17,8 @@ from erosion.client.consent.recovery import recover_answers
 from erosion.client.consent.review_list import used_up
 from erosion.client.consent.site_secret import site_secret
 from erosion.client.consent.store import ConsentStore
+from erosion.client.privacy.privacy_ledger import PrivacyLedger
+from erosion.client.privacy.recovery import recover_releases
 from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import ErosionError
@@ -42,6 +44,8 @@ def serve(site: Site, until: Until) -> None:
         ) as audit_log,
     ):
         recover_answers(store, coordinator, dataset_of(site), audit_log.path)
+        with closing(PrivacyLedger(folder)) as ledger:
+            recover_releases(ledger, dataset_of(site), audit_log.path)
         watch = SiteObservers(
             site.records,
             audit_log,

@@ -24,9 +24,7 @@ def recover_answers(store: ConsentStore, coordinator: str, dataset: str, log: Pa
     read_to = store.log_was_read_to()
     sent: set[LoggedAnswer] = set()
     try:
-        if (_last_number(log) or read_to) < read_to:
-            read_to = 0  # another log was begun since
-        for entry in _entries_after(log, read_to):
+        for entry in entries_since(log, read_to):
             read_to = entry.number
             if (answer := _answer_of(entry)) is not None:
                 sent.add(answer)
@@ -45,7 +43,10 @@ def recover_answers(store: ConsentStore, coordinator: str, dataset: str, log: Pa
     return len(lacking)
 
 
-def _entries_after(log: Path, number: int) -> Iterator[AuditEntry]:
+def entries_since(log: Path, number: int) -> Iterator[AuditEntry]:
+    """The lines of the log after that number; all of them where another log was begun since."""
+    if (_last_number(log) or number) < number:
+        number = 0
     files = [*full_files(log), log]
     firsts = [_first_number(file) for file in files]
     for file, following in zip(files, [*firsts[1:], None], strict=True):

@@ -4,6 +4,7 @@ An update is paid for before it leaves. Asked for again it is free, but it must 
 other noise on the same sum, or the same noise on another sum, would tell more than was paid for.
 """
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from erosion.common.support.private_database import PrivateDatabase
 
 VERSION = 1
 FILE_NAME = "privacy.sqlite"
+_RECOVERED = "known from the log alone"  # the hash of no reply
 
 _TABLES = """
 create table if not exists releases (
@@ -27,6 +29,7 @@ create table if not exists releases (
   released text not null,
   primary key (dataset, study, run, arm, round)
 );
+create table if not exists log_read (one integer primary key, line integer not null);
 """
 
 
@@ -106,6 +109,25 @@ class PrivacyLedger:
                 now(),
             ),
         )
+
+    def recover(self, releases: Sequence[Release], read_to: int) -> int:
+        """Count what the site's log has and this file lacks, and say how many that were.
+
+        The log was read up to the line `read_to`.
+        """
+        with self._file.transaction():
+            lacking = 0
+            for release in releases:
+                if self.reply_of(release) is None:
+                    self.pay(release, _RECOVERED)
+                    lacking += 1
+            self._file.execute("insert or replace into log_read values (1, ?)", (read_to,))
+        return lacking
+
+    def log_was_read_to(self) -> int:
+        """The last line of the log that was held against this file; 0: none."""
+        found = self._file.execute("select line from log_read")
+        return int(found[0][0]) if found else 0
 
     def close(self) -> None:
         """Let go of the file."""

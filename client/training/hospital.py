@@ -229,6 +229,7 @@ class Hospital:
             seconds=perf_counter() - started,
             metrics=metrics,
             sealed=keys,
+            noise_multiplier=work.privacy.noise_multiplier or None if work.privacy else None,
         )
         return TrainResult(
             header,

@@ -133,6 +133,7 @@ class TrainReply(Settings):
     seconds: float = Field(ge=0)  # of local work
     metrics: Metrics | None = None  # the user's, of the parameters that it received
     sealed: HelloKeys | None = None  # of a sealed round, in place of the update
+    noise_multiplier: float | None = None  # of the update, where it has noise for privacy
 
 
 class StepReply(Settings):

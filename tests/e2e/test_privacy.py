@@ -14,7 +14,7 @@ import torch
 from erosion.client.connection.agent import Until
 from erosion.client.connection.serve import serve
 from erosion.client.consent.consent import dataset_of
-from erosion.client.privacy.privacy_ledger import PrivacyLedger
+from erosion.client.privacy.privacy_ledger import FILE_NAME, PrivacyLedger
 from erosion.client.privacy.private_rounds import ledger_folder
 from erosion.client.site_file import Site, load_site
 from erosion.client.training.hospital import Hospital
@@ -141,7 +141,16 @@ def test_a_rogue_coordinator_gets_nothing_beyond_what_was_promised(tmp_path: Pat
             assert said in answer, answer
         second = rogue.train(replace(asked, round=2))
         assert isinstance(second, TrainResult)
-        assert _epsilon_spent(load_site(rogue.site.file)) == pytest.approx(3.0, abs=1e-3)
+        site = load_site(rogue.site.file)
+        assert _epsilon_spent(site) == pytest.approx(3.0, abs=1e-3)
+        # The hospital's machine is restored, without the ledger; its log is on another disk.
+        rogue.site.stop()
+        (rogue.site.state / FILE_NAME).unlink()
+        rogue.site.start()
+        answer = rogue.train(replace(asked, run="r3"))
+        assert isinstance(answer, str)
+        assert "limits.epsilon = 3" in answer
+        assert _epsilon_spent(site) == pytest.approx(3.0, abs=1e-3)
 
 
 def _with_limits(site: RealSite) -> None:
