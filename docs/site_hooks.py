@@ -29,6 +29,7 @@ MENU = {
         "threat-model.md",
         "privacy.md",
         "sealed-rounds.md",
+        "privacy.md",
         "robustness.md",
         "faults.md",
     ],
