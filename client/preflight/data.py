@@ -7,6 +7,7 @@ import numpy as np
 from erosion.client.dataset.load import Patients, load_patients
 from erosion.client.dataset.split import split_patients
 from erosion.client.finding import Finding, failed, ok, skipped, warning
+from erosion.client.privacy.privacy_words import problem_with_cost, promised
 from erosion.client.site_file import Site
 from erosion.client.training.limits import check_limits, check_study, local_steps
 from erosion.common.errors import DataError, Refusal
@@ -57,11 +58,22 @@ def check_study_here(site: Site, study: Study) -> Iterator[Finding]:
         return
     samples = "images" if isinstance(study.task, ImageTask) else "patients"
     steps = local_steps(study.training, len(training))
-    yield ok(
-        "limits",
-        f"kept: {num_patients} training patients, {steps} steps of {study.training.batch_size}"
-        f" {samples} a round, {study.rounds} rounds",
-    )
+    work = f"{steps} steps of {study.training.batch_size} {samples} a round"
+    if study.privacy is not None:
+        work = f"one step of all {samples} a round"
+    yield ok("limits", f"kept: {num_patients} training patients, {work}, {study.rounds} rounds")
+    yield from _privacy(site, study)
+
+
+def _privacy(site: Site, study: Study) -> Iterator[Finding]:
+    """What a run would cost, and whether there is as much left."""
+    if study.privacy is None:
+        return
+    if problem := problem_with_cost(site, study):
+        yield failed("privacy", problem, "ask for a smaller privacy.epsilon; it is your decision")
+        return
+    for line in promised(site, study):
+        yield ok("privacy", line)
 
 
 def _limits_before_data(site: Site, study: Study) -> Finding:

@@ -8,7 +8,7 @@ from erosion.client.consent.consent import dataset_of
 from erosion.client.privacy.privacy_ledger import FILE_NAME, PrivacyLedger, Spent
 from erosion.client.privacy.private_rounds import ledger_folder
 from erosion.client.site_file import Site
-from erosion.common.privacy.accountant import epsilon_of
+from erosion.common.privacy.accountant import ROUNDING, epsilon_of
 from erosion.common.study.study import Study
 
 
@@ -33,6 +33,20 @@ def promised(site: Site, study: Study) -> Iterator[str]:
         f"{_of(site.limits.epsilon, 'limits.epsilon')},"
         f" {_epsilon(_spent(site).in_all, delta)} by all on these data"
         f"{_of(site.lifetime_epsilon, 'budget.epsilon')}"
+    )
+
+
+def problem_with_cost(site: Site, study: Study) -> str | None:
+    """Why a run does not fit into what is left here, or None."""
+    if site.lifetime_epsilon is None or site.name == study.user:
+        return None
+    spent, delta = _spent(site, study.digest), site.limits.delta
+    after = epsilon_of(spent.in_all + study.privacy_cost, delta)
+    if spent.by_study or after <= site.lifetime_epsilon * ROUNDING:  # it may be a run that goes on
+        return None
+    return (
+        f"after a run all studies would have cost each patient epsilon {after:.3g} at delta"
+        f" {delta:g}; budget.epsilon = {site.lifetime_epsilon:g}"
     )
 
 

@@ -21,8 +21,8 @@ ARMS: Mapping[str, Values] = {
     "fedavg": {},
 }
 EPSILONS = (8.0, 3.0, 1.0)
-CHOSEN: Mapping[float, tuple[float, float]] = {8.0: (4.0, 1.0), 3.0: (4.0, 1.0), 1.0: (4.0, 1.0)}
-TRIED = ((4.0, 1.0), (2.0, 1.0), (1.0, 1.0), (4.0, 0.5), (2.0, 0.5))  # learning rate, clip norm
+CHOSEN: Mapping[float, tuple[float, float]] = {8.0: (4.0, 1.0), 3.0: (4.0, 1.0), 1.0: (1.0, 1.0)}
+TRIED = ((4.0, 1.0), (2.0, 1.0), (1.0, 1.0))  # learning rate, clip norm
 TRIAL_SEEDS = range(1000, 1010)
 
 

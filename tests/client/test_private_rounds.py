@@ -16,6 +16,7 @@ from erosion.client.consent.consent import dataset_of
 from erosion.client.consent.review import review
 from erosion.client.consent.review_list import listing
 from erosion.client.consent.store import ConsentStore
+from erosion.client.preflight.data import check_study_here
 from erosion.client.privacy.privacy_ledger import FILE_NAME, PrivacyLedger, Release
 from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
@@ -287,6 +288,22 @@ def test_review_and_status_say_what_it_costs_and_what_is_left(tmp_path: Path) ->
     at_the_user = "\n".join(review(user_site(tmp_path), study, store))
     assert "as the user, without noise" in at_the_user
     store.close()
+
+
+def test_the_check_says_what_a_run_costs_and_whether_it_fits(tmp_path: Path) -> None:
+    limits: dict[str, Any] = {"limits": {"epsilon": 2.0}, "budget": {"epsilon": 2.5}}
+    first, second = private_study(2.0), private_study(2.0, name="another")
+    site = peer_site(tmp_path, **limits)
+
+    def said(study: Study) -> str:
+        return "\n".join(f"{f.outcome} {f.what} {f.text}" for f in check_study_here(site, study))
+
+    assert "ok privacy a run costs each patient epsilon 2" in said(first)
+    assert "one step of all patients a round" in said(first)
+    for number in (1, 2, 3):
+        peer(tmp_path, **limits).train(request(first, number))
+    (failed,) = (line for line in said(second).splitlines() if line.startswith("failed"))
+    assert "budget.epsilon = 2.5" in failed
 
 
 def test_who_is_there_is_hardly_seen_through_the_noise_and_plainly_without(tmp_path: Path) -> None:
