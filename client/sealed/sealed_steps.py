@@ -91,7 +91,7 @@ class SealedSteps:
         asked = _read(legs.MaskedAsked, request)
         masked = self._rounds.masked(asked.weights, asked.scale, asked.envelopes)
         self._opening.write(masked.opening)
-        said = legs.MaskedSaid(signature=masked.receipt.signature)
+        said = legs.MaskedSaid(signature=masked.receipt.signature, seed=masked.seed)
         return LocalAnswer({legs.WORDS: torch.from_numpy(masked.words)}, _as_json(said))
 
     def _unmask(self, request: TrainRequest) -> LocalAnswer:

@@ -15,6 +15,7 @@ from erosion.client.evaluation.cross_fitted import FoldPredictions
 from erosion.client.evaluation.final_figures import final_figures, no_figures_yet
 from erosion.client.evaluation.metrics import measure
 from erosion.client.privacy.private_rounds import PrivateRounds
+from erosion.client.sealed.own_draws import secret_of
 from erosion.client.sealed.sealed_site import Identity
 from erosion.client.sealed.sealed_steps import SealedSteps
 from erosion.client.site_file import Site
@@ -299,7 +300,7 @@ class Hospital:
             targets=training.targets,
             task=study.task,
             training=study.training,
-            secret=self._secret,
+            secret=secret_of(request, self._secret),
             patients=prepared.training_patients,
             privacy=self._private.step(request, arm, prepared.told_samples),
             kept={name: tensor.to(device) for name, tensor in kept.items() if name != _ERROR},

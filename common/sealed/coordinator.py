@@ -1,6 +1,7 @@
 """The coordinator's arithmetic in a sealed round: what each leg asks, and what its answers give."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,7 @@ from erosion.common.sealed.roster import (
     View,
     places,
     roster_hash,
+    seed_hash,
     sketch_seed,
 )
 from erosion.common.sealed.sum_check import SumCheck, check_length, check_sum
@@ -77,12 +79,13 @@ class Attempt:
         self,
         view: View,
         total: Words,
-        delivered: Sequence[str],
+        delivered: Mapping[str, bytes],
         released: Mapping[str, tuple[Mapping[str, bytes], Mapping[str, bytes]]],
     ) -> NDArray[np.float64]:
         """The sum of the masked updates, whose masks are taken off `total` itself: (dim,).
 
-        `released` are the shares that each site gave, of seeds and of keys. Raises CannotUnmask.
+        `delivered` has the hash of each one's seed, `released` the shares that each site gave, of
+        seeds and of keys. Raises CannotUnmask.
         """
         if len(released) < self.needed:
             raise CannotUnmask(
@@ -93,11 +96,12 @@ class Attempt:
         }
         lost = sorted(set(view.members) - set(delivered))
         keys = {name: {s: given[1].get(name) for s, given in released.items()} for name in lost}
-        masks = [self_mask(view, self._secret(name, seeds[name]), -1) for name in delivered]
+        masks = []
+        for name, hash_ in delivered.items():
+            seed = self._secret(name, seeds[name], seed_hash, hash_)
+            masks.append(self_mask(view, seed, -1))
         for gone in lost:
-            private = self._secret(gone, keys[gone])
-            if public_half(private) != self.roster[gone].mask:
-                raise CannotUnmask(f"the shares of {gone}'s key do not fit")
+            private = self._secret(gone, keys[gone], public_half, self.roster[gone].mask)
             masks += [
                 pair_mask(view, private, self.roster[name].mask, -1 if name < gone else +1)
                 for name in delivered
@@ -133,14 +137,27 @@ class Attempt:
             rounding=largest * in_ring + in_asking,
         )
 
-    def _secret(self, name: str, shares: Mapping[str, bytes | None]) -> bytes:
+    def _secret(
+        self,
+        name: str,
+        shares: Mapping[str, bytes | None],
+        shown: Callable[[bytes], bytes],
+        expected: bytes,
+    ) -> bytes:
+        """The secret of which `shown` gives what is expected, whatever one of the sites gave."""
         place_of = places(self.roster)
         held = sorted((place_of[s], share) for s, share in shares.items() if share is not None)
         if len(held) < self.needed:
             raise CannotUnmask(
                 f"{len(held)} shares of {name}'s secret came, {self.needed} are needed"
             )
-        try:
-            return shamir.combine(dict(held[: self.needed]))
-        except ValueError:
-            raise CannotUnmask(f"the shares of {name}'s secret do not fit together") from None
+        one_less = ([*held[:i], *held[i + 1 :]] for i in range(len(held)))
+        for enough in (held, *(rest for rest in one_less if len(rest) >= self.needed)):
+            with suppress(ValueError):
+                secret = shamir.combine(dict(enough[: self.needed]))
+                if shown(secret) == expected:
+                    return secret
+        raise CannotUnmask(
+            f"the shares of {name}'s secret do not fit together: {name} shared out another, or"
+            " somebody released others"
+        )

@@ -87,6 +87,7 @@ class MaskedSaid(Settings):
     """A signature of what the site was told and of what it put under its masks."""
 
     signature: fields.Signature
+    seed: fields.Hash  # of the seed of its self mask
 
 
 class ReceiptSaid(Settings):

@@ -25,7 +25,7 @@ from erosion.common.sealed.coordinator_keys import CoordinatorKeys
 from erosion.common.sealed.distance import Asker
 from erosion.common.sealed.masks import norm_of
 from erosion.common.sealed.numbers import from_rows, to_rows
-from erosion.common.sealed.roster import RoundContext, received_hash
+from erosion.common.sealed.roster import RoundContext, received_hash, usable
 from erosion.common.sealed.sum_records import PendingSum, SumRecords
 from erosion.common.sealed.sum_rules import SumRules
 
@@ -69,12 +69,13 @@ class Trained:
         measured_norm = norm_of(terms.measure.scaled(values)) if terms.measure.places else own_norm
         if not (own_norm > 0 and measured_norm > 0):
             raise Skipped("the user's own update has norm zero, which gives a sealed sum no range")
-        peers = {update.agent: update for update in others}
+        hellos = {update.agent: update.hello for update in others if update.hello is not None}
+        roster = usable(hellos)
+        peers = {update.agent: update for update in others if update.agent in roster}
         if len(peers) < RULES.min_summed:
             raise Skipped(f"{len(peers)} hospitals answered; a sealed sum needs {RULES.min_summed}")
         received = received_hash(begun.parameters)
         context = RoundContext(terms.study, terms.run, terms.arm, begun.round, attempt, received)
-        roster = {name: update.hello for name, update in peers.items() if update.hello is not None}
         made = Attempt(context, roster, values, own_norm, terms.measure, measured_norm)
         return cls(begun, own, peers, made)
 

@@ -4,6 +4,7 @@ All of it goes into the masks' keys, so that sites that were told different thin
 unmasked.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from torch import Tensor
 
 from erosion.common.sealed.digest import Part, digest
-from erosion.common.sealed.key_agreement import derive
+from erosion.common.sealed.key_agreement import agree, derive, new_pair
 from erosion.common.sealed.masks import Words
 from erosion.common.support.keys import PrivateKey, PublicKey
 
@@ -68,6 +69,17 @@ def roster_hash(context: RoundContext, roster: Roster) -> bytes:
     return digest("roster", *context.parts, *entries)
 
 
+def usable(roster: Roster) -> dict[str, Hello]:
+    """Those whose keys are keys and nobody else's; with any other no site would go on."""
+    keys = Counter(key for hello in roster.values() for key in (hello.mask, hello.seal))
+    probe, _ = new_pair()
+    return {
+        name: hello
+        for name, hello in roster.items()
+        if all(keys[key] == 1 and _is_key(probe, key) for key in (hello.mask, hello.seal))
+    }
+
+
 def sketch_seed(roster_hash: bytes) -> bytes:
     """What the sketch's signs and buckets are drawn from: nobody can choose it."""
     return derive(roster_hash, b"sketch")
@@ -111,6 +123,11 @@ def words_hash(words: Words) -> bytes:
     return digest("words", words.data.cast("B"))
 
 
+def seed_hash(seed: bytes) -> bytes:
+    """Of the random seed of a self mask: it says nothing of the seed."""
+    return digest("seed", seed)
+
+
 def received_hash(parameters: Tensor) -> bytes:
     """Of the parameters that a round starts from: (dim,) float32."""
     return digest("parameters", parameters.contiguous().numpy().data.cast("B"))
@@ -124,6 +141,14 @@ def sign_receipt(key: PrivateKey, view: View, name: str, words: bytes) -> Receip
 def is_receipt(key: PublicKey, view: View, name: str, receipt: Receipt) -> bool:
     """Whether the site of that name delivered, and was told the same view."""
     return _verify(key, receipt.signature, digest("masked", view.hash, name, receipt.words))
+
+
+def _is_key(probe: bytes, key: bytes) -> bool:
+    try:
+        agree(probe, key)
+    except ValueError:
+        return False
+    return True
 
 
 def _signed(context: RoundContext, name: str, mask: bytes, seal: bytes) -> bytes:

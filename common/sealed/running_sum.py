@@ -18,6 +18,7 @@ class RunningSum:
         self._only = only
         self._total: Words | None = None  # modulo 2^32: (dim,)
         self.receipts: dict[HospitalName, Receipt] = {}  # of those who are in it
+        self.seeds: dict[HospitalName, bytes] = {}  # hashes of their masks' seeds
 
     @property
     def total(self) -> Words:
@@ -32,6 +33,7 @@ class RunningSum:
         if self._only is None or name in self._only:
             signature = answer.values.signature
             self.receipts[name] = Receipt(words_hash(words), signature)
+            self.seeds[name] = answer.values.seed
             if self._total is None:
                 self._total = words.copy()
             else:

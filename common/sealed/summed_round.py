@@ -77,7 +77,7 @@ def sum_up(measured: Measured, wanted: Wanted, records: SumRecords) -> Leg[Summe
     released = yield _unmask(measured, view, running.receipts)
     shares = {n: (r.values.seeds, r.values.keys) for n, r in released.replies.items()}
     try:
-        values = attempt.unmasked(view, running.total, delivered, shares)
+        values = attempt.unmasked(view, running.total, running.seeds, shares)
     except CannotUnmask as why:
         raise Skipped(str(why)) from None
     check = attempt.check(

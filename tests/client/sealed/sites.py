@@ -109,7 +109,8 @@ class Script:
         total = np.zeros(len(self.own), np.uint32)
         for sent in masked.values():
             total += sent.words
-        return self.attempt.unmasked(self.view, total, self.delivered, released)
+        seeds = {name: masked[name].seed for name in self.delivered}
+        return self.attempt.unmasked(self.view, total, seeds, released)
 
     def sum(self, told: Mapping[str, float]) -> NDArray[np.float64]:
         """Legs 3 and 4."""

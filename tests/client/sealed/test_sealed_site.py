@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from erosion.client.sealed.sealed_site import Identity, SealedSite
+from erosion.client.sealed.sealed_site import Identity, Released, SealedSite
 from erosion.client.sealed.sum_ledger import SumLedger
 from erosion.common.algorithms.sealed_measure import SealedMeasure
 from erosion.common.errors import Refusal, SiteError
 from erosion.common.sealed import key_agreement, shamir
 from erosion.common.sealed.coordinator import CannotUnmask
-from erosion.common.sealed.roster import Hello, View, sign_hello
+from erosion.common.sealed.roster import Hello, View, sign_hello, usable
 from erosion.common.sealed.sum_rules import SumRules
 from tests.client.sealed.sites import (
     FACTORS,
@@ -150,7 +150,8 @@ def test_the_sum_of_sites_that_were_told_different_things_is_noise() -> None:
     total = np.zeros(2, np.uint32)
     for sent in masked.values():
         total += sent.words
-    found = script.check(script.attempt.unmasked(script.view, total, script.delivered, released))
+    seeds = {name: sent.seed for name, sent in masked.items()}
+    found = script.check(script.attempt.unmasked(script.view, total, seeds, released))
     assert found.apart > 100 * found.at_most or found.apart > 1  # of a ring that is 64 wide
     assert not found.holds
 
@@ -380,12 +381,73 @@ def test_an_update_that_diverged_does_not_leave(value: float) -> None:
         script.measure()
 
 
-def test_an_envelope_of_another_is_refused() -> None:
+def test_an_envelope_that_cannot_be_read_does_not_keep_its_receiver_out() -> None:
+    """s1 shares nothing with s0, which would cost s0 its place; the others' shares do."""
+    script = by_hand(4)
+    script.measure()
+    script.envelopes["s1"]["s0"] = script.envelopes["s2"]["s0"]
+    told = dict.fromkeys(script.distances, 0.2)
+    total = script.sum(told)
+    expected = sum(0.2 * update.astype(float) for update in script.updates.values())
+    assert total == pytest.approx(expected, abs=1e-6)
+
+
+def test_one_wrong_share_spoils_nothing_where_there_is_one_to_spare() -> None:
+    """s3 releases shares that are none; those of the three others are enough."""
+    script = by_hand(4)
+    told = dict.fromkeys(script.measure(), 0.2)
+    masked = script.mask(told)
+    site = script.sites["s0"]
+    unmask = site.unmask
+
+    def spoilt(*args: Any) -> Released:
+        return Released({name: b"\1" * 33 for name in unmask(*args).seeds}, {})
+
+    site.unmask = spoilt  # type: ignore[method-assign]
+    expected = sum(0.2 * update.astype(float) for update in script.updates.values())
+    assert script.unmask(masked) == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_seed_that_was_not_shared_out_is_noticed_before_it_is_taken_for_a_lie() -> None:
+    """With a wrong mask the sum would be noise, and look like one that fits no distances."""
+    script = by_hand(4)
+    told = dict.fromkeys(script.measure(), 0.2)
+    masked = script.mask(told)
+    masked["s2"] = replace(masked["s2"], seed=bytes(32))
+    with pytest.raises(CannotUnmask, match="shares of s2's secret do not fit together"):
+        script.unmask(masked)
+
+
+def test_an_update_is_tried_in_one_range_only() -> None:
+    """Range after range would tell how large its largest value is."""
     script = by_hand()
     script.measure()
-    inbox = script.inbox("s0")
-    with pytest.raises(Refusal, match="shares of s1 cannot be read"):
-        script.sites["s0"].masked(FACTORS, 1.0, {"s1": inbox["s2"], "s2": inbox["s1"]})
+    site, inbox = script.sites["s0"], script.inbox("s0")
+    with pytest.raises(Refusal, match="outside of the sum's range"):
+        site.masked(FACTORS, 2.0**28, inbox)
+    with pytest.raises(Refusal, match="not due"):
+        site.masked(FACTORS, 2.0**25, inbox)
+
+
+def test_a_round_of_a_run_begins_from_one_set_of_parameters() -> None:
+    """Whoever asks: another coordinator that knows the run's name gets no second start."""
+    at = sites(3)
+    by_hand(at=at).measure()
+    elsewhere = by_hand(at=at, context=attempt(1, received=b"\2" * 32))
+    with pytest.raises(Refusal, match="began from other parameters"):
+        elsewhere.measure()
+
+
+@pytest.mark.parametrize("bad", ["weak", "copied"])
+def test_a_hospital_whose_keys_are_no_keys_of_its_own_is_left_out(bad: str) -> None:
+    """With them in the roster none of the others would go on."""
+    script = by_hand(4)
+    script.measure()
+    roster = dict(script.attempt.roster)
+    stolen = roster["s1"].seal if bad == "copied" else bytes(32)
+    roster["s3"] = replace(roster["s3"], seal=stolen)
+    left = {"s0", "s2"} if bad == "copied" else {"s0", "s1", "s2"}  # whose key it was is unknown
+    assert set(usable(roster)) == left
 
 
 def test_a_lie_about_the_distance_shows() -> None:

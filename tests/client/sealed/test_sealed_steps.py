@@ -5,13 +5,16 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
+from erosion.client.sealed.sealed_site import Greeted, Identity
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import Refusal
 from erosion.common.protocol.messages import TrainRequest, TrainResult
 from erosion.common.sealed import legs
 from erosion.common.sealed.modulus_proof import prove
 from erosion.common.sealed.numbers import to_rows
+from erosion.common.support.keys import new_private_key
 from tests.common.sealed.keys import noise, paillier_key
 from tests.support.sealed_study import ARM, hospitals, sealed_study
 from tests.support.small_study import make_site, sixty_patients
@@ -107,3 +110,36 @@ def test_a_hospital_may_take_part_in_sealed_studies_only(tmp_path: Path) -> None
     bob.describe(sealed_study())
     with pytest.raises(Refusal, match=r"limits\.sealed_only = true"):
         bob.describe(sealed_study(sealed=False))
+
+
+def update_of(hospital: Hospital, asked: TrainRequest) -> Tensor:
+    """What the hospital would put under its masks."""
+    hospital.answer(asked)
+    greeted = hospital._sealed._rounds.phase
+    assert isinstance(greeted, Greeted)
+    return torch.from_numpy(greeted.update)
+
+
+def test_parameters_that_differ_by_a_hair_do_not_give_the_same_update_in_another_run(
+    tmp_path: Path,
+) -> None:
+    """Five runs with other weights would be five equations, which give single updates away."""
+    site = make_site(tmp_path, sixty_patients("bob"), name="bob", file="bob.csv")
+    apart = {}
+    for secret in (b"", bytes(32)):
+        bob = Hospital(site, secret)
+        bob.identify(Identity("bob", new_private_key()))
+        first = update_of(bob, request())
+        second = update_of(bob, request(run="another", parameters=torch.full((6,), 1e-6)))
+        apart[secret] = float((second - first).norm() / first.norm())
+        assert not torch.equal(first, second)  # so that it is another update to the ledger
+    assert apart[b""] < 1e-4
+    assert apart[bytes(32)] > 0.1
+
+
+def test_a_round_that_is_asked_for_again_gives_the_same_update(tmp_path: Path) -> None:
+    site = make_site(tmp_path, sixty_patients("bob"), name="bob", file="bob.csv")
+    bob = Hospital(site, bytes(32))
+    bob.identify(Identity("bob", new_private_key()))
+    again = request(values={"attempt": "11" * 16})
+    assert torch.equal(update_of(bob, request()), update_of(bob, again))
