@@ -401,7 +401,7 @@ def test_one_wrong_share_spoils_nothing_where_there_is_one_to_spare() -> None:
     unmask = site.unmask
 
     def spoilt(*args: Any) -> Released:
-        return Released({name: b"\1" * 33 for name in unmask(*args).seeds}, {})
+        return Released(dict.fromkeys(unmask(*args).seeds, b"\1" * 33), {})
 
     site.unmask = spoilt  # type: ignore[method-assign]
     expected = sum(0.2 * update.astype(float) for update in script.updates.values())
