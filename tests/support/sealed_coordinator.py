@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ def coordinate_and_stand_still(
             time.sleep(0.02)
 
     def slowly(
-        self: Attempt, view: View, total: Words, delivered: Sequence[str], released: Any
+        self: Attempt, view: View, total: Words, delivered: Mapping[str, bytes], released: Any
     ) -> NDArray[np.float64]:
         if self.context.round != 2:
             return unmasked(self, view, total, delivered, released)

@@ -392,18 +392,19 @@ def test_an_envelope_that_cannot_be_read_does_not_keep_its_receiver_out() -> Non
     assert total == pytest.approx(expected, abs=1e-6)
 
 
-def test_one_wrong_share_spoils_nothing_where_there_is_one_to_spare() -> None:
+def test_one_wrong_share_spoils_nothing_where_there_is_one_to_spare(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """s3 releases shares that are none; those of the three others are enough."""
     script = by_hand(4)
     told = dict.fromkeys(script.measure(), 0.2)
     masked = script.mask(told)
-    site = script.sites["s0"]
-    unmask = site.unmask
+    unmask = script.sites["s0"].unmask
 
     def spoilt(*args: Any) -> Released:
         return Released(dict.fromkeys(unmask(*args).seeds, b"\1" * 33), {})
 
-    site.unmask = spoilt  # type: ignore[method-assign]
+    monkeypatch.setattr(script.sites["s0"], "unmask", spoilt)
     expected = sum(0.2 * update.astype(float) for update in script.updates.values())
     assert script.unmask(masked) == pytest.approx(expected, abs=1e-6)
 
