@@ -32,6 +32,7 @@ from erosion.common.rounds.records import (
 )
 from erosion.common.rounds.reply_bounds import most_reply_bytes, most_update_bytes
 from erosion.common.study.study import Study
+from erosion.common.support.plain_text import most_said
 
 
 def start(algorithm: Algorithm[Any], params: Tensor) -> RunState:
@@ -240,7 +241,11 @@ class RoundInProgress:
             return ""
         needed = self._enough(answers)
         if len(useful) < needed:
-            return f"{len(useful)} usable updates, {needed} are needed (federation.quorum)"
+            if self.ask.brings.update:
+                return f"{len(useful)} usable updates, {needed} are needed (federation.quorum)"
+            reasons = (a.reason for a in answers.values() if isinstance(a, Rejection | Absence))
+            what = f"{len(useful)} usable answers to {self.ask.step!r}, {needed} are needed"
+            return what + most_said(reasons)
         return ""
 
     def _enough(self, answers: Mapping[HospitalName, Answer]) -> int:

@@ -33,7 +33,7 @@ class SealedSum:
     """The one sum of a round."""
 
     told: Mapping[HospitalName, float]  # the weights that those in it applied
-    total: Tensor  # (dim,) float64, the sum of weight times update over them
+    total: Tensor  # (dim,) float32, the sum of weight times update over them
     capped: frozenset[HospitalName] = frozenset()  # whose weight was lowered, not to be too large
 
 
@@ -105,8 +105,8 @@ class SealedCohort:
         share = 1.0
         if made.capped:  # what the cap took is shared out in proportion, the user's own included
             share = (own + sum(rest)) / (own + times * sum(made.told.values()))
-        moved: Tensor = made.total * (share * times)  # float64, as the sum is
-        return moved.add_(self.own.delta, alpha=share * own).float()
+        moved = torch.mul(made.total, share * times)
+        return moved.add_(self.own.delta, alpha=share * own)
 
 
 class LoneCohort(SealedCohort):

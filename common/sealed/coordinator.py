@@ -81,8 +81,8 @@ class Attempt:
         total: Words,
         delivered: Mapping[str, bytes],
         released: Mapping[str, tuple[Mapping[str, bytes], Mapping[str, bytes]]],
-    ) -> NDArray[np.float64]:
-        """The sum of the masked updates, whose masks are taken off `total` itself: (dim,).
+    ) -> NDArray[np.float32]:
+        """The sum of the masked updates, in the memory of `total`: (dim,).
 
         `delivered` has the hash of each one's seed, `released` the shares that each site gave, of
         seeds and of keys. Raises CannotUnmask.
@@ -111,7 +111,7 @@ class Attempt:
 
     def check(
         self,
-        total: NDArray[np.float64],
+        total: NDArray[np.float32],
         view: View,
         delivered: Sequence[str],
         distances: Mapping[str, float],

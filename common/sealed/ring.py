@@ -52,6 +52,11 @@ def encode(update: NDArray[np.float32], factor: float, scale: float) -> Words:
     return words
 
 
-def decode(words: Words, scale: float) -> NDArray[np.float64]:
-    """The values of a sum whose masks are off: (dim,)."""
-    return np.multiply(words.view(np.int32), 1 / scale, dtype=np.float64)  # a power of 2: exact
+def decode(words: Words, scale: float) -> NDArray[np.float32]:
+    """The values of a sum whose masks are off: (dim,), in the memory of its words."""
+    values, wide = words.view(np.float32), np.empty(CHUNK, np.float64)
+    for place in chunks(len(words)):
+        part = wide[: len(words[place])]
+        np.multiply(words[place].view(np.int32), 1 / scale, out=part)  # a power of 2: exact
+        values[place] = part
+    return values

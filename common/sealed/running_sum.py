@@ -28,14 +28,14 @@ class RunningSum:
         return self._total
 
     def add(self, name: HospitalName, answer: SiteAnswer) -> SiteAnswer:
-        """Add an answer to leg 3, and return it without its words."""
+        """Add an answer to leg 3, and return it without its words. The first become the sum."""
         words = cast(Words, answer.tensors[legs.WORDS].numpy())
         if self._only is None or name in self._only:
             signature = answer.values.signature
             self.receipts[name] = Receipt(words_hash(words), signature)
             self.seeds[name] = answer.values.seed
             if self._total is None:
-                self._total = words.copy()
+                self._total = words
             else:
                 self._total += words
         return SiteAnswer({}, answer.values)

@@ -7,7 +7,7 @@ distances |M - W g_0| is at most sum f_i d_i |g_0|, by the triangle inequality.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,7 @@ class SumCheck:
 
 
 def check_length(
-    total: NDArray[np.float64],
+    total: NDArray[np.floating[Any]],
     weights: Mapping[str, float],
     lengths: Mapping[str, float],
     *,
@@ -46,7 +46,7 @@ def check_length(
 
 
 def check_sum(
-    total: NDArray[np.float64],
+    total: NDArray[np.floating[Any]],
     own: NDArray[np.float32],
     weights: Mapping[str, float],
     distances: Mapping[str, float],

@@ -18,6 +18,7 @@ from erosion.common.sealed.roster import Receipt, View
 from erosion.common.sealed.running_sum import RunningSum
 from erosion.common.sealed.sum_check import SumCheck
 from erosion.common.sealed.sum_records import PendingSum, SumRecords
+from erosion.common.support.plain_text import most_said
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,7 +33,7 @@ class Wanted:
 class Summed:
     """After leg 4."""
 
-    values: NDArray[np.float64]  # (dim,) the sum
+    values: NDArray[np.float32]  # (dim,) the sum
     weights: Mapping[HospitalName, float]  # of those who are in it
     check: SumCheck
     evidence: Evidence  # what an audit needs, where the check does not hold
@@ -79,7 +80,7 @@ def sum_up(measured: Measured, wanted: Wanted, records: SumRecords) -> Leg[Summe
     try:
         values = attempt.unmasked(view, running.total, running.seeds, shares)
     except CannotUnmask as why:
-        raise Skipped(str(why)) from None
+        raise Skipped(f"{why}{most_said(released.missing.values())}") from None
     check = attempt.check(
         values, view, delivered, measured.distances, measured.lengths, measured.asker
     )

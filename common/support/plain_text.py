@@ -1,5 +1,8 @@
 """Text from elsewhere made safe to show."""
 
+from collections import Counter
+from collections.abc import Iterable
+
 
 def printable(text: str, *, at_most: int = 300) -> str:
     """`text` on one line, without control characters, and not endless.
@@ -9,3 +12,9 @@ def printable(text: str, *, at_most: int = 300) -> str:
     """
     clean = "".join(c if c.isprintable() else "�" for c in " ".join(text.split()))
     return clean if len(clean) <= at_most else clean[: at_most - 1] + "…"
+
+
+def most_said(reasons: Iterable[str]) -> str:
+    """The reason that most gave, to follow what it is the reason for; "" where nobody gave any."""
+    ordered = Counter(sorted(reasons)).most_common(1)
+    return "".join(f"; what most hospitals say: {reason.rstrip('.')}" for reason, _ in ordered)

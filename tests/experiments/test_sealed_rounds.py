@@ -142,7 +142,10 @@ def test_a_hospital_that_does_not_help_to_unmask_is_in_the_sum(tmp_path: Path) -
     ("trouble", "note"),
     [
         (Trouble(2, TRAIN, lost=["bob", "carol"]), "3 usable updates, 4 are needed"),
-        (Trouble(2, MASKED, lost=["bob", "carol"]), "2 usable updates, 3 are needed"),
+        (
+            Trouble(2, MASKED, lost=["bob", "carol"]),
+            "2 usable answers to 'sealed_masked', 3 are needed",
+        ),
         (Trouble(2, UNMASK, lost=["bob", "carol"]), "2 hospitals answered to unmask the sum, 3"),
     ],
 )

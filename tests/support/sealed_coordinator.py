@@ -60,7 +60,7 @@ def coordinate_and_stand_still(
 
     def slowly(
         self: Attempt, view: View, total: Words, delivered: Mapping[str, bytes], released: Any
-    ) -> NDArray[np.float64]:
+    ) -> NDArray[np.float32]:
         if self.context.round != 2:
             return unmasked(self, view, total, delivered, released)
         stand("masked", view)

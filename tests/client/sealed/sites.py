@@ -95,7 +95,7 @@ class Script:
             masked[name] = self.sites[name].masked(weights, self.view.scale, self.inbox(name))
         return masked
 
-    def unmask(self, masked: Mapping[str, MaskedUpdate]) -> NDArray[np.float64]:
+    def unmask(self, masked: Mapping[str, MaskedUpdate]) -> NDArray[np.float32]:
         """Leg 4."""
         self.delivered = sorted(masked)
         receipts = {name: masked[name].receipt for name in self.delivered}
@@ -112,11 +112,11 @@ class Script:
         seeds = {name: masked[name].seed for name in self.delivered}
         return self.attempt.unmasked(self.view, total, seeds, released)
 
-    def sum(self, told: Mapping[str, float]) -> NDArray[np.float64]:
+    def sum(self, told: Mapping[str, float]) -> NDArray[np.float32]:
         """Legs 3 and 4."""
         return self.unmask(self.mask(told))
 
-    def check(self, total: NDArray[np.float64]) -> SumCheck:
+    def check(self, total: NDArray[np.float32]) -> SumCheck:
         """Whether the sum fits the distances."""
         return self.attempt.check(
             total, self.view, self.delivered, self.distances, self.lengths, self.asker

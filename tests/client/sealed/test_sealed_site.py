@@ -171,6 +171,29 @@ def test_helpers_cannot_be_told_of_another_sum_to_release_a_members_key() -> Non
         script.sites["s5"].unmask(receipts, (forged, script.inbox("s5")))
 
 
+@pytest.mark.parametrize(("allies", "opened"), [(["s3"], False), (["s2", "s3"], True)])
+def test_a_coordinator_with_two_stories_needs_two_of_four_peers(
+    allies: list[str], opened: bool
+) -> None:
+    """Told to some as delivered and to others as lost, s0's update needs 3 shares of each secret.
+
+    Its own site and s2 hear one story, s1 the other; those who are allied give both shares.
+    """
+    script = by_hand(4)
+    masked = script.mask(dict.fromkeys(script.measure(), 0.2))
+    receipts = {name: sent.receipt for name, sent in masked.items()}
+    without = {name: receipt for name, receipt in receipts.items() if name != "s0"}
+    seeds = keys = len(allies)
+    for name, story in (("s0", receipts), ("s1", without), ("s2", receipts)):
+        if name not in allies:
+            released = script.sites[name].unmask(story)
+            seeds += "s0" in released.seeds
+            keys += "s0" in released.keys
+            assert not released.seeds.keys() & released.keys.keys()
+    needed = script.attempt.needed
+    assert (seeds >= needed and keys >= needed) == opened
+
+
 def test_the_same_sum_again_after_a_restart_is_allowed_and_no_other() -> None:
     at = sites(4)
     told = dict.fromkeys(NAMES[:4], 0.2)

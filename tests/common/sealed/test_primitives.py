@@ -64,7 +64,7 @@ def test_the_ring_by_hand() -> None:
     assert scale == 2.0**25
     words = ring.encode(f32([-3, 8]), 2 / 9, scale)
     assert words.tolist() == [2**32 - 22369621, 59652324]
-    assert ring.decode(u32([2**32 - 1, 2**31 - 1]), 1.0).tolist() == [-1, 2**31 - 1]
+    assert ring.decode(u32([2**32 - 1, 2**30 + 128]), 1.0).tolist() == [-1, 2**30 + 128]
 
 
 @given(
@@ -81,7 +81,8 @@ def test_a_sum_of_updates_in_range_never_wraps_round(
     for share in shares:
         total += ring.encode(update, share, scale)
     expected = shares.sum() * update.astype(np.float64)
-    assert ring.decode(total, scale) == pytest.approx(expected, abs=len(factors) / scale)
+    rounding = len(factors) / scale + 2**-24  # of the ring, and of float32
+    assert ring.decode(total, scale) == pytest.approx(expected, abs=rounding)
 
 
 def test_an_update_out_of_range_does_not_fit() -> None:
@@ -111,6 +112,8 @@ def test_any_threshold_of_shares_gives_the_secret_and_one_less_does_not(
 def test_thresholds_leave_no_room_for_two_stories() -> None:
     assert [shamir.threshold(n) for n in (3, 4, 6, 16)] == [3, 3, 5, 11]
     assert all(2 * shamir.threshold(n) > n for n in range(3, 100))
+    # So many of the sites would have to help whoever tells two stories.
+    assert [2 * shamir.threshold(n) - n for n in (4, 5, 10, 16)] == [2, 3, 4, 6]
 
 
 def test_an_envelope_opens_for_its_receiver_only_and_once_each_way() -> None:

@@ -39,7 +39,7 @@ def test_a_method_that_says_so_needs_only_distances_and_one_sum(name: str) -> No
         except SumWanted as wanted:
             told = {peer: factor for peer, factor in wanted.factors.items() if factor}
             deltas = {peer: plain.others[peer].delta.double() for peer in told}
-            total = torch.stack([told[peer] * deltas[peer] for peer in told]).sum(dim=0)
+            total = torch.stack([told[peer] * deltas[peer] for peer in told]).sum(dim=0).float()
             step = algorithm.update(ours, sealed(plain, SealedSum(told, total)))
         torch.testing.assert_close(step.delta, expected.delta, rtol=1e-5, atol=1e-6)
         assert step.weights == pytest.approx(expected.weights)
@@ -56,13 +56,13 @@ def test_a_method_that_says_no_gives_the_reason(name: str) -> None:
 
 def test_a_second_sum_with_other_weights_is_not_to_be_had() -> None:
     plain = cohort(1, *PEERS)
-    made = SealedSum(dict.fromkeys(PEERS, 0.2), torch.ones(DIM, dtype=torch.float64))
+    made = SealedSum(dict.fromkeys(PEERS, 0.2), torch.ones(DIM, dtype=torch.float32))
     made_cohort = sealed(plain, made)
-    twice = made_cohort.weighted_sum(torch.tensor([0.0, 0.4, 0.4, 0.4], dtype=torch.float64))
+    twice = made_cohort.weighted_sum(torch.tensor([0.0, 0.4, 0.4, 0.4], dtype=torch.float32))
     assert twice.tolist() == pytest.approx([2.0] * DIM)
     with pytest.raises(NoSuchSum):
-        made_cohort.weighted_sum(torch.tensor([0.4, 0.2, 0.2, 0.1], dtype=torch.float64))
-    alone = made_cohort.weighted_sum(torch.tensor([1.0, 0, 0, 0], dtype=torch.float64))
+        made_cohort.weighted_sum(torch.tensor([0.4, 0.2, 0.2, 0.1], dtype=torch.float32))
+    alone = made_cohort.weighted_sum(torch.tensor([1.0, 0, 0, 0], dtype=torch.float32))
     assert torch.equal(alone, plain.own.delta)
 
 
@@ -72,7 +72,7 @@ def test_what_a_lowered_weight_loses_is_shared_out_in_proportion() -> None:
     first, *_ = peers = sorted(PEERS)
     told = dict(zip(peers, (0.2 / 0.7, 0.1 / 0.7, 0.1 / 0.7), strict=True))
     total = torch.stack([told[name] * plain.others[name].delta.double() for name in peers])
-    made = SealedSum(told, total.sum(dim=0), frozenset([first]))
+    made = SealedSum(told, total.sum(dim=0).float(), frozenset([first]))
     delta = sealed(plain, made).weighted_sum(torch.tensor([0.3, 0.5, 0.1, 0.1]).double())
     expected = 0.3 / 0.7 * plain.own.delta.double() + made.total
     torch.testing.assert_close(delta.double(), expected, rtol=1e-6, atol=1e-6)

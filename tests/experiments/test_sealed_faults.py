@@ -1,0 +1,126 @@
+"""What one hospital gone wrong does to sealed rounds: its own part is lost, or the round is."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from gmpy2 import mpz
+
+from erosion.client.sealed.sealed_site import MaskedUpdate, Released, SealedSite
+from erosion.client.sealed.sum_ledger import SumLedger
+from erosion.common.errors import RunError
+from erosion.common.rounds.study_run import Outcome
+from erosion.common.sealed.distance import Question
+from erosion.common.sealed.legs import MASKED
+from erosion.common.sealed.roster import Hello, Receipt, Roster, RoundContext, View
+from erosion.common.sealed.sum_rules import SumRules
+from tests.experiments.test_sealed_rounds import TRAIN, assert_same, run
+from tests.support.sealed_study import ARM, Line, Trouble, hospitals, run_in, sealed_study
+
+
+def run_with(folder: Path, carol: type[SealedSite], **changes: object) -> Outcome:
+    """The study with carol as another site than the honest one."""
+    folder.mkdir()
+    sites = hospitals(folder)
+    identity = sites["carol"]._sealed._given
+    assert identity is not None
+    sites["carol"]._sealed.__dict__["_rounds"] = carol(identity, SumLedger(None), SumRules())
+    return run_in(folder, Line(sealed_study(**changes), sites))[0]
+
+
+class WrongShares(SealedSite):
+    """Releases other shares than it holds."""
+
+    def unmask(
+        self,
+        delivered: Mapping[str, Receipt],
+        told: tuple[View, Mapping[str, bytes]] | None = None,
+    ) -> Released:
+        released = super().unmask(delivered, told)
+        return Released(dict.fromkeys(released.seeds, b"\1" * 33), {})
+
+
+def test_who_releases_wrong_shares_spoils_nothing(tmp_path: Path) -> None:
+    sealed = run_with(tmp_path / "sealed", WrongShares)
+    assert_same(sealed, run(tmp_path / "plain", sealed=False))
+    assert [record.outcome for record in sealed.records[ARM]] == ["done"] * 4
+
+
+class OtherSeed(SealedSite):
+    """Masks with another seed than it shared out."""
+
+    def masked(
+        self, weights: Mapping[str, float], scale: float, envelopes: Mapping[str, bytes]
+    ) -> MaskedUpdate:
+        return replace(super().masked(weights, scale, envelopes), seed=bytes(32))
+
+
+class NoEnvelopes(SealedSite):
+    """Shares nothing out that anybody can read."""
+
+    def distance(
+        self, everyone: Roster, question: Question, modulus_proof: Sequence[mpz]
+    ) -> tuple[mpz, dict[str, bytes]]:
+        answer, envelopes = super().distance(everyone, question, modulus_proof)
+        return answer, dict.fromkeys(envelopes, bytes(82))
+
+
+class Unsigned(SealedSite):
+    """Signs its keys for another round."""
+
+    def hello(self, context: RoundContext, *rest: object) -> Hello:
+        honest = super().hello(context, *rest)  # type: ignore[arg-type]
+        other = super().hello(replace(context, attempt=bytes(16)), *rest)  # type: ignore[arg-type]
+        return replace(other, signature=honest.signature)
+
+
+class NoReceipt(SealedSite):
+    """Signs nothing of what it sums."""
+
+    def masked(
+        self, weights: Mapping[str, float], scale: float, envelopes: Mapping[str, bytes]
+    ) -> MaskedUpdate:
+        masked = super().masked(weights, scale, envelopes)
+        return replace(masked, receipt=replace(masked.receipt, signature=bytes(70)))
+
+
+@pytest.mark.parametrize(
+    ("carol", "reason"),
+    [
+        (OtherSeed, "the shares of carol's secret do not fit together"),
+        (NoEnvelopes, "1 shares of carol's secret came, 3 are needed"),
+        (Unsigned, "The keys of carol in the roster are not signed"),
+        (NoReceipt, "carol was told something else, or did not deliver"),
+    ],
+)
+def test_who_holds_the_rounds_up_is_named(
+    tmp_path: Path, carol: type[SealedSite], reason: str
+) -> None:
+    """Nothing is summed, and nothing stops as if somebody had lied about a distance."""
+    with pytest.raises(RunError, match=f"3 rounds in a row were skipped.*{reason}"):
+        run_with(tmp_path / "sealed", carol)
+
+
+def test_a_hospital_that_comes_late_is_in_the_next_rosters(tmp_path: Path) -> None:
+    away = [Trouble(number, TRAIN, lost=["erin"]) for number in (1, 2)]
+    sealed = run(tmp_path / "sealed", *away)
+    assert_same(sealed, run(tmp_path / "plain", *away, sealed=False))
+    assert sealed.records[ARM][2].hospitals["erin"].outcome == "accepted"
+
+
+def test_without_the_users_own_update_the_round_is_skipped(tmp_path: Path) -> None:
+    away = Trouble(2, TRAIN, lost=["alice"])
+    sealed = run(tmp_path / "sealed", away)
+    assert_same(sealed, run(tmp_path / "plain", away, sealed=False))
+    assert sealed.records[ARM][1].outcome == "skipped"
+
+
+def test_a_loss_that_changes_the_ratios_of_all_weights_skips_the_round(tmp_path: Path) -> None:
+    """A penalty that depends on who is there asks for a second sum, which there is not."""
+    arms = {ARM: {"distance_penalty": "auto", "erosion_share": 10}, "local": {}}
+    sealed = run(tmp_path / "sealed", Trouble(2, MASKED, lost=["carol"]), arms=arms)
+    record = sealed.records[ARM][1]
+    assert record.outcome == "skipped"
+    assert "a second sum of the same updates, with other weights" in record.note
+    assert [r.outcome for r in sealed.records[ARM]] == ["done", "skipped", "done", "done"]
