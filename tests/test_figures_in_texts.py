@@ -53,3 +53,11 @@ def test_the_readme_quotes_the_cost_of_a_round() -> None:
 def two_digits(value: float) -> str:
     """Two significant digits, a trailing 0 included."""
     return f"{value:#.2g}".rstrip(".")
+
+
+def test_the_page_about_the_line_quotes_the_benchmark_of_many_sites() -> None:
+    results = ROOT / "experiments" / "benchmarks" / "results" / "many_sites.json"
+    found = json.loads(results.read_text())["details"]["256 sites"]
+    text = flowing("docs/line.md")
+    assert f"costs the coordinator {found['coordinator_processor_seconds']:.2f} s of a" in text
+    assert f"and took {found['median_seconds']:.2f} s on two cores" in text

@@ -32,6 +32,8 @@ from the fault to the next round that was done. *Recovers*: from the end of the 
 is started again, the network is restored) to the site's next accepted update, or, where the
 coordinator had the fault, to its next round. Starting a program takes most of it, and after a long
 outage the wait of up to 10 s between two tries, which is random so that not all come back at once.
+Many of these rows were made while other programs used both cores of the machine, where starting a
+program takes far longer than otherwise.
 
 The clock of one program is stepped by a small library that is loaded into it: 300 s ahead or
 behind, and right again. Below the quorum a study waits, and says for whom.
@@ -73,9 +75,7 @@ def markdown(
         parts += _quoted("the coordinator", row["coordinator_says"])
         parts += _quoted("the site", row["site_says"])
         parts += _quoted("the journal", row["journal_says"], where="In")
-    commits = dict.fromkeys(
-        row["commit"] for row in [*rows.values(), *attacks.values()] if "commit" in row
-    )
+    commits = dict.fromkeys(row["commit"] for row in [*rows.values(), *attacks.values()])
     return "\n".join([*parts, f"Made at commit {', '.join(commits)}.", ""])
 
 
