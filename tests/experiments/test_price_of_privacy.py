@@ -1,0 +1,40 @@
+"""What differential privacy costs, as an experiment."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from erosion.experiments.cells import Cell
+from erosion.experiments.experiment import carry_out
+from erosion.experiments.papers import EXPERIMENTS, privacy
+
+KEPT = Path(__file__).parents[2] / "experiments" / "results" / "privacy"
+
+
+@pytest.mark.parametrize("arm", ["local", "recommended"])
+def test_a_cell_has_the_errors_of_each_of_its_splits(arm: str) -> None:
+    name = "local-0" if arm == "local" else f"{arm}-epsilon3-0"
+    plan = next(plan for plan in privacy.plans() if plan.name == name)
+    ticks: list[None] = []
+    figures = privacy.run({**plan.config, "seeds": [4]}, None, lambda: ticks.append(None))
+    assert len(figures["errors"]) == len(figures["log_loss"]) == len(ticks) == 1
+    assert 0 <= figures["errors"][0] <= figures["patients"] == 104
+
+
+def test_the_page_shows_what_was_run_and_a_dash_for_the_rest() -> None:
+    figures = {"errors": [3, 5], "log_loss": [0.1, 0.2], "patients": 104}
+    done = {"local-0", "weight_erosion-epsilon3-0", "trial-epsilon3-rate4-clip1"}
+    cells = {p.name: Cell(p, figures, "c", "x", 1.0) for p in privacy.plans() if p.name in done}
+    text = privacy.draw(cells).text
+    assert "| weight_erosion | – | – | 4.00 ± 1.00 (0.150), 2 splits | – |" in text
+    assert "**4.0**" in text
+
+
+@pytest.mark.skipif(not KEPT.exists(), reason="the experiment was not run")
+def test_the_published_page_is_what_its_cells_say(tmp_path: Path) -> None:
+    shutil.copytree(KEPT, tmp_path / "privacy")
+    page = carry_out(
+        EXPERIMENTS["privacy"], folder=tmp_path / "privacy", data_dir=None, draw_only=True
+    )
+    assert page.read_text() == (KEPT / "README.md").read_text()
