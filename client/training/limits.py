@@ -45,6 +45,13 @@ def check_limits(site: Site, study: Study, num_samples: int, num_patients: int) 
             "a round has fewer local steps there than limits.min_local_steps ="
             f" {limits.min_local_steps}"
         )
+    is_summed = study.federation.sealed and site.name != study.user
+    if is_summed and study.privacy is None and study.training.batch_size >= num_samples:
+        reasons.append(
+            "its rounds are sealed, and a batch there is all of its training patients: two sums"
+            " with and without this hospital would give its update away. Smaller batches or"
+            " [privacy] prevent that"
+        )
     _refuse_for(site, study, reasons)
 
 

@@ -28,7 +28,10 @@ def problem_with_federation(
     if selects:
         return "selection tries settings on the same updates, whose sums would give them away"
     if scaling == "federated":
-        return 'scaling = "federated" sends sums of each hospital in the clear; use "local"'
+        return (
+            'scaling = "federated" sends sums of each hospital in the clear; use "user" (by the'
+            ' user\'s means and deviations) or "local"'
+        )
     if max_update_norm is not None:
         return "federation.max_update_norm cannot be held against updates that nobody sees"
     return None

@@ -25,6 +25,15 @@ def test_the_default_study_is_the_plain_one_after_thirty_rounds() -> None:
         assert sealed == pytest.approx(plain, abs=1e-6)
 
 
+def test_the_default_study_with_its_own_settings_is_the_plain_one() -> None:
+    """One hospital loses its weight on the way, and three are summed until the end."""
+    study = load_study(study_path("breast-cancer"))
+    found = sealed_exactness.compare(study, "weight_erosion")
+    assert (found.rounds, found.parted) == (30, None)
+    assert found.parameter < 1e-6
+    assert found.weight < 1e-6  # of weights up to 5
+
+
 def test_where_sums_cannot_be_sealed_the_round_is_told() -> None:
     study = load_study(study_path("breast-cancer"))
     options = {"distance_penalty": 0.2}  # nobody has weight left after a few rounds

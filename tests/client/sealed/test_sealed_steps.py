@@ -143,3 +143,13 @@ def test_a_round_that_is_asked_for_again_gives_the_same_update(tmp_path: Path) -
     bob.identify(Identity("bob", new_private_key()))
     again = request(values={"attempt": "11" * 16})
     assert torch.equal(update_of(bob, request()), update_of(bob, again))
+
+
+def test_a_sealed_round_of_one_batch_of_all_patients_is_declined(tmp_path: Path) -> None:
+    """Such updates hardly differ from round to round: sums with and without one give it away."""
+    known = hospitals(tmp_path)
+    training = {"steps": 3, "batch_size": 60, "learning_rate": 0.5}
+    with pytest.raises(Refusal, match="a batch there is all of its training patients"):
+        known["bob"].describe(sealed_study(training=training))
+    known["alice"].describe(sealed_study(training=training))
+    known["bob"].describe(sealed_study(training={**training, "batch_size": 59}))

@@ -20,7 +20,7 @@ def test_the_base_of_these_tests_can_be_sealed() -> None:
     [
         ({"quorum": 3}, "quorum = 3; it must be 4"),
         ({"user": "all"}, "name one user"),
-        ({"scaling": "federated"}, 'use "local"'),
+        ({"scaling": "federated"}, 'use "user" .* or "local"'),
         ({"selection": {"folds": 2}}, "selection tries settings on the same updates"),
         ({"arms": {"fedavg": {}, "weight_erosion": {}}}, r"2 arms .*\(fedavg, weight_erosion\)"),
         ({"arms": LOCAL}, r"0 arms .*\(none\)"),
