@@ -13,6 +13,8 @@ import pytest
 import safetensors.numpy
 from numpy.typing import NDArray
 
+from erosion.command_line import main
+from erosion.commands.command import CHECK_FAILED
 from erosion.common.errors import SiteError
 from erosion.common.learning.models import build_model, flat_parameters
 from erosion.common.rounds import checkpoint
@@ -31,7 +33,13 @@ from tests.support.memory_search import in_files, in_memory, needles
 from tests.support.patience import PATIENCE
 from tests.support.processes import start
 from tests.support.sealed_coordinator import coordinate_and_stand_still, killed_in_leg
-from tests.support.sealed_programs import AWAY, is_away_now_and_then, serves
+from tests.support.sealed_programs import (
+    AWAY,
+    dies_before_it_masks,
+    is_away_now_and_then,
+    lies,
+    serves,
+)
 from tests.support.sealed_study import (
     ARM,
     HOSPITALS,
@@ -123,14 +131,58 @@ def test_killed_in_several_legs_with_absences_a_sealed_run_is_the_plain_one(
         }
 
 
+def test_a_site_that_is_killed_in_a_leg_is_absent_and_takes_part_again(tmp_path: Path) -> None:
+    study, address = sealed_study(rounds=5), free_address()
+    run = RunFolder(tmp_path / "runs" / "run")
+    with sites(tmp_path, address, carol=dies_before_it_masks) as started:
+        coordinator = start(coordinate, study.canonical_json(), str(run.path), address, None)
+        started["carol"].join(PATIENCE)
+        assert started["carol"].exitcode == -signal.SIGKILL
+        started["carol"] = start(serves, str(tmp_path / "carol" / "site.toml"))
+        coordinator.join(PATIENCE)
+        assert coordinator.exitcode == 0
+    records = [record for record in read_journal(run.journal) if record["arm"] == ARM]
+    assert [record["outcome"] for record in records] == ["done"] * 5
+    absences = [r["round"] for r in records if r["hospitals"]["carol"]["outcome"] != "accepted"]
+    assert absences[0] == 2
+    plain_folder = tmp_path / "plain"
+    plain_folder.mkdir()
+    absent = [Trouble(number, TRAIN, lost=["carol"]) for number in absences]
+    plain_study = sealed_study(rounds=5, sealed=False)
+    plain = run_in(plain_folder, Line(plain_study, hospitals_of(tmp_path), absent))[0]
+    final = final_of(study, run, ARM)
+    assert final.params.numpy() == pytest.approx(plain.finals[ARM].params.numpy(), abs=1e-6)
+    assert final.weights == pytest.approx(plain.finals[ARM].weights, abs=1e-7)
+
+
+def test_a_lie_stops_the_arm_and_the_audit_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A person at each hospital hands over its opening; the study's other arm goes on."""
+    study, address = sealed_study(), free_address()
+    run = RunFolder(tmp_path / "runs" / "run")
+    with sites(tmp_path, address, carol=lies):
+        coordinator = start(coordinate, study.canonical_json(), str(run.path), address, None)
+        coordinator.join(PATIENCE)
+        assert coordinator.exitcode == 0
+    records = list(read_journal(run.journal))
+    assert [r["outcome"] for r in records if r["arm"] == ARM] == ["stopped"]
+    assert [r["outcome"] for r in records if r["arm"] == "local"] == ["done"] * study.rounds
+    openings = [str(opening_of(tmp_path, name)) for name in PEERS]
+    assert main(["audit", str(run.path), *openings]) == CHECK_FAILED
+    said = capsys.readouterr().out
+    assert "What carol sent is not what was said of it." in said
+    assert said.count("and that is what it summed") == len(PEERS) - 1
+
+
+def opening_of(folder: Path, name: str) -> Path:
+    """What an audit needs of a peer."""
+    return folder / name / "state" / name / "sealed" / "opening.safetensors"
+
+
 def updates_of(folder: Path) -> dict[str, NDArray[np.float32]]:
     """What each peer put under its masks last."""
-    return {
-        name: read_opening(
-            folder / name / "state" / name / "sealed" / "opening.safetensors", SiteError
-        ).update
-        for name in PEERS
-    }
+    return {name: read_opening(opening_of(folder, name), SiteError).update for name in PEERS}
 
 
 @pytest.mark.parametrize("updates", ["memory", "disk"])

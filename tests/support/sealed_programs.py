@@ -1,11 +1,17 @@
-"""Sites that keep their log, and that are away in chosen legs of sealed rounds."""
+"""Sites that keep their log, that are away in chosen legs of sealed rounds, and that lie."""
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gmpy2 import mpz
 
 from erosion.client.connection.agent import Until
 from erosion.client.connection.serve import serve
+from erosion.client.sealed.sealed_site import Greeted, Measured, SealedSite
 from erosion.client.site_file import load_site
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import Refusal
@@ -33,4 +39,35 @@ def is_away_now_and_then(site_file: str) -> None:
         return answer(self, request)
 
     setattr(Hospital, "answer", answer_or_not)  # noqa: B010 - mypy allows no assignment here
+    serves(site_file)
+
+
+def dies_before_it_masks(site_file: str) -> None:
+    """An honest site that is killed when it is asked for its masked update of the second round."""
+    answer = Hospital.answer
+
+    def answer_or_die(self: Hospital, request: TrainRequest) -> TrainResult | StepResult:
+        if (request.round, request.step) == (2, MASKED):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer(self, request)
+
+    setattr(Hospital, "answer", answer_or_die)  # noqa: B010 - mypy allows no assignment here
+    serves(site_file)
+
+
+def lies(site_file: str) -> None:
+    """Gives the distance of an update of nothing, and sums the opposite of its own, four times."""
+    distance = SealedSite.distance
+
+    def claim(self: SealedSite, *asked: Any) -> tuple[mpz, dict[str, bytes]]:
+        greeted = self.phase
+        assert isinstance(greeted, Greeted)
+        self._phase = replace(greeted, update=np.zeros_like(greeted.update))
+        answered = distance(self, *asked)
+        measured = self.phase
+        assert isinstance(measured, Measured)
+        self._phase = replace(measured, greeted=replace(greeted, update=-4 * greeted.update))
+        return answered
+
+    setattr(SealedSite, "distance", claim)  # noqa: B010 - mypy allows no assignment here
     serves(site_file)
