@@ -130,7 +130,7 @@ class Cells:
         return kept
 
     def check_folds(self, name: str, num_patients: int, folds: int) -> None:
-        """Refuse folds of few patients: runs without each of them, subtracted, tell of the fold."""
+        """Refuse folds of few patients: runs without each of them, subtracted, show the fold."""
         if num_patients // folds < self.cell:
             raise Refusal(
                 f"{name} leaves out no folds of fewer than {self.cell} patients (limits.min_cell):"

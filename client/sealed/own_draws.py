@@ -1,4 +1,4 @@
-"""What a hospital's draws in sealed studies come from: another secret in every run.
+"""A hospital's draws in sealed studies, which come from another secret in every run.
 
 Two sums of one update with other weights would give it away, and so would two sums of nearly the
 same: of the same mini-batches in two runs, from parameters that differ by a hair.

@@ -1,4 +1,4 @@
-"""What differential privacy costs: the default study with several epsilons, over splits.
+"""The cost of differential privacy: the default study with several epsilons, over splits.
 
 Each arm is a study of its own beside none, so that all of epsilon is spent on it. The settings of
 the private step were chosen on splits of their own, which are shown, too.

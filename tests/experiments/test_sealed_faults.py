@@ -1,4 +1,4 @@
-"""What one hospital gone wrong does to sealed rounds: its own part is lost, or the round is."""
+"""One hospital gone wrong in sealed rounds loses its own part, or everybody loses the round."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Who may read what at the coordinator: rights are those of the system's accounts and groups."""
+"""Rights to read at the coordinator are those of the system's accounts and groups."""
 
 import os
 import shutil
