@@ -302,6 +302,7 @@ class Hospital:
             training=study.training,
             secret=secret_of(request, self._secret),
             patients=prepared.training_patients,
+            told_samples=prepared.told_samples,
             privacy=self._private.step(request, arm, prepared.told_samples),
             kept={name: tensor.to(device) for name, tensor in kept.items() if name != _ERROR},
             enclosed={
@@ -324,8 +325,9 @@ def _told_seen(samples_seen: int, prepared: LocalDataset) -> int:
     training, num = prepared.study.training, prepared.num_training
     if prepared.study.privacy is not None:
         return prepared.told_samples
-    if training.epochs is None and num >= training.batch_size:
-        return samples_seen
+    in_a_round = (training.steps or 0) * training.batch_size
+    if in_a_round and num >= training.batch_size and samples_seen % in_a_round == 0:
+        return samples_seen  # which the study says, and not the patients
     return max(1, round(samples_seen / num)) * prepared.told_samples
 
 

@@ -79,7 +79,7 @@ class FedLin(Averaging):
     def gradient(self, work: LocalWork) -> LocalAnswer:
         """The gradient of the local loss at the received parameters; the next step needs it."""
         own = _gradient(work)
-        return LocalAnswer({_GRADIENT: own}, {"num_samples": len(work.targets)}, {_GRADIENT: own})
+        return LocalAnswer({_GRADIENT: own}, {"num_samples": work.num_told}, {_GRADIENT: own})
 
     def train(self, work: LocalWork) -> LocalOutcome:
         """Corrected local training."""

@@ -52,6 +52,12 @@ class LocalWork:
     patients: Tensor | None = None  # (n,) int64: rows with the same number are of one patient;
     # None: each row is of another
     privacy: PrivateStep | None = None  # how updates are made; None: by the local training
+    told_samples: int | None = None  # n as others are told it; None: as it is
+
+    @property
+    def num_told(self) -> int:
+        """How many samples there are, as others may know it."""
+        return len(self.targets) if self.told_samples is None else self.told_samples
 
     def randomness(self) -> torch.Generator:
         """The step's randomness from its start: asking again gives the same draws."""

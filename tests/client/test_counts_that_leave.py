@@ -1,0 +1,92 @@
+"""Whatever a method answers, the exact number of a hospital's patients is not in it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from erosion.client.training.hospital import Hospital
+from erosion.common.algorithms import REGISTRY
+from erosion.common.errors import ErosionError
+from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
+from erosion.common.study.study import Study
+from erosion.experiments.simulator import simulate, timeless
+from tests.support.small_study import make_site, make_study
+
+PEERS_PATIENTS = 57  # no multiple of the smallest cell
+
+
+def table(num: int, seed: int) -> str:
+    draws = np.random.default_rng(seed)
+    lines = [
+        f"{age:.3f},{'fm'[number % 2]},{int(age > 50)}"
+        for number, age in enumerate(draws.uniform(20, 80, num).tolist())
+    ]
+    return "\n".join(["age,sex,ill", *lines]) + "\n"
+
+
+class Listening(Hospital):
+    """Remembers the headers that it sent."""
+
+    headers: list[dict[str, Any]]
+
+    def answer(self, request: TrainRequest) -> TrainResult | StepResult:
+        result = super().answer(request)
+        self.headers.append(result.header.model_dump())
+        return result
+
+
+def numbers(value: object) -> Iterator[float]:
+    """Every number in what was sent."""
+    if isinstance(value, dict):
+        for inner in value.values():
+            yield from numbers(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from numbers(inner)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield value
+
+
+def study_of(algorithm: str, training: dict[str, object]) -> Study | None:
+    """None where the method is not for a study so small."""
+    try:
+        return make_study(
+            arms={algorithm: {}},
+            rounds=1 if "gems" in algorithm else 2,
+            training=training,
+            scaling="local",
+            evaluation={"test_share": 0.4, "bootstrap": 100},
+        )
+    except (ErosionError, ValueError):
+        return None
+
+
+STEPS: dict[str, object] = {"steps": 3, "batch_size": 8, "learning_rate": 0.05}
+PASSES: dict[str, object] = {"epochs": 2, "batch_size": 8, "learning_rate": 0.05}
+
+
+@pytest.mark.parametrize("training", [STEPS, PASSES], ids=["steps", "passes"])
+@pytest.mark.parametrize("algorithm", sorted(REGISTRY))
+def test_no_answer_tells_how_many_patients_there_are(
+    tmp_path: Path, algorithm: str, training: dict[str, object]
+) -> None:
+    study = study_of(algorithm, training)
+    if study is None:
+        pytest.skip(f"{algorithm} is not for a study so small")
+    cell = {"min_cell": 10}
+    user = make_site(tmp_path, table(90, 1), limits=cell)
+    peer = make_site(tmp_path, table(PEERS_PATIENTS, 2), name="b", file="b.csv", limits=cell)
+    listening = Listening(peer)
+    listening.headers = []
+    simulate(study, {"a": Hospital(user), "b": listening}, clock=timeless)
+    if not study.arms[algorithm].user_only:
+        assert listening.headers, "the peer was not asked"
+    told = {number for header in listening.headers for number in numbers(header)}
+    assert not told & {PEERS_PATIENTS * times for times in (1, 2)}
+
+
+def test_numbers_are_found_wherever_they_stand() -> None:
+    assert set(numbers({"a": [1, {"b": 2.5}], "c": True, "d": "57"})) == {1, 2.5}
