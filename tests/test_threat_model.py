@@ -20,3 +20,8 @@ def test_a_named_test_exists(named: str) -> None:
     assert (ROOT / path).exists(), named
     if function:
         assert re.search(rf"^def {function}\(", (ROOT / path).read_text(), re.MULTILINE), named
+
+
+def test_its_figure_is_the_one_that_the_experiment_drew() -> None:
+    drawn = ROOT / "experiments" / "results" / "inference" / "found.svg"
+    assert (ROOT / "docs" / "inference.svg").read_bytes() == drawn.read_bytes()
