@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 from statistics import median
+from statistics import median
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS = ROOT / "experiments" / "benchmarks" / "results"
@@ -61,3 +62,11 @@ def test_the_page_about_the_line_quotes_the_benchmark_of_many_sites() -> None:
     text = flowing("docs/line.md")
     assert f"costs the coordinator {found['coordinator_processor_seconds']:.2f} s of a" in text
     assert f"and took {found['median_seconds']:.2f} s on two cores" in text
+
+
+def test_the_page_about_flower_quotes_the_benchmark_of_an_app_over_our_line() -> None:
+    results = ROOT / "experiments" / "benchmarks" / "results" / "app_overhead.json"
+    found = json.loads(results.read_text())["details"]["tiny"]
+    ours, stock = (found[name]["seconds_per_round"] for name in ("ours-app", "stock"))
+    text = flowing("docs/flower.md")
+    assert f"took {median(ours):.3f} s over our line and {median(stock):.1f} s on stock" in text
