@@ -4,7 +4,6 @@ import json
 import re
 from pathlib import Path
 from statistics import median
-from statistics import median
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS = ROOT / "experiments" / "benchmarks" / "results"
