@@ -36,7 +36,7 @@ def test_a_round_by_hand() -> None:
     script = by_hand()
     assert script.measure() == pytest.approx({"s0": 1, "s1": 1, "s2": 2}, abs=1e-12)
     total = script.sum(FACTORS)
-    assert total + OWN / 3.6 == pytest.approx([10.5 / 3.6, 12.5 / 3.6], abs=1e-7)
+    assert total + OWN / 3.6 == pytest.approx([10.5 / 3.6, 12.5 / 3.6], abs=5e-7)
     check = script.check(total)
     assert check.apart == pytest.approx(0.53432, abs=1e-5)
     assert check.at_most == pytest.approx(4.72222 * 1.001, abs=1e-4)
