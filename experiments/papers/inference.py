@@ -22,7 +22,7 @@ from erosion.common.protocol.messages import TrainRequest
 from erosion.common.study.study import Study
 from erosion.experiments.cells import Cell, CellPlan, Tick, Values
 from erosion.experiments.experiment import Page, made_by
-from erosion.experiments.papers.picture import add_legend, picture
+from erosion.experiments.papers.picture import picture
 from erosion.experiments.reconstruction import cut_at, fitted, num_among, num_found, solved, swept
 
 SEEDS = 2
@@ -224,8 +224,10 @@ def _figure(cells: Mapping[str, Cell]) -> bytes:
                 style = "-" if order == "secret" else "--"
                 axes.plot(list(points), list(points.values()), style, marker=".", label=words)
             axes.set_xlabel(factor if factor != "steps" else "local steps or passes")
+            axes.set_xticks(values)
             axes.set_ylim(-0.03, 1.03)
             if place == 1:
                 axes.set_ylabel("share of records found")
-                add_legend(axes)
+            if place == 2:  # where no curve is in the way
+                axes.legend(fontsize=7, loc="upper right", bbox_to_anchor=(1.0, 0.97))
     return content.getvalue()
