@@ -5,6 +5,7 @@ then on each hospital lives in one of the processes, with all that it keeps betw
 answers is, bit by bit, what it would have answered here.
 """
 
+import gc
 import heapq
 import logging
 import mmap
@@ -175,6 +176,7 @@ def _work(
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     logging.disable(logging.CRITICAL)  # a lock of a handler may have been held during the fork
     torch.set_num_threads(1)  # more would only compete for the cores
+    gc.freeze()  # what was inherited is not looked through, which would copy its pages
     for other in inherited:
         other.close()
     reading, writing = lifeline

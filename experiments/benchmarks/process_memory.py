@@ -112,6 +112,22 @@ def _memory_mb(pid: int) -> tuple[float, float]:
     return _kib_to_mb(fields["VmHWM"]), _kib_to_mb(fields["VmRSS"])
 
 
+def proportional_mb(group: int) -> float:
+    """Memory of a process group now, in MB; a page that n processes share counts 1/n in each.
+
+    The kernel walks all pages for it, so that this is nothing to be asked ten times a second.
+    """
+    total = 0.0
+    for pid in _all_pids():
+        try:
+            if os.getpgid(pid) == group:
+                lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8").splitlines()
+                total += sum(_kib_to_mb(line[4:]) for line in lines if line.startswith("Pss:"))
+        except OSError:  # it ended between two of these lines
+            continue
+    return total
+
+
 def _kib_to_mb(text: str) -> float:
     return int(text.split()[0]) * 1024 / 1e6
 
