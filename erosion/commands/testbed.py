@@ -4,6 +4,7 @@ import argparse
 
 from erosion.commands.command import Command
 from erosion.commands.options import add_outputs, add_runs, add_weights
+from erosion.common.errors import StudyError
 from erosion.common.support.logs import configure_logging
 from erosion.experiments.data_dir import add_data_dir
 
@@ -20,12 +21,36 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_data_dir(parser)
     add_weights(parser)
     add_outputs(parser)
+    parser.add_argument(
+        "--simulate",
+        action="store_true",
+        help="without a network or a run folder: only the figures, which are the same",
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="with --simulate: processes in which the hospitals train (default: 1 while rounds are"
+        " short, else the cores)",
+    )
 
 
 def _run(options: argparse.Namespace) -> int:
     from erosion.experiments.testbed import run_testbed, study_path
 
     configure_logging(options.verbose)
+    if options.simulate:
+        from erosion.experiments.simulated_testbed import simulate_testbed
+
+        simulate_testbed(
+            study_path(options.study),
+            data_dir=options.data_dir,
+            weights=options.weights,
+            workers=options.workers,
+        )
+        return 0
+    if options.workers is not None:
+        raise StudyError("--workers goes with --simulate: without it, every site is a process.")
     return run_testbed(
         study_path(options.study),
         runs=options.runs,
@@ -44,6 +69,7 @@ COMMAND = Command(
     examples="""\
   erosion testbed                       five hospitals; nothing to download
   erosion testbed heart-disease         after: erosion data heart-disease
+  erosion testbed mnist --simulate      in one program, trained by as many processes as cores
   erosion testbed my-study.toml         a study of your own, from its [testbed] table
 """,
     add_arguments=_add_arguments,

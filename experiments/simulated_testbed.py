@@ -1,0 +1,57 @@
+"""`erosion testbed --simulate`: the same study without a network, and its figures at the end."""
+
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from rich.text import Text
+
+from erosion.client.training.hospital import Hospital
+from erosion.common.errors import StudyError
+from erosion.common.study.study import Study, load_study
+from erosion.experiments.simulator import Simulation, simulate
+from erosion.experiments.testbed_sites import testbed_sites
+from erosion.server.output.plain_text import figure_text
+from erosion.server.run.result import verdict
+
+
+def simulate_testbed(
+    study_file: Path,
+    *,
+    data_dir: Path | None,
+    weights: Path | None = None,
+    workers: int | None = None,
+    console: Console | None = None,
+) -> Simulation:
+    """Simulate, with a progress bar on standard error, and print what came of it.
+
+    `workers` and what is raised: see `simulate`.
+    """
+    study = load_study(study_file)
+    if study.has_every_user:
+        raise StudyError(
+            f"Study {study.name} has every hospital as its user; --simulate is for one. Give one"
+            " name, or run it without --simulate."
+        )
+    with tempfile.TemporaryDirectory() as made, Progress(console=Console(stderr=True)) as bar:
+        sites = testbed_sites(study, study_file.resolve().parent, Path(made), data_dir)
+        hospitals = {name: Hospital(site) for name, site in sites.items()}
+        task = bar.add_task(study.name, total=study.rounds * len(study.arms))
+        found = simulate(study, hospitals, lambda _: bar.advance(task), weights, workers=workers)
+    _print(console or Console(highlight=False), study, found)
+    return found
+
+
+def _print(console: Console, study: Study, found: Simulation) -> None:
+    task, ended = type(study.task), found.evaluation
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_row("arm", *(metric.column for metric in task.metrics), style="dim")
+    lines = {**ended.arms, **({"base rate": ended.base_rate} if ended.base_rate else {})}
+    for arm, metrics in lines.items():
+        table.add_row(arm, *(figure_text(metrics.get(metric.name)) for metric in task.metrics))
+    console.print(table)
+    console.print()
+    said = verdict(task, ended.comparison, dict(ended.arms), ended.base_rate)
+    console.print(Text(said.text))

@@ -1,0 +1,49 @@
+"""`erosion testbed --simulate`."""
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from erosion.command_line import main
+from erosion.common.errors import StudyError
+from erosion.common.study.study import load_study
+from erosion.experiments.simulated_testbed import simulate_testbed
+from erosion.experiments.splits import one_split
+from erosion.experiments.testbed import study_path
+
+
+def shorter(folder: Path, *changes: tuple[str, str]) -> Path:
+    text = study_path("breast-cancer").read_text(encoding="utf-8")
+    for old, new in (("rounds = 30", "rounds = 3"), *changes):
+        assert old in text, old
+        text = text.replace(old, new, 1)
+    path = folder / "study.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_it_prints_the_figures_of_a_simulation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = shorter(tmp_path)
+    assert main(["testbed", str(path), "--simulate", "--workers", "2"]) == 0
+    printed = capsys.readouterr().out
+    expected = one_split(load_study(path), None)
+    assert expected.comparison is not None
+    for arm, metrics in expected.arms.items():
+        line = next(line for line in printed.splitlines() if line.startswith(arm))
+        assert f"{metrics['log_loss']:.3f}" in line
+    assert "base rate" in printed
+    assert "104 test patients" in printed
+
+
+def test_it_is_for_one_user(tmp_path: Path) -> None:
+    path = shorter(tmp_path, ('user = "home"', 'user = "all"'))
+    with pytest.raises(StudyError, match="every hospital as its user"):
+        simulate_testbed(path, data_dir=None, console=Console(quiet=True))
+
+
+def test_workers_are_of_a_simulation(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["testbed", "--workers", "2"]) != 0
+    assert "--workers goes with --simulate" in capsys.readouterr().err
