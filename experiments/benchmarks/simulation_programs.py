@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from functools import cache
+from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -134,24 +135,22 @@ def flower(rounds: int, workers: int) -> dict[str, Any]:
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
     from flwr.serverapp.strategy import FedAvg
-    from flwr.simulation import run_simulation
 
+    run_simulation = import_module("flwr.simulation").run_simulation  # which brings Ray
     client_app, server_app = ClientApp(), ServerApp()
     ends: list[float] = []
     results: list[Any] = []
 
     @client_app.train()
     def train(message: Message, context: Context) -> Message:
-        agent = int(context.node_config["partition-id"])
+        agent = int(str(context.node_config["partition-id"]))
         model = network()
-        model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-        number = int(message.content["config"]["server-round"])
+        model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
+        number = int(str(message.content.config_records["config"]["server-round"]))
         train_epoch(model, *agent_data(agent), seed=1000 * agent + number)
-        content = {
-            "arrays": ArrayRecord(model.state_dict()),
-            "metrics": MetricRecord({"num-examples": len(agent_data(agent)[1])}),
-        }
-        return Message(RecordDict(content), reply_to=message)
+        content = RecordDict({"arrays": ArrayRecord(model.state_dict())})
+        content["metrics"] = MetricRecord({"num-examples": len(agent_data(agent)[1])})
+        return Message(content, reply_to=message)
 
     def end_round(_number: int, _arrays: ArrayRecord) -> MetricRecord | None:
         ends.append(time.perf_counter())

@@ -9,6 +9,7 @@ import torch
 
 from erosion.experiments.benchmarks import simulation_programs as programs
 from erosion.experiments.benchmarks.simulation import compare
+from erosion.experiments.papers.mnist import agents_of, study_of
 
 DATA = Path(os.environ["EROSION_DATA"]) if "EROSION_DATA" in os.environ else None
 needs_mnist = pytest.mark.skipif(
@@ -51,10 +52,10 @@ def test_a_table_s_hospitals_all_take_part(monkeypatch: pytest.MonkeyPatch) -> N
 @needs_mnist
 def test_every_system_has_the_same_images() -> None:
     inputs, labels = programs.agent_data(7)
-    study = programs.study_of(
+    study = study_of(
         {"agents": programs.AGENTS, "rounds": 1, "seed": 0, "scheme": "fedavg", "arm": {}}
     )
-    hospitals = programs.agents_of(study, "A", "disjoint", DATA)
+    hospitals = agents_of(study, "A", "disjoint", DATA)
     prepared = hospitals["agent-7"]._prepare(study)
     part, _ = prepared.parts(None)
     assert torch.equal(part.inputs, inputs)
