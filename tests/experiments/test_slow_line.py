@@ -1,14 +1,19 @@
 """The slow line carries every byte, in order, both ways; and the tables of what it showed."""
 
+import json
 import socket
 import threading
+from pathlib import Path
 
 from erosion.common.compression.codec import KINDS
-from erosion.experiments.compression import Cell, table
-from erosion.experiments.compression_seeds import Run
+from erosion.experiments.compression import MARK, Cell, table
+from erosion.experiments.compression_seeds import MARK as SEEDS_MARK
+from erosion.experiments.compression_seeds import Run, read
 from erosion.experiments.compression_seeds import table as table_of_seeds
 from erosion.experiments.slow_line import SlowLine
 from tests.support.patience import PATIENCE
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_slow_line_changes_nothing_that_it_carries() -> None:
@@ -63,3 +68,11 @@ def test_differences_are_taken_at_the_same_seed() -> None:
     rows = table_of_seeds(runs).splitlines()
     assert "| resnet18 | none | 2 | 0.910 ± 0.010 |" in rows[2]
     assert "| resnet18 | int8 | 2 | 0.920 ± 0.010 | +0.010 ± 0.000 |" in rows[-1]
+
+
+def test_the_pages_tables_are_those_of_the_runs() -> None:
+    results, page = ROOT / "experiments" / "results", (ROOT / "docs" / "compression.md").read_text()
+    cells = json.loads((results / "compression.json").read_text())["cells"]
+    assert f"{MARK}\n{table([Cell(**cell) for cell in cells])}\n{MARK}" in page
+    runs = read(results / "compression_seeds.json")
+    assert f"{SEEDS_MARK}\n{table_of_seeds(runs)}\n{SEEDS_MARK}" in page
