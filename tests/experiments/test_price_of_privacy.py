@@ -12,7 +12,7 @@ from erosion.experiments.papers import EXPERIMENTS, privacy
 KEPT = Path(__file__).parents[2] / "experiments" / "results" / "privacy"
 
 
-@pytest.mark.parametrize("arm", ["local", "recommended"])
+@pytest.mark.parametrize("arm", ["local", "weight_erosion"])
 def test_a_cell_has_the_errors_of_each_of_its_splits(arm: str) -> None:
     name = "local-0" if arm == "local" else f"{arm}-epsilon3-0"
     plan = next(plan for plan in privacy.plans() if plan.name == name)
