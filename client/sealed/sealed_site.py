@@ -93,7 +93,7 @@ P = TypeVar("P", Greeted, Measured, Masked)
 class MaskedUpdate:
     """What leaves in leg 3."""
 
-    words: Words  # (dim,), until the site masks its next
+    words: Words  # (dim,)
     receipt: Receipt
     seed: bytes  # hash of the self mask's seed, by which shares of it that are wrong are noticed
     opening: Opening  # stays here, for an audit
@@ -115,7 +115,6 @@ class SealedSite:
         self._identity, self._ledger, self._rules = identity, ledger, rules
         self._phase: Phase = None
         self._noise = NoiseAhead()
-        self._room: Words | None = None  # of the last masked update, which has left long ago
 
     @property
     def phase(self) -> Phase:
@@ -208,12 +207,9 @@ class SealedSite:
         self._commit(measured, told)
         secrets_ = (measured.seed, greeted.mask_key)
         try:
-            words = masked_words(
-                told, measured.roster, name, greeted.update, secrets_, room=self._room
-            )
+            words = masked_words(told, measured.roster, name, greeted.update, secrets_)
         except ValueError:
             raise Refusal("A mask key in the roster is no key.") from None
-        self._room = words
         self._phase = Masked(measured, told, shares)
         receipt = roster.sign_receipt(self._identity.node_key, told, name, words_hash(words))
         opening = Opening(name, told.hash.hex(), greeted.update, measured.seed, greeted.mask_key)

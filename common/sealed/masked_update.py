@@ -10,14 +10,9 @@ from erosion.common.sealed.roster import Roster, View
 
 
 def masked_words(
-    view: View,
-    roster: Roster,
-    name: str,
-    update: NDArray[np.float32],
-    secrets: tuple[bytes, bytes],
-    room: Words | None = None,
+    view: View, roster: Roster, name: str, update: NDArray[np.float32], secrets: tuple[bytes, bytes]
 ) -> Words:
-    """The words of an update that fits the view's range: (dim,), in `room` where that is as long.
+    """The words of an update that fits the view's range: (dim,).
 
     `secrets` are the hospital's seed and mask key. Raises ValueError for a key in the roster that
     is none.
@@ -27,9 +22,9 @@ def masked_words(
     for other in view.members:
         if other != name:
             masks.append(pair_mask(view, mask_key, roster[other].mask, +1 if name < other else -1))
-    words = (
-        room if room is not None and len(room) == len(update) else np.empty(len(update), np.uint32)
-    )
+    # Never in the memory of an earlier answer: that may still be on its way, and would for a moment
+    # show what is not under its masks yet.
+    words = np.empty(len(update), np.uint32)
     encoder = ring.Encoder(view.weights[name], view.scale)
     for place in chunks(len(update)):  # all of it while the part is in the cache
         part = words[place]
