@@ -212,6 +212,17 @@ def test_the_same_sum_again_after_a_restart_is_allowed_and_no_other() -> None:
         fourth.measure()
 
 
+def test_no_masked_update_is_made_in_the_memory_of_an_earlier_one() -> None:
+    """That one may still be on its way, and would show what is not under its masks yet."""
+    at = sites(3)
+    script, again = by_hand(at=at), by_hand(at=at, context=attempt(1))
+    script.measure()
+    first = script.mask(FACTORS)
+    again.measure()
+    second = again.mask(FACTORS)
+    assert all(not np.shares_memory(first[name].words, second[name].words) for name in FACTORS)
+
+
 def test_the_same_weights_of_other_hospitals_are_another_sum() -> None:
     at = sites(5)
     told = dict.fromkeys(NAMES[:5], 0.2)
