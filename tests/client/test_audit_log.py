@@ -23,34 +23,10 @@ from erosion.common.protocol import wire
 from erosion.common.protocol.messages import (
     DescribeReply,
     FeatureSums,
-    TrainReply,
-    TrainRequest,
     TrainResult,
 )
+from tests.support.sent_logs import UPDATE, long_log, reply, request, sent
 from tests.support.small_study import make_study
-
-UPDATE = torch.tensor([3.0, 4.0, 0.0, 0.0, 0.0, 0.0])
-
-
-def request(round_number: int = 1) -> Message:
-    asked = TrainRequest(make_study(), "fedavg", round_number, torch.zeros(6), None, "run-7")
-    return Message(wire.encode_train(asked), 1, wire.TRAIN)
-
-
-def reply(to: Message, round_number: int = 1) -> Message:
-    header = TrainReply(
-        hospital="b", arm="fedavg", round=round_number, num_samples=20, samples_seen=8, seconds=0.1
-    )
-    return Message(wire.encode_train_result(TrainResult(header, UPDATE)), reply_to=to)
-
-
-def sent(folder: Path, lines: int) -> Path:
-    """A log with so many lines."""
-    with AuditLog(folder) as audit_log:
-        for number in range(1, lines + 1):
-            asked = request(number)
-            audit_log.record(asked, reply(asked, number))
-        return audit_log.path
 
 
 def test_a_line_says_what_was_sent_when_and_for_which_round(tmp_path: Path) -> None:
@@ -257,17 +233,6 @@ def test_a_line_that_is_no_line_shows(tmp_path: Path) -> None:
         verify(path)
     with pytest.raises(SiteError, match="erosion log verify"):
         AuditLog(tmp_path)
-
-
-def long_log(folder: Path, lines: int) -> list[str]:
-    """A log in files of a few lines each; returns the hash after every line."""
-    heads = []
-    with AuditLog(folder, file_bytes=2000) as audit_log:
-        for number in range(1, lines + 1):
-            asked = request(number)
-            audit_log.record(asked, reply(asked, number))
-            heads.append(audit_log.head)
-    return heads
 
 
 def test_a_full_file_is_set_aside_and_the_chain_goes_on(tmp_path: Path) -> None:

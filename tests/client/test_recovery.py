@@ -5,7 +5,7 @@ from pathlib import Path
 
 from erosion.client.consent.recovery import recover_answers
 from erosion.client.consent.store import Answer, ConsentStore
-from tests.client.test_audit_log import long_log
+from tests.support.sent_logs import long_log
 from tests.support.small_study import make_study
 
 DIGEST = make_study().digest

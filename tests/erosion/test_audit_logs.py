@@ -7,7 +7,7 @@ import pytest
 from erosion.client.audit.log_files import full_files
 from erosion.command_line import main
 from erosion.server.run.witness import Witness
-from tests.client.test_audit_log import long_log
+from tests.support.sent_logs import long_log
 
 
 @pytest.fixture

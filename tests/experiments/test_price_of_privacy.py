@@ -1,4 +1,4 @@
-"""What differential privacy costs, as an experiment."""
+"""The cost of differential privacy, as an experiment."""
 
 import shutil
 from pathlib import Path

@@ -9,14 +9,23 @@ from gmpy2 import mpz
 
 from erosion.client.sealed.sealed_site import MaskedUpdate, Released, SealedSite
 from erosion.client.sealed.sum_ledger import SumLedger
+from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import RunError
 from erosion.common.rounds.study_run import Outcome
 from erosion.common.sealed.distance import Question
 from erosion.common.sealed.legs import MASKED
 from erosion.common.sealed.roster import Hello, Receipt, Roster, RoundContext, View
 from erosion.common.sealed.sum_rules import SumRules
-from tests.experiments.test_sealed_rounds import TRAIN, assert_same, run
-from tests.support.sealed_study import ARM, Line, Trouble, hospitals, run_in, sealed_study
+from tests.support.sealed_study import (
+    ARM,
+    Line,
+    Trouble,
+    assert_same,
+    hospitals,
+    run,
+    run_in,
+    sealed_study,
+)
 
 
 def run_with(folder: Path, carol: type[SealedSite], **changes: object) -> Outcome:

@@ -11,9 +11,9 @@ from gmpy2 import mpz
 
 from erosion.client.sealed.sealed_site import Greeted, Measured, SealedSite
 from erosion.client.sealed.sum_ledger import SumLedger
+from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import RunError, SiteError
 from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
-from erosion.common.rounds.study_run import Outcome
 from erosion.common.sealed.audit import examine
 from erosion.common.sealed.distance import Question
 from erosion.common.sealed.legs import (
@@ -35,27 +35,12 @@ from tests.support.sealed_study import (
     Killed,
     Line,
     Trouble,
+    assert_same,
     hospitals,
+    run,
     run_in,
     sealed_study,
 )
-
-TRAIN = "train"
-
-
-def run(folder: Path, *troubles: Trouble, sealed: bool = True, **changes: object) -> Outcome:
-    folder.mkdir(exist_ok=True)
-    study = sealed_study(sealed=sealed, **changes)
-    return run_in(folder, Line(study, hospitals(folder), troubles))[0]
-
-
-def assert_same(sealed: Outcome, plain: Outcome, arm: str = ARM) -> None:
-    ours, theirs = sealed.finals[arm], plain.finals[arm]
-    assert ours.params.numpy() == pytest.approx(theirs.params.numpy(), abs=1e-6)
-    assert ours.weights == pytest.approx(theirs.weights, abs=1e-6)
-    for left, right in zip(sealed.records[arm], plain.records[arm], strict=True):
-        assert (left.outcome, left.round) == (right.outcome, right.round)
-    assert torch.equal(sealed.finals["local"].params, plain.finals["local"].params)
 
 
 @pytest.mark.parametrize(

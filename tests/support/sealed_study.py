@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
+
 from erosion.client.site_file import load_site
 from erosion.client.training.hospital import Hospital
 from erosion.common.protocol.messages import TrainRequest
@@ -146,3 +149,20 @@ def run_in(folder: Path, line: Line, run: RunFolder | None = None) -> tuple[Outc
     run = run or new_run_folder(folder, line.study)
     with RunKeeper(run) as keeper:
         return run_over(line, keeper), run
+
+
+def run(folder: Path, *troubles: Trouble, sealed: bool = True, **changes: Any) -> Outcome:
+    """The sealed study, or the same one without seals."""
+    folder.mkdir(exist_ok=True)
+    study = sealed_study(sealed=sealed, **changes)
+    return run_in(folder, Line(study, hospitals(folder), troubles))[0]
+
+
+def assert_same(sealed: Outcome, plain: Outcome, arm: str = ARM) -> None:
+    """Two runs came to the same, round by round."""
+    ours, theirs = sealed.finals[arm], plain.finals[arm]
+    assert ours.params.numpy() == pytest.approx(theirs.params.numpy(), abs=1e-6)
+    assert ours.weights == pytest.approx(theirs.weights, abs=1e-6)
+    for left, right in zip(sealed.records[arm], plain.records[arm], strict=True):
+        assert (left.outcome, left.round) == (right.outcome, right.round)
+    assert torch.equal(sealed.finals["local"].params, plain.finals["local"].params)

@@ -1,4 +1,4 @@
-"""What weighted sums tell somebody who may choose what the hospitals start from."""
+"""The knowledge that weighted sums give to somebody who chooses what the hospitals start from."""
 
 from pathlib import Path
 

@@ -1,0 +1,47 @@
+"""Logs of what a hospital sent, with rounds of one study."""
+
+from pathlib import Path
+
+import torch
+from flwr.app import Message
+
+from erosion.client.audit.audit_log import AuditLog
+from erosion.common.protocol import wire
+from erosion.common.protocol.messages import TrainReply, TrainRequest, TrainResult
+from tests.support.small_study import make_study
+
+UPDATE = torch.tensor([3.0, 4.0, 0.0, 0.0, 0.0, 0.0])
+
+
+def request(round_number: int = 1) -> Message:
+    """Asks for an update of that round."""
+    asked = TrainRequest(make_study(), "fedavg", round_number, torch.zeros(6), None, "run-7")
+    return Message(wire.encode_train(asked), 1, wire.TRAIN)
+
+
+def reply(to: Message, round_number: int = 1) -> Message:
+    """UPDATE, as the answer."""
+    header = TrainReply(
+        hospital="b", arm="fedavg", round=round_number, num_samples=20, samples_seen=8, seconds=0.1
+    )
+    return Message(wire.encode_train_result(TrainResult(header, UPDATE)), reply_to=to)
+
+
+def sent(folder: Path, lines: int) -> Path:
+    """A log with so many lines."""
+    with AuditLog(folder) as audit_log:
+        for number in range(1, lines + 1):
+            asked = request(number)
+            audit_log.record(asked, reply(asked, number))
+        return audit_log.path
+
+
+def long_log(folder: Path, lines: int) -> list[str]:
+    """A log in files of a few lines each; returns the hash after every line."""
+    heads = []
+    with AuditLog(folder, file_bytes=2000) as audit_log:
+        for number in range(1, lines + 1):
+            asked = request(number)
+            audit_log.record(asked, reply(asked, number))
+            heads.append(audit_log.head)
+    return heads
