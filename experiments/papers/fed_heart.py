@@ -159,11 +159,8 @@ def _on_flambys_split(found: Mapping[str, Values]) -> list[str]:
         for name, row in PUBLISHED.items()
     ]
     for arm in ("majority", "pooled", *ARMS):
-        values = [100 * found[user][arm]["accuracy"] if user in found else None for user in users]
-        known = [value for value in values if value is not None]
-        mean = f"{fmean(known):.1f}" if len(known) == len(users) else ""
-        shown = " | ".join("" if value is None else f"{value:.1f}" for value in values)
-        rows.append(f"| {arm} | {shown} | {mean} |")
+        accuracies = [100 * found[u][arm]["accuracy"] if u in found else None for u in users]
+        rows.append(_row(arm, accuracies, ".1f"))
     patients = ", ".join(f"{user} {figures['patients']}" for user, figures in found.items())
     return [
         "## Accuracy in percent on FLamby's split",
@@ -174,7 +171,24 @@ def _on_flambys_split(found: Mapping[str, Values]) -> list[str]:
         f"| --- |{' --- |' * (len(users) + 1)}",
         *rows,
         "",
+        "## AUROC on FLamby's split",
+        "",
+        f"| | {' | '.join(users)} | mean |",
+        f"| --- |{' --- |' * (len(users) + 1)}",
+        *(
+            _row(arm, [found[u][arm]["auroc"] if u in found else None for u in users], ".3f")
+            for arm in ("pooled", *ARMS)
+        ),
+        "",
     ]
+
+
+def _row(name: str, values: Sequence[float | None], form: str) -> str:
+    """A line of a table; a mean at its end where every user has a value."""
+    known = [value for value in values if value is not None]
+    cells = ["" if value is None else f"{value:{form}}" for value in values]
+    mean = f"{fmean(known):{form}}" if len(known) == len(values) else ""
+    return f"| {name} | {' | '.join([*cells, mean])} |"
 
 
 def _ours_against_others(found: Mapping[str, Sequence[Values]]) -> list[str]:

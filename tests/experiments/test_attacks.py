@@ -155,9 +155,7 @@ def test_a_cell_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         return next(c for c in made if c.key == key)
 
     monkeypatch.setattr(robustness_cells, "run_cell", train)
-    monkeypatch.setattr(
-        robustness_cells, "keys", lambda _name, _seeds: [(c.key, study) for c in made]
-    )
+    monkeypatch.setattr(robustness_cells, "keys", lambda *_: [(c.key, study) for c in made])
     path = tmp_path / "cells.jsonl"
     complete(path, "s", [0], None)
     complete(path, "s", [0], None)
