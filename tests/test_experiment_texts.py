@@ -9,6 +9,7 @@ from erosion.common.algorithms.weight_erosion import PRESETS
 ROOT = Path(__file__).resolve().parents[1]
 VERDICT = ROOT / "experiments" / "results" / "verdict" / "cells"
 
+
 def flowing(path: str) -> str:
     """A text without its line breaks."""
     return re.sub(r"\s+", " ", (ROOT / path).read_text(encoding="utf-8"))
