@@ -2,7 +2,8 @@
 
 Values are pickled; the two processes are one program, which forked. Tensors leave the pickle as
 arrays (pickle protocol 5), and arrays of LARGE bytes or more are copied into the shared memory and
-out of it, which takes a fifth of the time of a pipe. What does not fit goes through the pipe.
+out of it, which takes about a quarter of a pipe's processor time. What does not fit goes through
+the pipe.
 """
 
 import io
