@@ -5,6 +5,7 @@ import hmac
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -25,6 +26,8 @@ class LocalResult:
     steps: int  # mini-batches
 
 
+_STATE_AT, _STATE_WORDS = 24, 624  # where torch's state has its words, each in eight bytes
+
 Pull = Callable[[Tensor], Tensor]  # current parameters (dim,) -> what is added to their gradient
 Augment = Callable[[Tensor], Tensor]  # a mini-batch's inputs (m, *shape) -> as they are trained on
 
@@ -37,8 +40,29 @@ def round_generator(
     `secret` is the site's own; without one, whoever knows the study can repeat the draws.
     """
     text = f"{seed}/{agent}/{round_number}".encode()
-    digest = hmac.digest(secret, text, hashlib.sha256) if secret else hashlib.sha256(text).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+    if secret:
+        return _unguessable(hmac.digest(secret, text, hashlib.sha256))
+    return torch.Generator().manual_seed(_seed(hashlib.sha256(text).digest()))
+
+
+def _seed(digest: bytes) -> int:
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+def _unguessable(digest: bytes) -> torch.Generator:
+    """A generator whose draws depend on all of `digest`, 32 bytes.
+
+    torch keeps 32 bits of a seed, and so many seeds can be tried one after the other: the whole
+    state of the Mersenne Twister is filled in.
+    """
+    generator = torch.Generator().manual_seed(_seed(digest))
+    words = np.frombuffer(hashlib.shake_256(digest).digest(4 * _STATE_WORDS), np.dtype("<u4"))
+    state = generator.get_state()
+    state[_STATE_AT : _STATE_AT + 8 * _STATE_WORDS] = torch.from_numpy(
+        words.astype("<u8").view(np.uint8)
+    )
+    generator.set_state(state)
+    return generator
 
 
 def mini_batches(

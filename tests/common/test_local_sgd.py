@@ -1,5 +1,6 @@
 """Local training: mini-batches, and steps of SGD and Adam by hand."""
 
+import random
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,25 @@ def test_a_rounds_randomness_repeats() -> None:
 def test_every_seed_hospital_and_round_has_its_own_randomness() -> None:
     keys = [(1, "a", 2), (2, "a", 2), (1, "b", 2), (1, "a", 3), (12, "a", 1), (1, "a", 12)]
     assert len({tuple(drawn_numbers(*key)) for key in keys}) == len(keys)
+
+
+def test_with_a_secret_the_whole_state_is_drawn_and_not_only_a_seed_that_can_be_tried() -> None:
+    drawn = round_generator(1, "a", 2, b"secret")
+    words = drawn.get_state().numpy()[24 : 24 + 8 * 624].view("<u8")
+    twister = random.Random()  # the same Mersenne Twister
+    twister.setstate((3, (*map(int, words), 624), None))
+    expected = [twister.getrandbits(32) % 1000 for _ in range(2000)]
+    assert torch.randint(1000, (2000,), generator=drawn).tolist() == expected
+    seeded = torch.Generator().manual_seed(drawn.initial_seed())
+    assert not np.array_equal(seeded.get_state().numpy()[24 : 24 + 8 * 624].view("<u8"), words)
+
+
+def test_a_secrets_randomness_repeats_and_is_no_other_secrets() -> None:
+    first, again, other = (
+        torch.rand(4, generator=round_generator(1, "a", 2, secret)).tolist()
+        for secret in (b"one", b"one", b"two")
+    )
+    assert first == again != other
 
 
 # -- Steps -------------------------------------------------------------------------------------
