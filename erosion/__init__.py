@@ -4,6 +4,7 @@ The public Python interface is what `__all__` names; see docs/python.md. Every o
 private: it may change in any version. Nothing is imported before it is used.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from erosion.interface.run import Run
     from erosion.interface.runs import read_run, simulate, testbed
     from erosion.interface.studies import load_study
+
+# gRPC takes part in every fork of its process unless told otherwise before its first use, and a
+# child may crash of that. The simulator's forked processes use no gRPC; no other program forks.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 __all__ = [
     "ErosionError",
