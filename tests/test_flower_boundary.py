@@ -9,7 +9,11 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PUBLIC = {"flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy"}
 # Other systems that ours is measured against.
-OTHERS = ("experiments/benchmarks/peers/", "experiments/benchmarks/aggregation.py")
+OTHERS = (
+    "experiments/benchmarks/peers/",
+    "experiments/benchmarks/aggregation.py",
+    "experiments/benchmarks/simulation_programs.py",
+)
 ALLOWED = {
     # From 1.38 on, a message cannot be made without it.
     "common/protocol/flower_identity.py": {"flwr.supercore.task_identity"},

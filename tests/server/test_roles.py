@@ -74,6 +74,7 @@ def run_folder(place: Path, **environment: str) -> list[Path]:
 def test_another_account_reads_neither_the_federation_nor_a_run(place: Path) -> None:
     control = place / "for-everybody"
     control.write_text("x")
+    control.chmod(0o644)  # whatever mask the tests before have left
     assert may("-r", control)
     federation = place / "federation"
     erosion("enroll", "init", "--host", "localhost", "--folder", str(federation))
