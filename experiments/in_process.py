@@ -174,7 +174,10 @@ def _why_not_forked(hospitals: Collection[Hospital]) -> str:
             " CUDA_VISIBLE_DEVICES= (empty) for this program, or leave workers out"
         )
     if any(hospital.site.compute.threads > 1 for hospital in hospitals):
-        return "the processes have one thread each, and compute.threads is more; leave one out"
+        return (
+            "the processes have one thread each; write compute.threads = 1 in every site file, or"
+            " leave workers out"
+        )
     if kept := [h.name for h in hospitals if h.site.compute.state is not None]:
         return (
             f"{kept[0]} keeps its state in files, whose database does not outlive a fork; leave"

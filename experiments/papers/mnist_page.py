@@ -1,7 +1,8 @@
 """Draws the MNIST tables, published figures beside ours, from however many cells there are."""
 
 from collections.abc import Mapping, Sequence
-from math import sqrt
+
+from scipy.stats import binomtest
 
 from erosion.experiments.cells import Cell
 from erosion.experiments.experiment import Page, made_by
@@ -9,7 +10,6 @@ from erosion.experiments.papers.mnist import AGENTS, SCHEMES, Scheme, plans
 from erosion.experiments.papers.picture import add_legend, picture
 from erosion.experiments.sources.mnist_partition import PATTERNS, PatternName
 
-Z = 1.959964  # of a 95 % interval
 NAMES: Mapping[Scheme, str] = {
     "weight_erosion": "Weight Erosion",
     "fedavg": "FedAvg",
@@ -90,9 +90,8 @@ def draw(cells: Mapping[str, Cell]) -> Page:
 
 def wilson(share: float, count: int) -> tuple[float, float]:
     """The 95 % interval of a binomial share of `count` (Wilson 1927)."""
-    spread = Z * sqrt(share * (1 - share) / count + Z**2 / (4 * count**2))
-    middle, scale = share + Z**2 / (2 * count), 1 + Z**2 / count
-    return (middle - spread) / scale, (middle + spread) / scale
+    interval = binomtest(round(share * count), count).proportion_ci(method="wilson")
+    return float(interval.low), float(interval.high)
 
 
 def _table(grid: Grid, agents: int, place: int) -> list[str]:

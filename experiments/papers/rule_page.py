@@ -9,6 +9,7 @@ import numpy as np
 
 from erosion.client.evaluation.verdict import sign_flip_p_value
 from erosion.common.algorithms.weight_erosion import PRESETS
+from erosion.common.support.holm import adjusted_p_values
 from erosion.experiments.cells import Cell, Values
 from erosion.experiments.experiment import Page, made_by
 from erosion.experiments.papers.paired import LEVEL, paired_difference
@@ -110,7 +111,7 @@ class RulePage:
             if arm != REFERENCE
         }
         p_values = {arm: sign_flip_p_value(values, seed=0) for arm, values in apart.items()}
-        claimed = holm(p_values, LEVEL)
+        claimed = {arm for arm, p in adjusted_p_values(p_values).items() if p <= LEVEL}
         rows = []
         for arm in sorted(self.arms, key=lambda arm: fmean(_losses(figures, arm))):
             errors = [(1 - split[arm]["accuracy"]) * split["patients"] for split in figures]
@@ -165,13 +166,3 @@ def _setting_of(cell: Cell) -> Setting:
 
 def _losses(figures: Sequence[Values], arm: str) -> list[float]:
     return [float(split[arm]["log_loss"]) for split in figures]
-
-
-def holm(p_values: Mapping[str, float], level: float) -> set[str]:
-    """The names that Holm's step-down procedure rejects at `level` for all of them together."""
-    rejected: set[str] = set()
-    for place, name in enumerate(sorted(p_values, key=lambda name: p_values[name])):
-        if p_values[name] > level / (len(p_values) - place):
-            break
-        rejected.add(name)
-    return rejected

@@ -9,6 +9,7 @@ from pydantic import Field
 from erosion.common.protocol.messages import SIGNIFICANCE, Comparison, FinalMetrics
 from erosion.common.settings.base import Settings
 from erosion.common.study.study import Study
+from erosion.common.support.holm import adjusted_p_values
 from erosion.common.tasks import DEFAULT, REGISTRY
 from erosion.common.tasks.task import Task
 from erosion.server.run import provenance
@@ -130,19 +131,15 @@ def mean_weights(
 def adjusted(users: Mapping[str, UserResult]) -> dict[str, UserResult]:
     """The same with p-values and conclusions for all hospitals looked at together.
 
-    Holm's step-down method (1979): the k-th smallest of m p-values, times m - k + 1. Hospitals with
-    too few patients are not tested, which does not depend on the models, and so do not count.
+    By Holm's method. Hospitals with too few patients are not tested, which does not depend on the
+    models, and so do not count.
     """
     tested = {
         user: line.comparison.p_value
         for user, line in users.items()
         if line.comparison is not None and line.comparison.conclusion != TOO_FEW
     }
-    p_values: dict[str, float] = {}
-    at_least = 0.0
-    for rank, user in enumerate(sorted(tested, key=tested.__getitem__)):
-        at_least = max(at_least, min(1.0, (len(tested) - rank) * tested[user]))
-        p_values[user] = at_least
+    p_values = adjusted_p_values(tested)
     return {user: _concluded(line, p_values.get(user)) for user, line in users.items()}
 
 

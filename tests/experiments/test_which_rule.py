@@ -1,4 +1,4 @@
-"""The comparison of all rules: its statistics by hand, its arms, and a page from few cells."""
+"""The comparison of all rules: its arms, and a page from few cells."""
 
 from pathlib import Path
 from typing import Any
@@ -6,16 +6,8 @@ from typing import Any
 from erosion.common.algorithms import REGISTRY
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import Cell
-from erosion.experiments.papers.rule_page import holm
 from erosion.experiments.papers.which_rule import ARMS, draw, plans, settings
 from erosion.experiments.testbed import study_path
-
-
-def test_holm_stops_at_the_first_that_is_not_small_enough() -> None:
-    # .05 / 3 = .0167, .05 / 2 = .025, .05 / 1
-    assert holm({"a": 0.01, "b": 0.03, "c": 0.04}, 0.05) == {"a"}
-    assert holm({"a": 0.01, "b": 0.02, "c": 0.04}, 0.05) == {"a", "b", "c"}
-    assert holm({"a": 0.02, "b": 0.02}, 0.03) == set()
 
 
 def test_every_setting_takes_every_arm() -> None:
