@@ -244,7 +244,10 @@ def test_no_workers_are_refused(workers: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("compute", "why"),
-    [({"threads": 2}, "compute.threads = 1 in every site file"), ({"state": "kept"}, "keeps its state in files")],
+    [
+        ({"threads": 2}, "compute.threads = 1 in every site file"),
+        ({"state": "kept"}, "keeps its state in files"),
+    ],
 )
 def test_what_cannot_be_forked_is_refused_or_called_here(
     compute: dict[str, Any], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
