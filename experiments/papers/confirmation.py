@@ -18,7 +18,7 @@ from erosion.experiments.papers.rule_page import (
 from erosion.experiments.papers.which_rule import ARMS as EXPLORED
 from erosion.experiments.papers.which_rule import plans_of
 
-SEEDS = 8
+SEEDS = 50
 ARMS: Arms = {**EXPLORED, RECOMMENDED: RECOMMENDED_ARM}
 SETTINGS: Sequence[Setting] = (
     ("diabetes-130", "medicaid"),

@@ -18,7 +18,7 @@ from erosion.experiments.splits import one_split
 from erosion.experiments.standard_error import in_words
 from erosion.experiments.testbed import study_path
 
-SEEDS = 5
+SEEDS = 20
 STEPS = (1, 5, 20)
 STUDIES: Mapping[str, int] = {"breast-cancer": 100, "heart-disease": 200}  # local steps in all
 REFERENCE = "local"

@@ -33,6 +33,8 @@ def test_what_is_lost_to_the_best_share_is_averaged_over_the_settings() -> None:
 def test_local_steps_are_set_beside_training_alone() -> None:
     cells = {}
     for plan in local_steps.plans():
+        if plan.config["seed"] > 4:
+            continue
         figures = {
             arm: {"log_loss": 0.5 - 0.1 * number - 0.002 * plan.config["seed"] * number}
             for number, arm in enumerate(local_steps.ARMS)
