@@ -29,8 +29,6 @@ MENU = {
         "threat-model.md",
         "privacy.md",
         "sealed-rounds.md",
-        "privacy.md",
-        "robustness.md",
         "faults.md",
     ],
     "How it works": [

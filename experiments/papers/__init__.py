@@ -28,6 +28,8 @@ from erosion.experiments.papers import (
 from erosion.experiments.papers.gems.cell_runs import run_cell as run_gems
 from erosion.experiments.papers.gems.grid import plans as gems_plans
 from erosion.experiments.papers.gems.page import draw as draw_gems
+from erosion.experiments.papers.robustness import grid as robustness
+from erosion.experiments.papers.robustness.page import draw as draw_robustness
 from erosion.experiments.papers.verdict import grid as verdict
 from erosion.experiments.papers.verdict.page import draw as draw_verdict
 
@@ -186,6 +188,15 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             confirmation.plans,
             which_rule.run,
             confirmation.draw,
+        ),
+        Experiment(
+            "robustness",
+            "Robustness",
+            "One harmful hospital: what ten attacks make of every method, on the shipped breast"
+            " cancer and heart disease studies. An hour of one core.",
+            robustness.plans,
+            robustness.run,
+            draw_robustness,
         ),
     )
 }

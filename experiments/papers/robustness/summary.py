@@ -4,13 +4,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from erosion.experiments.attacks import ABSENT, NO_ATTACK
-from erosion.experiments.robustness_cells import ATTACKERS, Cell, keys, one_arm_study
+from erosion.experiments.cells import Cell
+from erosion.experiments.papers.robustness.attacks import ABSENT, NO_ATTACK
+from erosion.experiments.papers.robustness.grid import ATTACKERS, one_arm_study
 from erosion.experiments.standard_error import mean_and_error
 
 ALONE = "local"  # the method that hears nobody
 CLEAR = 3.0  # a difference of so many standard errors is called clear
 NOTABLE = 0.02  # log loss; a harm above it is told even where it is not clear
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How well the user's model does under one attack, and what the attacker's update counted."""
+
+    method: str
+    attack: str
+    seed: int
+    log_loss: float
+    accuracy: float
+    weight: float | None  # the attacker's at the end, relative to the user's; None: none known
+    zero_rounds: Mapping[str, int | None]  # peer -> first round at weight 0; Weight Erosion only
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +63,7 @@ class Row:
     to_honest: Mean  # and minus that with the attacker honest
     to_alone: Mean  # and minus that of the user alone
     weight: float | None  # median of the attacker's weight at the end
-    zero_rounds: Mapping[str, Zero]  # by peer; of weight_erosion only
+    zero_rounds: Mapping[str, Zero]  # by peer; of Weight Erosion only
 
     @property
     def harmed(self) -> bool:
@@ -76,7 +90,6 @@ class Summary:
     seeds: Sequence[int]
     rounds: int
     hospitals: Sequence[str]
-    commits: Sequence[str]  # of the programs that trained the cells
     rows: Sequence[Row]
 
     def row(self, method: str, attack: str) -> Row | None:
@@ -85,51 +98,50 @@ class Summary:
 
 
 def summarise(name: str, cells: Iterable[Cell]) -> Summary | None:
-    """From the seeds with every cell under the study's present settings, if there are any.
+    """From the seeds with a cell of every method that has any, and of the user alone.
 
-    A method without a single such cell, as one that was just added, is left out.
+    None where there is no such seed. A method without a cell, as one that was just added, is left
+    out.
     """
-    by_key = {cell.key: cell for cell in cells}
-    present = {
-        seed: [key for key, _ in keys(name, [seed])] for seed in sorted({k.seed for k in by_key})
-    }
-    measured = {key.method for wanted in present.values() for key in wanted if key in by_key}
-    seeds: list[int] = []
-    complete: list[Cell] = []
-    for seed, every_key in present.items():
-        wanted = [key for key in every_key if key.method in measured | {ALONE}]
-        if all(key in by_key for key in wanted):
-            seeds.append(seed)
-            complete += [by_key[key] for key in wanted]
+    found: dict[int, dict[str, Cell]] = {}  # by seed and method
+    for cell in cells:
+        if cell.plan.config["study"] == name:
+            (method,) = cell.plan.config["arm"]
+            found.setdefault(cell.plan.config["seed"], {})[method] = cell
+    methods = {ALONE}.union(*found.values())
+    seeds = sorted(seed for seed, by_method in found.items() if by_method.keys() == methods)
     if not seeds:
         return None
     study = one_arm_study(name, ALONE, seeds[0])
-    commits = sorted({cell.commit for cell in complete})
-    return Summary(
-        name, ATTACKERS[name], seeds, study.rounds, study.hospitals, commits, rows(complete)
-    )
+    outcomes = [
+        Outcome(method, attack, seed, **figures)
+        for seed in seeds
+        for method, cell in found[seed].items()
+        for attack, figures in cell.figures.items()
+    ]
+    return Summary(name, ATTACKERS[name], seeds, study.rounds, study.hospitals, rows(outcomes))
 
 
-def rows(cells: Iterable[Cell]) -> list[Row]:
+def rows(outcomes: Iterable[Outcome]) -> list[Row]:
     """One row for each method and attack, in their order; every one must have all seeds."""
-    groups: dict[tuple[str, str], dict[int, Cell]] = {}
-    for cell in cells:
-        groups.setdefault((cell.method, cell.attack), {})[cell.seed] = cell
+    groups: dict[tuple[str, str], dict[int, Outcome]] = {}
+    for outcome in outcomes:
+        groups.setdefault((outcome.method, outcome.attack), {})[outcome.seed] = outcome
 
-    def apart(group: Mapping[int, Cell], method: str, attack: str) -> Mean:
+    def apart(group: Mapping[int, Outcome], method: str, attack: str) -> Mean:
         reference = groups[method, attack]
-        return mean([cell.log_loss - reference[seed].log_loss for seed, cell in group.items()])
+        return mean([one.log_loss - reference[seed].log_loss for seed, one in group.items()])
 
     return [
         Row(
             method=method,
             attack=attack,
-            log_loss=mean([cell.log_loss for cell in group.values()]),
-            accuracy=mean([cell.accuracy for cell in group.values()]),
+            log_loss=mean([one.log_loss for one in group.values()]),
+            accuracy=mean([one.accuracy for one in group.values()]),
             to_absent=apart(group, method, ABSENT),
             to_honest=apart(group, method, NO_ATTACK),
             to_alone=apart(group, ALONE, NO_ATTACK),
-            weight=_median([c.weight for c in group.values() if c.weight is not None]),
+            weight=_median([one.weight for one in group.values() if one.weight is not None]),
             zero_rounds=_zero_rounds(list(group.values())),
         )
         for (method, attack), group in groups.items()
@@ -147,10 +159,10 @@ def _median(values: Sequence[float]) -> float | None:
     return median(values) if values else None
 
 
-def _zero_rounds(group: Sequence[Cell]) -> dict[str, Zero]:
+def _zero_rounds(group: Sequence[Outcome]) -> dict[str, Zero]:
     found = {}
     for peer in group[0].zero_rounds:
-        eroded = [r for cell in group if (r := cell.zero_rounds[peer]) is not None]
+        eroded = [r for one in group if (r := one.zero_rounds[peer]) is not None]
         found[peer] = Zero(
             seeds=len(eroded),
             of=len(group),

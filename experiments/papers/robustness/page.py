@@ -1,13 +1,27 @@
 """The robustness page: every figure in it is drawn from a summary."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from erosion.experiments.attacks import ATTACKS, NO_ATTACK
-from erosion.experiments.robustness_cells import CLAIM_ONLY, METHODS
-from erosion.experiments.robustness_summary import ALONE, CLEAR, NOTABLE, Mean, Row, Summary, Zero
-
-ERODING = "weight_erosion"
-RECOMMENDED = "weight_erosion_recommended"
+from erosion.experiments.cells import Cell
+from erosion.experiments.experiment import Page, made_by
+from erosion.experiments.papers.robustness.attacks import ATTACKS, NO_ATTACK
+from erosion.experiments.papers.robustness.grid import (
+    ATTACKERS,
+    CLAIM_ONLY,
+    ERODING,
+    METHODS,
+    RECOMMENDED,
+)
+from erosion.experiments.papers.robustness.summary import (
+    ALONE,
+    CLEAR,
+    NOTABLE,
+    Mean,
+    Row,
+    Summary,
+    Zero,
+    summarise,
+)
 
 INTRODUCTION = f"""\
 # One harmful hospital
@@ -40,14 +54,18 @@ long updates.
 """
 
 
-def page(summaries: Sequence[Summary], command: str) -> str:
-    """The whole page, as Markdown."""
+def draw(cells: Mapping[str, Cell]) -> Page:
+    """Who fails under which attack, and all figures behind that."""
+    found = (summarise(name, cells.values()) for name in ATTACKERS)
+    text = page([summary for summary in found if summary is not None])
+    return Page(f"{text}\n{made_by(cells.values())}\n")
+
+
+def page(summaries: Sequence[Summary]) -> str:
+    """The tables, as Markdown."""
     attacks = [f"- {attack.title}: {attack.explanation}" for attack in ATTACKS.values()]
     parts = [INTRODUCTION, "The attacker ...\n", "\n".join(attacks) + "\n"]
-    parts += [_of_study(summary) for summary in summaries]
-    parts += [f"## How this page was made\n\nDrawn with `{command}`."]
-    parts += [_training(summary) for summary in summaries]
-    return "\n".join(parts) + "\n"
+    return "\n".join([*parts, *(_of_study(summary) for summary in summaries)])
 
 
 def _of_study(summary: Summary) -> str:
@@ -61,10 +79,10 @@ def _of_study(summary: Summary) -> str:
             _metric(summary, lambda row: row.log_loss),
             "### Accuracy of the user",
             _metric(summary, lambda row: row.accuracy),
-            f"### When {ERODING} takes a weight to zero",
+            "### When Weight Erosion takes a weight to zero",
             "The median round over the seeds in which the weight reached zero, the earliest and\n"
             "the latest, and how many seeds those are. A weight of zero never rises again.",
-            _erosion(summary),
+            *(_erosion(summary, method) for method in _eroding(summary)),
             "### The attacker's weight at the end",
             "Relative to the user's own update, which counts 1 (or, where a rule leaves that out,\n"
             "to the largest); the median over the seeds. Coordinate rules say for how much of the\n"
@@ -120,15 +138,19 @@ def _metric(summary: Summary, of: Callable[[Row], Mean]) -> str:
     return _table(["", *(attack.title for attack in ATTACKS.values())], lines)
 
 
-def _erosion(summary: Summary) -> str:
-    names = [*_row(summary, ERODING, NO_ATTACK).zero_rounds]
+def _eroding(summary: Summary) -> list[str]:
+    return [method for method in (ERODING, RECOMMENDED) if method in _methods(summary)]
+
+
+def _erosion(summary: Summary, method: str) -> str:
+    names = [*_row(summary, method, NO_ATTACK).zero_rounds]
     names = [summary.attacker, *(name for name in names if name != summary.attacker)]
     lines = []
     for name, attack in ATTACKS.items():
-        if row := summary.row(ERODING, name):
+        if row := summary.row(method, name):
             cells = [_zero(row.zero_rounds[peer]) for peer in names]
             lines.append([attack.title, *(cells if attack.answers else ["", *cells[1:]])])
-    return _table(["", f"{summary.attacker} (attacker)", *names[1:]], lines)
+    return _table([f"`{method}`", f"{summary.attacker} (attacker)", *names[1:]], lines)
 
 
 def _weights(summary: Summary) -> str:
@@ -138,15 +160,6 @@ def _weights(summary: Summary) -> str:
         weights = [row.weight if row else None for row in found]
         lines.append([method, *("" if w is None else f"{w:.2g}" for w in weights)])
     return _table(["", *(attack.title for attack in ATTACKS.values())], lines)
-
-
-def _training(summary: Summary) -> str:
-    first, last = summary.seeds[0], summary.seeds[-1]
-    return (
-        f"The cells of {summary.study} were trained with `python -m experiments.robustness --study"
-        f" {summary.study} --seeds {last + 1}` (seeds {first} to {last}:"
-        f" {len(summary.seeds)} used) at commit {', '.join(summary.commits)}."
-    )
 
 
 def _zero(zero: Zero) -> str:

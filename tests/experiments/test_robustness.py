@@ -1,4 +1,4 @@
-"""Each attack on hand-sized updates, an attacked simulation, and the table of its cells."""
+"""Each attack on hand-sized updates, an attacked simulation, and the page from few cells."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from erosion.client.training.hospital import Hospital
-from erosion.experiments import robustness_cells, robustness_summary
-from erosion.experiments.attacks import (
+from erosion.experiments.cells import Cell, CellPlan, Values
+from erosion.experiments.papers.robustness.attacks import (
     ABSENT,
     ATTACKS,
     CLAIMED_NOISE,
@@ -20,16 +20,9 @@ from erosion.experiments.attacks import (
     Wire,
     flip_labels,
 )
-from erosion.experiments.robustness_cells import (
-    Cell,
-    Key,
-    complete,
-    one_arm_study,
-    read_cells,
-    run_cell,
-)
-from erosion.experiments.robustness_summary import Summary, rows, summarise
-from erosion.experiments.robustness_table import page
+from erosion.experiments.papers.robustness.grid import one_arm_study, plans, run_attack
+from erosion.experiments.papers.robustness.page import draw, page
+from erosion.experiments.papers.robustness.summary import Outcome, Summary, rows, summarise
 from erosion.experiments.simulator import Simulation, simulate
 from tests.support.small_study import make_site, make_study, twenty_patients
 
@@ -145,71 +138,66 @@ def test_the_attacker_is_asked_last_and_the_arm_is_the_study_files() -> None:
     assert (study.seed, list(study.arms)) == (7, ["weight_erosion"])
 
 
-def test_a_cell_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    study = make_study()
-    made = [cell("fedavg", attack, 0, 0.5) for attack in ("none", "absent")]
-    trained: list[Key] = []
-
-    def train(key: Key, *_: object) -> Cell:
-        trained.append(key)
-        return next(c for c in made if c.key == key)
-
-    monkeypatch.setattr(robustness_cells, "run_cell", train)
-    monkeypatch.setattr(robustness_cells, "keys", lambda *_: [(c.key, study) for c in made])
-    path = tmp_path / "cells.jsonl"
-    complete(path, "s", [0], None)
-    complete(path, "s", [0], None)
-    assert trained == [c.key for c in made]
-    assert read_cells(path) == made
+def test_every_method_that_fits_is_planned_and_claims_are_asked_of_one() -> None:
+    found = {plan.name: plan.config for plan in plans()}
+    assert len(found) == len(plans())
+    assert "claimed_noise" in found["breast-cancer-0-evidence_erosion"]["attacks"]
+    assert "claimed_noise" not in found["breast-cancer-7-weight_erosion"]["attacks"]
+    assert "heart-disease-4-weight_erosion_recommended" in found
+    assert "breast-cancer-0-network_gems" not in found  # the study's model has no hidden layer
 
 
 def test_the_default_study_loses_an_honest_hospital_by_the_label_flip() -> None:
     study = one_arm_study("breast-cancer", "weight_erosion", 0).model_copy(update={"rounds": 14})
-    found = {
-        attack: run_cell(Key("breast-cancer", "weight_erosion", attack, 0, ""), study, None, "")
-        for attack in ("none", "label_flip")
-    }
-    assert found["none"].zero_rounds["miscoded"] is None
-    assert found["label_flip"].zero_rounds["miscoded"] is not None
+    found = {attack: run_attack(study, attack, None) for attack in ("none", "label_flip")}
+    assert found["none"]["zero_rounds"]["miscoded"] is None
+    assert found["label_flip"]["zero_rounds"]["miscoded"] is not None
 
 
-def cell(method: str, attack: str, seed: int, log_loss: float) -> Cell:
+def outcome(method: str, attack: str, seed: int, log_loss: float) -> Outcome:
     zero_rounds = {"b": 4 + seed, "c": None} if method == "weight_erosion" else {}
-    return Cell("s", method, attack, seed, "", log_loss, 0.9, 1.0, zero_rounds, "abc")
+    return Outcome(method, attack, seed, log_loss, 0.9, 1.0, zero_rounds)
 
 
-def test_a_method_without_cells_is_left_out_and_the_others_keep_their_rows(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    study = one_arm_study("breast-cancer", "local", 0)
-    names = ("local", "fedavg", "just_added")
-    wanted = [
-        Key("breast-cancer", method, attack, 0, "")
-        for method in names
-        for attack in (NO_ATTACK, ABSENT)
-    ]
-    monkeypatch.setattr(robustness_summary, "keys", lambda *_: ((key, study) for key in wanted))
-    cells = [
-        Cell("breast-cancer", key.method, key.attack, 0, "", 0.3, 0.9, None, {}, "abc")
-        for key in wanted
-        if key.method != "just_added"
-    ]
-    summary = summarise("breast-cancer", cells)
+def cells_of(methods: dict[str, list[int]]) -> dict[str, Cell]:
+    """Made-up cells of the default study: methods and their seeds."""
+    figures: Values = {"log_loss": 0.3, "accuracy": 0.9, "weight": None, "zero_rounds": {}}
+    found = {}
+    for method, seeds in methods.items():
+        for seed in seeds:
+            config = {"study": "breast-cancer", "seed": seed, "arm": {method: {}}}
+            plan = CellPlan(f"{method}-{seed}", config, rounds=1)
+            by_attack = dict.fromkeys((NO_ATTACK, ABSENT), figures)
+            found[plan.name] = Cell(plan, by_attack, "c0ffee", "the command", 1.0)
+    return found
+
+
+def test_a_method_without_cells_is_left_out_and_a_seed_that_lacks_one_too() -> None:
+    cells = cells_of({"local": [0, 1, 2], "fedavg": [0, 1]})
+    summary = summarise("breast-cancer", cells.values())
     assert summary is not None
     assert {row.method for row in summary.rows} == {"local", "fedavg"}
-    assert summarise("breast-cancer", cells[1:]) is None  # a method that lacks one attack
+    assert summary.seeds == [0, 1]
+    assert summarise("breast-cancer", cells_of({"fedavg": [0]}).values()) is None
+    assert summarise("heart-disease", cells.values()) is None
+
+
+def test_a_page_of_few_cells_says_what_made_them() -> None:
+    text = draw(cells_of({"local": [0, 1], "fedavg": [0, 1]})).text
+    assert "2 seeds, 30 rounds, 5 hospitals; attacker: `miscoded`." in text
+    assert "Made by `the command` at c0ffee: 4 cells" in text
 
 
 def small_summary() -> Summary:
     """Weight Erosion loses 0.5 to the sign flip in both seeds; alone the user is at 0.4."""
     losses = {"none": 0.2, "absent": 0.3, "sign_flip": 0.8}
-    cells = [
-        cell(method, attack, seed, 0.4 if method == "local" else log_loss + seed / 100)
+    outcomes = [
+        outcome(method, attack, seed, 0.4 if method == "local" else log_loss + seed / 100)
         for method in ("weight_erosion", "local")
         for attack, log_loss in losses.items()
         for seed in (0, 1)
     ]
-    return Summary("s", "b", [0, 1], 5, ["a", "b", "c"], ["abc"], rows(cells))
+    return Summary("s", "b", [0, 1], 5, ["a", "b", "c"], rows(outcomes))
 
 
 def test_harm_is_against_the_absent_attacker_and_pairs_the_seeds() -> None:
@@ -228,10 +216,9 @@ def test_harm_is_against_the_absent_attacker_and_pairs_the_seeds() -> None:
 
 
 def test_the_page_says_who_fails_and_when_a_weight_ends() -> None:
-    text = page([small_summary()], "the command")
+    text = page([small_summary()])
     assert "| sign flip | weight_erosion (+0.500) | none | weight_erosion (+0.405) |" in text
     assert "| no attack | none | none | none |" in text
     assert "| sign flip | 4.5 (4 to 5; 2 of 2) | never (0 of 2) |" in text
     assert "| absent |  | never (0 of 2) |" in text
-    assert "Drawn with `the command`." in text
     assert "do not fit the study: fedavg, " in text

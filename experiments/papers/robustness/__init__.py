@@ -1,0 +1,1 @@
+"""One harmful hospital: what each method makes of it."""
