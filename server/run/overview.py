@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from pydantic import Field
 
-from erosion.common.protocol.messages import SIGNIFICANCE, Comparison, FinalMetrics
+from erosion.common.protocol.messages import Comparison, FinalMetrics
 from erosion.common.settings.base import Settings
 from erosion.common.study.study import Study
 from erosion.common.support.holm import adjusted_p_values
@@ -204,7 +204,7 @@ def _warning(overview: Overview, arm: str) -> str:
 
 def _concluded(line: UserResult, p_value: float | None) -> UserResult:
     conclusion = line.comparison.conclusion if line.comparison else ""
-    if p_value is not None and p_value > SIGNIFICANCE:
+    if line.comparison and p_value is not None and p_value > line.comparison.level:
         conclusion = UNCLEAR
     return line.model_copy(update={"adjusted_p_value": p_value, "conclusion": conclusion})
 

@@ -86,6 +86,21 @@ def test_holms_method_by_hand() -> None:
     assert [lines[user].conclusion for user in USERS] == [UNCLEAR, UNCLEAR, UNCLEAR, "better"]
 
 
+def test_adjusted_p_values_are_held_against_the_level_of_the_comparison() -> None:
+    def cross_fitted(p_value: float) -> UserResult:
+        alone = line(p_value)
+        assert alone.comparison is not None
+        comparison = alone.comparison.model_copy(update={"level": 0.01})
+        return alone.model_copy(update={"comparison": comparison})
+
+    lines = adjusted({"a": cross_fitted(0.008), "b": cross_fitted(0.004), "c": cross_fitted(0.003)})
+    assert [lines[user].adjusted_p_value for user in "abc"] == pytest.approx([0.009, 0.009, 0.009])
+    assert [lines[user].conclusion for user in "abc"] == ["better"] * 3
+    lines = adjusted({"a": cross_fitted(0.008), "b": cross_fitted(0.007)})
+    assert [lines[user].conclusion for user in "ab"] == [UNCLEAR, UNCLEAR]  # .014 of .01
+    assert "at most 0.01 and" in render_overview(of(lines), {})
+
+
 def test_a_p_value_is_never_above_one_and_hospitals_with_too_few_patients_do_not_count() -> None:
     lines = adjusted({"a": line(0.9), "b": line(0.01), "c": line(0.001, TOO_FEW)})
     assert lines["a"].adjusted_p_value == 0.9

@@ -42,6 +42,7 @@ def _verdict(overview: Overview) -> str:
     lines = overview.users.values()
     found = any(line.conclusion in ("better", "worse") for line in lines)
     tested = sum(line.adjusted_p_value is not None for line in lines)
+    levels = [line.comparison.level for line in lines if line.comparison is not None]
     heading = (
         f"Study {text(overview.study)}, for each of {len(overview.users)} hospitals,"
         f" {text(day(overview.started))}"
@@ -51,7 +52,7 @@ def _verdict(overview: Overview) -> str:
         '<p class="note">Each hospital was the user once: one model of its own, measured on its own'
         f" test patients. {tested} comparisons are looked at together here, so their p-values are"
         " adjusted by Holm’s method; a difference is claimed where the adjusted p-value is at most"
-        f" {SIGNIFICANCE:g} and {text(needs)}. A"
+        f" {min(levels, default=SIGNIFICANCE):g} and {text(needs)}. A"
         " hospital’s own report looks at its own comparison alone.</p>"
     )
     away = "".join(f'<p class="note">{text(line)}</p>\n' for line in absences_by_user(overview))
