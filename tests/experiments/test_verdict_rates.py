@@ -1,13 +1,15 @@
 """The verdict's error rates: the made-up studies are what they say, and the rates are counted."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from erosion.client.evaluation.verdict import sign_flip_p_value
 from erosion.experiments.cells import Cell
 from erosion.experiments.papers.verdict import nulls, refits
-from erosion.experiments.papers.verdict.grid import plans
-from erosion.experiments.papers.verdict.page import draw, holding, rates
+from erosion.experiments.papers.verdict.grid import SEEDS, plans
+from erosion.experiments.papers.verdict.page import LEVELS, draw, holding, pooled, rates
 from erosion.experiments.papers.verdict.rules import (
     RULES,
     Studies,
@@ -183,12 +185,19 @@ def test_the_page_names_the_scheme_that_holds_everywhere() -> None:
     assert "none of them claims most" in draw(cells(wrong=20)).text
 
 
+def test_cells_of_several_seeds_are_pooled() -> None:
+    found = pooled(c for name, c in cells(wrong=2).items() if not name.startswith("simulated"))
+    assert len(found) * len(SEEDS) == sum("data" in plan.config for plan in plans())
+    assert {study.studies for study in found} == {200 * len(SEEDS)}
+    assert f"{len(found)} cells of {200 * len(SEEDS)} studies each" in draw(cells(wrong=2)).text
+
+
 def test_a_scheme_with_one_bad_cell_is_left_out() -> None:
-    studies = [cell for name, cell in cells(wrong=2).items() if not name.startswith("simulated")]
-    assert len(holding(studies)) == 10  # the hold-out and four schemes, two levels
+    studies = pooled(c for name, c in cells(wrong=2).items() if not name.startswith("simulated"))
+    assert len(holding(studies)) == 5 * len(LEVELS)  # the hold-out and four schemes
     bad = {" - ".join(pair): figures(50, 2) for pair in refits.PAIRS}
     bad["full - half"]["5 folds"] = figures(0, 12)["5 folds"]
-    studies[3] = Cell(studies[3].plan, bad, "c0ffee", "command", 1.0)
+    studies[3] = replace(studies[3], figures=bad)
     assert {scheme for scheme, _ in holding(studies)} == {
         refits.HOLD_OUT,
         *(set(refits.SCHEMES) - {"5 folds"}),

@@ -12,7 +12,8 @@ TEST_PATIENTS = (16, 30, 50, 60, 100, 104, 200, 300)
 SIMULATED = 2000  # studies of a cell
 PATIENTS = (40, 80, 160, 320)  # of the user's
 SCENARIOS = ("alike", "wrong")  # the others' patients
-REFITTED = 100
+REFITTED = 100  # studies of a cell
+SEEDS = range(3)  # of cells that are pooled
 
 
 def plans() -> Sequence[CellPlan]:
@@ -28,17 +29,18 @@ def plans() -> Sequence[CellPlan]:
     ]
     refitted = [
         CellPlan(
-            f"{name}-{scenario}-{patients}",
+            f"{name}-{scenario}-{patients}" + (f"-{seed}" if seed else ""),
             {
                 "data": name,
                 "scenario": scenario,
                 "patients": patients,
                 "studies": REFITTED,
-                "seed": 0,
+                "seed": seed,
                 "version": 1,
             },
             rounds=1,
         )
+        for seed in SEEDS
         for name in POPULATIONS
         for scenario in SCENARIOS
         for patients in PATIENTS

@@ -1,9 +1,11 @@
 """The verdict's page: false claims and power of the rules, and of cross-fitting."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
+from erosion.common.protocol.messages import CROSS_FITTED_SIGNIFICANCE, SIGNIFICANCE
 from erosion.experiments.cells import Cell, Values
 from erosion.experiments.experiment import Page, made_by
 from erosion.experiments.papers.picture import add_legend, picture
@@ -18,10 +20,37 @@ from erosion.experiments.papers.verdict.refits import (
 )
 from erosion.experiments.papers.verdict.rules import RULES
 
-LEVELS = (0.02, 0.01)
+LEVELS = (0.02, 0.01, 0.005, 0.003, 0.002)
 ALLOWED = 0.05
 PICTURE = "verdict.svg"
 NEARLY_EQUAL = PAIRS[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Pooled:
+    """The cells of one data set, scenario and number of patients, of all seeds together."""
+
+    data: str
+    scenario: str
+    patients: int
+    figures: Mapping[str, Values]  # by pair of arms: each scheme's values, study by study
+
+    @property
+    def studies(self) -> int:
+        """How many there are."""
+        return len(next(iter(self.figures.values()))[HOLD_OUT])
+
+
+def pooled(cells: Iterable[Cell]) -> list[Pooled]:
+    """Of whole studies, in the order of the first seed's."""
+    found: dict[tuple[str, str, int], dict[str, dict[str, list[float]]]] = {}
+    for cell in cells:
+        config = cell.plan.config
+        of_pairs = found.setdefault((config["data"], config["scenario"], config["patients"]), {})
+        for pair, by_scheme in cell.figures.items():
+            for scheme, values in by_scheme.items():
+                of_pairs.setdefault(pair, {}).setdefault(scheme, []).extend(values)
+    return [Pooled(*which, figures) for which, figures in found.items()]
 
 
 class Rates(NamedTuple):
@@ -46,7 +75,7 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         for cell in cells.values()
         if "kind" in cell.plan.config
     }
-    studies = [cell for cell in cells.values() if "data" in cell.plan.config]
+    studies = pooled(cell for cell in cells.values() if "data" in cell.plan.config)
     lines = [
         "# How often is the verdict wrong?",
         "",
@@ -116,7 +145,7 @@ def _rule_table(kind: str, cells: Mapping[tuple[str, int], Cell]) -> list[str]:
 
 
 def worst_and_mean(
-    cells: Sequence[Cell], scheme: str, level: float, pair: tuple[str, str] | None = None
+    cells: Sequence[Pooled], scheme: str, level: float, pair: tuple[str, str] | None = None
 ) -> tuple[float, float]:
     """Largest share of wrong claims in any cell, and mean share of right ones, over pairs."""
     found = [
@@ -127,7 +156,12 @@ def worst_and_mean(
     return max(rate.wrong for rate in found), fmean(rate.right for rate in found)
 
 
-def holding(cells: Sequence[Cell]) -> list[tuple[str, float]]:
+def declared_level(scheme: str) -> float:
+    """At which the program claims a difference."""
+    return SIGNIFICANCE if scheme == HOLD_OUT else CROSS_FITTED_SIGNIFICANCE
+
+
+def holding(cells: Sequence[Pooled]) -> list[tuple[str, float]]:
     """Schemes and levels with at most 5 % of wrong claims in every cell, most power first."""
     measured = {
         (scheme, level): worst_and_mean(cells, scheme, level)
@@ -140,7 +174,7 @@ def holding(cells: Sequence[Cell]) -> list[tuple[str, float]]:
     )
 
 
-def _study_tables(cells: Sequence[Cell]) -> list[str]:
+def _study_tables(cells: Sequence[Pooled]) -> list[str]:
     if not cells:
         return []
     rows = []
@@ -154,14 +188,15 @@ def _study_tables(cells: Sequence[Cell]) -> list[str]:
             )
     best = holding(cells)
     chosen = f"**{best[0][0]}** at p ≤ {best[0][1]:g}" if best else "none of them"
-    config = cells[0].plan.config
-    names = sorted({cell.plan.config["data"] for cell in cells})
+    names = sorted({cell.data for cell in cells})
+    counts = sorted({cell.studies for cell in cells})
+    each = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
     lines = [
         "## Whole studies",
         "",
         "Logistic regressions on the user's patients and 400 others', who count nothing (local),",
         "half or fully; *alike*: others are of the user's population; *wrong*: a quarter of the",
-        f"others' classes are wrong. {len(cells)} cells of {config['studies']} studies each:",
+        f"others' classes are wrong. {len(cells)} cells of {each} studies each:",
         f"{', '.join(names)}; the truth is known from up to 5,000 further patients. *full - half*",
         "is the case in which arms differ little. A claim is wrong where its sign is not that of",
         "the delivered models' difference.",
@@ -179,15 +214,14 @@ def _study_tables(cells: Sequence[Cell]) -> list[str]:
     return lines
 
 
-def _pair_table(pair: tuple[str, str], cells: Sequence[Cell]) -> list[str]:
+def _pair_table(pair: tuple[str, str], cells: Sequence[Pooled]) -> list[str]:
     schemes = (HOLD_OUT, *SCHEMES)
     rows = []
     for cell in cells:
-        config, figures = cell.plan.config, cell.figures[" - ".join(pair)]
-        level = {scheme: 0.02 if scheme == HOLD_OUT else 0.01 for scheme in schemes}
-        found = [rates(figures, scheme, level[scheme]) for scheme in schemes]
+        figures = cell.figures[" - ".join(pair)]
+        found = [rates(figures, scheme, declared_level(scheme)) for scheme in schemes]
         rows.append(
-            f"| {config['data']} | {config['scenario']} | {config['patients']} |"
+            f"| {cell.data} | {cell.scenario} | {cell.patients} |"
             f" {fmean(figures[TRUTH]):+.3f} | "
             + " | ".join(f"{100 * r.right:.1f} / {100 * r.wrong:.1f}" for r in found)
             + " |"
@@ -195,7 +229,7 @@ def _pair_table(pair: tuple[str, str], cells: Sequence[Cell]) -> list[str]:
     return [
         f"### {' - '.join(pair)}: right / wrong claims in percent",
         "",
-        "Hold-out at p ≤ .02, cross-fitted at p ≤ .01.",
+        f"Hold-out at p ≤ {SIGNIFICANCE:g}, cross-fitted at p ≤ {CROSS_FITTED_SIGNIFICANCE:g}.",
         "",
         f"| data | others | patients | true difference | {' | '.join(schemes)} |",
         f"| --- | --- | --- | --- |{' --- |' * len(schemes)}",
@@ -204,7 +238,7 @@ def _pair_table(pair: tuple[str, str], cells: Sequence[Cell]) -> list[str]:
     ]
 
 
-def _picture(simulated: Mapping[tuple[str, int], Cell], studies: Sequence[Cell]) -> bytes:
+def _picture(simulated: Mapping[tuple[str, int], Cell], studies: Sequence[Pooled]) -> bytes:
     with picture(columns=2) as (figure, content):
         false, power = figure.subplots(1, 2)
         for kind in NULLS:
@@ -221,11 +255,10 @@ def _picture(simulated: Mapping[tuple[str, int], Cell], studies: Sequence[Cell])
         false.set_ylim(bottom=0)
         add_legend(false)
         for scheme in (HOLD_OUT, *SCHEMES):
-            level = 0.02 if scheme == HOLD_OUT else 0.01
             points = [
-                (n, worst_and_mean(chosen, scheme, level, PAIRS[0])[1])
+                (n, worst_and_mean(chosen, scheme, declared_level(scheme), PAIRS[0])[1])
                 for n in PATIENTS
-                if (chosen := [cell for cell in studies if cell.plan.config["patients"] == n])
+                if (chosen := [cell for cell in studies if cell.patients == n])
             ]
             if points:
                 power.plot(
