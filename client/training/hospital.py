@@ -2,6 +2,7 @@
 
 import logging
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import replace
 from time import perf_counter
 
@@ -76,6 +77,7 @@ class Hospital:
         self._prepared: OrderedDict[str, LocalDataset] = (
             OrderedDict()
         )  # by study digest, oldest first
+        self._noted: set[str] = set()  # digests of studies whose data were written about
         torch.set_num_threads(site.compute.threads)
         try:
             torch.zeros(1, device=site.compute.device)
@@ -255,13 +257,20 @@ class Hospital:
         prepared = self._prepared.pop(digest, None)
         if prepared is None:
             prepared = LocalDataset(self.site, study, self._cells, self._patients)
-            for note in prepared.notes:
-                logger.warning("study %s: %s", study.name, note)
+            self._tell(study, prepared.notes)
         self._prepared[digest] = prepared
         while len(self._prepared) > STUDIES_KEPT:
             self._prepared.popitem(last=False)
         check_limits(self.site, study, prepared.num_training, prepared.num_training_patients)
         return prepared
+
+    def _tell(self, study: Study, notes: Sequence[str]) -> None:
+        """What is to be known of the data, once for a study and all its folds."""
+        whole = study.whole.digest
+        if whole not in self._noted:
+            self._noted.add(whole)
+            for note in notes:
+                logger.warning("%s, study %s: %s", self.name, study.name, note)
 
     def _personal(self, prepared: LocalDataset, request: EvaluateRequest, arm: str) -> Tensor:
         """What the user predicts with after the last round: (dim,) or (m, dim)."""
