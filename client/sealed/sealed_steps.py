@@ -17,6 +17,7 @@ from erosion.client.site_file import Site
 from erosion.common.errors import Refusal
 from erosion.common.learning.local_work import LocalAnswer
 from erosion.common.protocol.messages import TrainRequest
+from erosion.common.protocol.scaling import as_text
 from erosion.common.sealed import legs
 from erosion.common.sealed.distance import Question
 from erosion.common.sealed.legs import HelloKeys
@@ -54,7 +55,7 @@ class SealedSteps:
             arm=request.arm,
             round=request.round,
             attempt=asked.attempt,
-            received=received_hash(request.parameters),
+            received=received_hash(request.parameters, as_text(request.scaling), request.enclosed),
         )
         settings, layout = request.study.arms[request.arm], request.study.build_context.layout
         values = update.contiguous().numpy()

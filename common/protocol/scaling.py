@@ -122,3 +122,8 @@ def _mean_and_deviation(sums: _Sums) -> tuple[float, float]:
     variance = mean_square - mean * mean
     constant = variance <= SMALLEST_RELATIVE_VARIANCE * mean_square
     return mean, 1.0 if constant else sqrt(variance)
+
+
+def as_text(scaling: Scaling | None) -> str:
+    """The same text on both sides for the same numbers to the last bit; "" for none."""
+    return "" if scaling is None else scaling.model_dump_json()

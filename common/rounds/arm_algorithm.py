@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from erosion.common.algorithms.base import Algorithm
+from erosion.common.protocol.messages import Scaling
+from erosion.common.protocol.scaling import as_text
 from erosion.common.sealed.coordinator_keys import CoordinatorKeys
 from erosion.common.sealed.measured_round import SealedTerms
 from erosion.common.sealed.sealed_rounds import seal
@@ -20,7 +22,12 @@ class Sealing:
 
 
 def algorithm_of(
-    study: Study, arm: str, *, run: str = "", sealing: Sealing | None = None
+    study: Study,
+    arm: str,
+    *,
+    run: str = "",
+    scaling: Scaling | None = None,
+    sealing: Sealing | None = None,
 ) -> Algorithm[Any]:
     """With the arm's parameters. What is given beside them is for sealed rounds only."""
     settings = study.arms[arm]
@@ -29,6 +36,6 @@ def algorithm_of(
         return algorithm
     peers = tuple(name for name in study.hospitals if name != study.user)
     measure = settings.sealed_measure(study.build_context.layout)
-    terms = SealedTerms(study.digest, arm, study.user, peers, run, measure)
+    terms = SealedTerms(study.digest, arm, study.user, peers, run, measure, as_text(scaling))
     sealing = sealing or Sealing()
     return seal(algorithm, terms, records=sealing.records, keys=sealing.keys)

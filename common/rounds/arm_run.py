@@ -96,7 +96,7 @@ class ArmRun:
         self._last: LastRound | None = None
         self._losses: list[float] = []  # of the user's, since this program started
         self._algorithm: Algorithm[Any] = algorithm_of(
-            terms.study, terms.arm, run=terms.run, sealing=sealing
+            terms.study, terms.arm, run=terms.run, scaling=terms.scaling, sealing=sealing
         )
 
     @property

@@ -18,6 +18,7 @@ from erosion.common.algorithms.base import (
     TensorTerms,
 )
 from erosion.common.algorithms.sealed_measure import WHOLE, SealedMeasure
+from erosion.common.learning.local_work import Tensors
 from erosion.common.sealed import legs
 from erosion.common.sealed.cohort import SealedCohort, SealedSum
 from erosion.common.sealed.coordinator import Attempt
@@ -49,6 +50,15 @@ class SealedTerms:
     peers: tuple[HospitalName, ...]  # that the study names
     run: str = ""
     measure: SealedMeasure = WHOLE
+    scaling: str = ""  # that every site gets, as text
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sent:
+    """What everybody got with the parameters."""
+
+    attempt: bytes
+    tensors: Tensors  # the method's
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,7 +71,7 @@ class Trained:
     attempt: Attempt
 
     @classmethod
-    def of(cls, terms: SealedTerms, begun: RoundStart, attempt: bytes, cohort: Cohort) -> "Trained":
+    def of(cls, terms: SealedTerms, begun: RoundStart, sent: Sent, cohort: Cohort) -> "Trained":
         """Of what came back. Raises Skipped."""
         own, *others = cohort.updates
         own_norm = vectors.norm(own.delta)  # the cohort has no other values
@@ -74,8 +84,10 @@ class Trained:
         peers = {update.agent: update for update in others if update.agent in roster}
         if len(peers) < RULES.min_summed:
             raise Skipped(f"{len(peers)} hospitals answered; a sealed sum needs {RULES.min_summed}")
-        received = received_hash(begun.parameters)
-        context = RoundContext(terms.study, terms.run, terms.arm, begun.round, attempt, received)
+        received = received_hash(begun.parameters, terms.scaling, sent.tensors)
+        context = RoundContext(
+            terms.study, terms.run, terms.arm, begun.round, sent.attempt, received
+        )
         made = Attempt(context, roster, values, own_norm, terms.measure, measured_norm)
         return cls(begun, own, peers, made)
 

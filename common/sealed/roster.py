@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -31,7 +32,7 @@ class RoundContext:
     arm: str
     round: int
     attempt: bytes  # 16 random bytes
-    received: bytes  # hash of the parameters that the round starts from
+    received: bytes  # hash of what the sites train from
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -128,9 +129,20 @@ def seed_hash(seed: bytes) -> bytes:
     return digest("seed", seed)
 
 
-def received_hash(parameters: Tensor) -> bytes:
-    """Of the parameters that a round starts from: (dim,) float32."""
-    return digest("parameters", parameters.contiguous().numpy().data.cast("B"))
+def received_hash(parameters: Tensor, scaling: str, enclosed: Mapping[str, Tensor]) -> bytes:
+    """Of all that a site trains from, so that a sum is of updates from the same of it.
+
+    `parameters` (dim,) float32, `scaling` as JSON or "", and what the method sends along.
+    """
+    parts: list[Part] = []
+    for name, tensor in sorted(enclosed.items()):
+        values = tensor.detach().cpu().contiguous().reshape(-1)
+        parts += [name, str(tensor.dtype), str(tuple(tensor.shape)), _bytes(values)]
+    return digest("received", _bytes(parameters.contiguous()), scaling, *parts)
+
+
+def _bytes(values: Tensor) -> memoryview:
+    return values.view(torch.uint8).numpy().data.cast("B")
 
 
 def sign_receipt(key: PrivateKey, view: View, name: str, words: bytes) -> Receipt:

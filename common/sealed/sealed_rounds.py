@@ -31,6 +31,7 @@ from erosion.common.sealed.measured_round import (
     RULES,
     Measured,
     SealedTerms,
+    Sent,
     Skipped,
     Trained,
     measure,
@@ -98,14 +99,15 @@ class _SealedRounds:
         self.keys.pool.prepare(min(len(begun.parameters), BUCKETS))
         attempt = secrets.token_bytes(ATTEMPT_BYTES)
         said = legs.Attempt(attempt=attempt).model_dump(mode="json")
+        sent = Sent(attempt, inner.broadcast(state.inner))
         answered = yield Ask(
             TRAIN,
-            Payload(inner.broadcast(state.inner), said),
+            Payload(sent.tensors, said),
             to_user,
             brings=Brings(update=True, sealed=True),
         )
         try:
-            trained = Trained.of(self.terms, begun, attempt, answered.cohort)
+            trained = Trained.of(self.terms, begun, sent, answered.cohort)
             return (yield from self._with_peers(state, trained))
         except Skipped as why:
             nothing = torch.zeros_like(answered.cohort.own.delta)

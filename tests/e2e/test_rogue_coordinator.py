@@ -19,7 +19,7 @@ from erosion.client.training.hospital import Hospital
 from erosion.command_line import main
 from erosion.common.line.frames import Kind, frame, json_frame
 from erosion.common.protocol import wire
-from erosion.common.protocol.messages import DescribeReply, TrainRequest, TrainResult
+from erosion.common.protocol.messages import PROTOCOL, DescribeReply, TrainRequest, TrainResult
 from erosion.common.study.selection import Fold
 from erosion.common.study.study import Study
 from erosion.experiments.reconstruction import fitted, num_found, solved
@@ -173,7 +173,7 @@ def test_strings_that_are_huge_or_deceive_are_refused_and_not_written(
     for asked in (replace(honest, run=text), replace(honest, arm=text)):
         assert isinstance(rogue.train(asked), str)
     with_name = json.loads(study.canonical_json()) | {"name": text}
-    header = {"protocol": 2, "digest": "0" * 64, "study": with_name}
+    header = {"protocol": PROTOCOL, "digest": "0" * 64, "study": with_name}
     assert rogue.why_not(as_header(json.dumps(header)), wire.DESCRIBE)
     last = rogue.site.log.read_bytes().splitlines()[-1]
     assert len(last) < 2**13
