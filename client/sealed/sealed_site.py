@@ -192,19 +192,19 @@ class SealedSite:
     ) -> MaskedUpdate:
         """Leg 3: the update times its weight under masks that only the whole sum takes off."""
         measured = self._expect(Measured)
-        self._phase = (
-            None  # once: whether an update fits one range after another would tell its size
-        )
+        self._phase = None  # once
         greeted, name = measured.greeted, self._identity.name
         told = View(measured.roster_hash, weights, scale)
         members = told.members
         if name not in members:
             raise Refusal("This site has no weight in the sum that it is asked for.")
         self._check_view(measured, told)
+        shares = self._opened(measured, envelopes)
+        self._commit(measured, told)  # the range, too, before it is tried
         if not ring.fits(greeted.update, scale):
             raise Refusal("The update of this site is outside of the sum's range.")
-        shares = self._opened(measured, envelopes)
-        self._commit(measured, told)
+        if not ring.is_fine(greeted.update, scale, weights):
+            raise Refusal("The sum's range is so wide that this site's update is lost in it.")
         secrets_ = (measured.seed, greeted.mask_key)
         try:
             words = masked_words(told, measured.roster, name, greeted.update, secrets_)
@@ -305,7 +305,7 @@ class SealedSite:
             ),
             (
                 digest("sum", greeted.update_hash),
-                digest("view", *sorted(measured.roster), "weights", *entries),
+                digest("view", *sorted(measured.roster), "weights", *entries, float(view.scale)),
                 "The update of this site was in another sum already.",
             ),
         )

@@ -11,7 +11,7 @@ from erosion.client.sealed.sealed_site import Identity, Released, SealedSite
 from erosion.client.sealed.sum_ledger import SumLedger
 from erosion.common.algorithms.sealed_measure import SealedMeasure
 from erosion.common.errors import Refusal, SiteError
-from erosion.common.sealed import key_agreement, shamir
+from erosion.common.sealed import key_agreement, ring, shamir
 from erosion.common.sealed.coordinator import CannotUnmask
 from erosion.common.sealed.roster import Hello, View, sign_hello, usable
 from erosion.common.sealed.sum_rules import SumRules
@@ -454,14 +454,44 @@ def test_a_seed_that_was_not_shared_out_is_noticed_before_it_is_taken_for_a_lie(
 
 
 def test_an_update_is_tried_in_one_range_only() -> None:
-    """Range after range would tell how large its largest value is."""
-    script = by_hand()
+    """Range after range would tell how large its largest value is, in a new attempt too."""
+    at = sites(3)
+    script = by_hand(at=at)
     script.measure()
-    site, inbox = script.sites["s0"], script.inbox("s0")
     with pytest.raises(Refusal, match="outside of the sum's range"):
-        site.masked(FACTORS, 2.0**28, inbox)
+        at["s0"].masked(FACTORS, 2.0**28, script.inbox("s0"))
     with pytest.raises(Refusal, match="not due"):
-        site.masked(FACTORS, 2.0**25, inbox)
+        at["s0"].masked(FACTORS, 2.0**25, script.inbox("s0"))
+    again = by_hand(at=at, context=attempt(1))
+    again.measure()
+    with pytest.raises(Refusal, match="another sum already"):
+        at["s0"].masked(FACTORS, 2.0**25, again.inbox("s0"))
+
+
+def test_a_range_in_which_the_others_round_to_zero_is_refused() -> None:
+    """s0 has half of the weight; all but its own part would be lost, and the sum be s0's."""
+    rng = np.random.default_rng(5)
+    updates = {n: rng.standard_normal(40).astype(np.float32) for n in NAMES[:16]}
+    told = {**dict.fromkeys(updates, 0.5 / 15), "s0": 0.5}
+    assert SumRules().problem_with(told) is None
+    script = Script(sites(16), updates["s1"], updates)
+    script.measure()
+    lost = max(float(np.abs(updates[n]).max()) for n in NAMES[1:16])
+    scale = 0.49 / (told["s1"] * lost)
+    words = {n: ring.encode(updates[n], told[n], scale).view(np.int32) for n in told}
+    assert not any(words[n].any() for n in NAMES[1:16])
+    assert len(set(words["s0"].tolist())) > 5
+    for name in updates:
+        with pytest.raises(Refusal, match="lost in it"):
+            script.sites[name].masked(told, scale, script.inbox(name))
+
+
+@pytest.mark.parametrize(("dim", "farthest"), [(62, 255.0), (356_234, 20.0)])
+def test_the_coordinators_own_range_is_fine_enough(dim: int, farthest: float) -> None:
+    """For an update a tenth as long as the user's, at a hundredth of the weight of all."""
+    update = np.full(dim, 0.1 / np.sqrt(dim), np.float32)
+    weights = {"a": 0.005, "b": 0.003, "c": 0.002}
+    assert ring.is_fine(update, ring.scale_for(1.0, farthest), weights)
 
 
 def test_a_round_of_a_run_begins_from_one_set_of_parameters() -> None:
