@@ -5,6 +5,15 @@ import re
 from pathlib import Path
 from statistics import median
 
+import pytest
+
+from erosion.common.protocol.messages import CROSS_FITTED_SIGNIFICANCE, SIGNIFICANCE
+from erosion.experiments.cells import read_cells
+from erosion.experiments.experiment import RESULTS
+from erosion.experiments.papers.verdict.grid import plans
+from erosion.experiments.papers.verdict.page import Pooled, holding, pooled, worst_and_mean
+from erosion.experiments.papers.verdict.refits import HOLD_OUT
+
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS = ROOT / "experiments" / "benchmarks" / "results"
 SPLITS = json.loads((ROOT / "experiments" / "results" / "splits.json").read_text())
@@ -70,3 +79,36 @@ def test_the_page_about_flower_quotes_the_benchmark_of_an_app_over_our_line() ->
     ours, stock = (found[name]["seconds_per_round"] for name in ("ours-app", "stock"))
     text = flowing("docs/flower.md")
     assert f"took {median(ours):.3f} s over our line and {median(stock):.1f} s on stock" in text
+
+
+CROSS_FITTED = "5 folds, 5 times"
+
+
+@pytest.fixture(scope="module")
+def whole_studies() -> list[Pooled]:
+    cells = read_cells(ROOT / RESULTS / "verdict", plans())
+    return pooled(cell for cell in cells.values() if "data" in cell.plan.config)
+
+
+def test_the_level_of_cross_fitted_verdicts_is_the_measured_choice(
+    whole_studies: list[Pooled],
+) -> None:
+    assert holding(whole_studies)[0] == (CROSS_FITTED, CROSS_FITTED_SIGNIFICANCE)
+
+
+def test_the_page_about_evaluation_quotes_the_whole_studies(whole_studies: list[Pooled]) -> None:
+    text = flowing("docs/evaluation.md")
+    for name, scheme, level in (
+        ("a test part", HOLD_OUT, SIGNIFICANCE),
+        ("five folds, cut once", "5 folds", CROSS_FITTED_SIGNIFICANCE),
+        ("five folds, cut five times", CROSS_FITTED, CROSS_FITTED_SIGNIFICANCE),
+        ("ten folds, cut five times", "10 folds, 5 times", CROSS_FITTED_SIGNIFICANCE),
+    ):
+        worst, right = worst_and_mean(whole_studies, scheme, level)
+        row = f"| {name} | p ≤ {level:g} | {100 * right:.1f} % | {100 * worst:.1f} % |"
+        assert row in text
+    worst, _ = worst_and_mean(whole_studies, CROSS_FITTED, 0.01)
+    assert f"wrong in {100 * worst:.1f} % of one cell's studies" in text
+    counts = {study.studies for study in whole_studies}
+    assert f"{len(whole_studies)} cells of {counts.pop()} studies" in text
+    assert not counts

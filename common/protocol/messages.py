@@ -17,7 +17,7 @@ from erosion.common.settings.base import Settings
 from erosion.common.study.study import Study
 
 SIGNIFICANCE = 0.02  # of a comparison; false claims stayed below 5 % in every simulated null
-CROSS_FITTED_SIGNIFICANCE = 0.01  # of one on cross-fitted predictions, whose models share patients
+CROSS_FITTED_SIGNIFICANCE = 0.005  # of one on cross-fitted predictions, whose models share patients
 FEWEST_OF_A_CLASS = 5  # test patients; with fewer the test is not to be trusted
 
 MOST_METRICS, LONGEST_METRIC = 64, 100  # of one model; characters of a name

@@ -294,3 +294,19 @@ def test_every_key_of_a_draft_is_known_and_explained(tmp_path: Path) -> None:
     keys = [line for line in text.splitlines() if "=" in line and not line.startswith("#")]
     bare = [line for line in keys if "#" not in line and not line.startswith((" ", "features"))]
     assert bare == [], "each key has a comment beside it, or is named in the lines above"
+
+
+@pytest.mark.parametrize(
+    ("patients", "target", "folds"),
+    [(50, "ill", None), (200, "ill", 5), (1500, "ill", None), (200, "weight", None)],
+)
+def test_a_draft_is_cross_fitted_where_that_is_cheap_and_was_measured(
+    tmp_path: Path, patients: int, target: str, folds: int | None
+) -> None:
+    table = tmp_path / "a.csv"
+    lines = [f"{30 + n % 40},{n % 2},{60 + n % 37}.5" for n in range(patients)]
+    table.write_text("\n".join(["age,ill,weight", *lines]) + "\n")
+    assert main(["study", "new", str(table), "--target", target]) == 0
+    evaluation = load_study(tmp_path / "study.toml").evaluation
+    assert evaluation.folds == folds
+    assert evaluation.repeats == (5 if folds else 1)
