@@ -110,7 +110,7 @@ def test_the_figures_are_those_of_predictions_made_fold_by_fold(tmp_path: Path) 
         assert outcome.evaluation.arms[arm]["log_loss"] == pytest.approx(total / 40, rel=1e-9)
     comparison = outcome.evaluation.comparison
     assert comparison is not None
-    assert (comparison.num_samples, comparison.smallest_class, comparison.level) == (20, 10, 0.01)
+    assert (comparison.num_samples, comparison.smallest_class, comparison.level) == (20, 10, 0.005)
     arms = outcome.evaluation.arms
     assert comparison.mean_difference == pytest.approx(
         arms["personal_intercept"]["log_loss"] - arms["local"]["log_loss"]
