@@ -11,6 +11,7 @@ from statistics import fmean
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import Cell, CellPlan, Tick, Values
 from erosion.experiments.experiment import Page, made_by
+from erosion.experiments.papers.rule_page import RECOMMENDED, RECOMMENDED_ARM
 from erosion.experiments.splits import one_split
 from erosion.experiments.testbed import study_path
 
@@ -18,7 +19,8 @@ SEEDS = 5
 STUDY = "tcga-brca"
 METRICS = ("harrell_c", "uno_c", "integrated_brier")
 ARMS: Mapping[str, Mapping[str, object]] = {  # beside those of the study
-    "fedadam": {"algorithm": "fedavg", "server_optimizer": "adam"}
+    "fedadam": {"algorithm": "fedavg", "server_optimizer": "adam"},
+    RECOMMENDED: RECOMMENDED_ARM,
 }
 # flamby/results/results_benchmark_fed_tcga_brca/tcga_seed42.csv of FLamby's repository,
 # client_test_0: Harrell's C-index on the Northeast's test patients, by a Cox model.
