@@ -148,8 +148,9 @@ class Compute(Settings):
     device: Annotated[str, AfterValidator(_checked_device)] = "cpu"
     state: Path | None = None  # folder for what methods keep here between rounds; None: "state"
     # beside the site file (and in memory for a site that has no file)
-    # Local randomness without this site's secret, so that whoever knows the study can repeat it:
-    # for a testbed, whose runs are to be the same again.
+    # Local randomness without this site's secret, so that whoever knows the study can repeat it,
+    # and mini-batches in the file's order where a study asks for them: for a testbed, whose runs
+    # are to be the same again.
     public_order: bool = False
     weights: Path | None = None  # folder with the files that models start from; None: "weights"
 

@@ -81,6 +81,7 @@ def site_of(
             "data": {"path": files.data, "columns": files.columns},
             "coordinator": {"address": "127.0.0.1:1"},
             "limits": {"installed_models": allowed, **limits},
+            "compute": {"public_order": True},  # a simulation's hospitals have no secret
         }
     )
 

@@ -26,7 +26,9 @@ def public_batches(
 ) -> list[list[Tensor]]:
     """The mini-batches of every round as whoever knows the study would draw them."""
     return [
-        list(mini_batches(num_patients, study.training, round_generator(study.seed, hospital, r)))
+        list(
+            mini_batches(num_patients, study.training, round_generator(study.seed, hospital, r), r)
+        )
         for r in range(1, rounds + 1)
     ]
 

@@ -47,8 +47,10 @@ def asked(site: Site, study: Study) -> Iterator[str]:
     yield from _model(study)
     training = study.training
     amount = f"{training.epochs} passes" if training.epochs else f"{training.steps} steps"
-    yield f"a round is {amount} of mini-batches of {training.batch_size} patients" + (
-        ", in arms that ask nobody else" if study.privacy is not None else ""
+    yield (
+        f"a round is {amount} of mini-batches of {training.batch_size} patients"
+        + (" in the file's order" if training.order == "sequential" else "")
+        + (", in arms that ask nobody else" if study.privacy is not None else "")
     )
     yield from promised(site, study)
     if folds := len(folds_of(study)):

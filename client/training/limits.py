@@ -85,6 +85,11 @@ def _study_reasons(site: Site, study: Study) -> list[str]:
         reasons.append(
             f"batches of {training.batch_size}; limits.min_batch_size = {limits.min_batch_size}"
         )
+    if training.order == "sequential" and not site.compute.public_order:
+        reasons.append(
+            "who is in which mini-batch would be known from the study (training.order ="
+            ' "sequential"); compute.public_order = false'
+        )
     return reasons
 
 

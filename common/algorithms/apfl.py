@@ -41,7 +41,8 @@ class Apfl(Averaging):
         rate, decay = work.training.learning_rate, work.training.weight_decay
         samples_seen = 0
         loss = work.task.training_loss(work.targets)
-        for batch in mini_batches(len(work.targets), work.training, work.randomness()):
+        randomness = work.randomness()
+        for batch in mini_batches(len(work.targets), work.training, randomness, work.round):
             inputs, targets = work.inputs[batch], work.targets[batch]
             mixture = a * v + (1 - a) * w
             of_common = gradient(work.model, w, inputs, targets, loss) + decay * w

@@ -28,6 +28,17 @@ def as_of_equal_steps(cohort: Cohort, steps: Callable[[int], int]) -> tuple[Coho
     return _Scaled(cohort.own, others, unscaled=cohort, factors=tuple(factors)), factors
 
 
+def unequal_steps(cohort: Cohort, steps: Callable[[int], int]) -> str:
+    """What to know where updates are compared as they come; empty where all took equal steps."""
+    taken = [steps(update.num_samples) for update in cohort.updates]
+    if all(count == taken[0] for count in taken):
+        return ""
+    return (
+        f"updates of {min(taken)} to {max(taken)} steps are compared as they come (per_step ="
+        " false): whoever has more patients than the user seems further away"
+    )
+
+
 def problem_with_sealed_epochs(training: Training) -> str | None:
     """Why updates that nobody sees cannot be compared, or None where all take equal steps."""
     if training.epochs is None:

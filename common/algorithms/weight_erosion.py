@@ -12,7 +12,11 @@ from erosion.common.aggregation.cohort import Cohort, HospitalName, Update
 from erosion.common.algorithms import erosion_pace
 from erosion.common.algorithms.base import Algorithm, BuildContext, Layout, Step
 from erosion.common.algorithms.cone import half_angle
-from erosion.common.algorithms.equal_steps import as_of_equal_steps, problem_with_sealed_epochs
+from erosion.common.algorithms.equal_steps import (
+    as_of_equal_steps,
+    problem_with_sealed_epochs,
+    unequal_steps,
+)
 from erosion.common.algorithms.erosion_distance import (
     DistanceKind,
     Distances,
@@ -182,11 +186,15 @@ class WeightErosion(AggregatingArm):
         noise = noise_in(context, self.own_parameters, places)
 
         def update(state: WeightErosionState, cohort: Cohort) -> Step[WeightErosionState]:
+            warning = ""
             if self.per_step:
                 cohort, _ = as_of_equal_steps(cohort, context.steps)
+            else:
+                warning = unequal_steps(cohort, context.steps)
             expected = noise.of(cohort) if noise is not None else None
             measured = measure(cohort, self.distance, places, expected)
-            return self._update(state, cohort, measured, last_round)
+            step = self._update(state, cohort, measured, last_round)
+            return replace(step, note="; ".join(filter(None, (step.note, warning))))
 
         return Algorithm(_init, update, _asks)
 

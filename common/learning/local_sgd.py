@@ -66,14 +66,21 @@ def _unguessable(digest: bytes) -> torch.Generator:
 
 
 def mini_batches(
-    num_samples: int, training: Training, generator: torch.Generator
+    num_samples: int, training: Training, generator: torch.Generator, round_number: int = 1
 ) -> Iterator[Tensor]:
     """Indices of each mini-batch of a round.
 
     `epochs`: whole passes in a new order each, the last batch of a pass may be short. `steps`:
     full batches through one order after another, never short unless the hospital has fewer
-    samples than a batch.
+    samples than a batch. In a sequential order nothing is drawn, and the last batch of every pass
+    may be short; where the round begins in it depends on `round_number`.
     """
+    if training.order == "sequential":
+        of_a_pass = torch.split(torch.arange(num_samples), training.batch_size)
+        steps = training.steps_with(num_samples)
+        first = (round_number - 1) * steps
+        yield from (of_a_pass[step % len(of_a_pass)] for step in range(first, first + steps))
+        return
     if training.epochs is not None:
         for _ in range(training.epochs):
             order = torch.randperm(num_samples, generator=generator)
@@ -105,8 +112,9 @@ def train_locally(
     training: Training,
     generator: torch.Generator,
     pull: Pull | None = None,
+    round_number: int = 1,
 ) -> LocalResult:
-    """Train `model` from `start` (dim,).
+    """Train `model` from `start` (dim,), in the round of that number.
 
     `pull` is added to the gradient of every step: a proximal term, a control variate. The optimiser
     starts fresh: momentum does not outlive a round, because the parameters that it was gathered
@@ -119,7 +127,7 @@ def train_locally(
     optimizer = optimizer_for(parameters, training)
     samples_seen = steps = 0
     with draws_from(generator.initial_seed(), start.device):
-        for batch in mini_batches(len(samples.targets), training, generator):
+        for batch in mini_batches(len(samples.targets), training, generator, round_number):
             optimizer.zero_grad()
             inputs = samples.inputs[batch]
             seen = inputs if samples.augment is None else samples.augment(inputs)

@@ -105,6 +105,7 @@ class LocalWork:
             self.training,
             generator,
             pull,
+            self.round,
         )
 
     def _augment(self, seed: int) -> Augment | None:

@@ -12,9 +12,11 @@ from erosion.common.learning.model_base import ModelBase
 
 
 class Logistic(ModelBase):
-    """A linear model, started at zero: for classes, multinomial logistic regression."""
+    """A linear model: for classes, multinomial logistic regression."""
 
     name: Literal["logistic"] = "logistic"
+    start_deviation: float = Field(default=0.0, ge=0)  # of the normal, cut off at two deviations,
+    # that weights start from; 0: at zero, which nobody's patients prefer. Biases start at 0
 
     def check_task(self, input_shape: Sequence[int]) -> None:
         """Any input fits: it is flattened."""
@@ -22,7 +24,11 @@ class Logistic(ModelBase):
     def build(self, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
         """One linear layer to `num_outputs` outputs."""
         linear = nn.Linear(prod(input_shape), num_outputs)
-        nn.init.zeros_(linear.weight)
+        spread = self.start_deviation
+        if spread:
+            nn.init.trunc_normal_(linear.weight, std=spread, a=-2 * spread, b=2 * spread)
+        else:
+            nn.init.zeros_(linear.weight)
         nn.init.zeros_(linear.bias)
         return nn.Sequential(nn.Flatten(), linear)
 

@@ -15,6 +15,8 @@ class Training(Settings):
     steps: int | None = Field(default=None, ge=1, le=100_000)  # mini-batches a round
     epochs: int | None = Field(default=None, ge=1, le=1_000)  # or passes over the data
     batch_size: int = Field(default=32, ge=1)
+    order: Literal["random", "sequential"] = "random"  # "sequential": mini-batches are the same in
+    # every pass, in the order of the file, and a round goes on where the one before ended
     optimizer: Literal["sgd", "adam"] = "sgd"
     learning_rate: float = Field(default=0.1, gt=0)
     momentum: float = Field(default=0.0, ge=0, lt=1)  # sgd only

@@ -250,6 +250,16 @@ def test_the_review_says_what_leaves_and_what_changed(tmp_path: Path, store: Con
     assert "never: a patient's row" in text
 
 
+def test_the_review_says_that_mini_batches_come_in_the_files_order(
+    tmp_path: Path, store: ConsentStore
+) -> None:
+    fixed = study(training={"steps": 5, "batch_size": 4, "order": "sequential"})
+    assert "mini-batches of 4 patients in the file's order" in "\n".join(
+        review(site(tmp_path), fixed, store)
+    )
+    assert "order" not in "\n".join(review(site(tmp_path), study(), store))
+
+
 def test_a_study_is_named_by_how_its_digest_begins(store: ConsentStore) -> None:
     approve(store, study())
     assert named(study().digest[:6], store).digest == study().digest

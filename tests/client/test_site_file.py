@@ -132,6 +132,14 @@ def test_each_limit_refuses_with_the_value_and_the_limit(
     assert refusal.value.public == str(refusal.value)
 
 
+def test_the_files_order_is_refused_where_the_order_is_the_sites_secret(tmp_path: Path) -> None:
+    training = {"steps": 5, "batch_size": 4, "order": "sequential"}
+    with pytest.raises(Refusal, match=r'order = "sequential"\); compute\.public_order = false'):
+        check_limits(make_site(tmp_path), make_study(training=training), 12, 12)
+    testbed = make_site(tmp_path, compute={"public_order": True})
+    check_limits(testbed, make_study(training=training), 12, 12)
+
+
 def test_one_step_a_round_is_refused_by_default(tmp_path: Path) -> None:
     study = make_study(training={"epochs": 1, "batch_size": 64})
     with pytest.raises(Refusal, match=r"fewer local steps .* limits\.min_local_steps = 2"):

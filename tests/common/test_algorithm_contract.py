@@ -44,8 +44,10 @@ OPTIONS: list[Variant] = [
     ("centered_clipping", {"centre": "own", "steps": 3}),
 ]
 OPTIMIZERS: list[Variant] = [
-    ("weighted_gradient", {"server_optimizer": "momentum"}),
-    ("bias_correction", {"bias": "per_hospital", "server_optimizer": "adam"}),
+    (name, {"server_optimizer": optimizer})
+    for name in sorted(REGISTRY)
+    if "server_optimizer" in REGISTRY[name].model_fields
+    for optimizer in ("momentum", "adam", "yogi", "adagrad")
 ]
 PLAIN: list[Variant] = [(name, {}) for name in sorted(REGISTRY)]
 
@@ -64,6 +66,11 @@ every_variant_without_optimizer = pytest.mark.parametrize("variant", PLAIN + OPT
 def test_every_arm_that_a_study_can_name_is_registered() -> None:
     assert set(REGISTRY.values()) == set(get_args(AnyArm))
     assert {"weight_erosion", "fedavg", "local"} <= set(REGISTRY)
+
+
+def test_every_method_that_makes_one_common_step_of_the_updates_takes_a_server_optimizer() -> None:
+    without = set(REGISTRY) - {name for name, _ in OPTIMIZERS}
+    assert without == {"local", "fedfomo", "ensemble", "gems", "network_gems", "personal_gems"}
 
 
 @every_algorithm

@@ -168,6 +168,20 @@ def test_bias_correction_reaches_what_averaging_cannot() -> None:
     assert corrected < 0.05 * averaged
 
 
+def test_the_defaults_beat_training_alone_in_a_run_of_thirty_rounds() -> None:
+    """The paper's start of the bias does not: it takes on the others' bias first."""
+    alone, ours, papers = (
+        steady_loss(algorithm, 30, 1)
+        for algorithm in (
+            Local().build(CONTEXT),
+            BiasCorrection().build(CONTEXT),
+            BiasCorrection(warm_up=False).build(CONTEXT),
+        )
+    )
+    assert ours < 0.9 * alone
+    assert papers > 2 * alone
+
+
 def test_the_oracle_has_the_full_speedup() -> None:
     told = oracle(lambda _round: torch.tensor(ETA * ZETA), NUM_PEERS / (NUM_PEERS + 1))
     ratio = steady_loss(told, 150, 100) / steady_loss(Local().build(CONTEXT), 150, 100)

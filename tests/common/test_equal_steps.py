@@ -66,6 +66,17 @@ def test_weight_erosion_does_not_punish_a_twin_for_its_size() -> None:
     assert step.weights["twin"] == pytest.approx(0.1)  # d = 9
 
 
+def test_updates_of_unequal_steps_that_are_compared_as_they_come_are_warned_of() -> None:
+    unequal = cohort(own=(8, [3.0, 4.0]), twin=(80, [30.0, 40.0]))
+    equal = cohort(own=(8, [3.0, 4.0]), twin=(7, [3.0, 4.0]))
+    as_they_come = WeightErosion(per_step=False).build(EPOCHS)
+    note = as_they_come.update(as_they_come.init(2), unequal).note
+    assert note.startswith("updates of 2 to 20 steps are compared as they come (per_step = false)")
+    assert as_they_come.update(as_they_come.init(2), equal).note == ""
+    fair = WeightErosion().build(EPOCHS)
+    assert fair.update(fair.init(2), unequal).note == ""
+
+
 def test_evidence_erosion_scales_updates_and_their_noise() -> None:
     rule = EvidenceErosion(bias_penalty=1.0, noise_margin=0.0, decay=0.0, largest_noise=1000.0)
     algorithm = rule.build(EPOCHS)

@@ -25,9 +25,9 @@ from erosion.common.learning.training import Training
 from tests.support.tasks import classes_of
 
 
-def batches(num_samples: int, **training: Any) -> list[list[int]]:
-    generator = round_generator(0, "a", 1)
-    return [b.tolist() for b in mini_batches(num_samples, Training(**training), generator)]
+def batches(num_samples: int, number: int = 1, **training: Any) -> list[list[int]]:
+    drawn = mini_batches(num_samples, Training(**training), round_generator(0, "a", number), number)
+    return [b.tolist() for b in drawn]
 
 
 def joined(drawn: list[list[int]]) -> list[int]:
@@ -55,6 +55,34 @@ def test_steps_are_full_batches_across_passes() -> None:
 
 def test_a_hospital_smaller_than_a_batch_uses_all_its_patients() -> None:
     assert [sorted(batch) for batch in batches(3, steps=2, batch_size=8)] == [[0, 1, 2]] * 2
+
+
+def test_a_sequential_order_goes_on_from_round_to_round_and_its_last_batch_is_short() -> None:
+    rounds = [batches(10, r, steps=2, batch_size=4, order="sequential") for r in (1, 2, 3)]
+    first, second, last = [0, 1, 2, 3], [4, 5, 6, 7], [8, 9]
+    assert rounds == [[first, second], [last, first], [second, last]]
+    for number in (1, 2):
+        passes = batches(10, number, epochs=2, batch_size=4, order="sequential")
+        assert passes == [first, second, last] * 2
+
+
+def test_training_takes_the_mini_batch_of_its_round() -> None:
+    # One patient a batch: by hand, the gradient of "class 1" at 0 is -x/2 in its weight.
+    inputs, targets = torch.tensor([[1.0], [3.0]]), torch.tensor([1, 1])
+    model = build_model(Logistic(), (1,), 2)
+    training = Training(steps=1, batch_size=1, learning_rate=1.0, order="sequential")
+    moved = [
+        train_locally(
+            model,
+            torch.zeros(4),
+            Samples(inputs, targets, cross_entropy),
+            training,
+            round_generator(0, "a", number),
+            round_number=number,
+        ).delta[1]
+        for number in (1, 2, 3)
+    ]
+    assert torch.stack(moved).tolist() == pytest.approx([0.5, 1.5, 0.5])
 
 
 @given(n=st.integers(1, 40), steps=st.integers(1, 20), batch_size=st.integers(1, 50))

@@ -43,6 +43,15 @@ def test_logistic_regression_starts_at_zero() -> None:
     assert not flat_parameters(build_model(Logistic(), (4,), 2, seed=5)).any()
 
 
+def test_logistic_regression_can_start_from_a_cut_off_normal() -> None:
+    start = flat_parameters(build_model(Logistic(start_deviation=0.5), (2000,), 2, seed=5))
+    weights, biases = start[:-2], start[-2:]
+    assert not biases.any()
+    assert 0.9 < float(weights.abs().max()) <= 1.0  # two deviations
+    # A normal cut off at two deviations spreads by .88 of what it did.
+    assert float(weights.std()) == pytest.approx(0.44, abs=0.02)
+
+
 def test_the_start_depends_on_the_seed_alone() -> None:
     torch.manual_seed(1)
     first = flat_parameters(build_model(Mlp(), (4,), 2, seed=7))

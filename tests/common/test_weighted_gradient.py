@@ -98,11 +98,22 @@ def test_a_bias_that_noise_outweighs_counts_as_none() -> None:
     assert estimated_alpha(seen, num_peers=1, horizon=100.0) == 0.5
 
 
-@pytest.mark.parametrize(("zeta", "horizon"), [(0.0, 20.0), (0.5, 20.0), (1.0, 20.0), (1.0, 1.0)])
-def test_auto_finds_the_alpha_of_the_noisy_quadratic(zeta: float, horizon: float) -> None:
+@pytest.mark.parametrize(
+    ("zeta", "horizon", "counted"),
+    [
+        (0.0, 20.0, 20.0),
+        (0.5, 20.0, 20.0),
+        (1.0, 20.0, 20.0),
+        (1.0, 1.0, 1.0),
+        (0.3, None, 20.0),  # of a thousand rounds: 2 / contraction, alpha = .345 and not .010
+    ],
+)
+def test_auto_finds_the_alpha_of_the_noisy_quadratic(
+    zeta: float, horizon: float | None, counted: float
+) -> None:
     # a = a_1 = 1, eta = .1, sigma = 1, N = 10; one coordinate per trial.
     num_peers, trials, eta = 10, 4000, 0.1
-    algorithm = WeightedGradient(horizon=horizon).build(CONTEXT)
+    algorithm = WeightedGradient(horizon=horizon).build(context(rounds=1000))
     random = torch.Generator().manual_seed(1)
     x, state = torch.zeros(trials), algorithm.init(trials)
     for number in range(60):
@@ -116,4 +127,4 @@ def test_auto_finds_the_alpha_of_the_noisy_quadratic(zeta: float, horizon: float
     share = sum(w for agent, w in step.weights.items() if agent != "00")
     alpha = share / (1 + share)
     # sigma^2 / (sigma^2 + sigma^2 / N + T zeta^2)
-    assert math.isclose(alpha, 1 / (1 + 1 / num_peers + horizon * zeta**2), rel_tol=0.15)
+    assert math.isclose(alpha, 1 / (1 + 1 / num_peers + counted * zeta**2), rel_tol=0.15)
