@@ -73,7 +73,9 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "MNIST",
             "Weight Erosion, FedAvg and local training of a convolutional network, over seven"
             " distributions of MNIST's digits and 10 to 100 agents (Gengler et al. 2020, table II"
-            " and figure 2). Three hours and more of one core; --cells '*-10-*' is a quarter.",
+            " and figure 2), then with other settings and another partition. Three hours and more"
+            " of one core for the paper's cells, as much again for the others; --cells '*-10-*' is"
+            " a quarter.",
             mnist.plans,
             mnist.run,
             mnist_page.draw,

@@ -2,7 +2,8 @@
 
 A cell is one of seven distributions of the digits, a number of agents and a scheme: 7 x 4 x 3 = 84
 cells. Partition, test images, network and constants are the authors'; every agent is a hospital of
-this program, and the simulator runs the rounds.
+this program, and the simulator runs the rounds. Further cells change one thing: how Weight Erosion
+counts a hospital's size, its whole setting, or the partition where the authors' gives images twice.
 """
 
 import logging
@@ -23,6 +24,7 @@ from erosion.common.study.study import Study
 from erosion.common.tasks.inputs import ImageTask
 from erosion.experiments.cells import CellPlan, Tick, Values
 from erosion.experiments.every_user import site_of
+from erosion.experiments.papers.rule_page import RECOMMENDED_ARM
 from erosion.experiments.simulator import simulate, timeless
 from erosion.experiments.sources.mnist import read_mnist
 from erosion.experiments.sources.mnist_partition import (
@@ -37,11 +39,20 @@ from erosion.experiments.sources.source import HospitalFiles, data_folder
 Scheme = Literal["weight_erosion", "fedavg", "local"]
 SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
 AGENTS = (10, 20, 50, 100)
+Variant = Literal["published", "disjoint", "default-unit", "recommended"]
+SETTINGS: tuple[Variant, ...] = ("default-unit", "recommended")  # of Weight Erosion
+# Where an agent's demand is no whole number of chunks, the authors' partition gives images to two.
+SHARED: Mapping[PatternName, Sequence[int]] = {"C": (20, 100), "G": (20, 50, 100)}
 ROUNDS, BATCH_SIZE, LEARNING_RATE = 30, 32, 0.1
 USER = "agent-0"
 
 
 def plans() -> list[CellPlan]:
+    """The paper's cells, and then the others."""
+    return [*published_plans(), *further_plans()]
+
+
+def published_plans() -> list[CellPlan]:
     """All 84, few agents first: there the paper's figures are easiest to tell apart."""
     return [
         _plan(pattern, agents, scheme)
@@ -51,30 +62,57 @@ def plans() -> list[CellPlan]:
     ]
 
 
-def _plan(pattern: PatternName, agents: int, scheme: Scheme) -> CellPlan:
+def further_plans() -> list[CellPlan]:
+    """What differs in one thing from the paper's cells, few agents first."""
+    return [plan for agents in AGENTS for plan in _further_plans(agents)]
+
+
+def _further_plans(agents: int) -> Iterator[CellPlan]:
+    for pattern in PATTERNS:
+        if agents in SHARED.get(pattern, ()):
+            for scheme in reversed(SCHEMES):
+                yield _plan(pattern, agents, scheme, "disjoint")
+    for variant in SETTINGS:
+        for pattern in PATTERNS:
+            yield _plan(pattern, agents, "weight_erosion", variant)
+
+
+def cell_name(
+    pattern: PatternName, agents: int, scheme: Scheme, variant: Variant = "published"
+) -> str:
+    """Of the cell's file."""
+    name = f"{pattern}-{agents}-{scheme}"
+    return name if variant == "published" else f"{name}-{variant}"
+
+
+def _plan(
+    pattern: PatternName, agents: int, scheme: Scheme, variant: Variant = "published"
+) -> CellPlan:
     config = {
         "pattern": pattern,
         "agents": agents,
         "scheme": scheme,
-        "arm": dict(_arm(scheme, agents)),
-        "partition": "reference",
+        "arm": dict(_arm(scheme, agents, variant)),
+        "partition": "disjoint" if variant == "disjoint" else "reference",
         "rounds": ROUNDS,
         "seed": 0,
     }
-    return CellPlan(f"{pattern}-{agents}-{scheme}", config, ROUNDS)
+    return CellPlan(cell_name(pattern, agents, scheme, variant), config, ROUNDS)
 
 
-def _arm(scheme: Scheme, agents: int) -> Mapping[str, Any]:
+def _arm(scheme: Scheme, agents: int, variant: Variant) -> Mapping[str, Any]:
     """The authors' constants; `batches` is how their code counts a hospital's samples."""
     if scheme == "fedavg":
         return {"weighting": "uniform"}
     if scheme == "local":
         return {}
+    if variant == "recommended":
+        return RECOMMENDED_ARM
+    unit = {} if variant == "default-unit" else {"size_unit": "batches", "batch_size": BATCH_SIZE}
     return {
         "distance_penalty": 0.1 / agents,
         "size_penalty": 2.0,
-        "size_unit": "batches",
-        "batch_size": BATCH_SIZE,
+        **unit,
         "per_step": False,
         "weighting": "equal",
     }

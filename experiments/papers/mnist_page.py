@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from scipy.stats import binomtest
-
 from erosion.experiments.cells import Cell
 from erosion.experiments.experiment import Page, made_by
-from erosion.experiments.papers.mnist import AGENTS, SCHEMES, Scheme, plans
+from erosion.experiments.papers.mnist import AGENTS, SCHEMES, Scheme, published_plans
+from erosion.experiments.papers.mnist_accuracy import best_of, interval, last_of
+from erosion.experiments.papers.mnist_further import further_tables
 from erosion.experiments.papers.picture import add_legend, picture
 from erosion.experiments.sources.mnist_partition import PATTERNS, PatternName
 
@@ -61,16 +61,21 @@ Grid = Mapping[tuple[str, int, str], Cell]  # by pattern, agents and scheme
 
 
 def draw(cells: Mapping[str, Cell]) -> Page:
-    """A table for each number of agents, and figure 2."""
+    """A table for each number of agents, figure 2, and tables of the further cells."""
+    published = [plan for plan in published_plans() if plan.name in cells]
     grid = {
-        (c.plan.config["pattern"], c.plan.config["agents"], c.plan.config["scheme"]): c
-        for c in cells.values()
+        (plan.config["pattern"], plan.config["agents"], plan.config["scheme"]): cells[plan.name]
+        for plan in published
     }
-    total = len(plans())
+    total = len(published_plans())
     lines = [
         "# Weight Erosion on MNIST (Gengler, Beaussart and Yuan 2020)",
         "",
-        *([f"**{len(grid)} of {total} cells have been run.**", ""] if len(grid) < total else []),
+        *(
+            [f"**{len(grid)} of the paper's {total} cells have been run.**", ""]
+            if len(grid) < total
+            else []
+        ),
         "Table II of the paper: ten digits shared out to 10, 20, 50 or 100 agents in seven",
         "distributions (A to G), the user is agent 0. Accuracy on the user's test images, which",
         "are distributed as its training images are: *best* of 30 rounds, as in the paper, with",
@@ -84,14 +89,9 @@ def draw(cells: Mapping[str, Cell]) -> Page:
             lines += _table(grid, agents, place)
     lines += _agreement(grid)
     lines += ["![Accuracy and mean weight over the rounds](rounds.svg)", ""]
+    lines += further_tables(cells)
     lines += [made_by(cells.values()), ""]
     return Page("\n".join(lines), {"rounds.svg": _rounds(grid)})
-
-
-def wilson(share: float, count: int) -> tuple[float, float]:
-    """The 95 % interval of a binomial share of `count` (Wilson 1927)."""
-    interval = binomtest(round(share * count), count).proportion_ci(method="wilson")
-    return float(interval.low), float(interval.high)
 
 
 def _table(grid: Grid, agents: int, place: int) -> list[str]:
@@ -103,8 +103,7 @@ def _table(grid: Grid, agents: int, place: int) -> list[str]:
             if cell is None:
                 rows.append(f"| {pattern} | {NAMES[scheme]} | {published} | – | – | – |")
                 continue
-            best, last = _best(cell), cell.figures["accuracy"][-1]
-            low, high = wilson(best, cell.figures["test_images"])
+            best, last, (low, high) = best_of(cell), last_of(cell), interval(cell)
             rows.append(
                 f"| {pattern} | {NAMES[scheme]} | {published} | {best:.4f} | {low:.3f} to"
                 f" {high:.3f} | {last:.4f} |"
@@ -130,7 +129,7 @@ def _agreement(grid: Grid) -> list[str]:
                 cells = [grid.get((pattern, agents, scheme)) for scheme in (one, other)]
                 if cells[0] is None or cells[1] is None:
                     continue
-                ours = _best(cells[0]) - _best(cells[1])
+                ours = best_of(cells[0]) - best_of(cells[1])
                 theirs = published[one][place] - published[other][place]
                 both += 1
                 same += ours * theirs > 0
@@ -143,7 +142,7 @@ def _agreement(grid: Grid) -> list[str]:
         low <= PUBLISHED[cell.plan.config["pattern"]][cell.plan.config["scheme"]][place] <= high
         for cell in grid.values()
         for place in [AGENTS.index(cell.plan.config["agents"])]
-        for low, high in [wilson(_best(cell), cell.figures["test_images"])]
+        for low, high in [interval(cell)]
     ]
     return [
         "## Beside the paper",
@@ -153,11 +152,6 @@ def _agreement(grid: Grid) -> list[str]:
         f" {len(inside)} cells.",
         "",
     ]
-
-
-def _best(cell: Cell) -> float:
-    best: float = max(cell.figures["accuracy"])
-    return best
 
 
 def _rounds(grid: Grid) -> bytes:

@@ -4,11 +4,14 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from erosion.experiments.cells import Cell, CellPlan
 from erosion.experiments.papers import mnist
-from erosion.experiments.papers.mnist_page import PUBLISHED, draw, wilson
+from erosion.experiments.papers.mnist_accuracy import wilson
+from erosion.experiments.papers.mnist_page import PUBLISHED, draw
+from erosion.experiments.sources.mnist_partition import PATTERNS, partition
 
 DATA = Path(os.environ["EROSION_DATA"]) if "EROSION_DATA" in os.environ else None
 needs_mnist = pytest.mark.skipif(
@@ -21,9 +24,9 @@ def cell(name: str, accuracy: list[float], **figures: Any) -> Cell:
     return Cell(plan, {"accuracy": accuracy, "test_images": 1038, **figures}, "c" * 40, "cmd", 1.0)
 
 
-def test_the_grid_has_the_paper_s_84_cells() -> None:
-    plans = mnist.plans()
-    assert len(plans) == 84
+def test_the_grid_begins_with_the_paper_s_84_cells() -> None:
+    plans = mnist.published_plans()
+    assert mnist.plans()[:84] == plans
     assert len({plan.config_hash for plan in plans}) == 84
     published = [len(row) for schemes in PUBLISHED.values() for row in schemes.values()]
     assert sum(published) == 84
@@ -42,7 +45,8 @@ def test_a_page_of_some_cells_says_how_many_and_leaves_the_others_open() -> None
         "C-10-weight_erosion": cell("C-10-weight_erosion", [0.7, 0.998], mean_weight=[0.9, 0.8]),
     }
     page = draw(cells)
-    assert "**2 of 84 cells have been run.**" in page.text
+    assert "**2 of the paper's 84 cells have been run.**" in page.text
+    assert "Further cells" not in page.text
     assert "| C | Local | 0.9923 | 0.9932 | 0.986 to 0.997 | 0.9900 |" in page.text
     assert "| C | FedAvg | 0.9894 | \u2013 | \u2013 | \u2013 |" in page.text
     assert "## 20 agents" not in page.text
@@ -58,6 +62,51 @@ def test_the_constants_are_the_authors() -> None:
     assert (arm["distance_penalty"], arm["size_penalty"]) == (0.002, 2.0)  # 0.1 / N
     assert (arm["size_unit"], arm["batch_size"]) == ("batches", 32)
     assert (study.rounds, study.training.epochs, study.training.learning_rate) == (30, 1, 0.1)
+
+
+def test_further_cells_differ_from_the_paper_s_in_one_thing() -> None:
+    by_name = {plan.name: plan.config for plan in mnist.plans()}
+    assert len(by_name) == 84 + 28 + 28 + 3 * 5
+    published, unit = by_name["D-50-weight_erosion"], by_name["D-50-weight_erosion-default-unit"]
+    assert published["arm"] == {**unit["arm"], "size_unit": "batches", "batch_size": 32}
+    assert {**published, "arm": None} == {**unit, "arm": None}
+    assert mnist.study_of(unit).arms["weight_erosion"].model_dump()["size_unit"] == "seen"
+    recommended = mnist.study_of(by_name["D-50-weight_erosion-recommended"])
+    assert recommended.arms["weight_erosion"].model_dump()["distance_penalty"] == "auto"
+    shared = by_name["G-20-fedavg"]
+    assert by_name["G-20-fedavg-disjoint"] == {**shared, "partition": "disjoint"}
+
+
+def test_both_partitions_are_run_where_the_authors_gives_images_to_several_agents() -> None:
+    """On labels with the training images' own counts of each digit."""
+    counts = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
+    labels = np.repeat(np.arange(10), counts)
+    for pattern in PATTERNS:
+        for agents in mnist.AGENTS:
+            given = np.concatenate(partition(labels, pattern, agents, "reference"))
+            is_shared = len(np.unique(given)) < len(given)
+            assert is_shared == (agents in mnist.SHARED.get(pattern, ()))
+
+
+def test_further_cells_stand_in_tables_of_their_own() -> None:
+    cells = {
+        name: cell(name, accuracy)
+        for name, accuracy in {
+            "G-20-local": [0.98, 0.97],
+            "G-20-weight_erosion": [0.96, 0.95],
+            "G-20-weight_erosion-recommended": [0.9932, 0.99],
+            "G-20-local-disjoint": [0.95, 0.94],
+        }.items()
+    }
+    text = draw(cells).text
+    assert "**2 of the paper's 84 cells have been run.**" in text
+    assert "**2 of the 71 further cells have been run.**" in text
+    ours = "0.9932 (0.986 to 0.997), 0.9900"
+    assert f"| 20 | G | 0.9600 (0.946 to 0.970), 0.9500 | \u2013 | {ours} |" in text
+    assert "- as published: in the last round above local in 0 of 1 settings\n" in text
+    assert "- recommended: in the last round above local in 1 of 1 settings\n" in text
+    assert "- default unit" not in text
+    assert "| 20 | G | local | 0.9800 (0.969 to 0.987), 0.9700 | 0.9500 (" in text
 
 
 @needs_mnist
