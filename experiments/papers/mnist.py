@@ -18,11 +18,11 @@ from pydantic import PrivateAttr
 from erosion.client.dataset.sources.data_source import ImageSource, LabelledImages
 from erosion.client.finding import Finding
 from erosion.client.training.hospital import Hospital
-from erosion.common.protocol.messages import Metrics
 from erosion.common.rounds.records import RoundRecord
 from erosion.common.study.study import Study
 from erosion.common.tasks.inputs import ImageTask
 from erosion.experiments.cells import CellPlan, Tick, Values
+from erosion.experiments.curves import after_each_round
 from erosion.experiments.every_user import site_of
 from erosion.experiments.papers.rule_page import RECOMMENDED_ARM
 from erosion.experiments.simulator import simulate, timeless
@@ -124,13 +124,13 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     hospitals = agents_of(study, config["pattern"], config["partition"], data_dir)
     with _without_notes():
         found = simulate(study, hospitals, lambda _record: tick(), clock=timeless)
-    records, last = found.records[scheme], found.evaluation.arms[scheme]
+    rounds = after_each_round(found, scheme)
     figures: dict[str, Any] = {
-        # A round's metrics are of the parameters that it starts from.
-        "accuracy": [_accuracy(m) for m in (*(r.user_metrics for r in records[1:]), last)],
-        "test_images": last.num_samples,
+        "accuracy": [round(metrics["accuracy"], 5) for metrics in rounds],
+        "test_images": rounds[-1].num_samples,
     }
     if scheme == "weight_erosion":
+        records = found.records[scheme]
         figures["mean_weight"] = [round(_mean_weight(record), 5) for record in records]
     return figures
 
@@ -223,11 +223,6 @@ def _without_notes() -> Iterator[None]:
         yield
     finally:
         log.disabled = before
-
-
-def _accuracy(metrics: Metrics | None) -> float:
-    assert metrics is not None, "the user's test images are measured in every round"
-    return round(metrics["accuracy"], 5)
 
 
 def _mean_weight(record: RoundRecord) -> float:

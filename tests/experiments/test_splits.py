@@ -26,6 +26,9 @@ def test_every_seed_is_a_split_of_its_own(
     apart = result["loss_minus_reference"]
     assert (result["reference"], set(apart)) == ("local", {"weight_erosion", "fedavg"})
     assert sum(apart["fedavg"]) / 2 == pytest.approx(means["fedavg"] - means["local"])
+    best = {arm: mean for arm, (mean, _) in result["best_round_loss"].items()}
+    assert all(best[arm] <= means[arm] for arm in means)
+    assert best != means  # for one of the arms, at least, the last round was not the best
     assert "weight_erosion: errors" in capsys.readouterr().out
 
 
