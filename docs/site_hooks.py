@@ -21,6 +21,7 @@ MENU = {
         "outputs.md",
         "python.md",
         "flower.md",
+        "choosing.md",
         "algorithms.md",
         "evaluation.md",
         "gems.md",

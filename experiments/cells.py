@@ -56,8 +56,7 @@ class CellPlan:
     @property
     def config_hash(self) -> str:
         """First 16 hexadecimal digits of the SHA-256 of the configuration."""
-        text = json.dumps(self.config, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return _hash_of(self.config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +68,11 @@ class Cell:
     commit: str
     command: str
     seconds: float
+
+
+def _hash_of(config: Values) -> str:
+    text = json.dumps(config, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 # (configuration, data folder, tick) -> figures. A module's function, so that a process can call it.
@@ -90,8 +94,8 @@ def read_cells(folder: Path, plans: Iterable[CellPlan]) -> dict[str, Cell]:
         try:
             raw = json.loads(path.read_text(encoding="utf-8"))
             known = raw["format"] == FORMAT
-            same = known and raw["config_hash"] == plan.config_hash
-            cell = Cell(plan, raw["figures"], raw["commit"], raw["command"], raw["seconds"])
+            same = known and raw["config_hash"] == _hash_of(raw["config"]) == plan.config_hash
+            cell = Cell(plan, dict(raw["figures"]), raw["commit"], raw["command"], raw["seconds"])
         except (OSError, ValueError, KeyError, TypeError) as problem:
             raise ExperimentError(
                 f"{path} cannot be read ({type(problem).__name__}: {problem}). Delete it: the cell"

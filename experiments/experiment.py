@@ -70,14 +70,24 @@ def carry_out(
 
 
 def draw(experiment: Experiment, folder: Path) -> Path:
-    """Write the page and its pictures; raises ExperimentError where no cell was run."""
+    """Write the page and its pictures.
+
+    Raises ExperimentError where no cell was run, or one was edited.
+    """
     cells = read_cells(folder, experiment.plans())
     if not cells:
         raise ExperimentError(
             f"{folder} holds no cell of {experiment.name} yet. Run"
             f" `erosion experiment {experiment.name}` first."
         )
-    page = experiment.draw(cells)
+    try:
+        page = experiment.draw(cells)
+    except (KeyError, IndexError, TypeError, ValueError) as problem:
+        raise ExperimentError(
+            f"The page cannot be drawn from {folder / 'cells'} ({type(problem).__name__}:"
+            f" {problem}): a cell's figures are not those that this program writes. Delete a cell"
+            " that was edited; the same command runs it again."
+        ) from problem
     path = folder / "README.md"
     try:
         for name, content in page.pictures.items():
@@ -106,4 +116,6 @@ def made_by(cells: Iterable[Cell]) -> str:
 
 def _shortened(names: Iterable[str]) -> str:
     names = list(names)
-    return ", ".join(names[:6]) + (f", ... ({len(names)} in all)" if len(names) > 6 else "")
+    return ", ".join(names[:6]) + (
+        f", ... ({len(names)} in all, see --list)" if len(names) > 6 else ""
+    )

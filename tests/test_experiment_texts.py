@@ -73,3 +73,72 @@ def test_every_experiment_page_that_the_texts_name_is_there() -> None:
         links = re.findall(r"\]\(((?:experiments/)?results/[^)]+)\)", (ROOT / page).read_text())
         assert links
         assert [link for link in links if not (folder / link).exists()] == []
+
+
+def losses(experiment: str, heading: str, column: int = 1) -> dict[str, float]:
+    """By arm, the figure that a column of the table below a heading begins with."""
+    page = (ROOT / "experiments" / "results" / experiment / "README.md").read_text()
+    section = page.split(f"{heading}\n", 1)[1].split("\n## ", 1)[0]
+    rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| ")]
+    return {
+        cells[0].removeprefix("| "): float(cells[column].split()[0])
+        for cells in rows
+        if re.match(r"[-+]?\d", cells[column])
+    }
+
+
+def test_the_page_about_choosing_quotes_the_tables() -> None:
+    text = flowing("docs/choosing.md")
+    home, swiss, cleveland = (
+        losses("which-rule", f"## {setting}")
+        for setting in (
+            "breast-cancer, for home",
+            "heart-disease, for switzerland",
+            "heart-disease, for cleveland",
+        )
+    )
+    once = losses("one-round", "## Breast cancer, five hospitals, one of them miscoded", 2)
+    regrets = losses("which-rule", "## Over 5 settings", 2)
+    assert f"the second has, and is at most {regrets['evidence_erosion']:.3f} above" in text
+    assert (
+        f"ill: {swiss['personal_intercept']:.3f}; alone {swiss['local']:.3f},"
+        f" FedAvg {swiss['fedavg']:.3f}"
+    ) in text
+    miscoded = f"it is {home['personal_intercept']:.3f} and alone {home['local']:.3f}"
+    assert f"one miscoded hospital among five {miscoded}" in text
+    robust = ("multi_krum", "coordinate_median", "geometric_median")
+    for words, found in (("With the miscoded hospital", home), ("Switzerland", swiss)):
+        first, second, third = (f"{found[arm]:.3f}" for arm in robust)
+        alone = f"alone {found['local']:.3f}"
+        assert f"{words} {first}, {second} and {third}; {alone}" in text
+    assert f"With the miscoded hospital {once['personal_gems']:.3f} in one round" in text
+    assert f"evidence erosion {once['evidence_erosion']:.3f}, of the paper's" in text
+    assert f"Weight Erosion {once['weight_erosion']:.3f}, of FedAvg {once['fedavg']:.3f}" in text
+    assert f"alone {cleveland['local']:.3f}, the best of {len(cleveland)} arms" in text
+    assert f"arms {min(cleveland.values()):.3f}." in text
+
+
+def test_the_page_about_choosing_ranks_methods_as_the_tables_do() -> None:
+    explored = losses("which-rule", "## Over 5 settings")
+    assert min(explored, key=lambda arm: explored[arm]) == "evidence_erosion"
+    confirmed = losses("confirmation", "## Over 4 settings")
+    assert min(confirmed, key=lambda arm: confirmed[arm]) == "weight_erosion_recommended"
+    worst = sorted(confirmed, key=lambda arm: confirmed[arm])[-2:]
+    assert set(worst) == {"bias_correction", "weighted_gradient"}
+    assert "they have the worst mean ranks" in flowing("docs/choosing.md")
+
+
+def test_the_page_about_choosing_quotes_the_survival_table() -> None:
+    page = (ROOT / "experiments" / "results" / "survival" / "README.md").read_text()
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    ours = {row[0]: row[2] for row in rows}
+    quoted = (
+        f"alone {ours['local']}, recommended Weight Erosion"
+        f" {ours['weight_erosion_recommended']}, FedAvg {ours['fedavg']}"
+    )
+    assert quoted in flowing("docs/choosing.md")
+    widths = [
+        float(high) - float(low) for low, high in re.findall(r"(0\.\d\d) to (0\.\d\d) ", page)
+    ]
+    assert {round(width, 1) for width in widths} == {0.2}
+    assert re.search(r"the (\d+) test patients", page)[1] == "63"  # type: ignore[index]

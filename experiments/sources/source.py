@@ -44,7 +44,7 @@ def data_folder(data_dir: Path | None, name: str) -> Path:
     remedy = (
         f"`erosion data {name}` downloads it where there is internet"
         if name in DATA_SETS
-        else f"the study file says where the files of {name}/ come from"
+        else f"experiments/README.md says where the files of {name}/ come from"
     )
     if data_dir is None:
         raise DataError(
@@ -64,7 +64,7 @@ def existing_file(folder: Path, file_name: str) -> Path:
         remedy = (
             f"`erosion data {folder.name}` downloads what is missing"
             if folder.name in DATA_SETS
-            else "the study file says where it comes from"
+            else "experiments/README.md says where it comes from"
         )
         raise DataError(f"The file {path} is missing. {remedy[0].upper()}{remedy[1:]}.")
     return path

@@ -2,7 +2,8 @@
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from errno import ENOSPC
 from pathlib import Path
 
@@ -72,7 +73,41 @@ def test_cells_of_another_configuration_are_refused(tmp_path: Path) -> None:
         run_cells(tmp_path, plans(offset=1), double, title="t", data_dir=None)
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 99}', "\x00"])
+def test_a_cell_whose_configuration_was_edited_is_refused(tmp_path: Path) -> None:
+    run_cells(tmp_path, plans(), double, title="t", data_dir=None)
+    path = cell_path(tmp_path, plans()[0])
+    path.write_text(path.read_text().replace('"offset":0', '"offset":1'))
+    with pytest.raises(ExperimentError, match=r"seed-0\.json was run with another configuration"):
+        read_cells(tmp_path, plans())
+
+
+@pytest.mark.parametrize("figures", ["{}", '{"other":1}', '{"value":"x"}'])
+def test_a_cell_whose_figures_were_edited_is_told_in_a_sentence(
+    tmp_path: Path, figures: str
+) -> None:
+    def draw(cells: Mapping[str, Cell]) -> Page:
+        return Page(str(sum(cell.figures["value"] for cell in cells.values())))
+
+    drawn = replace(experiment(), draw=draw)
+    assert carry_out(drawn, folder=tmp_path).read_text() == "6"
+    path = cell_path(tmp_path, plans()[0])
+    path.write_text(path.read_text().replace('{"value":0}', figures))
+    with pytest.raises(ExperimentError, match=r"cannot be drawn from .*Delete a cell"):
+        carry_out(drawn, folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"format": 99}',
+        "\x00",
+        '{"format": 1, "config": {"offset": 0',
+        '{"format":1,"config":{"seed":0,"offset":0},"config_hash":"","figures":[1],"commit":""}',
+    ],
+)
 def test_a_damaged_cell_is_named_with_its_remedy(tmp_path: Path, content: str) -> None:
     path = cell_path(tmp_path, plans()[0])
     path.parent.mkdir(parents=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from erosion.experiments.cells import CellPlan, ExperimentError
+from erosion.experiments.cells import CellPlan, ExperimentError, read_cells
 from erosion.experiments.experiment import carry_out
 from erosion.experiments.papers import EXPERIMENTS, named, quadratic, titanic, tuned_quadratic
 from erosion.experiments.papers.mean_estimation import plans as mean_plans
@@ -99,6 +99,13 @@ def test_the_survival_page_is_what_its_cells_say_beside_the_published_figures(
     )
     assert page.read_text() == (kept / "README.md").read_text()
     assert "| local | 0.645 | " in page.read_text()
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_the_cells_that_were_run_are_of_the_configurations_that_are_planned(name: str) -> None:
+    folder = Path(__file__).parents[2] / "experiments" / "results" / name
+    kept = {path.stem for path in (folder / "cells").glob("*.json")}
+    assert set(read_cells(folder, EXPERIMENTS[name].plans())) == kept
 
 
 def test_every_experiment_s_cells_have_names_of_their_own() -> None:
