@@ -7,12 +7,14 @@ folder with cells of another configuration is refused, so that no table mixes tw
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import signal
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from dataclasses import dataclass
 from errno import EACCES
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -151,10 +153,11 @@ def run_cells(
                 keep(plan, figures, monotonic() - started)
                 progress.advance(cells)
         else:
-            for plan, figures, seconds in _in_processes(missing, run, data_dir, jobs):
-                keep(plan, figures, seconds)
-                progress.advance(cells)
-                progress.advance(rounds, plan.rounds)
+            with closing(_in_processes(missing, run, data_dir, jobs)) as ended:
+                for plan, figures, seconds in ended:
+                    keep(plan, figures, seconds)
+                    progress.advance(cells)
+                    progress.advance(rounds, plan.rounds)
     return {plan.name: done[plan.name] for plan in plans}
 
 
@@ -171,9 +174,9 @@ def _bar(console: Console | None) -> Progress:
 
 def _in_processes(
     plans: Sequence[CellPlan], run: RunCell, data_dir: Path | None, jobs: int
-) -> Iterable[tuple[CellPlan, Values, float]]:
+) -> Generator[tuple[CellPlan, Values, float], None, None]:
     """Cells as they end, each process with one thread: more would only compete for the cores."""
-    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_one_thread) as pool:
+    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_begin_process) as pool:
         running: dict[Future[tuple[Values, float]], CellPlan] = {
             pool.submit(_timed, run, plan.config, data_dir): plan for plan in plans
         }
@@ -189,8 +192,11 @@ def _in_processes(
                 f"A process was ended from outside, often for want of memory. {_KEPT}; try fewer"
                 " --jobs."
             ) from None
-        finally:  # Ctrl-C loses the cells under way, and none of those that wait is begun
+        finally:
             pool.shutdown(wait=False, cancel_futures=True)
+            # Ctrl-C loses the cells under way; nobody waits for them, nor for those handed out.
+            for process in active_children() if running else ():
+                process.terminate()
 
 
 def _timed(run: RunCell, config: Values, data_dir: Path | None) -> tuple[Values, float]:
@@ -198,8 +204,9 @@ def _timed(run: RunCell, config: Values, data_dir: Path | None) -> tuple[Values,
     return run(config, data_dir, lambda: None), monotonic() - started
 
 
-def _one_thread() -> None:
+def _begin_process() -> None:
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all: the first process ends them
 
 
 def _write(path: Path, cell: Cell) -> None:

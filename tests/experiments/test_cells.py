@@ -2,9 +2,11 @@
 
 import os
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from errno import ENOSPC
+from multiprocessing import active_children
 from pathlib import Path
 
 import pytest
@@ -163,6 +165,38 @@ def ended(config: Values, data_dir: Path | None, tick: Tick) -> Values:
 def test_a_process_that_is_ended_from_outside_is_told_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(ExperimentError, match=r"ended from outside.*fewer --jobs"):
         run_cells(tmp_path, plans(), ended, title="t", data_dir=None, jobs=2)
+
+
+def slow_but_for_the_first(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+    """Leaves a file of its own in the data folder when it has run to its end."""
+    assert data_dir is not None
+    if config["seed"]:
+        time.sleep(20)
+        (data_dir / str(config["seed"])).touch()
+    return double(config, data_dir, tick)
+
+
+def test_an_interrupted_run_waits_for_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(path: Path, content: str | bytes) -> None:
+        write_atomically(path, content)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cells_module, "write_atomically", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_cells(
+            tmp_path / "t",
+            plans(),
+            slow_but_for_the_first,
+            title="t",
+            data_dir=tmp_path,
+            jobs=2,
+        )
+    for process in active_children():  # ended or on the way to it
+        process.join()
+    assert set(read_cells(tmp_path / "t", plans())) == {"seed-0"}
+    assert [path.name for path in tmp_path.iterdir()] == ["t"]
 
 
 def experiment() -> Experiment:
