@@ -13,6 +13,7 @@ import sys
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import tomli_w
 
@@ -52,7 +53,7 @@ def set_up(
             folder.kit(name).unlink()  # the key is the hospital's alone
             data = hospitals[name].data
             shutil.copy(data, volume / data.name)
-            _name_data(volume / "site.toml", data.name, dict(hospitals[name].columns))
+            _name_data(volume / "site.toml", data.name, hospitals[name].keys)
         for volume in volumes[: len(order)]:
             write_peers(folder, volume / pinned_keys.NAME)
         shutil.rmtree(federation / "made")
@@ -75,13 +76,15 @@ def _unpack(kit: Path, volume: Path) -> None:
                 path.chmod(member.mode)
 
 
-def _name_data(site_file: Path, name: str, columns: dict[str, str]) -> None:
+def _name_data(site_file: Path, name: str, keys: dict[str, Any]) -> None:
     """Fill in what the kit leaves to the hospital."""
     text = site_file.read_text(encoding="utf-8")
     if SITE_TEMPLATE not in text:
         raise StudyError(f"{site_file} is not the site file of a kit.")
-    table = tomli_w.dumps({"data": {"columns": columns}}) if columns else ""
-    text = text.replace(SITE_TEMPLATE, f'path = "{name}"') + "\n" + table
+    tables = {key: value for key, value in keys.items() if isinstance(value, dict)}
+    lines = {key: value for key, value in keys.items() if key not in tables}
+    text = text.replace(SITE_TEMPLATE, tomli_w.dumps({"path": name, **lines}).rstrip("\n"))
+    text += "\n" + (tomli_w.dumps({"data": tables}) if tables else "")
     text = text.replace('automatic = "never"', 'automatic = "within_limits"')  # nobody is there
     site_file.write_text(text, encoding="utf-8")
 

@@ -78,7 +78,7 @@ def site_of(
     return Site.model_validate(
         {
             "name": name,
-            "data": {"path": files.data, "columns": files.columns},
+            "data": {"path": files.data, **files.keys},
             "coordinator": {"address": "127.0.0.1:1"},
             "limits": {"installed_models": allowed, **limits},
             "compute": {"public_order": True},  # a simulation's hospitals have no secret

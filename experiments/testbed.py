@@ -257,7 +257,7 @@ def _write_site(
     study: Study,
 ) -> Path:
     if isinstance(source, HospitalFiles):
-        source = {"path": str(source.data.resolve()), "columns": dict(source.columns)}
+        source = {"path": str(source.data.resolve()), **source.keys}
     path = folder / name / "site.toml"
     path.parent.mkdir(parents=True, exist_ok=True)
     site = {

@@ -48,8 +48,9 @@ def split_patients(
     Where the table itself says who is tested on (`is_test`, (n,)), that is the split, and no
     hospital trains on them.
     """
+    groups = np.arange(len(targets)) if groups is None else groups
     if is_test is not None:
-        return _declared(study, hospital, targets, is_test)
+        return _declared(study, hospital, targets, groups, is_test)
     if hospital != study.user:
         return Split(np.arange(len(targets)), np.zeros(0, dtype=np.int64))
     fold = study.evaluation_fold
@@ -60,7 +61,7 @@ def split_patients(
     strata = study.task.strata(targets)
     training: list[_Patient] = []  # by stratum, then by lot
     test: list[_Patient] = []
-    patients = _patients(np.arange(len(targets)) if groups is None else groups, strata, lots)
+    patients = _patients(groups, strata, lots)
     if fold is not None:
         by_stratum = sorted(patients, key=lambda patient: patient.stratum)
         training, test = _folded(by_stratum, fold, hospital)
@@ -75,7 +76,13 @@ def split_patients(
     return Split(_rows(training), _rows(test))
 
 
-def _declared(study: Study, hospital: str, targets: Targets, is_test: NDArray[np.bool_]) -> Split:
+def _declared(
+    study: Study,
+    hospital: str,
+    targets: Targets,
+    groups: NDArray[np.int64],
+    is_test: NDArray[np.bool_],
+) -> Split:
     """The split that the table states; raises DataError where a part is empty."""
     training, test = np.flatnonzero(~is_test), np.flatnonzero(is_test)
     is_user = hospital == study.user
@@ -89,10 +96,10 @@ def _declared(study: Study, hospital: str, targets: Targets, is_test: NDArray[np
         return Split(training, test[:0])
     if study.fold is None:
         return Split(training, test)
-    strata = study.task.strata(targets)
-    patients = [_Patient(b"", int(strata[row]), (row,)) for row in training.tolist()]
+    in_order = [place.to_bytes(8, "big") for place in range(len(training))]  # the table's
+    patients = _patients(groups[training], study.task.strata(targets)[training], in_order)
     rest, held_out = _folded(sorted(patients, key=lambda p: p.stratum), study.fold, hospital)
-    return Split(_rows(rest), _rows(held_out))
+    return Split(training[_rows(rest)], training[_rows(held_out)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,24 +55,27 @@ class MnistCnn(ModelBase):
     """The network of Gengler et al. 2020: 356,234 parameters on 1x28x28 images, 10 classes."""
 
     name: Literal["mnist_cnn"] = "mnist_cnn"
+    width: int = Field(default=32, ge=1, le=1024)  # channels of the first convolution; the others
+    # have twice and four times as many, and so many hidden units follow
 
     def check_task(self, input_shape: Sequence[int]) -> None:
         """Refuse what is not an image."""
         needs_image("mnist_cnn", input_shape)
 
     def build(self, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
-        """Three 3x3 convolutions of stride 2 and padding 1, then 128 hidden units."""
+        """Three 3x3 convolutions of stride 2 and padding 1, then a hidden layer."""
         channels, height, width = input_shape
+        widths = [channels, self.width, 2 * self.width, 4 * self.width]
         layers: list[nn.Module] = []
-        for channels_in, channels_out in ((channels, 32), (32, 64), (64, 128)):
+        for channels_in, channels_out in pairwise(widths):
             layers += [nn.Conv2d(channels_in, channels_out, 3, stride=2, padding=1), nn.ReLU()]
             height, width = (height + 1) // 2, (width + 1) // 2
         return nn.Sequential(
             *layers,
             nn.Flatten(),
-            nn.Linear(128 * height * width, 128),
+            nn.Linear(widths[-1] * height * width, widths[-1]),
             nn.ReLU(),
-            nn.Linear(128, num_outputs),
+            nn.Linear(widths[-1], num_outputs),
         )
 
 

@@ -8,6 +8,8 @@ from erosion.experiments.experiment import Experiment
 from erosion.experiments.papers import (
     confirmation,
     fed_heart,
+    image_sites,
+    image_sites_page,
     inference,
     local_steps,
     mean_estimation,
@@ -152,6 +154,16 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             fed_heart.plans,
             fed_heart.run,
             fed_heart.draw,
+        ),
+        Experiment(
+            "image-sites",
+            "Image sites",
+            "A convolutional network on real sites (HAM10000's four collections, each as the user)"
+            " and on CIFAR-10 with skewed labels: the personal rules beside local, pooled and"
+            " averaged training. An hour of one core.",
+            image_sites.plans,
+            image_sites.run,
+            image_sites_page.draw,
         ),
         Experiment(
             "slow-erosion",

@@ -6,24 +6,20 @@ this program, and the simulator runs the rounds. Further cells change one thing:
 counts a hospital's size, its whole setting, or the partition where the authors' gives images twice.
 """
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
-from pydantic import PrivateAttr
 
-from erosion.client.dataset.sources.data_source import ImageSource, LabelledImages
-from erosion.client.finding import Finding
+from erosion.client.dataset.sources.data_source import LabelledImages
 from erosion.client.training.hospital import Hospital
 from erosion.common.rounds.records import RoundRecord
 from erosion.common.study.study import Study
-from erosion.common.tasks.inputs import ImageTask
 from erosion.experiments.cells import CellPlan, Tick, Values
 from erosion.experiments.curves import after_each_round
 from erosion.experiments.every_user import site_of
+from erosion.experiments.papers.held_images import HeldImages, without_notes
 from erosion.experiments.papers.rule_page import RECOMMENDED_ARM
 from erosion.experiments.simulator import simulate, timeless
 from erosion.experiments.sources.mnist import read_mnist
@@ -122,7 +118,7 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     """Accuracy on the user's test images, and the mean weight of all agents, after every round."""
     study, scheme = study_of(config), config["scheme"]
     hospitals = agents_of(study, config["pattern"], config["partition"], data_dir)
-    with _without_notes():
+    with without_notes():
         found = simulate(study, hospitals, lambda _record: tick(), clock=timeless)
     rounds = after_each_round(found, scheme)
     figures: dict[str, Any] = {
@@ -185,44 +181,6 @@ def agents_of(
         site = site_of(name, HospitalFiles(source))
         hospitals[name] = Hospital(site.model_copy(update={"data": HeldImages.of(held)}))
     return hospitals
-
-
-class HeldImages(ImageSource):
-    """Images that are in memory already."""
-
-    _held: LabelledImages = PrivateAttr()
-
-    @classmethod
-    def of(cls, held: LabelledImages) -> "HeldImages":
-        """A source that gives these."""
-        source = cls()
-        source._held = held
-        return source
-
-    def describe(self) -> str:
-        """What they are."""
-        return "MNIST's images of one agent"
-
-    def check(self) -> Iterator[Finding]:
-        """They are there."""
-        return iter(())
-
-    def read(self, task: ImageTask) -> LabelledImages:
-        """The images."""
-        del task
-        return self._held
-
-
-@contextmanager
-def _without_notes() -> Iterator[None]:
-    """Every agent would warn of digits that look alike."""
-    log = logging.getLogger("erosion.site")
-    before = log.disabled
-    log.disabled = True
-    try:
-        yield
-    finally:
-        log.disabled = before
 
 
 def _mean_weight(record: RoundRecord) -> float:

@@ -7,8 +7,10 @@ from erosion.common.errors import StudyError
 from erosion.common.settings.base import validate
 from erosion.common.study.study import Study
 from erosion.experiments.sources.breast_cancer import BreastCancer
+from erosion.experiments.sources.cifar10 import Cifar10
 from erosion.experiments.sources.diabetes import Diabetes
 from erosion.experiments.sources.diabetes_130 import Diabetes130
+from erosion.experiments.sources.ham10000 import Ham10000
 from erosion.experiments.sources.heart_disease import HeartDisease
 from erosion.experiments.sources.mnist import Mnist
 from erosion.experiments.sources.source import HospitalFiles, SourceBase
@@ -19,8 +21,10 @@ __all__ = ["REGISTRY", "HospitalFiles", "make_hospitals"]
 
 REGISTRY: Mapping[str, type[SourceBase]] = {
     "breast_cancer": BreastCancer,
+    "cifar10": Cifar10,
     "diabetes": Diabetes,
     "diabetes_130": Diabetes130,
+    "ham10000": Ham10000,
     "heart_disease": HeartDisease,
     "mnist": Mnist,
     "tcga_brca": TcgaBrca,

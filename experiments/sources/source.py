@@ -4,6 +4,7 @@ import csv
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from erosion.common.errors import DataError, StudyError
 from erosion.common.settings.base import Settings
@@ -17,6 +18,13 @@ class HospitalFiles:
 
     data: Path
     columns: Mapping[str, str] = field(default_factory=dict)  # the study's name -> the file's name
+    patient: str | None = None  # what in the file tells patients apart, where it does
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        """[data] of the site file, but for the path."""
+        patient = {} if self.patient is None else {"patient": self.patient}
+        return patient | ({"columns": dict(self.columns)} if self.columns else {})
 
 
 class SourceBase(Settings):

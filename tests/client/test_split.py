@@ -122,3 +122,15 @@ def test_other_hospitals_train_on_all_their_patients_in_a_trial_too() -> None:
     labels = np.arange(10) % 2
     split = split_patients(make_study(fold={"number": 0, "of": 5}), "b", rows_of(labels), labels)
     assert len(split.training) == 10
+
+
+def test_a_patient_s_rows_are_in_one_fold_of_a_declared_training_part() -> None:
+    labels, groups = np.arange(40) // 2 % 2, np.arange(40) // 2
+    is_test = np.arange(40) >= 32
+    held_out: list[int] = []
+    for number in range(4):
+        study = make_study(fold={"number": number, "of": 4})
+        split = split_patients(study, "a", rows_of(labels), labels, groups, is_test)
+        assert not set(groups[split.training]) & set(groups[split.test])
+        held_out += split.test.tolist()
+    assert sorted(held_out) == list(range(32))

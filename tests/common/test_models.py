@@ -24,6 +24,8 @@ from erosion.common.learning.models import (
         (Mlp(hidden=(8, 4)), (13,), 3, 163),  # 112 + 8 4 + 4 + 4 3 + 3
         # 320 + 18,496 + 73,856 (convolutions) + 2048 128 + 128 + 1,290 (linear layers)
         (MnistCnn(), (1, 28, 28), 10, 356_234),
+        # 448 + 4,640 + 18,496 (convolutions) + 1024 64 + 64 + 455 (linear layers)
+        (MnistCnn(width=16), (3, 28, 28), 7, 89_639),
         # torchvision's 11,689,512 - 513,000 + 5,130 (classes) - 2 64 7 7 (grey images)
         (Resnet18(), (1, 28, 28), 10, 11_175_370),
     ],

@@ -9,6 +9,7 @@ import pytest
 
 from erosion.experiments.cells import Cell, CellPlan
 from erosion.experiments.papers import mnist
+from erosion.experiments.papers.held_images import HeldImages
 from erosion.experiments.papers.mnist_accuracy import wilson
 from erosion.experiments.papers.mnist_page import PUBLISHED, draw
 from erosion.experiments.sources.mnist_partition import PATTERNS, partition
@@ -116,7 +117,7 @@ def test_the_user_s_test_images_are_the_authors(pattern: Any, images: int) -> No
     study = mnist.study_of(config)
     agents = mnist.agents_of(study, pattern, "reference", DATA)
     source = agents["agent-0"].site.data
-    assert isinstance(source, mnist.HeldImages)
+    assert isinstance(source, HeldImages)
     held = source.read(study.task)  # type: ignore[arg-type]
     assert held.is_test is not None
     assert held.is_test.sum() == images

@@ -87,7 +87,8 @@ def test_an_unknown_source_is_refused_with_the_known_ones(tmp_path: Path) -> Non
     testbed = found.testbed.model_copy(update={"source": "lung"})
     wrong = found.model_copy(update={"testbed": testbed})
     with pytest.raises(
-        StudyError, match="'lung'; it must be one of breast_cancer, diabetes, diabetes_130, heart"
+        StudyError,
+        match="'lung'; it must be one of breast_cancer, cifar10, diabetes, diabetes_130, ham",
     ):
         make_hospitals(wrong, tmp_path, None)
 

@@ -6,16 +6,17 @@ trial, on a part of the data that nothing else uses. Figures can be held against
 against the paper's only in their order.
 """
 
-import io
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
 from erosion.experiments.papers.gems.pools import Pool, Samples
+from erosion.experiments.sources import cifar10
+from erosion.experiments.sources.cifar10 import read_jpegs
+from erosion.experiments.sources.ham10000 import read_ham10000
 from erosion.experiments.sources.source import data_folder, existing_file
 
 EPOCHS = 6
@@ -26,12 +27,12 @@ FEATURES = 512
 def cifar10_pool(data_dir: Path | None, trial: int) -> Pool:
     """15,000 images for the features, then 25,000 to train, 5,000 to validate; 5,000 to test."""
     generator = torch.Generator().manual_seed(trial)
-    folder = data_folder(data_dir, "cifar10")
-    images, labels = _cifar10(existing_file(folder, "cifar10_jpeg_train.npz"))
+    folder = data_folder(data_dir, cifar10.FOLDER)
+    images, labels = _cifar10(existing_file(folder, cifar10.TRAINING_FILE))
     order = torch.randperm(len(labels), generator=generator)
     first, train, validation = torch.split(order[:45_000], [15_000, 25_000, 5_000])
     network = _trained(images[first], labels[first], 10, generator)
-    test_images, test_labels = _cifar10(existing_file(folder, "cifar10_jpeg_test.npz"))
+    test_images, test_labels = _cifar10(existing_file(folder, cifar10.TEST_FILE))
     test = torch.randperm(len(test_labels), generator=generator)[:5_000]
     return Pool(
         _features(network, images[train], labels[train]),
@@ -48,11 +49,9 @@ def ham10000_pool(data_dir: Path | None, trial: int) -> Pool:
     rare diagnoses: 2,000 of each for the features, then 1,000, 300 and 300.
     """
     generator = torch.Generator().manual_seed(trial)
-    path = existing_file(data_folder(data_dir, "ham10000"), "ham10000_28x28.npz")
-    with np.load(path) as file:
-        images = torch.from_numpy(file["images"]).permute(0, 3, 1, 2).contiguous()
-        labels = torch.from_numpy(file["labels"].astype(np.int64))
-        lesions = torch.from_numpy(file["lesions"].astype(np.int64))
+    pictures = read_ham10000(data_dir)
+    images = torch.from_numpy(pictures.images).permute(0, 3, 1, 2).contiguous()
+    labels, lesions = torch.from_numpy(pictures.labels), torch.from_numpy(pictures.lesions)
     parts = _by_lesion(lesions, (0.66, 0.204, 0.068, 0.068), generator)
     counts = (2_000, 1_000, 300, 300)
     first, train, validation, test = (
@@ -70,14 +69,9 @@ def ham10000_pool(data_dir: Path | None, trial: int) -> Pool:
 
 def _cifar10(path: Path) -> tuple[Tensor, Tensor]:
     """Images (n, 3, 32, 32) uint8 and labels (n,)."""
-    with np.load(path) as file:
-        content, offsets, labels = file["jpeg"].tobytes(), file["offsets"], file["labels"]
-    images = np.stack(
-        [np.asarray(Image.open(io.BytesIO(content[start:end]))) for start, end in pairwise(offsets)]
-    )
-    return torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(
-        labels.astype(np.int64)
-    )
+    jpegs = read_jpegs(path)
+    images = torch.from_numpy(jpegs.images(np.arange(len(jpegs.labels))))
+    return images.permute(0, 3, 1, 2).contiguous(), torch.from_numpy(jpegs.labels)
 
 
 def _by_lesion(

@@ -19,6 +19,7 @@ from erosion.experiments.sources.diabetes_130 import (
     first_stays,
     patient_of,
 )
+from erosion.experiments.sources.ham10000 import read_ham10000
 from erosion.experiments.sources.mnist import read_mnist
 from erosion.experiments.sources.source import data_folder, existing_file
 
@@ -62,12 +63,10 @@ def _mnist(data_dir: Path | None) -> Population:
 
 def _ham10000(data_dir: Path | None) -> Population:
     """Another finding than a naevus: one picture of each lesion."""
-    folder = data_folder(data_dir, "ham10000")
-    with np.load(existing_file(folder, "ham10000_28x28.npz"), allow_pickle=False) as arrays:
-        images, labels, lesions = arrays["images"], arrays["labels"], arrays["lesions"]
-    _, first = np.unique(lesions, return_index=True)
-    commonest = np.bincount(labels).argmax()  # naevi are two thirds
-    return _components(images[first]), labels[first] != commonest
+    pictures = read_ham10000(data_dir)
+    _, first = np.unique(pictures.lesions, return_index=True)
+    commonest = np.bincount(pictures.labels).argmax()  # naevi are two thirds
+    return _components(pictures.images[first]), pictures.labels[first] != commonest
 
 
 def _cifar10(data_dir: Path | None) -> Population:
