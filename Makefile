@@ -61,11 +61,14 @@ contracts: $(VENV)/installed
 docs: $(VENV)/installed
 	$(BIN)/mkdocs build --quiet
 
+# As many processes as there are cores, and no more than four: tests start processes of their own.
+PARALLEL = --numprocesses auto --maxprocesses 4
+
 unit: $(VENV)/installed
-	$(BIN)/pytest
+	$(BIN)/pytest $(PARALLEL)
 
 fast: $(VENV)/installed
-	$(BIN)/pytest --quiet --ignore tests/e2e
+	$(BIN)/pytest $(PARALLEL) --quiet --ignore tests/e2e
 
 # TORCH_INDEX= (empty) builds from docker/wheelhouse/ and the default index alone.
 test-docker: $(VENV)/installed

@@ -134,7 +134,7 @@ def test_parameters_that_differ_by_a_hair_do_not_give_the_same_update_in_another
         apart[secret] = float((second - first).norm() / first.norm())
         assert not torch.equal(first, second)  # so that it is another update to the ledger
     assert apart[b""] < 1e-4
-    assert apart[bytes(32)] > 0.1
+    assert apart[bytes(32)] > 1e-2
 
 
 def test_a_round_that_is_asked_for_again_gives_the_same_update(tmp_path: Path) -> None:
