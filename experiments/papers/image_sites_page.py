@@ -29,6 +29,7 @@ OURS = (RECOMMENDED, "evidence_erosion")
 OTHERS = ("local", LOCAL_STOPPED, "fedavg", "fine_tuning")
 ROWS = (MAJORITY, "local", LOCAL_STOPPED, POOLED, *(arm for arm in ARMS if arm != "local"))
 EVERY = "mean of all"  # users
+FEWEST_SPLITS = 4  # of an interval: with fewer it is wider than the metric itself
 
 BySplit = Mapping[int, Values]  # split -> figures
 ByUser = Mapping[str, BySplit]
@@ -104,6 +105,7 @@ def _setting(study: str, found: ByUser) -> list[str]:
     )
     return [
         *_ABOUT[study],
+        "",
         f"{shipped.rounds} rounds of {training.steps} steps with {training.batch_size} pictures,"
         f" learning rate {training.learning_rate:g}. Splits: {tested}.",
     ]
@@ -139,17 +141,17 @@ class _Comparison:
     ours: str
     other: str
     metric: str
-    difference: Difference | None  # None: fewer than two splits have both
+    difference: Difference | None  # None: too few splits have both
 
     def is_better(self) -> bool:
         return self.difference is not None and self.difference.mean * SIGNS[self.metric] > 0
 
 
 def _comparisons(found: ByUser) -> Iterator[_Comparison]:
-    """Every user's with two splits or more; intervals hold for all together."""
-    users = [user for user, splits in found.items() if len(splits) > 1]
+    """Those of every user with so many splits; intervals hold for all together."""
+    users = [user for user, splits in found.items() if len(splits) >= FEWEST_SPLITS]
     whole = set.intersection(*(set(splits) for splits in found.values()))
-    if len(found) > 1 and len(users) == len(found) and len(whole) > 1:
+    if len(found) > 1 and len(whole) >= FEWEST_SPLITS:
         users.append(EVERY)
     count = len(users) * len(OURS) * len(OTHERS) * len(METRICS)
     for user in users:
@@ -159,7 +161,7 @@ def _comparisons(found: ByUser) -> Iterator[_Comparison]:
                     both = _both(found, user, metric, ours, other)
                     apart = (
                         paired_difference(*zip(*both, strict=True), comparisons=count)
-                        if len(both) > 1
+                        if len(both) >= FEWEST_SPLITS
                         else None
                     )
                     yield _Comparison(user, ours, other, metric, apart)
