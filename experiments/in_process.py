@@ -4,7 +4,8 @@ import logging
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Self
 
 import torch
@@ -12,7 +13,9 @@ import torch
 from erosion.client.training.hospital import Hospital
 from erosion.common.aggregation.cohort import HospitalName
 from erosion.common.errors import ErosionError, StudyError
-from erosion.common.protocol.messages import EvaluateRequest
+from erosion.common.learning.local_sgd import Trainer, train_locally
+from erosion.common.learning.stacked_sgd import why_not_stacked
+from erosion.common.protocol.messages import EvaluateRequest, StepResult, TrainResult
 from erosion.common.rounds.records import Absence
 from erosion.common.rounds.transport import (
     Connection,
@@ -25,11 +28,14 @@ from erosion.common.rounds.transport import (
     too_late,
 )
 from erosion.common.study.study import Study
+from erosion.experiments.together import answers_together
 from erosion.experiments.worker_processes import WorkerProcesses
 
 logger = logging.getLogger("erosion.simulation")
 
 WORTH_SECONDS = 0.2  # of an exchange, from which on processes cost less than they save
+FEWEST_STACKED, LARGEST_STACKED = 20, 10_000  # hospitals, and parameters of a model, that a stack
+# on a processor is faster with than one hospital after the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +63,14 @@ class InProcess:
         clock: Callable[[], float] = time.monotonic,
         *,
         workers: int | None = 1,
+        stacked: bool | None = None,
     ) -> None:
         """Hospitals are known by the study's names for them.
 
         `workers`: processes to call them in; 1: in turn in this one. None: in turn, until an
         exchange has taken WORTH_SECONDS, from then on in as many as there are cores, where
-        processes can be forked. Raises StudyError for more than one where they cannot.
+        processes can be forked. `stacked`: whether those of one process are trained as a stack;
+        None: where that is faster. Raises StudyError for what cannot be.
         """
         self._study, self._clock = study, clock
         self._hospitals = dict(enumerate(hospitals.values(), start=1))
@@ -77,6 +85,13 @@ class InProcess:
             self._workers = 1
         elif problem and self._num_workers > 1:
             raise StudyError(f"workers = {workers}: {problem}")
+        self._stacked = stacked  # None: it depends on the requests
+        self._on_gpu = any(_device(hospital) != "cpu" for hospital in self._hospitals.values())
+        problem = _why_not_stacked(study, self._hospitals.values())
+        if problem and stacked is None:
+            self._stacked = False
+        elif problem and stacked:
+            raise StudyError(f"stacked = True: {problem}; leave stacked out")
 
     def __enter__(self) -> Self:
         return self
@@ -143,19 +158,40 @@ class InProcess:
     def _answers(self, requests: Mapping[Connection, Request]) -> Iterator[_Answered]:
         if self._processes is None and self._num_workers > 1:
             dim = max((_length(request) for request in requests.values()), default=0)
-            self._processes = WorkerProcesses(self._answer, self._loads, self._num_workers, dim)
+            self._processes = WorkerProcesses(self._here, self._loads, self._num_workers, dim)
         if self._processes is not None:
             yield from self._processes.answers(requests)
             return
         started = time.monotonic()
-        for connection, request in requests.items():
-            yield self._answer(connection, request)
+        yield from self._here(requests)
         if len(requests) > 1:  # one hospital alone is not trained any faster
             self._longest = max(self._longest, time.monotonic() - started)
 
-    def _answer(self, connection: Connection, request: Request) -> _Answered:
+    def _here(self, requests: Mapping[Connection, Request]) -> Iterator[_Answered]:
+        if not self._are_stacked(requests):
+            for connection, request in requests.items():
+                yield self._answer(connection, request)
+            return
+        calls = {
+            connection: partial(self._answer, connection, request)
+            for connection, request in requests.items()
+        }
+        for answered, seconds in answers_together(calls, self._clock):
+            yield _with_training(answered, seconds)
+            del answered
+
+    def _are_stacked(self, requests: Mapping[Connection, Request]) -> bool:
+        if self._stacked is not None:
+            return self._stacked
+        longest = max(map(_length, requests.values()), default=0)
+        return self._on_gpu or (len(requests) >= FEWEST_STACKED and longest <= LARGEST_STACKED)
+
+    def _answer(
+        self, connection: Connection, request: Request, trainer: Trainer = train_locally
+    ) -> _Answered:
         hospital, started, problem = self._hospitals[connection], self._clock(), ""
         content: Result | Absence
+        hospital.trainer = trainer
         try:
             if isinstance(request, EvaluateRequest):
                 content = hospital.evaluate(request)
@@ -163,6 +199,8 @@ class InProcess:
                 content = hospital.answer(request)
         except ErosionError as refused:
             content, problem = Absence(refused.public), str(refused)
+        finally:
+            hospital.trainer = train_locally
         return _Answered(connection, content, self._clock() - started, problem)
 
 
@@ -184,6 +222,28 @@ def _why_not_forked(hospitals: Collection[Hospital]) -> str:
             " workers out"
         )
     return ""
+
+
+def _why_not_stacked(study: Study, hospitals: Collection[Hospital]) -> str:
+    """Why these hospitals cannot be trained as a stack; "" where they can."""
+    if study.privacy is not None:
+        return "with [privacy] an update is one step on gradients of single patients"
+    if len({_device(hospital) for hospital in hospitals}) > 1:
+        return "the hospitals have different devices (compute.device in the site files)"
+    return why_not_stacked(study.model, study.task, study.training)
+
+
+def _device(hospital: Hospital) -> str:
+    return hospital.site.compute.device
+
+
+def _with_training(answered: _Answered, seconds: float) -> _Answered:
+    """The same with the seconds of its training, which were not its own alone."""
+    content = answered.content
+    if isinstance(content, TrainResult | StepResult):
+        header = content.header.model_copy(update={"seconds": content.header.seconds + seconds})
+        content = replace(content, header=header)  # type: ignore[arg-type]  # of its own kind
+    return replace(answered, content=content, seconds=answered.seconds + seconds)
 
 
 def _length(request: Request) -> int:

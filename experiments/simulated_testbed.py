@@ -23,11 +23,12 @@ def simulate_testbed(
     data_dir: Path | None,
     weights: Path | None = None,
     workers: int | None = None,
+    stacked: bool | None = None,
     console: Console | None = None,
 ) -> Simulation:
     """Simulate, with a progress bar on standard error, and print what came of it.
 
-    `workers` and what is raised: see `simulate`.
+    `workers`, `stacked` and what is raised: see `simulate`.
     """
     study = load_study(study_file)
     if study.has_every_user:
@@ -39,7 +40,14 @@ def simulate_testbed(
         sites = testbed_sites(study, study_file.resolve().parent, Path(made), data_dir)
         hospitals = {name: Hospital(site) for name, site in sites.items()}
         task = bar.add_task(study.name, total=study.rounds * len(study.arms))
-        found = simulate(study, hospitals, lambda _: bar.advance(task), weights, workers=workers)
+        found = simulate(
+            study,
+            hospitals,
+            lambda _: bar.advance(task),
+            weights,
+            workers=workers,
+            stacked=stacked,
+        )
     _print(console or Console(highlight=False), study, found)
     return found
 

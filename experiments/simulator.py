@@ -32,6 +32,7 @@ def simulate(
     *,
     clock: Callable[[], float] = time.monotonic,
     workers: int | None = 1,
+    stacked: bool | None = None,
 ) -> Simulation:
     """Run every arm of `study` on `hospitals`, which must include the user's.
 
@@ -41,7 +42,9 @@ def simulate(
     which `erosion.experiments.every_user` takes apart. As there, an answer that takes longer than
     the round's deadline is too late; by the clock `timeless` none does, so that a figure does not
     depend on the machine. `workers`: processes of one thread each, in which the hospitals train;
-    None: what `InProcess` finds best. The figures are the same, to the last bit.
+    None: what `InProcess` finds best. The figures are the same, to the last bit. `stacked`: whether
+    the hospitals of one process are trained as one stack, which ends within float32's rounding of
+    the same; None: where that is faster, which with few hospitals on a processor it is not.
     """
     if workers is not None and workers < 1:
         raise StudyError(f"workers = {workers}; it must be 1 or more")
@@ -53,7 +56,7 @@ def simulate(
     if study.federation.sealed:
         introduce(hospitals)
     user = hospitals.get(study.user)
-    with InProcess(study, hospitals, clock, workers=workers) as transport:
+    with InProcess(study, hospitals, clock, workers=workers, stacked=stacked) as transport:
         surroundings = Surroundings(
             transport,
             _Nobody(),

@@ -14,7 +14,7 @@ import pickle
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -52,14 +52,14 @@ class _Worker:
 
 
 class WorkerProcesses(Generic[A]):
-    """Calls `answer(connection, request)` in the process that the connection's hospital lives in.
+    """Calls `answers(requests)` in the processes that the hospitals live in, each with its own.
 
     As a context manager it ends every process; each also ends by itself with this one.
     """
 
     def __init__(
         self,
-        answer: Callable[[Connection, Request], A],
+        answers: Callable[[Mapping[Connection, Request]], Iterable[A]],
         loads: Mapping[Connection, int],
         num_workers: int,
         dim: int,
@@ -79,7 +79,7 @@ class WorkerProcesses(Generic[A]):
                 inherited = [*(worker.channel for worker in self._workers), ours]
                 process = context.Process(
                     target=_work,
-                    args=(theirs, answer, inherited, (reading, self._lifeline)),
+                    args=(theirs, answers, inherited, (reading, self._lifeline)),
                     daemon=True,
                 )
                 process.start()
@@ -98,9 +98,9 @@ class WorkerProcesses(Generic[A]):
         self.close()
 
     def answers(self, requests: Mapping[Connection, Request]) -> Iterator[A]:
-        """What `answer` gave for each, as it comes; to be followed to the end.
+        """What `answers` gave for each, as it comes; to be followed to the end.
 
-        Raises RunError where a process was ended, and what `answer` raised.
+        Raises RunError where a process was ended, and what `answers` raised.
         """
         asked: dict[int, dict[Connection, Request]] = {}
         for connection, request in requests.items():
@@ -167,7 +167,7 @@ def _shared_out(loads: Mapping[Connection, int], num_workers: int) -> dict[Conne
 
 def _work(
     channel: Channel,
-    answer: Callable[[Connection, Request], object],
+    answers: Callable[[Mapping[Connection, Request]], Iterable[object]],
     inherited: Sequence[Channel],
     lifeline: tuple[int, int],
 ) -> None:
@@ -185,8 +185,9 @@ def _work(
     with suppress(EOFError, OSError):
         while True:
             if (message := channel.receive()) is not None:
-                for connection, request in message[0].items():
-                    channel.send(_answered(answer, connection, request))
+                for answered in _answered(answers, message[0]):
+                    channel.send(answered)
+                    del answered  # it may be large
     os._exit(0)
 
 
@@ -197,14 +198,15 @@ def _end_with(lifeline: int) -> None:
 
 
 def _answered(
-    answer: Callable[[Connection, Request], object], connection: Connection, request: Request
-) -> object:
+    answers: Callable[[Mapping[Connection, Request]], Iterable[object]],
+    requests: Mapping[Connection, Request],
+) -> Iterator[object]:
     try:
-        return answer(connection, request)
+        yield from answers(requests)
     except Exception as problem:  # noqa: BLE001 - it is raised in the other process
         trace = traceback.format_exc()
         try:
             pickle.loads(pickle.dumps(problem))  # noqa: S301 - made here
         except Exception:  # noqa: BLE001 - whatever an exception's own __init__ does
             problem = RunError(f"{type(problem).__name__}: {problem}")
-        return _Raised(problem, trace)
+        yield _Raised(problem, trace)

@@ -29,7 +29,7 @@ from erosion.common.algorithms.base import TRAIN, ArmBase
 from erosion.common.algorithms.personal_layers import personal_parameters, take_step
 from erosion.common.compression.codec import compress_with_feedback
 from erosion.common.errors import Refusal, SiteError
-from erosion.common.learning.local_sgd import predictions_of
+from erosion.common.learning.local_sgd import Trainer, predictions_of, train_locally
 from erosion.common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork, Tensors
 from erosion.common.protocol.messages import (
     DescribeReply,
@@ -68,6 +68,7 @@ class Hospital:
         `noise_secret`: what noise for privacy is drawn from, where that is another one.
         """
         self.site, self._secret = site, secret
+        self.trainer: Trainer = train_locally  # a simulation may train hospitals together
         self._sealed = SealedSteps(site)
         self._private = PrivateRounds(site, noise_secret or secret)
         folder = site.compute.state
@@ -318,6 +319,7 @@ class Hospital:
                 name: checked_payload(name, tensor, length).to(device)
                 for name, tensor in enclosed.items()
             },
+            trainer=self.trainer,
         )
 
     def _predictions(

@@ -105,6 +105,11 @@ class Samples:
     augment: Augment | None = None  # changes the inputs of a mini-batch
 
 
+Trainer = Callable[
+    [nn.Module, Tensor, Samples, Training, torch.Generator, Pull | None, int], LocalResult
+]  # `train_locally`, or what does the same otherwise
+
+
 def train_locally(
     model: nn.Module,
     start: Tensor,

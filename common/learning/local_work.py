@@ -15,6 +15,7 @@ from erosion.common.learning.local_sgd import (
     LocalResult,
     Pull,
     Samples,
+    Trainer,
     predictions_of,
     round_generator,
     train_locally,
@@ -53,6 +54,7 @@ class LocalWork:
     # None: each row is of another
     privacy: PrivateStep | None = None  # how updates are made; None: by the local training
     told_samples: int | None = None  # n as others are told it; None: as it is
+    trainer: Trainer = train_locally  # what does the local training
 
     @property
     def num_told(self) -> int:
@@ -93,7 +95,7 @@ class LocalWork:
                 "local training without noise at a hospital whose patients have privacy"
             )
         generator = self.randomness()
-        return train_locally(
+        return self.trainer(
             self.model,
             start,
             Samples(

@@ -17,6 +17,9 @@ class ModelBase(Settings, ABC):
     is_tried_out: ClassVar[bool] = False  # on made-up patients: whether it fits the study's inputs
     has_free_shapes: ClassVar[bool] = True  # it can be built without memory, to know its shapes
 
+    is_stackable: ClassVar[bool] = False  # it can be trained as one of a stack (`stacked_sgd`): no
+    # layer draws, or looks at several patients at once
+
     name: str
     pretrained: Pretrained | None = None  # where its weights start; None: drawn from study.seed
     frozen: tuple[str, ...] = ()  # parameters that stay as they start and never travel: names, or

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import pairwise
 from math import prod
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 from torch import nn
@@ -13,6 +13,8 @@ from erosion.common.learning.model_base import ModelBase
 
 class Logistic(ModelBase):
     """A linear model: for classes, multinomial logistic regression."""
+
+    is_stackable: ClassVar[bool] = True
 
     name: Literal["logistic"] = "logistic"
     start_deviation: float = Field(default=0.0, ge=0)  # of the normal, cut off at two deviations,
@@ -36,6 +38,8 @@ class Logistic(ModelBase):
 class Mlp(ModelBase):
     """A multilayer perceptron with ReLU."""
 
+    is_stackable: ClassVar[bool] = True
+
     name: Literal["mlp"] = "mlp"
     hidden: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(32,), min_length=1)
 
@@ -53,6 +57,8 @@ class Mlp(ModelBase):
 
 class MnistCnn(ModelBase):
     """The network of Gengler et al. 2020: 356,234 parameters on 1x28x28 images, 10 classes."""
+
+    is_stackable: ClassVar[bool] = True
 
     name: Literal["mnist_cnn"] = "mnist_cnn"
     width: int = Field(default=32, ge=1, le=1024)  # channels of the first convolution; the others
@@ -81,6 +87,8 @@ class MnistCnn(ModelBase):
 
 class Resnet18(ModelBase):
     """torchvision's resnet18 with group normalisation: no running statistics to average."""
+
+    is_stackable: ClassVar[bool] = True
 
     name: Literal["resnet18"] = "resnet18"
 

@@ -33,6 +33,12 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --simulate: processes in which the hospitals train (default: 1 while rounds are"
         " short, else the cores)",
     )
+    parser.add_argument(
+        "--stacked",
+        action=argparse.BooleanOptionalAction,
+        help="with --simulate: train the hospitals of a process as one stack, the same but for"
+        " rounding (default: on a GPU, and with many hospitals and a small model)",
+    )
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -47,10 +53,14 @@ def _run(options: argparse.Namespace) -> int:
             data_dir=options.data_dir,
             weights=options.weights,
             workers=options.workers,
+            stacked=options.stacked,
         )
         return 0
-    if options.workers is not None:
-        raise StudyError("--workers goes with --simulate: without it, every site is a process.")
+    for option in ("workers", "stacked"):
+        if getattr(options, option) is not None:
+            raise StudyError(
+                f"--{option} goes with --simulate: without it, every site is a process."
+            )
     return run_testbed(
         study_path(options.study),
         runs=options.runs,

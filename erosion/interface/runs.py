@@ -74,6 +74,7 @@ def simulate(
     data_dir: AnyPath | None = None,
     progress: bool = True,
     workers: int | None = None,
+    stacked: bool | None = None,
 ) -> Run:
     """Run a study on this machine, without a network; the figures are those of a deployment.
 
@@ -87,6 +88,9 @@ def simulate(
         workers: Processes, forked from this one, in which the hospitals train; 1: in this one, in
             turn. By default in this one until a round shows that processes would save time, then in
             as many as there are cores. The figures are the same.
+        stacked: Whether the hospitals of one process are trained as one stack (`torch.func`); the
+            figures are the same but for the rounding of float32. By default on a GPU, and with many
+            hospitals and a small model.
     """
     from erosion.experiments import simulator
     from erosion.server.run.result import verdict
@@ -96,7 +100,7 @@ def simulate(
         hospitals = _hospitals(checked, sites, Path(made), _data_dir(data_dir))
         with _bar(checked, shown=progress) as advance:
             found = simulator.simulate(
-                checked, hospitals, lambda _record: advance(), workers=workers
+                checked, hospitals, lambda _record: advance(), workers=workers, stacked=stacked
             )
     metrics = dict(found.evaluation.arms)
     records = tuple(record for arm in found.records.values() for record in arm)

@@ -5,7 +5,7 @@
 One after the other, each as a program of its own: ours, Flower's simulation engine, a plain loop in
 one process, and the machine's limit. A round is 60,000 images; a rate is images a second in the
 median round. The limit is that of the matrix products of a training step alone, in as many
-processes.
+processes. The table's hospitals are trained as a stack in each process, and one after the other.
 """
 
 import argparse
@@ -24,7 +24,7 @@ PROGRAMS = "erosion.experiments.benchmarks.simulation_programs"
 IMAGES = 60_000  # of a round
 DEADLINE_SECONDS = 3600.0
 SAMPLE_SECONDS = 1.0  # between two looks at the memory
-ALL = ("ours", "loop", "flower", "limit", "table")
+ALL = ("ours", "loop", "flower", "limit", "table", "table_in_turn")
 
 
 def measure(program: str, rounds: int, workers: int) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def measure(program: str, rounds: int, workers: int) -> dict[str, Any]:
 
 
 def compare(found: dict[str, dict[str, Any]]) -> list[ReportLine]:
-    """Images a second beside the others', and the seconds of a round of a table."""
+    """Images a second beside the others', and a round of a table beside the same in turn."""
     rates = {
         name: IMAGES / median(figures["seconds_per_round"])
         for name, figures in found.items()
@@ -51,13 +51,22 @@ def compare(found: dict[str, dict[str, Any]]) -> list[ReportLine]:
     }
     if "limit" in found:
         rates["limit"] = found["limit"]["samples_per_second"]
-    return [
+    tables = {
+        name: median(found[name]["seconds_per_round"])
+        for name in ("table", "table_in_turn")
+        if name in found
+    }
+    lines = [
         ReportLine(
             f"simulation.mnist.vs_{peer}", rates["ours"], rate, "images/s", lower_is_better=False
         )
         for peer, rate in rates.items()
         if peer != "ours" and "ours" in rates
     ]
+    if len(tables) == 2:
+        ours, in_turn = tables["table"], tables["table_in_turn"]
+        lines.append(ReportLine("simulation.table.vs_in_turn", ours, in_turn, "s/round"))
+    return lines
 
 
 def main() -> None:

@@ -218,7 +218,7 @@ def _products(_number: int) -> float:
     return batches * BATCH_SIZE / passed
 
 
-def table(workers: int) -> dict[str, Any]:
+def table(workers: int, *, stacked: bool | None = None) -> dict[str, Any]:
     """A thousand hospitals with a logistic regression on a small table."""
     names = [f"h{number}" for number in range(TABLE_HOSPITALS)]
     columns = [f"x{number}" for number in range(TABLE_COLUMNS)]
@@ -242,7 +242,7 @@ def table(workers: int) -> dict[str, Any]:
     )
     with tempfile.TemporaryDirectory() as folder:
         hospitals = {name: _table_hospital(Path(folder), name) for name in names}
-        found = simulate(study, hospitals, workers=workers)
+        found = simulate(study, hospitals, workers=workers, stacked=stacked)
     return {
         "seconds_per_round": [record.seconds for record in found.records["weight_erosion"]],
         "hospitals_in_last_round": sum(
@@ -280,6 +280,7 @@ def main() -> None:
         "flower": lambda: flower(options.rounds, options.workers),
         "limit": lambda: limit(options.workers),
         "table": lambda: table(options.workers),
+        "table_in_turn": lambda: table(options.workers, stacked=False),
     }
     print(json.dumps(programs[options.program]()))
 

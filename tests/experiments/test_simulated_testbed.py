@@ -27,7 +27,7 @@ def test_it_prints_the_figures_of_a_simulation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = shorter(tmp_path)
-    assert main(["testbed", str(path), "--simulate", "--workers", "2"]) == 0
+    assert main(["testbed", str(path), "--simulate", "--workers", "2", "--stacked"]) == 0
     printed = capsys.readouterr().out
     expected = one_split(load_study(path), None)
     assert expected.comparison is not None
@@ -44,6 +44,10 @@ def test_it_is_for_one_user(tmp_path: Path) -> None:
         simulate_testbed(path, data_dir=None, console=Console(quiet=True))
 
 
-def test_workers_are_of_a_simulation(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["testbed", "--workers", "2"]) != 0
-    assert "--workers goes with --simulate" in capsys.readouterr().err
+@pytest.mark.parametrize("options", [["--workers", "2"], ["--stacked"], ["--no-stacked"]])
+def test_how_hospitals_train_is_of_a_simulation(
+    options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["testbed", *options]) != 0
+    option = options[0].replace("--no-", "--")
+    assert f"{option} goes with --simulate" in capsys.readouterr().err

@@ -1,0 +1,176 @@
+"""Hospitals that are trained as a stack end where each ends alone, but for float32's rounding."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from erosion.common.learning import stacked_sgd
+from erosion.common.learning.local_sgd import Samples, train_locally
+from erosion.common.learning.model_base import ModelBase
+from erosion.common.learning.models import (
+    Logistic,
+    Mlp,
+    MnistCnn,
+    Resnet18,
+    build_model,
+    flat_parameters,
+)
+from erosion.common.learning.stacked_sgd import Job, train_stacked, why_not_stacked
+from erosion.common.learning.training import Training
+from erosion.common.tasks.task import Task, as_tensor
+from tests.common.test_tasks_contract import example, patients
+from tests.support.tasks import classes_of, image
+
+SIZES = (23, 8, 40, 5, 23)  # samples of each hospital
+TABLE, IMAGES = (3,), (1, 12, 12)
+
+every_training = pytest.mark.parametrize(
+    "training",
+    [
+        {"steps": 7},
+        {"epochs": 2},
+        {"epochs": 3, "momentum": 0.9},
+        {"steps": 5, "momentum": 0.5, "weight_decay": 0.1},
+        {"steps": 4, "order": "sequential"},
+        {"epochs": 2, "optimizer": "adam", "weight_decay": 0.01, "learning_rate": 0.01},
+    ],
+    ids=str,
+)
+
+
+def settings(**keys: Any) -> Training:
+    return Training.model_validate({"batch_size": 8, "learning_rate": 0.2, **keys})
+
+
+def jobs(
+    training: Training,
+    model: ModelBase | None = None,
+    task: Task | None = None,
+    shape: tuple[int, ...] = TABLE,
+) -> list[Job]:
+    """The same whenever they are asked for; the generators are fresh."""
+    task = task or classes_of(3)
+    module = build_model(model or Mlp(), shape, task.num_outputs)
+    start, made = flat_parameters(module), []
+    for number, size in enumerate(SIZES):
+        draws = torch.Generator().manual_seed(number)
+        targets = as_tensor(patients(task, seed=number, count=size))
+        inputs = torch.randn(size, *shape, generator=draws)
+        own_start = start + 0.1 * torch.randn(len(start), generator=draws)
+        samples = Samples(inputs, targets, task.training_loss(targets))
+        made.append(Job(module, own_start, samples, training, draws, round_number=2))
+    return made
+
+
+def pulled(job: Job, strength: float) -> Job:
+    def pull(parameters: Tensor) -> Tensor:
+        return strength * (parameters - 1)
+
+    return job._replace(pull=pull)
+
+
+def assert_alike(stacked: list[Job], alone: list[Job]) -> None:
+    found, expected = train_stacked(stacked), [train_locally(*job) for job in alone]
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.delta, other.delta, rtol=1e-5, atol=1e-5)
+        assert other.delta.abs().max() > 1e-3
+        assert (one.samples_seen, one.steps) == (other.samples_seen, other.steps)
+
+
+@every_training
+@pytest.mark.parametrize("model", [Logistic(), Mlp(), Mlp(hidden=(4, 4))], ids=str)
+def test_a_stack_ends_where_each_hospital_ends_alone(
+    model: ModelBase, training: dict[str, Any]
+) -> None:
+    assert_alike(jobs(settings(**training), model), jobs(settings(**training), model))
+
+
+@pytest.mark.parametrize("model", [MnistCnn(), Resnet18()], ids=lambda model: model.name)
+def test_networks_of_images_end_alike(model: ModelBase) -> None:
+    training = settings(steps=2, learning_rate=0.02, momentum=0.9)
+    assert_alike(jobs(training, model, shape=IMAGES)[:3], jobs(training, model, shape=IMAGES)[:3])
+
+
+@every_training
+def test_pulls_end_alike_beside_hospitals_without_one(training: dict[str, Any]) -> None:
+    def some() -> list[Job]:
+        first, second, *rest = jobs(settings(**training))
+        return [pulled(first, 0.5), *rest[:2], pulled(second, 0.1), rest[2]]
+
+    assert_alike(some(), some())
+
+
+@pytest.mark.parametrize("outcome", ["regression", "survival", "classification"])
+def test_every_outcome_s_loss_is_the_same(outcome: str) -> None:
+    task = example(outcome)
+    assert why_not_stacked(Mlp(), task, settings(steps=3)) == ""
+    assert_alike(jobs(settings(steps=3), task=task), jobs(settings(steps=3), task=task))
+
+
+def test_given_class_weights_are_the_same() -> None:
+    task = classes_of(3, class_weights=[1.0, 5.0, 0.2])
+    assert_alike(jobs(settings(epochs=2), task=task), jobs(settings(epochs=2), task=task))
+
+
+def test_hospitals_of_other_settings_or_much_longer_training_are_other_stacks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes: list[int] = []
+    real = stacked_sgd._train
+
+    def counted(stack: list[Job]) -> Any:
+        sizes.append(len(stack))
+        return real(stack)
+
+    monkeypatch.setattr(stacked_sgd, "_train", counted)
+    by_steps = jobs(settings(steps=3))
+    train_stacked([*by_steps[:3], *(job._replace(training=settings(steps=6)) for job in by_steps)])
+    assert sizes == [3, 5]
+    sizes.clear()
+    train_stacked(jobs(settings(epochs=1)))  # 3, 1, 5, 1 and 3 steps
+    assert sizes == [2, 2]  # and one that is alone
+    sizes.clear()
+    first = jobs(settings(steps=3))[0]
+    monkeypatch.setattr(stacked_sgd, "MOST_NUMBERS", 2 * first.numbers)
+    many = [first._replace(generator=torch.Generator().manual_seed(n)) for n in range(5)]
+    train_stacked(many)
+    assert sizes == [2, 2]
+
+
+def test_results_come_in_the_order_of_the_jobs_whatever_the_stacks() -> None:
+    def mixed() -> list[Job]:
+        few, many = jobs(settings(epochs=1)), jobs(settings(steps=4))
+        return [job for pair in zip(few, many, strict=True) for job in pair]
+
+    assert_alike(mixed(), mixed())
+
+
+def test_a_hospital_that_diverges_takes_nobody_along() -> None:
+    def one_diverges() -> list[Job]:
+        made = jobs(settings(steps=4), Logistic())
+        samples = made[2].samples
+        wild = replace(samples, inputs=samples.inputs * torch.inf)
+        return [*made[:2], made[2]._replace(samples=wild), *made[3:]]
+
+    found, expected = train_stacked(one_diverges()), [train_locally(*j) for j in one_diverges()]
+    assert not found[2].delta.isfinite().any()
+    for place in (0, 1, 3, 4):
+        torch.testing.assert_close(found[place].delta, expected[place].delta)
+
+
+def test_what_draws_or_mixes_patients_is_not_stacked() -> None:
+    plain = settings(steps=1)
+    assert why_not_stacked(Logistic(), classes_of(2), plain) == ""
+    balanced = classes_of(2, class_weights="balanced")
+    assert "class_weights" in why_not_stacked(Logistic(), balanced, plain)
+    changed = settings(steps=1, augmentation={"flip": ["horizontal"]})
+    pictures = image(kind="image", classes=[0, 1], shape=[1, 12, 12], mean=[0.1], deviation=[0.3])
+    assert "augmentation" in why_not_stacked(MnistCnn(), pictures, changed)
+
+    class Own(Logistic):
+        is_stackable = False
+
+    assert "model" in why_not_stacked(Own(), classes_of(2), plain)
