@@ -19,6 +19,9 @@ from erosion.client.consent.site_secret import site_secret
 from erosion.client.consent.store import ConsentStore
 from erosion.client.privacy.privacy_ledger import PrivacyLedger
 from erosion.client.privacy.recovery import recover_releases
+from erosion.client.sealed.recovery import recover_sums
+from erosion.client.sealed.sealed_steps import FOLDER as SEALED
+from erosion.client.sealed.sum_ledger import SumLedger
 from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import ErosionError
@@ -46,6 +49,8 @@ def serve(site: Site, until: Until) -> None:
         recover_answers(store, coordinator, dataset_of(site), audit_log.path)
         with closing(PrivacyLedger(folder)) as ledger:
             recover_releases(ledger, dataset_of(site), audit_log.path)
+        with closing(SumLedger(folder / SEALED)) as sums:
+            recover_sums(sums, audit_log.path)
         watch = SiteObservers(
             site.records,
             audit_log,

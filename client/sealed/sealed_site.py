@@ -14,12 +14,12 @@ from gmpy2 import mpz
 from numpy.typing import NDArray
 
 from erosion.client.sealed.noise_ahead import NoiseAhead
-from erosion.client.sealed.sum_ledger import SumLedger
+from erosion.client.sealed.sum_ledger import Place, SumLedger
+from erosion.common.algorithms.base import TRAIN
 from erosion.common.algorithms.sealed_measure import WHOLE, SealedMeasure
 from erosion.common.errors import Refusal
-from erosion.common.sealed import distance, key_agreement, ring, roster, shamir
+from erosion.common.sealed import distance, key_agreement, legs, ring, roster, shamir
 from erosion.common.sealed.digest import digest
-from erosion.common.sealed.legs import Lengths
 from erosion.common.sealed.masked_update import masked_words
 from erosion.common.sealed.masks import Words, norm_of
 from erosion.common.sealed.modulus_proof import problem_with_modulus
@@ -85,6 +85,10 @@ class Masked:
     shares: Mapping[str, Shares]  # held of everybody, the site itself included
 
 
+def _place(context: RoundContext) -> Place:
+    return Place(context.study, context.run, context.round)
+
+
 Phase = Greeted | Measured | Masked | None
 P = TypeVar("P", Greeted, Measured, Masked)
 
@@ -134,11 +138,14 @@ class SealedSite:
         if not np.isfinite(update.sum()):
             raise Refusal("The update of this site has a value that is not finite.")
         # From parameters that differ by a hair it would be nearly the same update, in another sum.
-        self._ledger.commit(
-            digest("round", context.study, context.run, context.round),
-            digest("from", context.received),
-            f"Round {context.round} of this run began from other parameters here: start a new run.",
-        )
+        with self._ledger.transaction():
+            self._ledger.answer(_place(context), TRAIN)
+            self._ledger.commit(
+                digest("round", *_place(context)),
+                digest("from", context.received),
+                f"Round {context.round} of this run began from other parameters here: start a new"
+                " run.",
+            )
         name = self._identity.name
         (mask_key, mask), (seal_key, seal) = key_agreement.new_pair(), key_agreement.new_pair()
         hello = roster.sign_hello(self._identity.node_key, context, name, mask, seal)
@@ -157,7 +164,9 @@ class SealedSite:
         ) or distance.problem_with_question(question, min(len(greeted.update), BUCKETS))
         if problem:
             raise Refusal(f"The question for a distance cannot be answered: {problem}.")
-        self._ledger.count_distance(greeted.update_hash)
+        with self._ledger.transaction():
+            self._ledger.answer(_place(greeted.context), legs.DISTANCE)
+            self._ledger.count_distance(greeted.update_hash)
         self._phase = None  # once: a question that fails from here on is not put again
         name, hash_ = self._identity.name, roster.roster_hash(greeted.context, everyone)
         noise = self._noise.take(question.key)
@@ -179,13 +188,13 @@ class SealedSite:
         return answer, envelopes
 
     @property
-    def lengths(self) -> Lengths | None:
+    def lengths(self) -> legs.Lengths | None:
         """Of the update that a distance was given of, where its method needs them."""
         greeted = self._expect(Measured).greeted
         if not greeted.measure.needs_lengths:
             return None
         whole, scaled = greeted.update, greeted.measure.scaled(greeted.update)
-        return Lengths(whole=norm_of(whole), measured=norm_of(scaled))
+        return legs.Lengths(whole=norm_of(whole), measured=norm_of(scaled))
 
     def masked(
         self, weights: Mapping[str, float], scale: float, envelopes: Mapping[str, bytes]
@@ -200,7 +209,9 @@ class SealedSite:
             raise Refusal("This site has no weight in the sum that it is asked for.")
         self._check_view(measured, told)
         shares = self._opened(measured, envelopes)
-        self._commit(measured, told)  # the range, too, before it is tried
+        with self._ledger.transaction():
+            self._ledger.answer(_place(greeted.context), legs.MASKED)
+            self._commit(measured, told)  # the range, too, before it is tried
         if not ring.fits(greeted.update, scale):
             raise Refusal("The update of this site is outside of the sum's range.")
         if not ring.is_fine(greeted.update, scale, weights):
@@ -241,11 +252,14 @@ class SealedSite:
         weights = {other: view.weights[other] for other in names}
         if problem := self._rules.problem_with(weights):
             raise Refusal(f"The sum of those who delivered would show too much: {problem}.")
-        self._ledger.commit(
-            digest("delivered", measured.greeted.update_hash),
-            digest("names", *names),
-            "The update of this site was in another sum already, of other hospitals.",
-        )
+        with self._ledger.transaction():
+            self._ledger.answer(_place(measured.greeted.context), legs.UNMASK)
+            self._commit(measured, view)  # of a helper, which has only now been told
+            self._ledger.commit(
+                digest("delivered", measured.greeted.update_hash),
+                digest("names", *names),
+                "The update of this site was in another sum already, of other hospitals.",
+            )
         self._phase = None
         self._noise.prepare(measured.paillier)  # for the next round
         return Released(
@@ -268,9 +282,7 @@ class SealedSite:
         if self._identity.name in view.members:
             raise Refusal("This site has weight in the sum and was not asked for its part.")
         self._check_view(measured, view)
-        shares = self._opened(measured, envelopes)
-        self._commit(measured, view)
-        return Masked(measured, view, shares)
+        return Masked(measured, view, self._opened(measured, envelopes))
 
     def _check_roster(self, greeted: Greeted, everyone: Roster) -> None:
         own = everyone.get(self._identity.name)
@@ -294,25 +306,19 @@ class SealedSite:
             raise Refusal(f"The sum would show too much: {problem}.")
 
     def _commit(self, measured: Measured, view: View) -> None:
-        """One sum for an update and one arm for a start, on disk before anything leaves."""
+        """One sum for an update and one arm for a start."""
         greeted, context = measured.greeted, measured.greeted.context
         entries = [part for n in sorted(view.weights) for part in (n, float(view.weights[n]))]
-        promises = (
-            (
-                digest("from", context.study, context.run, context.received),
-                digest("arm", context.arm),
-                "Updates from these parameters are in the sums of another arm.",
-            ),
-            (
-                digest("sum", greeted.update_hash),
-                digest("view", *sorted(measured.roster), "weights", *entries, float(view.scale)),
-                "The update of this site was in another sum already.",
-            ),
+        self._ledger.commit(
+            digest("from", context.study, context.run, context.received),
+            digest("arm", context.arm),
+            "Updates from these parameters are in the sums of another arm.",
         )
-        for promise in promises:
-            self._ledger.check(*promise)
-        for promise in promises:
-            self._ledger.commit(*promise)
+        self._ledger.commit(
+            digest("sum", greeted.update_hash),
+            digest("view", *sorted(measured.roster), "weights", *entries, float(view.scale)),
+            "The update of this site was in another sum already.",
+        )
 
     def _opened(self, measured: Measured, envelopes: Mapping[str, bytes]) -> dict[str, Shares]:
         name = self._identity.name

@@ -1,6 +1,9 @@
 """The uses of a site's updates: on disk before anything that depends on one leaves."""
 
+from collections import Counter
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import NamedTuple
 
 from erosion.common.errors import Refusal
 from erosion.common.support.private_database import PrivateDatabase
@@ -11,7 +14,25 @@ NAME = "sealed-sums.sqlite"
 _TABLES = """
 create table if not exists uses (what blob primary key, use blob);
 create table if not exists distances (of_update blob primary key, given integer);
+create table if not exists answers (
+  study text not null,
+  run text not null,
+  round integer not null,
+  step text not null,
+  given integer not null default 0,
+  in_log integer not null default 0,
+  primary key (study, run, round, step)
+);
+create table if not exists log_read (one integer primary key, line integer not null);
 """
+
+
+class Place(NamedTuple):
+    """A round of a run, whatever the attempt."""
+
+    study: str  # digest
+    run: str
+    round: int
 
 
 class SumLedger:
@@ -28,19 +49,19 @@ class SumLedger:
             " second sum.",
         )
 
-    def check(self, what: bytes, use: bytes, why_not: str) -> None:
-        """Raises Refusal with `why_not` where `what` was used for something else."""
-        known = self._file.execute("select use from uses where what = ?", (what,))
-        if known and known[0][0] != use:
-            raise Refusal(why_not)
+    def transaction(self) -> AbstractContextManager[None]:
+        """All that one answer is noted by, or nothing; on disk when it ends."""
+        return self._file.transaction()
 
     def commit(self, what: bytes, use: bytes, why_not: str) -> None:
-        """Note the use; on disk when this returns. Raises Refusal as `check` does."""
+        """Note the use of `what`; Refusal with `why_not` where it was used for something else."""
         self._file.execute("insert or ignore into uses values (?, ?)", (what, use))
-        self.check(what, use, why_not)
+        ((known,),) = self._file.execute("select use from uses where what = ?", (what,))
+        if known != use:
+            raise Refusal(why_not)
 
     def count_distance(self, of_update: bytes) -> None:
-        """Note one more answer; on disk when this returns. Raises Refusal beyond the last."""
+        """Note one more answer. Raises Refusal beyond the last."""
         ((given,),) = self._file.execute(
             "insert into distances values (?, 1)"
             " on conflict (of_update) do update set given = given + 1 returning given",
@@ -50,6 +71,49 @@ class SumLedger:
             raise Refusal(
                 f"{MOST_DISTANCES} distances of this update were given already; it takes no more."
             )
+
+    def answer(self, place: Place, step: str) -> None:
+        """Note that a leg of a round is about to be answered.
+
+        Raises Refusal where the log has more answers than this file: what they were is forgotten.
+        """
+        forgotten = self._file.execute(
+            "select 1 from answers where study = ? and run = ? and round = ? and in_log > given",
+            place,
+        )
+        if forgotten:
+            raise Refusal(
+                f"This site took part in round {place.round} of this run before its record of sums"
+                " was restored or lost, and no longer knows in which sum: start a new run."
+            )
+        self._file.execute(
+            "insert into answers (study, run, round, step, given) values (?, ?, ?, ?, 1)"
+            " on conflict do update set given = given + 1",
+            (*place, step),
+        )
+
+    def recover(self, answers: Counter[tuple[Place, str]], read_to: int) -> int:
+        """Take in what the site's log has since it was read last, now up to the line `read_to`.
+
+        Returns of how many rounds this file has forgotten an answer.
+        """
+        with self._file.transaction():
+            self._file.execute_many(
+                "insert into answers (study, run, round, step, in_log) values (?, ?, ?, ?, ?)"
+                " on conflict do update set in_log = in_log + excluded.in_log",
+                [(*place, step, number) for (place, step), number in answers.items()],
+            )
+            self._file.execute("insert or replace into log_read values (1, ?)", (read_to,))
+        ((forgotten,),) = self._file.execute(
+            "select count(*) from (select distinct study, run, round from answers"
+            " where in_log > given)"
+        )
+        return int(forgotten)
+
+    def log_was_read_to(self) -> int:
+        """The last line of the log that was held against this file; 0: none."""
+        found = self._file.execute("select line from log_read")
+        return int(found[0][0]) if found else 0
 
     def close(self) -> None:
         """Let go of the file."""

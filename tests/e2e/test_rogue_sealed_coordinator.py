@@ -1,0 +1,84 @@
+"""A rogue coordinator of sealed rounds against a site's program, over TLS.
+
+Two more hospitals are the test's own; they forget what they answered. Each test is a row of
+docs/threat-model.md.
+"""
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from erosion.client.sealed.sealed_site import Identity, SealedSite
+from erosion.client.sealed.sum_ledger import NAME, SumLedger
+from erosion.common.errors import EnrolmentError, Refusal
+from erosion.common.sealed import pinned_keys
+from erosion.common.sealed.sum_rules import SumRules
+from erosion.common.support.keys import load_private_key, new_private_key
+from tests.client.sealed.sites import Script
+from tests.common.sealed.vectors import f32
+from tests.support.remote_site import RemoteSite, context
+from tests.support.rogue import RealSite, Rogue, rogue_coordinator
+from tests.support.sealed_study import sealed_study
+
+KEYS = {name: new_private_key() for name in ("carol", "dave")}
+PUBLIC = {name: key.public_key() for name, key in KEYS.items()}
+UPDATE = f32([0.1, -0.1, 0.2, -0.2, 0.1, -0.1])
+EQUAL = dict.fromkeys(["bob", "carol", "dave"], 0.2)
+
+
+def prepare(site: RealSite) -> None:
+    (site.folder / pinned_keys.NAME).write_text(pinned_keys.as_text(PUBLIC))
+
+
+@pytest.fixture(scope="module")
+def rogue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rogue]:
+    with rogue_coordinator(tmp_path_factory.mktemp("rogue"), prepare) as rogue:
+        yield rogue
+        assert rogue.site.lives
+
+
+def round_of(rogue: Rogue, run: str, attempt: int = 0, number: int = 1) -> Script:
+    """A round at bob's program, and at carol and dave."""
+    bob = load_private_key(rogue.site.folder / "node.key", EnrolmentError).public_key()
+    study = sealed_study()
+    sites = {
+        name: SealedSite(Identity(name, key, {**PUBLIC, "bob": bob}), SumLedger(None), SumRules())
+        for name, key in KEYS.items()
+    }
+    return Script(
+        {"bob": RemoteSite(rogue, study), **sites},  # type: ignore[dict-item]
+        UPDATE,
+        dict.fromkeys(("bob", *sites), UPDATE),
+        context(study, number, attempt, run),
+    )
+
+
+def test_an_honest_round_is_answered(rogue: Rogue) -> None:
+    script = round_of(rogue, "honest")
+    script.measure()
+    assert script.check(script.sum(EQUAL)).holds
+
+
+@pytest.mark.parametrize("leg", ["before it", "in leg 2", "deleted"])
+def test_an_old_record_of_sums_is_held_against_the_log(rogue: Rogue, leg: str) -> None:
+    """Restored from a backup of before the round, of within it, or removed."""
+    ledger, backup = rogue.site.state / "sealed" / NAME, rogue.site.folder / "backup.sqlite"
+    script = round_of(rogue, leg)
+    shutil.copy(ledger, backup)
+    script.measure()
+    if leg == "in leg 2":
+        shutil.copy(ledger, backup)
+    script.sum(EQUAL)
+    rogue.site.stop()
+    if leg == "deleted":
+        ledger.unlink()
+    else:
+        shutil.copy(backup, ledger)
+    rogue.site.start()
+    with pytest.raises(Refusal, match="before its record of sums was restored or lost"):
+        round_of(rogue, leg, attempt=1).measure()
+    following = round_of(rogue, leg, number=2)
+    following.measure()
+    assert following.check(following.sum(EQUAL)).holds
+    assert "record of sums lacks" in rogue.site.output.read_text()

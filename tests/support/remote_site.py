@@ -1,0 +1,143 @@
+"""A site's program in sealed rounds, asked over the line as by any coordinator."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from gmpy2 import mpz
+
+from erosion.client.sealed.sealed_site import MaskedUpdate, Released
+from erosion.common.algorithms.base import TRAIN
+from erosion.common.errors import Refusal
+from erosion.common.protocol import wire
+from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
+from erosion.common.sealed import legs
+from erosion.common.sealed.distance import Question
+from erosion.common.sealed.numbers import from_rows, to_rows
+from erosion.common.sealed.roster import (
+    Hello,
+    Receipt,
+    Roster,
+    RoundContext,
+    View,
+    received_hash,
+    words_hash,
+)
+from erosion.common.study.study import Study
+from tests.support.rogue import Rogue
+from tests.support.sealed_study import ARM
+
+START = torch.zeros(6)
+
+
+def context(study: Study, number: int = 1, attempt: int = 0, run: str = "r1") -> RoundContext:
+    """A round from START."""
+    attempts = bytes([attempt]) * 16
+    return RoundContext(study.digest, run, ARM, number, attempts, received_hash(START, "", {}))
+
+
+@dataclass
+class RemoteSite:
+    """Stands where a `SealedSite` stands; what the site refuses is raised here as Refusal."""
+
+    rogue: Rogue
+    study: Study
+    at: RoundContext | None = None  # that of the last hello
+    lengths: None = field(default=None, init=False)
+
+    def hello(self, context: RoundContext, *_: object) -> Hello:
+        """Leg 1."""
+        self.at = context
+        result = self.ask(TRAIN, {"attempt": context.attempt.hex()}, parameters=START)
+        assert isinstance(result, TrainResult)
+        assert result.header.sealed is not None
+        return result.header.sealed.hello
+
+    def distance(
+        self, everyone: Roster, question: Question, modulus_proof: Sequence[mpz]
+    ) -> tuple[mpz, dict[str, bytes]]:
+        """Leg 2."""
+        num_bytes = question.key.modulus_bytes
+        asked = legs.DistanceAsked(
+            roster={name: legs.HelloKeys.of(hello) for name, hello in everyone.items()},
+            modulus=int(question.key.n).to_bytes(num_bytes),
+            scale=question.scale,
+        )
+        result = self.ask(
+            legs.DISTANCE,
+            asked.model_dump(mode="json"),
+            {
+                legs.SEALED_OWN: to_rows(question.sealed_own, 2 * num_bytes),
+                legs.MODULUS_PROOF: to_rows(modulus_proof, num_bytes),
+            },
+        )
+        assert isinstance(result, StepResult)
+        said = legs.DistanceSaid.model_validate(result.header.values)
+        (sealed,) = from_rows(result.tensors[legs.SEALED_DISTANCE].reshape(1, -1))
+        return sealed, said.envelopes
+
+    def masked(
+        self, weights: Mapping[str, float], scale: float, envelopes: Mapping[str, bytes]
+    ) -> MaskedUpdate:
+        """Leg 3."""
+        result = self.ask(legs.MASKED, _told(weights, scale, envelopes))
+        assert isinstance(result, StepResult)
+        said = legs.MaskedSaid.model_validate(result.header.values)
+        words = result.tensors[legs.WORDS].numpy()
+        receipt = Receipt(words_hash(words), said.signature)
+        return MaskedUpdate(words, receipt, said.seed, opening=None)  # type: ignore[arg-type]
+
+    def unmask(
+        self,
+        delivered: Mapping[str, Receipt],
+        told: tuple[View, Mapping[str, bytes]] | None = None,
+    ) -> Released:
+        """Leg 4."""
+        values: dict[str, Any] = {
+            "delivered": {
+                name: legs.ReceiptSaid.of(receipt).model_dump(mode="json")
+                for name, receipt in delivered.items()
+            }
+        }
+        if told is not None:
+            values["told"] = _told(told[0].weights, told[0].scale, told[1])
+        result = self.ask(legs.UNMASK, values)
+        assert isinstance(result, StepResult)
+        said = legs.UnmaskSaid.model_validate(result.header.values)
+        return Released(said.seeds, said.keys)
+
+    def ask(
+        self,
+        step: str,
+        values: Mapping[str, Any],
+        enclosed: Mapping[str, torch.Tensor] | None = None,
+        parameters: torch.Tensor | None = None,
+    ) -> TrainResult | StepResult:
+        """Any leg, with any values."""
+        assert self.at is not None
+        request = TrainRequest(
+            self.study,
+            ARM,
+            self.at.round,
+            parameters,
+            None,
+            self.at.run,
+            enclosed=enclosed or {},
+            step=step,
+            exchange=1 if step == TRAIN else 2,
+            values=values,
+        )
+        reply = self.rogue.ask(wire.encode_train(request), wire.train_type(step))
+        if reply.has_error():
+            raise Refusal(reply.error.reason or "no reason")
+        if step == TRAIN:
+            return wire.decode_train_result(reply.content)
+        return wire.decode_step_result(reply.content)
+
+
+def _told(
+    weights: Mapping[str, float], scale: float, envelopes: Mapping[str, bytes]
+) -> dict[str, Any]:
+    asked = legs.MaskedAsked(weights=dict(weights), scale=scale, envelopes=dict(envelopes))
+    return asked.model_dump(mode="json")
