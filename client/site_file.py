@@ -95,13 +95,20 @@ class Limits(Settings):
     sealed_only: bool = False  # refuses every study whose coordinator would see single updates
     min_summed: int = Field(default=3, ge=3)  # hospitals in a sealed sum, this one included
     largest_share: float = Field(default=0.5, gt=0, le=0.5)  # of one hospital in a sealed sum
+    # Hospitals that people here know. Both limits above are then kept among these and this one: a
+    # coordinator could have enrolled others itself, and take off what it knows. Empty: all count.
+    summed_with: tuple[Name, ...] = ()
+    # Of its training patients that one sealed round without [privacy] may go over: the more, the
+    # more alike are its updates, and two sums with and without this hospital tell the more of it.
+    largest_round: float = Field(default=1.0, gt=0, le=1)
 
 
 class Sealed(Settings):
     """What a site needs for sealed rounds beside its own key."""
 
     peers: Path | None = None  # the other hospitals' public keys; None: "peers.pem" beside the file
-    private_key: Path | None = None  # that signs; None: the one by which the coordinator knows it
+    # That signs, where no hospital is enrolled; None: the one by which the coordinator knows it.
+    private_key: Path | None = None
 
 
 class Approval(Settings):

@@ -25,6 +25,7 @@ from erosion.common.sealed.masks import Words, norm_of
 from erosion.common.sealed.modulus_proof import problem_with_modulus
 from erosion.common.sealed.opening import Opening
 from erosion.common.sealed.paillier import PublicKey as PaillierKey
+from erosion.common.sealed.released_shares import commitment
 from erosion.common.sealed.roster import (
     Hello,
     Receipt,
@@ -73,6 +74,7 @@ class Measured:
     roster_hash: bytes
     seed: bytes  # b_i, of the self mask
     own_shares: Shares
+    dealt: Mapping[str, tuple[bytes, bytes]]  # commitments to everybody's shares
     paillier: PaillierKey  # of the user's coordinator
 
 
@@ -169,9 +171,11 @@ class SealedSite:
             self._ledger.count_distance(greeted.update_hash)
         self._phase = None  # once: a question that fails from here on is not put again
         name, hash_ = self._identity.name, roster.roster_hash(greeted.context, everyone)
-        noise = self._noise.take(question.key)
         measured = greeted.measure.scaled(greeted.update)
-        answer = distance.answer(question, measured, roster.sketch_seed(hash_), noise)
+        values = distance.own_values(question, measured, roster.sketch_seed(hash_))
+        if not distance.is_fine(values):
+            raise Refusal("The update of this site is nearly nothing beside the user's.")
+        answer = distance.answer(question, values, self._noise.take(question.key))
         seed, places = secrets.token_bytes(shamir.SECRET_BYTES), roster.places(everyone)
         needed = shamir.threshold(len(places))
         of_seed = shamir.split(seed, needed, list(places.values()))
@@ -184,8 +188,14 @@ class SealedSite:
             for other in places
             if other != name
         }
-        self._phase = Measured(greeted, everyone, hash_, seed, shares[name], question.key)
+        dealt = {n: (commitment(held.seed), commitment(held.key)) for n, held in shares.items()}
+        self._phase = Measured(greeted, everyone, hash_, seed, shares[name], dealt, question.key)
         return answer, envelopes
+
+    @property
+    def dealt(self) -> Mapping[str, tuple[bytes, bytes]]:
+        """Which shares are in the envelopes, and its own, as commitments."""
+        return self._expect(Measured).dealt
 
     @property
     def lengths(self) -> legs.Lengths | None:

@@ -57,6 +57,9 @@ class SealedSteps:
             attempt=asked.attempt,
             received=received_hash(request.parameters, as_text(request.scaling), request.enclosed),
         )
+        # A study has one arm whose updates are summed; in another they would be summed once more.
+        if request.study.arms[request.arm].user_only:
+            raise Refusal(f"{request.arm} asks no hospital but the user.")
         settings, layout = request.study.arms[request.arm], request.study.build_context.layout
         values = update.contiguous().numpy()
         return HelloKeys.of(self._rounds.hello(context, values, settings.sealed_measure(layout)))
@@ -83,7 +86,9 @@ class SealedSteps:
         )
         proof = from_rows(_rows(request, legs.MODULUS_PROOF, num_bytes))
         sealed, envelopes = self._rounds.distance(asked.hellos, question, proof)
-        said = legs.DistanceSaid(envelopes=envelopes, lengths=self._rounds.lengths)
+        said = legs.DistanceSaid(
+            envelopes=envelopes, dealt=dict(self._rounds.dealt), lengths=self._rounds.lengths
+        )
         return LocalAnswer(
             {legs.SEALED_DISTANCE: to_rows([sealed], 2 * num_bytes)[0]}, _as_json(said)
         )
@@ -109,7 +114,8 @@ class SealedSteps:
     @cached_property
     def _rounds(self) -> SealedSite:
         limits = self._site.limits
-        rules = SumRules(limits.min_summed, limits.largest_share)
+        known = frozenset({self._site.name, *limits.summed_with}) if limits.summed_with else None
+        rules = SumRules(limits.min_summed, limits.largest_share, known)
         return SealedSite(self._identity, SumLedger(self._folder), rules)
 
     @cached_property

@@ -46,12 +46,18 @@ def check_limits(site: Site, study: Study, num_samples: int, num_patients: int) 
             f" {limits.min_local_steps}"
         )
     is_summed = study.federation.sealed and site.name != study.user
-    if is_summed and study.privacy is None and study.training.batch_size >= num_samples:
-        reasons.append(
-            "its rounds are sealed, and a batch there is all of its training patients: two sums"
-            " with and without this hospital would give its update away. Smaller batches or"
-            " [privacy] prevent that"
-        )
+    if is_summed and study.privacy is None:
+        if 2 * study.training.batch_size > num_samples:
+            reasons.append(
+                "its rounds are sealed, and a batch there is more than half of its training"
+                " patients: two sums with and without this hospital would give its update away."
+                " Smaller batches or [privacy] prevent that"
+            )
+        elif steps * study.training.batch_size > limits.largest_round * num_samples < num_samples:
+            reasons.append(
+                "its rounds are sealed and go over a larger share of its training patients than"
+                f" limits.largest_round = {limits.largest_round:g}"
+            )
     _refuse_for(site, study, reasons)
 
 

@@ -47,6 +47,7 @@ class Step(Generic[State]):
     outcome: Literal["done", "skipped", "stopped"] = "done"
     note: str = ""  # why the round was skipped or the run stopped, or what to know of it
     distances: Mapping[HospitalName, float] | None = None  # None: those that the cohort gives
+    rejected: Mapping[HospitalName, str] = field(default_factory=dict)  # whose answer was no use
 
 
 def relative_weights(cohort: Cohort, shares: Sequence[float]) -> dict[HospitalName, float]:

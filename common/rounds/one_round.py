@@ -318,7 +318,11 @@ def _conclude(
     )
     records = {
         agent: replace(record, distance=_finite(distances.get(agent)))
-        for agent, record in _records(answers, state.weights, after.weights).items()
+        for agent, record in _records(
+            {**answers, **{name: Rejection(why) for name, why in step.rejected.items()}},
+            state.weights,
+            after.weights,
+        ).items()
     }
     return after, RoundRecord(arm, after.round, step.outcome, step.note, records)
 

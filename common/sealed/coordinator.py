@@ -1,7 +1,6 @@
 """The coordinator's arithmetic in a sealed round: what each leg asks, and what its answers give."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +14,15 @@ from erosion.common.sealed.key_agreement import public_half
 from erosion.common.sealed.masked_update import pair_mask, self_mask
 from erosion.common.sealed.masks import Words, apply_masks
 from erosion.common.sealed.paillier import PrivateKey
+from erosion.common.sealed.released_shares import (
+    KEY,
+    SEED,
+    CannotUnmask,
+    Dealt,
+    Pair,
+    ReleasedShares,
+    does_not_fit,
+)
 from erosion.common.sealed.roster import (
     Roster,
     RoundContext,
@@ -25,10 +33,6 @@ from erosion.common.sealed.roster import (
     sketch_seed,
 )
 from erosion.common.sealed.sum_check import SumCheck, check_length, check_sum
-
-
-class CannotUnmask(Exception):  # noqa: N818 - ends the round, not the run
-    """The masks cannot be taken off: the sum stays hidden."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,33 +79,31 @@ class Attempt:
         )
         return View(self.hash, told, ring.scale_for(self.own_norm, farthest))
 
-    def unmasked(
-        self,
-        view: View,
-        total: Words,
-        delivered: Mapping[str, bytes],
-        released: Mapping[str, tuple[Mapping[str, bytes], Mapping[str, bytes]]],
-    ) -> NDArray[np.float32]:
-        """The sum of the masked updates, in the memory of `total`: (dim,).
-
-        `delivered` has the hash of each one's seed, `released` the shares that each site gave, of
-        seeds and of keys. Raises CannotUnmask.
-        """
+    def shares(self, released: Mapping[str, Pair], dealt: Mapping[str, Dealt]) -> ReleasedShares:
+        """What the sites gave to take the masks off. Raises CannotUnmask where too few did."""
         if len(released) < self.needed:
             raise CannotUnmask(
                 f"{len(released)} hospitals answered to unmask the sum, {self.needed} are needed"
             )
-        seeds = {
-            name: {s: given[0].get(name) for s, given in released.items()} for name in delivered
-        }
-        lost = sorted(set(view.members) - set(delivered))
-        keys = {name: {s: given[1].get(name) for s, given in released.items()} for name in lost}
+        return ReleasedShares(released, dealt, places(self.roster), self.needed)
+
+    def unmasked(
+        self, view: View, total: Words, delivered: Mapping[str, bytes], shares: ReleasedShares
+    ) -> NDArray[np.float32]:
+        """The sum of the masked updates, in the memory of `total`: (dim,).
+
+        `delivered` has the hash of each one's seed. Raises CannotUnmask.
+        """
         masks = []
         for name, hash_ in delivered.items():
-            seed = self._secret(name, seeds[name], seed_hash, hash_)
+            seed = shares.secret(SEED, name)
+            if seed_hash(seed) != hash_:
+                raise does_not_fit(name)
             masks.append(self_mask(view, seed, -1))
-        for gone in lost:
-            private = self._secret(gone, keys[gone], public_half, self.roster[gone].mask)
+        for gone in sorted(set(view.members) - set(delivered)):
+            private = shares.secret(KEY, gone)
+            if public_half(private) != self.roster[gone].mask:
+                raise does_not_fit(gone)
             masks += [
                 pair_mask(view, private, self.roster[name].mask, -1 if name < gone else +1)
                 for name in delivered
@@ -135,29 +137,4 @@ class Attempt:
             distances,
             own_norm=self.measured_norm,
             rounding=largest * in_ring + in_asking,
-        )
-
-    def _secret(
-        self,
-        name: str,
-        shares: Mapping[str, bytes | None],
-        shown: Callable[[bytes], bytes],
-        expected: bytes,
-    ) -> bytes:
-        """The secret of which `shown` gives what is expected, whatever one of the sites gave."""
-        place_of = places(self.roster)
-        held = sorted((place_of[s], share) for s, share in shares.items() if share is not None)
-        if len(held) < self.needed:
-            raise CannotUnmask(
-                f"{len(held)} shares of {name}'s secret came, {self.needed} are needed"
-            )
-        one_less = ([*held[:i], *held[i + 1 :]] for i in range(len(held)))
-        for enough in (held, *(rest for rest in one_less if len(rest) >= self.needed)):
-            with suppress(ValueError):
-                secret = shamir.combine(dict(enough[: self.needed]))
-                if shown(secret) == expected:
-                    return secret
-        raise CannotUnmask(
-            f"the shares of {name}'s secret do not fit together: {name} shared out another, or"
-            " somebody released others"
         )

@@ -1,6 +1,6 @@
-"""The user's Paillier key of one run, and what is made from it."""
+"""The user's Paillier key of one run and what is made from it, and the sites' public keys."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 from gmpy2 import mpz
@@ -8,14 +8,19 @@ from gmpy2 import mpz
 from erosion.common.sealed.modulus_proof import prove
 from erosion.common.sealed.noise_pool import NoisePool
 from erosion.common.sealed.paillier import PrivateKey, new_private_key
+from erosion.common.support.keys import PublicKey
 
 
 class CoordinatorKeys:
     """Made when they are first needed; a run that is resumed has fresh ones."""
 
-    def __init__(self, make: Callable[[], PrivateKey] = new_private_key) -> None:
-        """`make` gives the key."""
-        self._make = make
+    def __init__(
+        self,
+        make: Callable[[], PrivateKey] = new_private_key,
+        sites: Callable[[], Mapping[str, PublicKey]] = dict,
+    ) -> None:
+        """`make` gives the key, `sites` the hospitals' node keys as far as they are enrolled."""
+        self._make, self.sites = make, sites
 
     @cached_property
     def key(self) -> PrivateKey:

@@ -18,9 +18,11 @@ from erosion.common.sealed.paillier import PrivateKey, PublicKey, product_of_pow
 from erosion.common.sealed.sketch import sketch
 
 OWN_BITS, MOST_BITS = 22, 30  # |u| <= 2^22 < |v| <= 2^30, so |v - u|^2 < 2^61
+FEWEST_BITS = 14  # of |v|: a 256th of the user's
 _LOW = 64  # bits of an answer that are read
 
 Values = NDArray[np.float32]
+Whole = NDArray[np.int64]  # (k,)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,23 +81,30 @@ def problem_with_question(question: Question, num_values: int) -> str | None:
     return None
 
 
-def answer(question: Question, update: Values, seed: bytes, noise: mpz) -> mpz:
-    """Enc(|v|^2 - 2 <u, v> + R 2^64); an update far beyond the user's answers as 2^30 away.
-
-    `noise` is a fresh one of the question's key.
-    """
-    v = _rounded(question.scale * sketch(update, seed))
-    n, n2 = question.key.n, question.key.n**2
-    inner = product_of_powers(question.sealed_own, (-2 * v).tolist(), n2)
-    # R as large as n leaves room for: also of a crafted question no more is to be read.
-    hiding = 1 + secrets.randbelow(int(n >> _LOW) - 2)
-    square = sum(value * value for value in v.tolist())
-    return inner * question.key.encrypt(square + (hiding << _LOW), noise) % n2
-
-
-def _rounded(values: NDArray[np.float64]) -> NDArray[np.int64]:
+def own_values(question: Question, update: Values, seed: bytes) -> Whole:
+    """v of a site; of an update far beyond the user's, 2^30 and nothing else."""
+    values = question.scale * sketch(update, seed)
     if float(np.linalg.norm(values)) >= 2.0**MOST_BITS:
         far = np.zeros(len(values), np.int64)
         far[0] = 1 << MOST_BITS
         return far
     return np.rint(values).astype(np.int64)
+
+
+def is_fine(values: Whole) -> bool:
+    """Whether v has more digits than a crafted question could read one by one.
+
+    The 64 bits of an answer are any linear function of v. Of values with few digits they would be
+    many values; an honest question's are that few where a site's update is nearly nothing.
+    """
+    return float(np.linalg.norm(values)) >= 2.0**FEWEST_BITS
+
+
+def answer(question: Question, values: Whole, noise: mpz) -> mpz:
+    """Enc(|v|^2 - 2 <u, v> + R 2^64). `noise` is a fresh one of the question's key."""
+    n, n2 = question.key.n, question.key.n**2
+    inner = product_of_powers(question.sealed_own, (-2 * values).tolist(), n2)
+    # R as large as n leaves room for: also of a crafted question no more is to be read.
+    hiding = 1 + secrets.randbelow(int(n >> _LOW) - 2)
+    square = sum(value * value for value in values.tolist())
+    return inner * question.key.encrypt(square + (hiding << _LOW), noise) % n2

@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, PlainSerializer
 
 from erosion.common.sealed.key_agreement import KEY_BYTES
+from erosion.common.sealed.released_shares import COMMITMENT_BYTES
 from erosion.common.sealed.roster import ATTEMPT_BYTES
 from erosion.common.sealed.shamir import SHARE_BYTES
 from erosion.common.sealed.share_envelope import ENVELOPE_BYTES
@@ -28,6 +29,7 @@ Hash = Annotated[Hexadecimal, Field(min_length=32, max_length=32)]
 Signature = Annotated[Hexadecimal, Field(min_length=8, max_length=144)]  # P-256 or P-384, DER
 Attempt = Annotated[Hexadecimal, Field(min_length=ATTEMPT_BYTES, max_length=ATTEMPT_BYTES)]
 Share = Annotated[Hexadecimal, Field(min_length=SHARE_BYTES, max_length=SHARE_BYTES)]
+Commitment = Annotated[Hexadecimal, Field(min_length=COMMITMENT_BYTES, max_length=COMMITMENT_BYTES)]
 Envelope = Annotated[Hexadecimal, Field(min_length=ENVELOPE_BYTES, max_length=ENVELOPE_BYTES)]
 # Weights and scales are in the masks' keys: a last digit that changed on the way would be noise.
 ExactFloat = Annotated[

@@ -69,9 +69,10 @@ class Lengths(Settings):
 
 
 class DistanceSaid(Settings):
-    """Shares for each other site."""
+    """Shares for each other site, and which they are: of the seed and of the mask key."""
 
     envelopes: dict[Name, fields.Envelope]
+    dealt: dict[Name, tuple[fields.Commitment, fields.Commitment]]  # its own, too
     lengths: Lengths | None = None
 
 

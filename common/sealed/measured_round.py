@@ -6,6 +6,7 @@ from statistics import median
 from typing import TypeVar
 
 import torch
+from gmpy2 import mpz
 
 from erosion.common.aggregation import vectors
 from erosion.common.aggregation.cohort import Cohort, HospitalName, Update
@@ -15,6 +16,7 @@ from erosion.common.algorithms.base import (
     Brings,
     Payload,
     RoundStart,
+    SiteAnswer,
     TensorTerms,
 )
 from erosion.common.algorithms.sealed_measure import WHOLE, SealedMeasure
@@ -24,20 +26,20 @@ from erosion.common.sealed.cohort import SealedCohort, SealedSum
 from erosion.common.sealed.coordinator import Attempt
 from erosion.common.sealed.coordinator_keys import CoordinatorKeys
 from erosion.common.sealed.distance import Asker
+from erosion.common.sealed.faults import Faults, Skipped
 from erosion.common.sealed.masks import norm_of
 from erosion.common.sealed.numbers import from_rows, to_rows
-from erosion.common.sealed.roster import RoundContext, received_hash, usable
+from erosion.common.sealed.paillier import PublicKey as PublicPaillierKey
+from erosion.common.sealed.released_shares import Dealt
+from erosion.common.sealed.roster import Roster, RoundContext, is_signed, received_hash, usable
 from erosion.common.sealed.sum_records import PendingSum, SumRecords
 from erosion.common.sealed.sum_rules import SumRules
+from erosion.common.support.keys import PublicKey
 
 T = TypeVar("T")
 Leg = Generator[Ask, Answers, T]
 OUTSIZED = 20.0  # times what is usual, as where updates are seen
 RULES = SumRules()  # a hospital may ask for more, and is then absent where it does not get it
-
-
-class Skipped(Exception):  # noqa: N818 - ends the round, not the run
-    """The round gives no step, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +71,19 @@ class Trained:
     own: Update
     peers: Mapping[HospitalName, Update]  # without their deltas
     attempt: Attempt
+    sites: Mapping[HospitalName, PublicKey]  # node keys, of those that are enrolled
+    faults: Faults
 
     @classmethod
-    def of(cls, terms: SealedTerms, begun: RoundStart, sent: Sent, cohort: Cohort) -> "Trained":
+    def of(
+        cls,
+        terms: SealedTerms,
+        begun: RoundStart,
+        sent: Sent,
+        cohort: Cohort,
+        sites: Mapping[HospitalName, PublicKey],
+        faults: Faults,
+    ) -> "Trained":
         """Of what came back. Raises Skipped."""
         own, *others = cohort.updates
         own_norm = vectors.norm(own.delta)  # the cohort has no other values
@@ -79,17 +91,34 @@ class Trained:
         measured_norm = norm_of(terms.measure.scaled(values)) if terms.measure.places else own_norm
         if not (own_norm > 0 and measured_norm > 0):
             raise Skipped("the user's own update has norm zero, which gives a sealed sum no range")
-        hellos = {update.agent: update.hello for update in others if update.hello is not None}
-        roster = usable(hellos)
-        peers = {update.agent: update for update in others if update.agent in roster}
-        if len(peers) < RULES.min_summed:
-            raise Skipped(f"{len(peers)} hospitals answered; a sealed sum needs {RULES.min_summed}")
         received = received_hash(begun.parameters, terms.scaling, sent.tensors)
         context = RoundContext(
             terms.study, terms.run, terms.arm, begun.round, sent.attempt, received
         )
+        hellos = {update.agent: update.hello for update in others if update.hello is not None}
+        roster = _roster(context, hellos, sites, faults)
+        peers = {update.agent: update for update in others if update.agent in roster}
+        if len(peers) < RULES.min_summed:
+            raise Skipped(f"{len(peers)} hospitals answered; a sealed sum needs {RULES.min_summed}")
         made = Attempt(context, roster, values, own_norm, terms.measure, measured_norm)
-        return cls(begun, own, peers, made)
+        return cls(begun, own, peers, made, sites, faults)
+
+
+def _roster(
+    context: RoundContext,
+    hellos: Roster,
+    sites: Mapping[HospitalName, PublicKey],
+    faults: Faults,
+) -> Roster:
+    """Those with whom the others would go on."""
+    for name, hello in hellos.items():
+        if name in sites and not is_signed(sites[name], context, name, hello):
+            faults.reject(name, "its keys are not signed by the key that it is enrolled with")
+    signed = {name: hello for name, hello in hellos.items() if name not in faults.rejected}
+    roster = usable(signed)
+    for name in signed.keys() - roster.keys():
+        faults.reject(name, "keys that are none, or another hospital's")
+    return roster
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,8 +129,8 @@ class Measured:
     asker: Asker
     distances: Mapping[HospitalName, float]
     lengths: Mapping[HospitalName, legs.Lengths]  # empty where the method asks for none
-    left_out: Sequence[HospitalName]  # whose lengths are out of all proportion
     envelopes: Mapping[HospitalName, Mapping[HospitalName, bytes]]  # by sender, then receiver
+    dealt: Mapping[HospitalName, Dealt]  # commitments to the shares in them
     earlier: PendingSum | None  # the sum of this round that was begun before an interruption
 
     def inbox(self, name: HospitalName) -> dict[HospitalName, bytes]:
@@ -149,21 +178,14 @@ def measure(trained: Trained, keys: CoordinatorKeys, records: SumRecords) -> Leg
         hospitals=sorted(attempt.roster),
         sends_parameters=False,
     )
-    distances = {}
-    for name, reply in answered.replies.items():
-        (sealed,) = from_rows(reply.tensors[legs.SEALED_DISTANCE].reshape(1, -1))
-        if attempt.measure.needs_lengths and reply.values.lengths is None:
-            continue  # it runs another version
-        if 0 < sealed < public.n**2:
-            distances[name] = asker.distance(sealed)
-    lengths = {n: said for n in distances if (said := answered.replies[n].values.lengths)}
-    left_out = _outsized(lengths, trained.attempt)
-    distances = {name: d for name, d in distances.items() if name not in left_out}
-    lengths = {name: said for name, said in lengths.items() if name not in left_out}
-    envelopes = {name: answered.replies[name].values.envelopes for name in distances}
+    said = _usable_answers(answered.replies, trained, public)
+    distances = {name: asker.distance(sealed) for name, (sealed, _) in said.items()}
+    lengths = {name: values.lengths for name, (_, values) in said.items() if values.lengths}
+    envelopes = {name: values.envelopes for name, (_, values) in said.items()}
+    dealt = {name: values.dealt for name, (_, values) in said.items()}
     earlier = records.pending()
     if earlier is None or earlier.round != trained.begun.round:
-        return Measured(trained, asker, distances, lengths, left_out, envelopes, None)
+        return Measured(trained, asker, distances, lengths, envelopes, dealt, None)
     if earlier.roster != tuple(sorted(attempt.roster)) or earlier.distances.keys() != (
         distances.keys()
     ):
@@ -171,7 +193,31 @@ def measure(trained: Trained, keys: CoordinatorKeys, records: SumRecords) -> Leg
             "a sum of this round was begun before an interruption, with other hospitals; no update"
             " enters a second sum"
         )
-    return Measured(trained, asker, earlier.distances, lengths, left_out, envelopes, earlier)
+    return Measured(trained, asker, earlier.distances, lengths, envelopes, dealt, earlier)
+
+
+def _usable_answers(
+    replies: Mapping[HospitalName, SiteAnswer], trained: Trained, key: PublicPaillierKey
+) -> dict[HospitalName, tuple[mpz, legs.DistanceSaid]]:
+    """The sealed distances with what came along; the others' answers are rejected."""
+    attempt, faults = trained.attempt, trained.faults
+    everyone, usable_answers = attempt.roster.keys(), {}
+    for name, reply in replies.items():
+        (sealed,) = from_rows(reply.tensors[legs.SEALED_DISTANCE].reshape(1, -1))
+        said: legs.DistanceSaid = reply.values
+        if said.envelopes.keys() != everyone - {name} or said.dealt.keys() != everyone:
+            faults.reject(name, "it shares its secrets out to others than those of the round")
+        elif attempt.measure.needs_lengths and said.lengths is None:
+            faults.reject(name, "no lengths of its update, which the method needs")
+        elif not 0 < sealed < key.n**2:
+            faults.reject(name, "a sealed distance that is none")
+        else:
+            usable_answers[name] = sealed, said
+    lengths = {name: said.lengths for name, (_, said) in usable_answers.items() if said.lengths}
+    for name in _outsized(lengths, attempt):
+        faults.reject(name, "the length that it gave is out of all proportion")
+        del usable_answers[name]
+    return usable_answers
 
 
 def _outsized(lengths: Mapping[HospitalName, legs.Lengths], attempt: Attempt) -> list[HospitalName]:

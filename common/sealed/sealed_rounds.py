@@ -27,12 +27,19 @@ from erosion.common.algorithms.base import (
 from erosion.common.sealed import legs
 from erosion.common.sealed.cohort import LoneCohort, NoSuchSum, SealedSum, SumWanted
 from erosion.common.sealed.coordinator_keys import CoordinatorKeys
+from erosion.common.sealed.faults import (
+    MOST_SPOILT,
+    Faults,
+    Skipped,
+    Spoilt,
+    after_skipping,
+    after_success,
+)
 from erosion.common.sealed.measured_round import (
     RULES,
     Measured,
     SealedTerms,
     Sent,
-    Skipped,
     Trained,
     measure,
 )
@@ -48,6 +55,7 @@ class SealedState:
 
     inner: Any
     alone: bool  # too few hospitals had weight left, so nobody is asked any more
+    spoilt: Spoilt  # rounds
 
 
 def seal(
@@ -65,7 +73,7 @@ def seal(
         CoordinatorKeys() if keys is None else keys,
     )
     return Algorithm(
-        init=lambda dim: SealedState(algorithm.init(dim), alone=False),
+        init=lambda dim: SealedState(algorithm.init(dim), alone=False, spoilt={}),
         update=_no_update,
         asks=rounds.asks,
         broadcast=lambda state: algorithm.broadcast(state.inner),
@@ -86,7 +94,7 @@ class _SealedRounds:
     keys: CoordinatorKeys
 
     def asks(self, state: SealedState, agent: HospitalName) -> bool:
-        return not state.alone and self.algorithm.asks(state.inner, agent)
+        return not state.alone and self._is_asked(state.inner, state.spoilt, agent)
 
     def exchanges(self, state: SealedState, begun: RoundStart) -> Exchanges[SealedState]:
         inner = self.algorithm
@@ -95,7 +103,7 @@ class _SealedRounds:
         if state.alone:
             alone = yield Ask(TRAIN, Payload(inner.broadcast(state.inner)), to_user)
             step = inner.update(state.inner, alone.cohort)
-            return replace(step, state=SealedState(step.state, alone=True))
+            return replace(step, state=replace(state, inner=step.state))
         self.keys.pool.prepare(min(len(begun.parameters), BUCKETS))
         attempt = secrets.token_bytes(ATTEMPT_BYTES)
         said = legs.Attempt(attempt=attempt).model_dump(mode="json")
@@ -106,12 +114,32 @@ class _SealedRounds:
             to_user,
             brings=Brings(update=True, sealed=True),
         )
+        faults = Faults()
         try:
-            trained = Trained.of(self.terms, begun, sent, answered.cohort)
-            return (yield from self._with_peers(state, trained))
+            trained = Trained.of(
+                self.terms, begun, sent, answered.cohort, self.keys.sites(), faults
+            )
+            step = yield from self._with_peers(state, trained)
         except Skipped as why:
-            nothing = torch.zeros_like(answered.cohort.own.delta)
-            return Step(nothing, {}, state, outcome="skipped", note=str(why), distances={})
+            step = self._skipped(state, why, torch.zeros_like(answered.cohort.own.delta))
+        notes = [step.note] if step.note else []
+        return replace(step, rejected=faults.rejected, note="; ".join([*notes, *faults.notes]))
+
+    def _skipped(
+        self, state: SealedState, why: Skipped, nothing: torch.Tensor
+    ) -> Step[SealedState]:
+        """The parameters stay. Who spoils round after round is not asked any more."""
+        spoilt = after_skipping(state.spoilt, why)
+        note, alone = str(why), False
+        if gone := sorted(n for n in why.spoilt_by if spoilt[n] >= MOST_SPOILT):
+            note += f"; {', '.join(gone)} is not asked any more"
+            alone = self._too_few_left(state.inner, spoilt)
+        if alone:
+            note += (
+                f"; with fewer than {RULES.min_summed} others the user trains alone from here on"
+            )
+        after = SealedState(state.inner, alone, spoilt)
+        return Step(nothing, {}, after, outcome="skipped", note=note, distances={})
 
     def _with_peers(self, state: SealedState, trained: Trained) -> Exchanges[SealedState]:
         measured = yield from measure(trained, self.keys, self.records)
@@ -122,7 +150,7 @@ class _SealedRounds:
             wanted = allowed(question)
         else:
             if step.outcome != "done":
-                sealed = SealedState(step.state, alone=False)
+                sealed = replace(state, inner=step.state)
                 return replace(step, state=sealed, distances=measured.distances)
             wanted = None
         if wanted is None:
@@ -142,18 +170,20 @@ class _SealedRounds:
         try:
             step = self.algorithm.update(state.inner, measured.cohort(there, made))
         except NoSuchSum as why:
-            raise Skipped(str(why)) from None
+            lost = [name for name in told if told[name] and name not in weights]
+            raise Skipped(str(why), lost) from None
         notes = [step.note] if step.note else []
         if wanted.capped:
             lowered = ", ".join(sorted(wanted.capped))
             notes.append(f"the weight of {lowered} was lowered to half of the others' sum")
-        if measured.left_out:
-            gone = ", ".join(measured.left_out)
-            notes.append(f"{gone} left out: the length that it gave is out of all proportion")
         return replace(
             step,
             note="; ".join(notes),
-            state=SealedState(step.state, alone=self._too_few_left(step.state)),
+            state=SealedState(
+                step.state,
+                self._too_few_left(step.state, state.spoilt),
+                after_success(state.spoilt),
+            ),
             distances={name: measured.distances[name] for name in there},
         )
 
@@ -165,7 +195,7 @@ class _SealedRounds:
         peers = {name: measured.trained.peers[name] for name in names}
         lone = LoneCohort(own, peers, measured.distances, None, measured.known_lengths)
         step = self.algorithm.update(state.inner, lone)
-        if not self._too_few_left(step.state):
+        if not self._too_few_left(step.state, state.spoilt):
             raise Skipped(
                 f"fewer than {RULES.min_summed} of the hospitals that are there have weight, which"
                 " a sealed sum needs"
@@ -173,7 +203,7 @@ class _SealedRounds:
         return Step(
             own.delta,
             {own.agent: 1.0, **dict.fromkeys(names, 0.0)},
-            SealedState(step.state, alone=True),
+            SealedState(step.state, alone=True, spoilt=state.spoilt),
             note=(
                 f"fewer than {RULES.min_summed} hospitals have weight left, which a sealed sum"
                 " needs: from here on the user trains alone"
@@ -181,9 +211,12 @@ class _SealedRounds:
             distances=measured.distances,
         )
 
-    def _too_few_left(self, inner: Any) -> bool:
-        asked = sum(self.algorithm.asks(inner, peer) for peer in self.terms.peers)
+    def _too_few_left(self, inner: Any, spoilt: Spoilt) -> bool:
+        asked = sum(self._is_asked(inner, spoilt, peer) for peer in self.terms.peers)
         return asked < RULES.min_summed
+
+    def _is_asked(self, inner: Any, spoilt: Spoilt, peer: HospitalName) -> bool:
+        return spoilt.get(peer, 0) < MOST_SPOILT and self.algorithm.asks(inner, peer)
 
     def _stopped(self, state: SealedState, measured: Measured, summed: Summed) -> Step[SealedState]:
         own, check = measured.trained.own, summed.check

@@ -11,9 +11,20 @@ class SumRules:
 
     min_summed: int = 3  # with 2, the coordinator and one of them see the other
     largest_share: float = 0.5  # of the largest weight in the peers' sum
+    known: frozenset[str] | None = None  # who may be counted on to hide others; None: everybody
 
     def problem_with(self, weights: Mapping[str, float]) -> str | None:
-        """Why a sum with these weights would show too much of one hospital, or None."""
+        """Why a sum with these weights would show too much of one hospital, or None.
+
+        Hospitals that are not known here may be the coordinator's own: what it knows it can take
+        off, so what is left of the sum must do by itself.
+        """
+        if (problem := self._problem_with(weights)) or self.known is None:
+            return problem
+        problem = self._problem_with({n: w for n, w in weights.items() if n in self.known})
+        return problem and f"of those in limits.summed_with, {problem}"
+
+    def _problem_with(self, weights: Mapping[str, float]) -> str | None:
         if not all(0 <= weight <= 1 for weight in weights.values()):
             return "a weight outside of 0 to 1"
         used = [weight for weight in weights.values() if weight > 0]

@@ -1,6 +1,6 @@
 """Legs 3 and 4 of a sealed round: the weighted updates under masks, and the masks off their sum."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,10 +11,11 @@ from erosion.common.aggregation.cohort import HospitalName
 from erosion.common.algorithms.base import Ask, Brings, Payload, TensorTerms
 from erosion.common.sealed import legs
 from erosion.common.sealed.cohort import SumWanted
-from erosion.common.sealed.coordinator import CannotUnmask
 from erosion.common.sealed.evidence import ContextOf, Evidence
-from erosion.common.sealed.measured_round import RULES, Leg, Measured, Skipped
-from erosion.common.sealed.roster import Receipt, View
+from erosion.common.sealed.faults import MOST_SPOILT, Skipped
+from erosion.common.sealed.measured_round import RULES, Leg, Measured
+from erosion.common.sealed.released_shares import CannotUnmask
+from erosion.common.sealed.roster import Receipt, View, is_receipt
 from erosion.common.sealed.running_sum import RunningSum
 from erosion.common.sealed.sum_check import SumCheck
 from erosion.common.sealed.sum_records import PendingSum, SumRecords
@@ -63,7 +64,7 @@ def sum_up(measured: Measured, wanted: Wanted, records: SumRecords) -> Leg[Summe
     attempt, told = measured.trained.attempt, wanted.told
     pending = _begun(measured, told, records)
     view = attempt.view(told, measured.distances, measured.lengths)
-    running = RunningSum(pending.delivered)
+    running = RunningSum(_taker(measured, view), pending.delivered)
     yield _masked(measured, view, running)
     delivered = sorted(running.receipts)
     if pending.delivered is not None and delivered != sorted(pending.delivered):
@@ -73,14 +74,21 @@ def sum_up(measured: Measured, wanted: Wanted, records: SumRecords) -> Leg[Summe
         )
     weights = {name: told[name] for name in delivered}
     if problem := RULES.problem_with(weights):
-        raise Skipped(f"too few hospitals sent their masked update ({problem})")
+        lost = sorted(set(view.members) - set(delivered))
+        raise Skipped(f"too few hospitals sent their masked update ({problem})", lost)
     records.begin(pending.model_copy(update={"delivered": tuple(delivered)}))
-    released = yield _unmask(measured, view, running.receipts)
-    shares = {n: (r.values.seeds, r.values.keys) for n, r in released.replies.items()}
+    answered = yield _unmask(measured, view, running.receipts)
+    released = {n: (r.values.seeds, r.values.keys) for n, r in answered.replies.items()}
     try:
+        shares = attempt.shares(released, measured.dealt)
         values = attempt.unmasked(view, running.total, running.seeds, shares)
     except CannotUnmask as why:
-        raise Skipped(f"{why}{most_said(released.missing.values())}") from None
+        if why.culprit is None:
+            raise Skipped(f"{why}{most_said(answered.missing.values())}") from None
+        measured.trained.faults.reject(why.culprit, str(why))
+        raise Skipped(str(why), [why.culprit], MOST_SPOILT) from None
+    for name, of in shares.wrong(set(view.members)).items():
+        measured.trained.faults.note(f"{name} released wrong shares of {', '.join(sorted(of))}")
     check = attempt.check(
         values, view, delivered, measured.distances, measured.lengths, measured.asker
     )
@@ -103,6 +111,20 @@ def _begun(
     )
     records.begin(pending)
     return pending
+
+
+def _taker(measured: Measured, view: View) -> Callable[[HospitalName, Receipt], bool]:
+    """Whether a receipt is one that the others would accept, as far as keys are known here."""
+    trained = measured.trained
+
+    def takes(name: HospitalName, receipt: Receipt) -> bool:
+        key = trained.sites.get(name)
+        if key is None or is_receipt(key, view, name, receipt):
+            return True
+        trained.faults.reject(name, "its receipt is not signed by the key it is enrolled with")
+        return False
+
+    return takes
 
 
 def _masked(measured: Measured, view: View, running: RunningSum) -> Ask:

@@ -11,7 +11,7 @@ from erosion.common.errors import EnrolmentError
 from erosion.common.protocol.admission_terms import Reason
 from erosion.common.support import expiry
 from erosion.common.support.files import version_of
-from erosion.common.support.keys import certified_key, public_pem
+from erosion.common.support.keys import PublicKey, certified_key, public_pem
 from erosion.server.enrolment.certificates import names_in
 from erosion.server.enrolment.federation_folder import FederationFolder
 from erosion.server.enrolment.key_registry import EnrolledKey, KeyRegistry, read_key_registry
@@ -100,6 +100,12 @@ class Authorizer:
         """When each hospital's current key ends."""
         self._refresh()
         return {key.hospital: key.expires for key in self._roster.keys if key.revoked is None}
+
+    def keys(self) -> dict[str, PublicKey]:
+        """Each hospital's current key; not of those with an authority of their own."""
+        self._refresh()
+        current = (key for key in self._roster.keys if key.revoked is None)
+        return {k.hospital: k.key for k in current if k.hospital not in self._own.hospitals}
 
     def _holder(self, certificate: x509.Certificate) -> _Holder:
         """Found once for as long as the registry stays: verdicts are asked for every second."""

@@ -15,6 +15,7 @@ from erosion.common.line.frames import LARGEST_FRAME_BYTES, WIRE, Versions
 from erosion.common.protocol.admission_terms import Reason
 from erosion.common.protocol.flower_identity import identify
 from erosion.common.protocol.messages import PROTOCOL
+from erosion.common.support.keys import PublicKey
 from erosion.common.support.memory import memory_bytes
 from erosion.common.support.open_files import raise_limit
 from erosion.common.support.running_time import RunningTime
@@ -126,6 +127,11 @@ class Link:
         """Why no site could come in as `hospital` now; None where one could."""
         admission = self._keeper.admission
         return None if admission is None else admission.why_not(hospital)
+
+    def keys(self) -> dict[str, PublicKey]:
+        """Each enrolled hospital's key, as far as it is known; none where nobody is enrolled."""
+        admission = self._keeper.admission
+        return {} if admission is None else admission.keys()
 
     def part_with(self, node_id: int) -> None:
         """End the connection of a node whose key is no longer let in, and tell it why."""

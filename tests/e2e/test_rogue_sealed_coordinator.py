@@ -6,18 +6,21 @@ docs/threat-model.md.
 
 import shutil
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import torch
 
 from erosion.client.sealed.sealed_site import Identity, SealedSite
 from erosion.client.sealed.sum_ledger import NAME, SumLedger
+from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import EnrolmentError, Refusal
-from erosion.common.sealed import pinned_keys
+from erosion.common.sealed import legs, pinned_keys
 from erosion.common.sealed.sum_rules import SumRules
 from erosion.common.support.keys import load_private_key, new_private_key
 from tests.client.sealed.sites import Script
 from tests.common.sealed.vectors import f32
-from tests.support.remote_site import RemoteSite, context
+from tests.support.remote_site import START, RemoteSite, context
 from tests.support.rogue import RealSite, Rogue, rogue_coordinator
 from tests.support.sealed_study import sealed_study
 
@@ -52,6 +55,41 @@ def round_of(rogue: Rogue, run: str, attempt: int = 0, number: int = 1) -> Scrip
         dict.fromkeys(("bob", *sites), UPDATE),
         context(study, number, attempt, run),
     )
+
+
+@pytest.mark.parametrize(
+    ("step", "values", "enclosed"),
+    [
+        (TRAIN, {}, {}),
+        (TRAIN, {"attempt": "zz" * 16}, {}),
+        (legs.DISTANCE, {"roster": {}, "modulus": "", "scale": "0x1p+0"}, {}),
+        (
+            legs.DISTANCE,
+            {"roster": {}, "modulus": "", "scale": "0x1p+0"},
+            {
+                legs.SEALED_OWN: torch.zeros(6, 0, dtype=torch.uint8),
+                legs.MODULUS_PROOF: torch.zeros(11, 0, dtype=torch.uint8),
+            },
+        ),
+        (legs.DISTANCE, {"roster": {}, "modulus": "ff" * 2000, "scale": "0x1p+0"}, {}),
+        (legs.DISTANCE, {"roster": {}, "modulus": "03", "scale": "nan"}, {}),
+        (legs.MASKED, {"weights": {"bob": "nan"}, "scale": "inf", "envelopes": {}}, {}),
+        (legs.MASKED, {"weights": {"bob": "0x1p-2"}, "scale": "0x1p+25", "envelopes": {}}, {}),
+        (legs.UNMASK, {"delivered": {}, "told": {"weights": {}}}, {}),
+        (legs.UNMASK, {"delivered": {"bob": {"words": "", "signature": ""}}}, {}),
+    ],
+)
+def test_a_leg_that_makes_no_sense_is_refused_and_the_site_lives_on(
+    rogue: Rogue, step: str, values: dict[str, Any], enclosed: dict[str, torch.Tensor]
+) -> None:
+    study = sealed_study()
+    bob = RemoteSite(rogue, study)
+    bob.hello(context(study, run="nonsense"))
+    if step == TRAIN:
+        bob.at = context(study, number=2, run="nonsense")
+    with pytest.raises(Refusal) as refused:
+        bob.ask(step, values, enclosed, parameters=START if step == TRAIN else None)
+    assert "unexpected" not in str(refused.value)
 
 
 def test_an_honest_round_is_answered(rogue: Rogue) -> None:

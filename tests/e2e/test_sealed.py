@@ -20,6 +20,7 @@ from erosion.common.learning.models import build_model, flat_parameters
 from erosion.common.rounds import checkpoint
 from erosion.common.rounds.records import RunState
 from erosion.common.rounds.study_run import first_state
+from erosion.common.sealed import pinned_keys
 from erosion.common.sealed.legs import DISTANCE, MASKED, UNMASK
 from erosion.common.sealed.opening import read_opening
 from erosion.common.study.study import Study
@@ -27,10 +28,12 @@ from erosion.experiments.free_ports import free_address
 from erosion.experiments.sealed_identities import KEY, write_identities
 from erosion.server.run.journal import read_journal
 from erosion.server.run.run_folder import RunFolder
+from erosion.server.sealed.peers_file import write_peers
+from tests.support.enrolled import EnrolledFederation
 from tests.support.federation import write_site
 from tests.support.killed_coordinator import coordinate
 from tests.support.memory_search import in_files, in_memory, needles
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, wait_until
 from tests.support.processes import start
 from tests.support.sealed_coordinator import coordinate_and_stand_still, killed_in_leg
 from tests.support.sealed_programs import (
@@ -39,6 +42,7 @@ from tests.support.sealed_programs import (
     is_away_now_and_then,
     lies,
     serves,
+    signs_other_keys,
 )
 from tests.support.sealed_study import (
     ARM,
@@ -175,6 +179,23 @@ def test_a_lie_stops_the_arm_and_the_audit_names_it(
     assert said.count("and that is what it summed") == len(PEERS) - 1
 
 
+def test_among_enrolled_hospitals_keys_that_nobody_signed_cost_no_round(tmp_path: Path) -> None:
+    """Over TLS. The coordinator knows whose key is whose, and leaves the wrong one out itself."""
+    with EnrolledFederation(sealed_study(rounds=2), tmp_path) as federation:
+        federation.start()
+        for name in HOSPITALS:
+            path = federation.site_file(name)
+            write_peers(federation.keys, path.with_name(pinned_keys.NAME))
+            program = signs_other_keys if name == "carol" else serves
+            federation.start_program(name, program, path)
+        federation.finish()
+        records = [r for r in federation.observer.records if r.arm == ARM]
+    assert [record.outcome for record in records] == ["done"] * 2
+    for record in records:
+        assert "not signed by the key that it is enrolled with" in record.hospitals["carol"].reason
+        assert record.hospitals["bob"].outcome == "accepted"
+
+
 def opening_of(folder: Path, name: str) -> Path:
     """What an audit needs of a peer."""
     return folder / name / "state" / name / "sealed" / "opening.safetensors"
@@ -208,12 +229,24 @@ def test_no_memory_file_or_traffic_holds_a_single_update(tmp_path: Path, updates
             assert found & set(sought) == set()
             assert in_files(run.path, sought) == set()
             assert in_files(traffic, sought) == set()
+            if moment == "unmasked":
+                planted = updates_of(tmp_path)["carol"]
+                plant(marks, planted.tobytes(), coordinator)
+                found = in_memory(coordinator.pid, sought)
+                assert found == {w for w in sought if w.startswith("carol") and "float32" in w}
             (marks / f"{moment}.go").touch()
         coordinator.join(PATIENCE)
         assert coordinator.exitcode == 0
     in_float32 = {what: needle for what, needle in known.items() if what.endswith("float32")}
     assert in_files(traffic, in_float32), "the model's parameters are in the traffic"
     assert in_files(run.path, in_float32), "and in the run's folder"
+
+
+def plant(marks: Path, content: bytes, coordinator: BaseProcess) -> None:
+    """Have the coordinator hold an update, as it would if it had one."""
+    (marks / "planted.new").write_bytes(content)
+    (marks / "planted.new").rename(marks / "planted")
+    wait_until(lambda: (marks / "held").exists() or not coordinator.is_alive())
 
 
 def last_parameters(study: Study, run: RunFolder) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""One hospital gone wrong in sealed rounds loses its own part, or everybody loses the round."""
+"""One hospital gone wrong in sealed rounds is named and loses its own part, or one round."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,11 +10,11 @@ from gmpy2 import mpz
 from erosion.client.sealed.sealed_site import MaskedUpdate, Released, SealedSite
 from erosion.client.sealed.sum_ledger import SumLedger
 from erosion.common.algorithms.base import TRAIN
-from erosion.common.errors import RunError
+from erosion.common.errors import Refusal, RunError
 from erosion.common.rounds.study_run import Outcome
 from erosion.common.sealed.distance import Question
 from erosion.common.sealed.legs import MASKED
-from erosion.common.sealed.roster import Hello, Receipt, Roster, RoundContext, View
+from erosion.common.sealed.roster import Hello, Receipt, Roster, RoundContext, View, sign_hello
 from erosion.common.sealed.sum_rules import SumRules
 from tests.support.sealed_study import (
     ARM,
@@ -54,6 +54,7 @@ def test_who_releases_wrong_shares_spoils_nothing(tmp_path: Path) -> None:
     sealed = run_with(tmp_path / "sealed", WrongShares)
     assert_same(sealed, run(tmp_path / "plain", sealed=False))
     assert [record.outcome for record in sealed.records[ARM]] == ["done"] * 4
+    assert "carol released wrong shares of bob, carol, dave, erin" in sealed.records[ARM][0].note
 
 
 class OtherSeed(SealedSite):
@@ -94,21 +95,121 @@ class NoReceipt(SealedSite):
         return replace(masked, receipt=replace(masked.receipt, signature=bytes(70)))
 
 
+class NoDistance(SealedSite):
+    """Gives a number that no distance was sealed in."""
+
+    def distance(
+        self, everyone: Roster, question: Question, modulus_proof: Sequence[mpz]
+    ) -> tuple[mpz, dict[str, bytes]]:
+        _, envelopes = super().distance(everyone, question, modulus_proof)
+        return mpz(0), envelopes
+
+
+class NoShares(SealedSite):
+    """Shares nothing out."""
+
+    def distance(
+        self, everyone: Roster, question: Question, modulus_proof: Sequence[mpz]
+    ) -> tuple[mpz, dict[str, bytes]]:
+        answer, _ = super().distance(everyone, question, modulus_proof)
+        return answer, {}
+
+
+class WeakKey(SealedSite):
+    """Has a mask key that is none, well signed."""
+
+    def hello(self, context: RoundContext, *rest: object) -> Hello:
+        honest = super().hello(context, *rest)  # type: ignore[arg-type]
+        key = self._identity.node_key
+        return sign_hello(key, context, self._identity.name, bytes(32), honest.seal)
+
+
+class FewWords(SealedSite):
+    """Masks less than its update."""
+
+    def masked(
+        self, weights: Mapping[str, float], scale: float, envelopes: Mapping[str, bytes]
+    ) -> MaskedUpdate:
+        masked = super().masked(weights, scale, envelopes)
+        return replace(masked, words=masked.words[:-1].copy())
+
+
+class Refuses(SealedSite):
+    """Stops in leg 2."""
+
+    def distance(
+        self, everyone: Roster, question: Question, modulus_proof: Sequence[mpz]
+    ) -> tuple[mpz, dict[str, bytes]]:
+        raise Refusal("Not today.")
+
+
+@pytest.mark.parametrize(
+    ("carol", "reason"),
+    [
+        (Unsigned, "not signed by the key that it is enrolled with"),
+        (WeakKey, "keys that are none"),
+        (NoDistance, "a sealed distance that is none"),
+        (NoShares, "shares its secrets out to others"),
+        (Refuses, "Not today"),
+        (NoReceipt, "its receipt is not signed"),
+        (FewWords, "'words' of shape (5,), expected (6,)"),
+    ],
+)
+def test_garbage_in_any_leg_of_any_round_costs_its_sender_its_part(
+    tmp_path: Path, carol: type[SealedSite], reason: str
+) -> None:
+    sealed = run_with(tmp_path / "sealed", carol)
+    absent = [Trouble(number, TRAIN, lost=["carol"]) for number in range(1, 5)]
+    assert_same(sealed, run(tmp_path / "plain", *absent, sealed=False))
+    for record in sealed.records[ARM]:
+        assert record.outcome == "done"
+        assert reason in record.hospitals["carol"].reason
+
+
 @pytest.mark.parametrize(
     ("carol", "reason"),
     [
         (OtherSeed, "the shares of carol's secret do not fit together"),
         (NoEnvelopes, "1 shares of carol's secret came, 3 are needed"),
-        (Unsigned, "The keys of carol in the roster are not signed"),
-        (NoReceipt, "carol was told something else, or did not deliver"),
     ],
 )
-def test_who_holds_the_rounds_up_is_named(
+def test_who_spoils_a_sum_is_named_and_not_asked_any_more(
     tmp_path: Path, carol: type[SealedSite], reason: str
 ) -> None:
     """Nothing is summed, and nothing stops as if somebody had lied about a distance."""
-    with pytest.raises(RunError, match=f"3 rounds in a row were skipped.*{reason}"):
-        run_with(tmp_path / "sealed", carol)
+    sealed = run_with(tmp_path / "sealed", carol)
+    first, *later = sealed.records[ARM]
+    assert first.outcome == "skipped"
+    assert reason in first.hospitals["carol"].reason
+    assert "carol is not asked any more" in first.note
+    assert [record.outcome for record in later] == ["done"] * 3
+    assert not any("carol" in record.hospitals for record in later)
+
+
+def test_who_stops_in_leg_3_of_every_round_does_not_stall_the_study(tmp_path: Path) -> None:
+    """With a penalty that depends on who is there, each such round is lost; two are."""
+    arms = {ARM: {"distance_penalty": "auto", "erosion_share": 10}, "local": {}}
+    lost = [Trouble(number, MASKED, lost=["carol"]) for number in range(1, 5)]
+    sealed = run(tmp_path / "sealed", *lost, arms=arms)
+    assert [r.outcome for r in sealed.records[ARM]] == ["skipped", "skipped", "done", "done"]
+    assert "carol is not asked any more" in sealed.records[ARM][1].note
+
+
+def test_with_too_few_left_the_user_goes_on_alone(tmp_path: Path) -> None:
+    """Of three others that had weight, one spoils the sum."""
+    hospitals_ = ["alice", "bob", "carol", "dave"]
+    sealed = run_with(tmp_path / "sealed", OtherSeed, hospitals=hospitals_)
+    assert [record.outcome for record in sealed.records[ARM]] == ["skipped", *["done"] * 3]
+    assert "the user trains alone from here on" in sealed.records[ARM][0].note
+
+
+def test_where_nobody_is_enrolled_the_others_say_whose_keys_are_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.support.sealed_study.enrolled", lambda _known: {})
+    reason = "3 rounds in a row were skipped.*The keys of carol in the roster are not signed"
+    with pytest.raises(RunError, match=reason):
+        run_with(tmp_path / "sealed", Unsigned)
 
 
 def test_a_hospital_that_comes_late_is_in_the_next_rosters(tmp_path: Path) -> None:

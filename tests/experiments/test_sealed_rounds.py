@@ -103,7 +103,7 @@ def test_a_length_out_of_all_proportion_costs_a_hospital_its_place_and_nobody_el
     absent = [Trouble(number, TRAIN, lost=["carol"]) for number in range(1, 5)]
     plain = run(tmp_path / "plain", *absent, sealed=False, arms=arms)
     assert_same(sealed, plain)
-    assert "carol left out: the length that it gave" in sealed.records[ARM][0].note
+    assert "the length that it gave" in sealed.records[ARM][0].hospitals["carol"].reason
 
 
 @pytest.mark.parametrize("step", [TRAIN, DISTANCE, MASKED])
@@ -253,14 +253,14 @@ def test_a_site_that_restarts_is_absent_until_it_trains_again(tmp_path: Path, st
 
 
 class LyingSite(SealedSite):
-    """Says that its update is nothing, at distance 1, and sums four times the opposite of it."""
+    """Says that its update is next to nothing, at about 1, and sums the opposite, four times."""
 
     def distance(
         self, everyone: Roster, question: Question, modulus_proof: Sequence[mpz]
     ) -> tuple[mpz, dict[str, bytes]]:
         greeted = self.phase
         assert isinstance(greeted, Greeted)
-        self._phase = replace(greeted, update=np.zeros_like(greeted.update))
+        self._phase = replace(greeted, update=greeted.update / 16)
         answer = super().distance(everyone, question, modulus_proof)
         measured = self.phase
         assert isinstance(measured, Measured)
@@ -293,7 +293,7 @@ def test_a_lie_stops_the_arm_and_opened_masks_show_whose_it_is(tmp_path: Path) -
         changed = replace(opening, update=opening.update + np.float32(1))
         assert examine(evidence, own.numpy(), changed).reason
     assert {name for name, found in findings.items() if not found.is_honest} == {"carol"}
-    assert findings["carol"].claimed == pytest.approx(1, abs=1e-6)
+    assert findings["carol"].claimed == pytest.approx(1, abs=0.1)
     assert (findings["carol"].shown or 0) > 3
 
 

@@ -21,7 +21,13 @@ from erosion.common.protocol.admission_terms import Reason
 from erosion.common.sealed.pinned_keys import read_pinned_keys
 from erosion.common.study.study import Study
 from erosion.common.support import expiry
-from erosion.common.support.keys import fingerprint, new_private_key, private_pem, public_pem
+from erosion.common.support.keys import (
+    certified_key,
+    fingerprint,
+    new_private_key,
+    private_pem,
+    public_pem,
+)
 from erosion.server.enrolment import certificates
 from erosion.server.enrolment.authorizer import Admitted, Authorizer, KeptOut
 from erosion.server.enrolment.enrolment import (
@@ -270,7 +276,9 @@ def test_revoking_keeps_the_key_out_and_removes_the_kit(folder: FederationFolder
     key = certificate_of(enrol_site(folder, "bob"))
     admission = Authorizer(folder)
     assert isinstance(admission.verdict(key), Admitted)
+    assert admission.keys() == {"bob": certified_key(key)}
     revoke_site(folder, "bob")
+    assert admission.keys() == {}
     verdict = admission.verdict(key)
     assert isinstance(verdict, KeptOut)
     assert (verdict.hospital, verdict.reason) == ("bob", Reason.REVOKED)

@@ -15,6 +15,7 @@ from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResu
 from erosion.common.sealed import legs
 from erosion.common.sealed.distance import Question
 from erosion.common.sealed.numbers import from_rows, to_rows
+from erosion.common.sealed.released_shares import Dealt
 from erosion.common.sealed.roster import (
     Hello,
     Receipt,
@@ -45,6 +46,7 @@ class RemoteSite:
     study: Study
     at: RoundContext | None = None  # that of the last hello
     lengths: None = field(default=None, init=False)
+    dealt: Dealt = field(default_factory=dict, init=False)
 
     def hello(self, context: RoundContext, *_: object) -> Hello:
         """Leg 1."""
@@ -74,6 +76,7 @@ class RemoteSite:
         )
         assert isinstance(result, StepResult)
         said = legs.DistanceSaid.model_validate(result.header.values)
+        self.dealt = said.dealt
         (sealed,) = from_rows(result.tensors[legs.SEALED_DISTANCE].reshape(1, -1))
         return sealed, said.envelopes
 

@@ -42,12 +42,13 @@ def coordinate_and_stand_still(
 ) -> None:
     """Stands still in the second round, before and after the masks come off, until told to go on.
 
-    The files in `marks` say when, and what the hospitals were told.
+    The files in `marks` say when, and what the hospitals were told. What is planted there it takes
+    into its memory, so that a search can be seen to find it.
     """
     from erosion.common.support.logs import configure_logging
     from erosion.server.coordination.run_study import Setup, run_study
 
-    unmasked = Attempt.unmasked
+    unmasked, planted = Attempt.unmasked, list[bytes]()
 
     def stand(moment: str, view: View) -> None:
         mark = Path(marks) / moment
@@ -57,6 +58,9 @@ def coordinate_and_stand_still(
         deadline = time.monotonic() + PATIENCE
         while not mark.with_suffix(".go").exists() and time.monotonic() < deadline:
             time.sleep(0.02)
+            if (Path(marks) / "planted").exists() and not planted:
+                planted.append((Path(marks) / "planted").read_bytes())
+                (Path(marks) / "held").touch()
 
     def slowly(
         self: Attempt, view: View, total: Words, delivered: Mapping[str, bytes], released: Any

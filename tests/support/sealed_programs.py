@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from gmpy2 import mpz
 
 from erosion.client.connection.agent import Until
@@ -17,6 +16,7 @@ from erosion.client.training.hospital import Hospital
 from erosion.common.errors import Refusal
 from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
 from erosion.common.sealed.legs import DISTANCE, MASKED
+from erosion.common.sealed.roster import Hello
 from erosion.common.support.logs import configure_logging
 
 AWAY = (("carol", 3, "train"), ("dave", 4, MASKED), ("carol", 5, DISTANCE))
@@ -56,13 +56,13 @@ def dies_before_it_masks(site_file: str) -> None:
 
 
 def lies(site_file: str) -> None:
-    """Gives the distance of an update of nothing, and sums the opposite of its own, four times."""
+    """Gives the distance of next to nothing, and sums the opposite of its update, four times."""
     distance = SealedSite.distance
 
     def claim(self: SealedSite, *asked: Any) -> tuple[mpz, dict[str, bytes]]:
         greeted = self.phase
         assert isinstance(greeted, Greeted)
-        self._phase = replace(greeted, update=np.zeros_like(greeted.update))
+        self._phase = replace(greeted, update=greeted.update / 16)
         answered = distance(self, *asked)
         measured = self.phase
         assert isinstance(measured, Measured)
@@ -70,4 +70,15 @@ def lies(site_file: str) -> None:
         return answered
 
     setattr(SealedSite, "distance", claim)  # noqa: B010 - mypy allows no assignment here
+    serves(site_file)
+
+
+def signs_other_keys(site_file: str) -> None:
+    """Has a signature of its fresh keys that is none."""
+    hello = SealedSite.hello
+
+    def unsigned(self: SealedSite, *asked: Any) -> Hello:
+        return replace(hello(self, *asked), signature=bytes(70))
+
+    setattr(SealedSite, "hello", unsigned)  # noqa: B010 - mypy allows no assignment here
     serves(site_file)

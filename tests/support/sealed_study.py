@@ -18,6 +18,7 @@ from erosion.common.rounds.surroundings import Keeper, Surroundings
 from erosion.common.rounds.transport import Connection, Reply, Request, too_late
 from erosion.common.sealed.coordinator_keys import CoordinatorKeys
 from erosion.common.study.study import Study
+from erosion.common.support.keys import PublicKey
 from erosion.experiments.in_process import InProcess
 from erosion.experiments.sealed_identities import introduce
 from erosion.server.coordination.run_keeper import RunKeeper
@@ -130,6 +131,12 @@ class Nobody(NobodyListening):
     def arm_finished(self, arm: str) -> None: ...
 
 
+def enrolled(known: Mapping[str, Hospital]) -> dict[str, PublicKey]:
+    """The node keys of hospitals that were introduced."""
+    identities = {name: hospital._sealed._given for name, hospital in known.items()}
+    return {name: given.node_key.public_key() for name, given in identities.items() if given}
+
+
 def run_over(line: Line, keeper: Keeper) -> Outcome:
     """The whole study."""
     surroundings = Surroundings(
@@ -137,7 +144,7 @@ def run_over(line: Line, keeper: Keeper) -> Outcome:
         Nobody(),
         keeper,
         play_in_turn(line),
-        sealing_keys=CoordinatorKeys(paillier_key),
+        sealing_keys=CoordinatorKeys(paillier_key, lambda: enrolled(line.known)),
         run="run",
         longest_wait_seconds=60.0,
     )

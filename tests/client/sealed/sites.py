@@ -14,6 +14,7 @@ from erosion.common.sealed.coordinator import Attempt
 from erosion.common.sealed.legs import Lengths
 from erosion.common.sealed.masks import norm_of
 from erosion.common.sealed.modulus_proof import prove
+from erosion.common.sealed.released_shares import Dealt
 from erosion.common.sealed.roster import RoundContext
 from erosion.common.sealed.sum_check import SumCheck
 from erosion.common.sealed.sum_rules import SumRules
@@ -74,10 +75,12 @@ class Script:
         self.asker = self.attempt.asker(key)
         question, proof = self.attempt.question(self.asker, noise), prove(key)
         self.envelopes: dict[str, dict[str, bytes]] = {}
+        self.dealt: dict[str, Dealt] = {}
         for name in self.there("distance", names):
             asked = self.tamper("distance", name, roster)
             answer, self.envelopes[name] = self.sites[name].distance(asked, question, proof)
             self.distances[name] = self.asker.distance(answer)
+            self.dealt[name] = self.sites[name].dealt
             if (lengths := self.sites[name].lengths) is not None:
                 self.lengths[name] = lengths
         return self.distances
@@ -110,7 +113,8 @@ class Script:
         for sent in masked.values():
             total += sent.words
         seeds = {name: masked[name].seed for name in self.delivered}
-        return self.attempt.unmasked(self.view, total, seeds, released)
+        self.shares = self.attempt.shares(released, self.dealt)
+        return self.attempt.unmasked(self.view, total, seeds, self.shares)
 
     def sum(self, told: Mapping[str, float]) -> NDArray[np.float32]:
         """Legs 3 and 4."""

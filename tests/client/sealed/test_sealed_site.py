@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from erosion.client.sealed.sealed_site import Identity, Released, SealedSite
+from erosion.client.sealed.sealed_site import Identity, Measured, Released, SealedSite
 from erosion.client.sealed.sum_ledger import SumLedger
 from erosion.common.algorithms.sealed_measure import SealedMeasure
 from erosion.common.errors import Refusal, SiteError
 from erosion.common.sealed import key_agreement, ring, shamir
-from erosion.common.sealed.coordinator import CannotUnmask
+from erosion.common.sealed.released_shares import CannotUnmask, commitment
 from erosion.common.sealed.roster import Hello, View, sign_hello, usable
 from erosion.common.sealed.sum_rules import SumRules
 from tests.client.sealed.sites import (
@@ -94,6 +94,27 @@ def test_who_answers_late_stays_hidden() -> None:
     assert np.abs(late.words.view(np.int32) / script.view.scale).max() > 1
 
 
+def test_a_coordinators_own_hospitals_hide_nobody_from_it_and_a_site_may_not_count_them() -> None:
+    """s1, s2 and s3 are the coordinator's: what it knows of the sum it takes off, s0 is left."""
+    invented = ("s1", "s2", "s3")
+    script = by_hand(4)
+    told = dict.fromkeys(script.measure(), 0.2)
+    rest = script.sum(told) - sum(0.2 * script.updates[n].astype(float) for n in invented)
+    assert rest / 0.2 == pytest.approx(script.updates["s0"], abs=1e-5)
+    careful = SumRules(known=frozenset({"s0", "s4", "s5"}))
+    script = by_hand(6, at=sites(6, careful))
+    script.measure()
+    for weights, reason in (
+        ({"s0": 0.2, **dict.fromkeys(invented, 0.2)}, "1 hospitals in the sum"),
+        ({"s0": 0.2, "s1": 0.3, "s4": 0.05, "s5": 0.05}, "one hospital has 0.667 of the sum"),
+    ):
+        with pytest.raises(Refusal, match=f"of those in limits.summed_with, {reason}"):
+            script.sites["s0"]._check_view(
+                script.sites["s0"]._expect(Measured), View(script.attempt.hash, weights, 1.0)
+            )
+    assert careful.problem_with(dict.fromkeys(script.updates, 0.15)) is None
+
+
 @pytest.mark.parametrize(
     ("told", "reason"),
     [
@@ -151,9 +172,45 @@ def test_the_sum_of_sites_that_were_told_different_things_is_noise() -> None:
     for sent in masked.values():
         total += sent.words
     seeds = {name: sent.seed for name, sent in masked.items()}
-    found = script.check(script.attempt.unmasked(script.view, total, seeds, released))
+    dealt = {
+        n: {s: (commitment(share), b"") for s, share in of.items()} for n, of in shares.items()
+    }
+    given = script.attempt.shares(released, dealt)
+    found = script.check(script.attempt.unmasked(script.view, total, seeds, given))
     assert found.apart > 100 * found.at_most or found.apart > 1  # of a ring that is 64 wide
     assert not found.holds
+
+
+def test_who_is_told_another_roster_cannot_be_unmasked() -> None:
+    def tamper(leg: str, name: str, message: Any) -> Any:
+        is_other = leg == "distance" and name == "s0"
+        return {n: h for n, h in message.items() if n != "s4"} if is_other else message
+
+    script = by_hand(5, tamper=tamper)
+    script.measure()
+    del script.envelopes["s4"]["s0"]
+    masked = script.mask(dict.fromkeys(NAMES[:4], 0.2))
+    with pytest.raises(Refusal, match=r"s\d was told something else"):
+        script.unmask(masked)
+
+
+def test_a_leg_of_another_attempt_is_not_one_of_this() -> None:
+    """Receipts, envelopes and keys of the first attempt at a sum, put into the second."""
+    at, told = sites(4), dict.fromkeys(NAMES[:4], 0.2)
+    first, second = by_hand(4, at=at), by_hand(4, at=at, context=attempt(1))
+    first.measure()
+    earlier = first.mask(told)
+    old = {name: sent.receipt for name, sent in earlier.items()}
+    second.tamper = lambda leg, _, asked: first.attempt.roster if leg == "distance" else asked
+    with pytest.raises(Refusal, match="other keys for this site"):
+        second.measure()
+    second = by_hand(4, at=at, context=attempt(1))
+    second.measure()
+    second.envelopes = first.envelopes
+    second.mask(told)
+    for name in NAMES[:4]:
+        with pytest.raises(Refusal, match="was told something else, or did not deliver"):
+            second.sites[name].unmask(old)
 
 
 def test_helpers_cannot_be_told_of_another_sum_to_release_a_members_key() -> None:
@@ -426,21 +483,21 @@ def test_an_envelope_that_cannot_be_read_does_not_keep_its_receiver_out() -> Non
     assert total == pytest.approx(expected, abs=1e-6)
 
 
-def test_one_wrong_share_spoils_nothing_where_there_is_one_to_spare(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("number", "liars"), [(4, 1), (10, 3)])
+def test_as_many_may_release_wrong_shares_as_may_be_lost(
+    monkeypatch: pytest.MonkeyPatch, number: int, liars: int
 ) -> None:
-    """s3 releases shares that are none; those of the three others are enough."""
-    script = by_hand(4)
-    told = dict.fromkeys(script.measure(), 0.2)
-    masked = script.mask(told)
-    unmask = script.sites["s0"].unmask
+    script = by_hand(number)
+    masked = script.mask(dict.fromkeys(script.measure(), 0.9 / number))
+    for liar in NAMES[:liars]:
 
-    def spoilt(*args: Any) -> Released:
-        return Released(dict.fromkeys(unmask(*args).seeds, b"\1" * 33), {})
+        def spoilt(*args: Any, unmask: Any = script.sites[liar].unmask) -> Released:
+            return Released(dict.fromkeys(unmask(*args).seeds, b"\1" * 33), {})
 
-    monkeypatch.setattr(script.sites["s0"], "unmask", spoilt)
-    expected = sum(0.2 * update.astype(float) for update in script.updates.values())
+        monkeypatch.setattr(script.sites[liar], "unmask", spoilt)
+    expected = sum(0.9 / number * update.astype(float) for update in script.updates.values())
     assert script.unmask(masked) == pytest.approx(expected, abs=1e-6)
+    assert script.shares.wrong(set(masked)).keys() == set(NAMES[:liars])
 
 
 def test_a_seed_that_was_not_shared_out_is_noticed_before_it_is_taken_for_a_lie() -> None:

@@ -9,7 +9,14 @@ from gmpy2 import mpz
 from hypothesis import given
 from hypothesis import strategies as st
 
-from erosion.common.sealed.distance import Asker, Question, answer, problem_with_question
+from erosion.common.sealed.distance import (
+    Asker,
+    Question,
+    answer,
+    is_fine,
+    own_values,
+    problem_with_question,
+)
 from erosion.common.sealed.modulus_proof import problem_with_modulus, prove
 from erosion.common.sealed.paillier import PublicKey, product_of_powers
 from erosion.common.sealed.power_table import PowerTable, generator
@@ -23,7 +30,8 @@ def ask(own: list[float], other: list[float]) -> float:
     key = paillier_key()
     mine, theirs = f32(own), f32(other)
     asker = Asker.of(key, mine, float(np.linalg.norm(mine.astype(float))), SEED)
-    return asker.distance(answer(asker.question(noise), theirs, SEED, noise()))
+    question = asker.question(noise)
+    return asker.distance(answer(question, own_values(question, theirs, SEED), noise()))
 
 
 def test_the_distances_by_hand() -> None:
@@ -47,7 +55,9 @@ def test_a_distance_is_the_one_in_the_clear(pairs: list[tuple[float, float]]) ->
 
 
 def test_an_update_far_away_saturates() -> None:
-    assert ask([3, 4], [1e9, 0]) >= 128
+    """At 2^30 / (2^19 * 5), less the 1 that the user's own is long at most."""
+    assert ask([3, 4], [1e9, 0]) == pytest.approx(2**11 / 5, abs=1)
+    assert ask([4, 0], [1e9, 0]) == pytest.approx(2**8 - 1, abs=1e-9)  # the least: |u| = 2^22
 
 
 def test_decrypting_undoes_encrypting_with_either_noise() -> None:
@@ -94,14 +104,39 @@ def test_a_crafted_question_gets_64_bits() -> None:
     key = paillier_key()
     public, v = key.public, f32([1234567, -7654321])
     sealed = [public.encrypt(2**300, noise()), public.encrypt(2**600, noise())]
-    seen = [
-        key.decrypt(answer(Question(public, sealed, 1.0), v, SEED, public.noise()))
-        for _ in range(2)
-    ]
+    question = Question(public, sealed, 1.0)
+    values = own_values(question, v, SEED)
+    seen = [key.decrypt(answer(question, values, public.noise())) for _ in range(2)]
     square = int(np.dot(v.astype(int), v.astype(int)))
     assert {value % 2**64 for value in seen} == {square % 2**64}
     assert seen[0] != seen[1]
     assert min(value >> 64 for value in seen).bit_length() > 1900
+
+
+def test_values_with_few_digits_would_be_read_one_by_one() -> None:
+    """With u = -(1, 2^6, 2^12, ...) / 2 and |v| small, ten values are read in one answer."""
+    key = paillier_key()
+    public, update = key.public, f32([1.0, -0.7, 0.5, 0.3, -0.9, 0.2, 0.1, -0.4, 0.8, -0.6])
+    half = -gmpy2.invert(2, public.n)
+    sealed = [public.encrypt(int(half * 2 ** (6 * j)), noise()) for j in range(10)]
+    question = Question(public, sealed, 20.0)
+    values = own_values(question, update, SEED)
+    low = key.decrypt(answer(question, values, noise())) % 2**64
+    packed = low - int(values @ values)  # which is guessed, being small
+    read = []
+    for _ in range(10):
+        digit = (packed + 32) % 64 - 32
+        read.append(digit)
+        packed = (packed - digit) // 64
+    assert read == values.tolist()
+    assert not is_fine(values)
+
+
+def test_an_honest_question_is_about_values_with_many_digits() -> None:
+    asker = Asker.of(paillier_key(), f32([3, 4]), 5.0, SEED)
+    question = asker.question(noise)
+    assert is_fine(own_values(question, f32([3 / 64, 0]), SEED))
+    assert not is_fine(own_values(question, f32([3 / 1024, 0]), SEED))
 
 
 def test_an_honest_modulus_has_a_proof_and_others_have_none() -> None:

@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from erosion.common.aggregation.cohort import MemoryCohort
+from erosion.common.aggregation.cohort import MemoryCohort, Update
 from erosion.common.algorithms import REGISTRY
+from erosion.common.algorithms.base import BuildContext
+from erosion.common.algorithms.weight_erosion import WeightErosion
 from erosion.common.sealed.cohort import NoSuchSum, SealedCohort, SealedSum, SumWanted
 from tests.support.registry_cohorts import DIM, PEERS, USER, built, cohort, same
 
@@ -86,3 +88,16 @@ def test_the_cohort_knows_who_is_in_it() -> None:
     for question in (made.gram, made.blocks):
         with pytest.raises(TypeError, match="single updates"):
             question()
+
+
+def test_the_weights_that_erosion_asks_for_by_hand() -> None:
+    """d = 1, 1, 2 and p_d = .1: alpha = .9, .9, .8, and the user's 1 of 3.6."""
+    settings = WeightErosion(algorithm="weight_erosion", distance_penalty=0.1, size_penalty=0)
+    algorithm = settings.build(BuildContext(rounds=3, num_hospitals=4, layout=dict))
+    own = Update("a", 1, torch.tensor([3.0, 4.0]), num_samples=10, samples_seen=10)
+    others = {name: replace(own, agent=name, delta=torch.empty(0)) for name in "bcd"}
+    round_one = SealedCohort(own, others, {"b": 1.0, "c": 1.0, "d": 2.0})
+    with pytest.raises(SumWanted) as wanted:
+        algorithm.update(algorithm.init(2), round_one)
+    assert wanted.value.own == pytest.approx(1 / 3.6)
+    assert wanted.value.factors == pytest.approx({"b": 0.25, "c": 0.25, "d": 0.8 / 3.6})

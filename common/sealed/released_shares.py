@@ -1,0 +1,76 @@
+"""The shares that sites release in leg 4, held against what was dealt in leg 2.
+
+Every site says in leg 2, by their hashes, which shares it deals. So a wrong share is known from a
+right one however many are wrong, and so is a site whose shares do not give its secret.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from erosion.common.sealed import shamir
+from erosion.common.sealed.digest import digest
+
+SEED, KEY = 0, 1  # which of a site's two secrets
+Pair = tuple[Mapping[str, bytes], Mapping[str, bytes]]  # shares of seeds and of keys, by dealer
+Dealt = Mapping[str, tuple[bytes, bytes]]  # commitments to both shares, by who they are for
+
+COMMITMENT_BYTES = 16
+
+
+class CannotUnmask(Exception):  # noqa: N818 - ends the round, not the run
+    """The masks cannot be taken off: the sum stays hidden."""
+
+    def __init__(self, why: str, culprit: str | None = None) -> None:
+        """`culprit`: the site whose secret cannot be had; None: too few helped."""
+        super().__init__(why)
+        self.culprit = culprit
+
+
+def commitment(share: bytes) -> bytes:
+    """Of a share, which is as random as a key: it tells nothing of it, and fits no other."""
+    return digest("share", share)[:COMMITMENT_BYTES]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReleasedShares:
+    """Of one round."""
+
+    released: Mapping[str, Pair]  # by who released them
+    dealt: Mapping[str, Dealt]  # by who dealt
+    places: Mapping[str, int]  # where each site's shares are taken
+    needed: int  # of a secret
+
+    def secret(self, which: int, of: str) -> bytes:
+        """One of a site's secrets. Raises CannotUnmask."""
+        right = {
+            self.places[site]: pair[which][of]
+            for site, pair in self.released.items()
+            if of in pair[which] and self._is_right(which, of, site)
+        }
+        if len(right) < self.needed:
+            raise CannotUnmask(
+                f"{len(right)} shares of {of}'s secret came, {self.needed} are needed", of
+            )
+        try:
+            return shamir.combine(dict(sorted(right.items())[: self.needed]))
+        except ValueError:
+            raise does_not_fit(of) from None
+
+    def wrong(self, members: Collection[str]) -> dict[str, list[str]]:
+        """By site, the members of whom it released another share than was dealt to it."""
+        found: dict[str, list[str]] = {}
+        for site, pair in self.released.items():
+            for which in (SEED, KEY):
+                for of in members & pair[which].keys():
+                    if not self._is_right(which, of, site):
+                        found.setdefault(site, []).append(of)
+        return found
+
+    def _is_right(self, which: int, of: str, site: str) -> bool:
+        share = self.released[site][which][of]
+        return commitment(share) == self.dealt[of][site][which]
+
+
+def does_not_fit(of: str) -> CannotUnmask:
+    """Whoever dealt the shares dealt those of another secret."""
+    return CannotUnmask(f"the shares of {of}'s secret do not fit together", of)
