@@ -11,7 +11,7 @@ from erosion.common.rounds.membership import NobodyListening
 from erosion.common.rounds.records import RoundRecord, RunState
 from erosion.common.rounds.study_run import Outcome, StudyRun, play_in_turn
 from erosion.common.rounds.surroundings import Decisions, Surroundings
-from erosion.common.sealed.sum_records import RecordsInMemory
+from erosion.common.sealed.sums.sum_records import RecordsInMemory
 from erosion.common.study.study import Study
 from erosion.experiments.in_process import InProcess
 from erosion.experiments.sealed_identities import introduce

@@ -5,7 +5,7 @@ import threading
 import gmpy2
 from gmpy2 import mpz
 
-from erosion.common.sealed.paillier import PublicKey
+from erosion.common.sealed.distances.paillier import PublicKey
 
 
 class NoiseAhead:

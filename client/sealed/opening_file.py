@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from erosion.common.errors import SiteError
-from erosion.common.sealed.opening import Opening
+from erosion.common.sealed.audit.opening import Opening
 
 NAME = "opening.safetensors"
 

@@ -18,14 +18,18 @@ from erosion.client.sealed.sum_ledger import Place, SumLedger
 from erosion.common.algorithms.base import TRAIN
 from erosion.common.algorithms.sealed_measure import WHOLE, SealedMeasure
 from erosion.common.errors import Refusal
-from erosion.common.sealed import distance, key_agreement, legs, ring, roster, shamir
+from erosion.common.sealed import legs, roster
+from erosion.common.sealed.audit.opening import Opening
 from erosion.common.sealed.digest import digest
-from erosion.common.sealed.masked_update import masked_words
-from erosion.common.sealed.masks import Words, norm_of
-from erosion.common.sealed.modulus_proof import problem_with_modulus
-from erosion.common.sealed.opening import Opening
-from erosion.common.sealed.paillier import PublicKey as PaillierKey
-from erosion.common.sealed.released_shares import commitment
+from erosion.common.sealed.distances import distance
+from erosion.common.sealed.distances.modulus_proof import problem_with_modulus
+from erosion.common.sealed.distances.paillier import PublicKey as PaillierKey
+from erosion.common.sealed.distances.sketch import BUCKETS
+from erosion.common.sealed.masks import key_agreement, ring, shamir
+from erosion.common.sealed.masks.mask import Words, norm_of
+from erosion.common.sealed.masks.masked_update import masked_words
+from erosion.common.sealed.masks.released_shares import commitment
+from erosion.common.sealed.masks.share_envelope import Channel, Shares
 from erosion.common.sealed.roster import (
     Hello,
     Receipt,
@@ -35,9 +39,7 @@ from erosion.common.sealed.roster import (
     seed_hash,
     words_hash,
 )
-from erosion.common.sealed.share_envelope import Channel, Shares
-from erosion.common.sealed.sketch import BUCKETS
-from erosion.common.sealed.sum_rules import SumRules
+from erosion.common.sealed.sums.sum_rules import SumRules
 from erosion.common.support.keys import PrivateKey, PublicKey
 
 Values = NDArray[np.float32]

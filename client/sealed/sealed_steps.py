@@ -19,13 +19,13 @@ from erosion.common.learning.local_work import LocalAnswer
 from erosion.common.protocol.messages import TrainRequest
 from erosion.common.protocol.scaling import as_text
 from erosion.common.sealed import legs
-from erosion.common.sealed.distance import Question
+from erosion.common.sealed.distances.distance import Question
+from erosion.common.sealed.distances.numbers import from_rows, to_rows
+from erosion.common.sealed.distances.paillier import PublicKey
 from erosion.common.sealed.legs import HelloKeys
-from erosion.common.sealed.numbers import from_rows, to_rows
-from erosion.common.sealed.paillier import PublicKey
 from erosion.common.sealed.pinned_keys import read_pinned_keys
 from erosion.common.sealed.roster import RoundContext, View, received_hash
-from erosion.common.sealed.sum_rules import SumRules
+from erosion.common.sealed.sums.sum_rules import SumRules
 from erosion.common.settings.base import Settings
 from erosion.common.support.keys import load_private_key
 

@@ -9,7 +9,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.common.sealed.masks import keystream
+from erosion.common.sealed.masks.mask import keystream
 
 Floats = NDArray[np.float64]
 

@@ -6,10 +6,10 @@ from typing import Any
 from erosion.common.algorithms.base import Algorithm
 from erosion.common.protocol.messages import Scaling
 from erosion.common.protocol.scaling import as_text
-from erosion.common.sealed.coordinator_keys import CoordinatorKeys
-from erosion.common.sealed.measured_round import SealedTerms
-from erosion.common.sealed.sealed_rounds import seal
-from erosion.common.sealed.sum_records import SumRecords
+from erosion.common.sealed.distances.coordinator_keys import CoordinatorKeys
+from erosion.common.sealed.rounds.measured_round import SealedTerms
+from erosion.common.sealed.rounds.sealed_rounds import seal
+from erosion.common.sealed.sums.sum_records import SumRecords
 from erosion.common.study.study import Study
 
 

@@ -13,8 +13,8 @@ from erosion.common.rounds.membership import MembershipListener
 from erosion.common.rounds.model_selection import SelectedSettings
 from erosion.common.rounds.records import RoundRecord, RunState
 from erosion.common.rounds.transport import Transport
-from erosion.common.sealed.coordinator_keys import CoordinatorKeys
-from erosion.common.sealed.sum_records import SumRecords
+from erosion.common.sealed.distances.coordinator_keys import CoordinatorKeys
+from erosion.common.sealed.sums.sum_records import SumRecords
 from erosion.common.study.study import Study
 
 PlayRounds = Callable[[ArmRun, int, Callable[[RoundRecord], None]], None]

@@ -4,11 +4,11 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 
-from erosion.common.sealed.key_agreement import KEY_BYTES
-from erosion.common.sealed.released_shares import COMMITMENT_BYTES
+from erosion.common.sealed.masks.key_agreement import KEY_BYTES
+from erosion.common.sealed.masks.released_shares import COMMITMENT_BYTES
+from erosion.common.sealed.masks.shamir import SHARE_BYTES
+from erosion.common.sealed.masks.share_envelope import ENVELOPE_BYTES
 from erosion.common.sealed.roster import ATTEMPT_BYTES
-from erosion.common.sealed.shamir import SHARE_BYTES
-from erosion.common.sealed.share_envelope import ENVELOPE_BYTES
 
 
 def _from_hexadecimal(value: object) -> object:

@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from torch import Tensor
 
 from erosion.common.sealed.digest import Part, digest
-from erosion.common.sealed.key_agreement import agree, derive, new_pair
-from erosion.common.sealed.masks import Words
+from erosion.common.sealed.masks.key_agreement import agree, derive, new_pair
+from erosion.common.sealed.masks.mask import Words
 from erosion.common.support.keys import PrivateKey, PublicKey
 
 ATTEMPT_BYTES = 16

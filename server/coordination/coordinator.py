@@ -16,7 +16,7 @@ from erosion.common.rounds.model_selection import SelectedSettings
 from erosion.common.rounds.records import RoundRecord
 from erosion.common.rounds.study_run import Outcome, StudyRun
 from erosion.common.rounds.surroundings import Surroundings
-from erosion.common.sealed.coordinator_keys import CoordinatorKeys
+from erosion.common.sealed.distances.coordinator_keys import CoordinatorKeys
 from erosion.common.study.study import Study
 from erosion.common.support.files import write_atomically
 from erosion.common.support.memory import peak_megabytes

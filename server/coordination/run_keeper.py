@@ -10,7 +10,7 @@ from erosion.common.rounds import checkpoint
 from erosion.common.rounds.cross_fitting import Curves
 from erosion.common.rounds.records import RoundRecord, RunState
 from erosion.common.rounds.surroundings import Decisions
-from erosion.common.sealed.sum_records import RecordFiles
+from erosion.common.sealed.sums.sum_records import RecordFiles
 from erosion.common.study.study import Study
 from erosion.server.run.fold_record import read_folds, write_folds
 from erosion.server.run.journal import Journal, cut_back

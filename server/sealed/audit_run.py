@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from erosion.common.errors import RunError
-from erosion.common.sealed.audit import Finding, examine
-from erosion.common.sealed.evidence import Evidence
-from erosion.common.sealed.opening import read_opening
-from erosion.common.sealed.sum_records import RecordFiles, arms_in
+from erosion.common.sealed.audit.evidence import Evidence
+from erosion.common.sealed.audit.examination import Finding, examine
+from erosion.common.sealed.audit.opening import read_opening
+from erosion.common.sealed.sums.sum_records import RecordFiles, arms_in
 from erosion.server.run.run_folder import RunFolder
 
 

@@ -21,8 +21,8 @@ from erosion.common.rounds import checkpoint
 from erosion.common.rounds.records import RunState
 from erosion.common.rounds.study_run import first_state
 from erosion.common.sealed import pinned_keys
+from erosion.common.sealed.audit.opening import read_opening
 from erosion.common.sealed.legs import DISTANCE, MASKED, UNMASK
-from erosion.common.sealed.opening import read_opening
 from erosion.common.study.study import Study
 from erosion.experiments.free_ports import free_address
 from erosion.experiments.sealed_identities import KEY, write_identities

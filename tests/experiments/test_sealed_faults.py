@@ -12,10 +12,10 @@ from erosion.client.sealed.sum_ledger import SumLedger
 from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import Refusal, RunError
 from erosion.common.rounds.study_run import Outcome
-from erosion.common.sealed.distance import Question
+from erosion.common.sealed.distances.distance import Question
 from erosion.common.sealed.legs import MASKED
 from erosion.common.sealed.roster import Hello, Receipt, Roster, RoundContext, View, sign_hello
-from erosion.common.sealed.sum_rules import SumRules
+from erosion.common.sealed.sums.sum_rules import SumRules
 from tests.support.sealed_study import (
     ARM,
     Line,

@@ -13,9 +13,9 @@ from erosion.common.errors import Refusal
 from erosion.common.protocol import wire
 from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
 from erosion.common.sealed import legs
-from erosion.common.sealed.distance import Question
-from erosion.common.sealed.numbers import from_rows, to_rows
-from erosion.common.sealed.released_shares import Dealt
+from erosion.common.sealed.distances.distance import Question
+from erosion.common.sealed.distances.numbers import from_rows, to_rows
+from erosion.common.sealed.masks.released_shares import Dealt
 from erosion.common.sealed.roster import (
     Hello,
     Receipt,

@@ -38,7 +38,7 @@ from erosion.common.rounds.transport import (
     too_late,
 )
 from erosion.common.rounds.waiting import Waiting
-from erosion.common.sealed.sum_records import RecordsInMemory
+from erosion.common.sealed.sums.sum_records import RecordsInMemory
 from erosion.common.study.study import Study
 
 Respond = Callable[[str, TrainRequest], Result | Absence | None]

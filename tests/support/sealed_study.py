@@ -16,7 +16,7 @@ from erosion.common.rounds.records import RoundRecord
 from erosion.common.rounds.study_run import Outcome, StudyRun, play_in_turn
 from erosion.common.rounds.surroundings import Keeper, Surroundings
 from erosion.common.rounds.transport import Connection, Reply, Request, too_late
-from erosion.common.sealed.coordinator_keys import CoordinatorKeys
+from erosion.common.sealed.distances.coordinator_keys import CoordinatorKeys
 from erosion.common.study.study import Study
 from erosion.common.support.keys import PublicKey
 from erosion.experiments.in_process import InProcess

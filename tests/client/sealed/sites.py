@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from erosion.client.sealed.sealed_site import Identity, MaskedUpdate, SealedSite
 from erosion.client.sealed.sum_ledger import SumLedger
 from erosion.common.algorithms.sealed_measure import WHOLE, SealedMeasure
-from erosion.common.sealed.coordinator import Attempt
+from erosion.common.sealed.distances.modulus_proof import prove
 from erosion.common.sealed.legs import Lengths
-from erosion.common.sealed.masks import norm_of
-from erosion.common.sealed.modulus_proof import prove
-from erosion.common.sealed.released_shares import Dealt
+from erosion.common.sealed.masks.mask import norm_of
+from erosion.common.sealed.masks.released_shares import Dealt
 from erosion.common.sealed.roster import RoundContext
-from erosion.common.sealed.sum_check import SumCheck
-from erosion.common.sealed.sum_rules import SumRules
+from erosion.common.sealed.rounds.coordinator import Attempt
+from erosion.common.sealed.sums.sum_check import SumCheck
+from erosion.common.sealed.sums.sum_rules import SumRules
 from erosion.common.support.keys import PrivateKey, new_private_key
 from tests.common.sealed.keys import noise, paillier_key
 from tests.common.sealed.vectors import f32

@@ -11,10 +11,10 @@ from erosion.client.sealed.sealed_site import Identity, Measured, Released, Seal
 from erosion.client.sealed.sum_ledger import SumLedger
 from erosion.common.algorithms.sealed_measure import SealedMeasure
 from erosion.common.errors import Refusal, SiteError
-from erosion.common.sealed import key_agreement, ring, shamir
-from erosion.common.sealed.released_shares import CannotUnmask, commitment
+from erosion.common.sealed.masks import key_agreement, ring, shamir
+from erosion.common.sealed.masks.released_shares import CannotUnmask, commitment
 from erosion.common.sealed.roster import Hello, View, sign_hello, usable
-from erosion.common.sealed.sum_rules import SumRules
+from erosion.common.sealed.sums.sum_rules import SumRules
 from tests.client.sealed.sites import (
     FACTORS,
     NAMES,

@@ -12,8 +12,8 @@ from erosion.client.training.hospital import Hospital
 from erosion.common.errors import Refusal
 from erosion.common.protocol.messages import TrainRequest, TrainResult
 from erosion.common.sealed import legs
-from erosion.common.sealed.modulus_proof import prove
-from erosion.common.sealed.numbers import to_rows
+from erosion.common.sealed.distances.modulus_proof import prove
+from erosion.common.sealed.distances.numbers import to_rows
 from erosion.common.support.keys import new_private_key
 from tests.common.sealed.keys import noise, paillier_key
 from tests.support.sealed_study import ARM, hospitals, sealed_study

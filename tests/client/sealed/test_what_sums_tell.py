@@ -7,7 +7,7 @@ import torch
 
 from erosion.client.training.hospital import Hospital
 from erosion.common.protocol.messages import TrainRequest
-from erosion.common.sealed.sum_rules import SumRules
+from erosion.common.sealed.sums.sum_rules import SumRules
 from tests.support.sealed_study import ARM, PEERS, sealed_study
 from tests.support.small_study import make_site, sixty_patients
 

@@ -4,7 +4,7 @@ from functools import cache
 
 from gmpy2 import mpz
 
-from erosion.common.sealed.paillier import NoiseMaker, PrivateKey, new_private_key
+from erosion.common.sealed.distances.paillier import NoiseMaker, PrivateKey, new_private_key
 
 
 @cache

@@ -9,7 +9,7 @@ from gmpy2 import mpz
 from hypothesis import given
 from hypothesis import strategies as st
 
-from erosion.common.sealed.distance import (
+from erosion.common.sealed.distances.distance import (
     Asker,
     Question,
     answer,
@@ -17,9 +17,9 @@ from erosion.common.sealed.distance import (
     own_values,
     problem_with_question,
 )
-from erosion.common.sealed.modulus_proof import problem_with_modulus, prove
-from erosion.common.sealed.paillier import PublicKey, product_of_powers
-from erosion.common.sealed.power_table import PowerTable, generator
+from erosion.common.sealed.distances.modulus_proof import problem_with_modulus, prove
+from erosion.common.sealed.distances.paillier import PublicKey, product_of_powers
+from erosion.common.sealed.distances.power_table import PowerTable, generator
 from tests.common.sealed.keys import noise, paillier_key
 from tests.common.sealed.vectors import f32
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from erosion.common.sealed import key_agreement, ring, shamir
 from erosion.common.sealed.digest import digest
-from erosion.common.sealed.masks import CHUNK, Mask, Words, apply_masks
-from erosion.common.sealed.share_envelope import Channel, Shares
-from erosion.common.sealed.sketch import BUCKETS, sketch
+from erosion.common.sealed.distances.sketch import BUCKETS, sketch
+from erosion.common.sealed.masks import key_agreement, ring, shamir
+from erosion.common.sealed.masks.mask import CHUNK, Mask, Words, apply_masks
+from erosion.common.sealed.masks.share_envelope import Channel, Shares
 from tests.common.sealed.vectors import f32, u32
 
 KEYS = st.binary(min_size=32, max_size=32)

@@ -9,7 +9,7 @@ from erosion.common.aggregation.cohort import MemoryCohort, Update
 from erosion.common.algorithms import REGISTRY
 from erosion.common.algorithms.base import BuildContext
 from erosion.common.algorithms.weight_erosion import WeightErosion
-from erosion.common.sealed.cohort import NoSuchSum, SealedCohort, SealedSum, SumWanted
+from erosion.common.sealed.sums.cohort import NoSuchSum, SealedCohort, SealedSum, SumWanted
 from tests.support.registry_cohorts import DIM, PEERS, USER, built, cohort, same
 
 SEALABLE = [n for n, arm in REGISTRY.items() if arm(algorithm=n).problem_with_sealing() is None]

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from erosion.common.sealed.sum_check import check_sum
-from erosion.common.sealed.sum_rules import SumRules
+from erosion.common.sealed.sums.sum_check import check_sum
+from erosion.common.sealed.sums.sum_rules import SumRules
 from tests.common.sealed.vectors import f32
 
 RULES = SumRules()

@@ -9,9 +9,9 @@ import torch
 from erosion.command_line import main
 from erosion.commands.command import CHECK_FAILED
 from erosion.common.errors import RunError
-from erosion.common.sealed.evidence import ContextOf, Evidence
+from erosion.common.sealed.audit.evidence import ContextOf, Evidence
 from erosion.common.sealed.legs import HelloKeys, ReceiptSaid
-from erosion.common.sealed.sum_records import RecordFiles
+from erosion.common.sealed.sums.sum_records import RecordFiles
 from erosion.server.run.run_folder import RunFolder
 from erosion.server.sealed.audit_run import audit_run
 from tests.client.sealed.sites import CONTEXT, FACTORS, OWN, by_hand

@@ -7,8 +7,8 @@ right one however many are wrong, and so is a site whose shares do not give its 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from erosion.common.sealed import shamir
 from erosion.common.sealed.digest import digest
+from erosion.common.sealed.masks import shamir
 
 SEED, KEY = 0, 1  # which of a site's two secrets
 Pair = tuple[Mapping[str, bytes], Mapping[str, bytes]]  # shares of seeds and of keys, by dealer

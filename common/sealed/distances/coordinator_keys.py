@@ -5,9 +5,9 @@ from functools import cached_property
 
 from gmpy2 import mpz
 
-from erosion.common.sealed.modulus_proof import prove
-from erosion.common.sealed.noise_pool import NoisePool
-from erosion.common.sealed.paillier import PrivateKey, new_private_key
+from erosion.common.sealed.distances.modulus_proof import prove
+from erosion.common.sealed.distances.noise_pool import NoisePool
+from erosion.common.sealed.distances.paillier import PrivateKey, new_private_key
 from erosion.common.support.keys import PublicKey
 
 

@@ -22,18 +22,18 @@ from erosion.common.algorithms.base import (
 from erosion.common.algorithms.sealed_measure import WHOLE, SealedMeasure
 from erosion.common.learning.local_work import Tensors
 from erosion.common.sealed import legs
-from erosion.common.sealed.cohort import SealedCohort, SealedSum
-from erosion.common.sealed.coordinator import Attempt
-from erosion.common.sealed.coordinator_keys import CoordinatorKeys
-from erosion.common.sealed.distance import Asker
-from erosion.common.sealed.faults import Faults, Skipped
-from erosion.common.sealed.masks import norm_of
-from erosion.common.sealed.numbers import from_rows, to_rows
-from erosion.common.sealed.paillier import PublicKey as PublicPaillierKey
-from erosion.common.sealed.released_shares import Dealt
+from erosion.common.sealed.distances.coordinator_keys import CoordinatorKeys
+from erosion.common.sealed.distances.distance import Asker
+from erosion.common.sealed.distances.numbers import from_rows, to_rows
+from erosion.common.sealed.distances.paillier import PublicKey as PublicPaillierKey
+from erosion.common.sealed.masks.mask import norm_of
+from erosion.common.sealed.masks.released_shares import Dealt
 from erosion.common.sealed.roster import Roster, RoundContext, is_signed, received_hash, usable
-from erosion.common.sealed.sum_records import PendingSum, SumRecords
-from erosion.common.sealed.sum_rules import SumRules
+from erosion.common.sealed.rounds.coordinator import Attempt
+from erosion.common.sealed.rounds.faults import Faults, Skipped
+from erosion.common.sealed.sums.cohort import SealedCohort, SealedSum
+from erosion.common.sealed.sums.sum_records import PendingSum, SumRecords
+from erosion.common.sealed.sums.sum_rules import SumRules
 from erosion.common.support.keys import PublicKey
 
 T = TypeVar("T")

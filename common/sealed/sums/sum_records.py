@@ -11,7 +11,7 @@ from torch import Tensor
 
 from erosion.common.errors import CheckpointError
 from erosion.common.sealed import fields
-from erosion.common.sealed.evidence import Evidence
+from erosion.common.sealed.audit.evidence import Evidence
 from erosion.common.settings.base import Settings
 from erosion.common.support.files import write_atomically
 

@@ -8,7 +8,7 @@ import gmpy2
 from cryptography.hazmat.primitives.asymmetric import rsa
 from gmpy2 import mpz
 
-from erosion.common.sealed.power_table import PowerTable, generator
+from erosion.common.sealed.distances.power_table import PowerTable, generator
 
 MODULUS_BITS = 3072
 

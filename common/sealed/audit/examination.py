@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.common.sealed import ring
-from erosion.common.sealed.evidence import Evidence
-from erosion.common.sealed.key_agreement import public_half
-from erosion.common.sealed.masked_update import masked_words
-from erosion.common.sealed.masks import norm_of
-from erosion.common.sealed.opening import Opening
+from erosion.common.sealed.audit.evidence import Evidence
+from erosion.common.sealed.audit.opening import Opening
+from erosion.common.sealed.distances.sketch import sketch
+from erosion.common.sealed.masks import ring
+from erosion.common.sealed.masks.key_agreement import public_half
+from erosion.common.sealed.masks.mask import norm_of
+from erosion.common.sealed.masks.masked_update import masked_words
 from erosion.common.sealed.roster import roster_hash, sketch_seed, words_hash
-from erosion.common.sealed.sketch import sketch
 
 TOLERANCE = 1e-3  # of a distance, relative or absolute; a rounding error is a thousandth of that
 

@@ -12,8 +12,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.common.sealed.masks import chunks, norm_of
-from erosion.common.sealed.sketch import BUCKETS, is_exact
+from erosion.common.sealed.distances.sketch import BUCKETS, is_exact
+from erosion.common.sealed.masks.mask import chunks, norm_of
 
 EXACT_SLACK = 1.001
 SKETCH_SLACK = 1 + 4 / math.sqrt(2 * BUCKETS)  # four standard deviations of one distance

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from gmpy2 import mpz
 
-from erosion.common.sealed.paillier import NoiseMaker, PrivateKey
+from erosion.common.sealed.distances.paillier import NoiseMaker, PrivateKey
 
 _BREATH = 1e-5  # seconds in which others have Python's lock, after each millisecond of work
 

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.common.sealed.masks import CHUNK, chunks, keystream
+from erosion.common.sealed.masks.mask import CHUNK, chunks, keystream
 
 BUCKETS = 256  # k, a power of 2; vectors up to here stay as they are
 _ZEROS = memoryview(bytes(2 * CHUNK))

@@ -14,8 +14,8 @@ import numpy as np
 from gmpy2 import mpz
 from numpy.typing import NDArray
 
-from erosion.common.sealed.paillier import PrivateKey, PublicKey, product_of_powers
-from erosion.common.sealed.sketch import sketch
+from erosion.common.sealed.distances.paillier import PrivateKey, PublicKey, product_of_powers
+from erosion.common.sealed.distances.sketch import sketch
 
 OWN_BITS, MOST_BITS = 22, 30  # |u| <= 2^22 < |v| <= 2^30, so |v - u|^2 < 2^61
 FEWEST_BITS = 14  # of |v|: a 256th of the user's

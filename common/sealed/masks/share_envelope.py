@@ -6,8 +6,8 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from erosion.common.sealed.digest import digest
-from erosion.common.sealed.key_agreement import agree, derive
-from erosion.common.sealed.shamir import SHARE_BYTES
+from erosion.common.sealed.masks.key_agreement import agree, derive
+from erosion.common.sealed.masks.shamir import SHARE_BYTES
 
 ENVELOPE_BYTES = 2 * SHARE_BYTES + 16  # both shares, and the tag
 

@@ -3,9 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.common.sealed import ring
-from erosion.common.sealed.key_agreement import agree, derive
-from erosion.common.sealed.masks import Mask, Words, chunks
+from erosion.common.sealed.masks import ring
+from erosion.common.sealed.masks.key_agreement import agree, derive
+from erosion.common.sealed.masks.mask import Mask, Words, chunks
 from erosion.common.sealed.roster import Roster, View
 
 

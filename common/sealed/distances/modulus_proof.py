@@ -12,7 +12,7 @@ from functools import lru_cache
 import gmpy2
 from gmpy2 import mpz
 
-from erosion.common.sealed.paillier import PrivateKey, PublicKey
+from erosion.common.sealed.distances.paillier import PrivateKey, PublicKey
 
 SMALLEST_FACTOR = 6370  # n has none below, so that a root exists with a chance below 1 in 6370
 NUM_ROOTS = 11  # 6370^11 > 2^128

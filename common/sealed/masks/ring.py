@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.common.sealed.masks import CHUNK, Words, chunks, norm_of
+from erosion.common.sealed.masks.mask import CHUNK, Words, chunks, norm_of
 
 LARGEST = 2.0**30  # of a scaled value
 STEPS = 4.0  # of a member's root mean square: members that are lost have then little weight

@@ -25,9 +25,10 @@ from erosion.common.algorithms.base import (
     Step,
 )
 from erosion.common.sealed import legs
-from erosion.common.sealed.cohort import LoneCohort, NoSuchSum, SealedSum, SumWanted
-from erosion.common.sealed.coordinator_keys import CoordinatorKeys
-from erosion.common.sealed.faults import (
+from erosion.common.sealed.distances.coordinator_keys import CoordinatorKeys
+from erosion.common.sealed.distances.sketch import BUCKETS
+from erosion.common.sealed.roster import ATTEMPT_BYTES
+from erosion.common.sealed.rounds.faults import (
     MOST_SPOILT,
     Faults,
     Skipped,
@@ -35,7 +36,7 @@ from erosion.common.sealed.faults import (
     after_skipping,
     after_success,
 )
-from erosion.common.sealed.measured_round import (
+from erosion.common.sealed.rounds.measured_round import (
     RULES,
     Measured,
     SealedTerms,
@@ -43,10 +44,9 @@ from erosion.common.sealed.measured_round import (
     Trained,
     measure,
 )
-from erosion.common.sealed.roster import ATTEMPT_BYTES
-from erosion.common.sealed.sketch import BUCKETS
-from erosion.common.sealed.sum_records import RecordsInMemory, SumRecords
-from erosion.common.sealed.summed_round import Summed, Wanted, allowed, sum_up
+from erosion.common.sealed.rounds.summed_round import Summed, Wanted, allowed, sum_up
+from erosion.common.sealed.sums.cohort import LoneCohort, NoSuchSum, SealedSum, SumWanted
+from erosion.common.sealed.sums.sum_records import RecordsInMemory, SumRecords
 
 
 @dataclass(frozen=True, slots=True)

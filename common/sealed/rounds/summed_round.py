@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 from erosion.common.aggregation.cohort import HospitalName
 from erosion.common.algorithms.base import Ask, Brings, Payload, TensorTerms
 from erosion.common.sealed import legs
-from erosion.common.sealed.cohort import SumWanted
-from erosion.common.sealed.evidence import ContextOf, Evidence
-from erosion.common.sealed.faults import MOST_SPOILT, Skipped
-from erosion.common.sealed.measured_round import RULES, Leg, Measured
-from erosion.common.sealed.released_shares import CannotUnmask
+from erosion.common.sealed.audit.evidence import ContextOf, Evidence
+from erosion.common.sealed.masks.released_shares import CannotUnmask
 from erosion.common.sealed.roster import Receipt, View, is_receipt
-from erosion.common.sealed.running_sum import RunningSum
-from erosion.common.sealed.sum_check import SumCheck
-from erosion.common.sealed.sum_records import PendingSum, SumRecords
+from erosion.common.sealed.rounds.faults import MOST_SPOILT, Skipped
+from erosion.common.sealed.rounds.measured_round import RULES, Leg, Measured
+from erosion.common.sealed.sums.cohort import SumWanted
+from erosion.common.sealed.sums.running_sum import RunningSum
+from erosion.common.sealed.sums.sum_check import SumCheck
+from erosion.common.sealed.sums.sum_records import PendingSum, SumRecords
 from erosion.common.support.plain_text import most_said
 
 

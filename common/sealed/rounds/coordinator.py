@@ -8,13 +8,14 @@ from gmpy2 import mpz
 from numpy.typing import NDArray
 
 from erosion.common.algorithms.sealed_measure import SealedMeasure
-from erosion.common.sealed import legs, ring, shamir
-from erosion.common.sealed.distance import Asker, Question
-from erosion.common.sealed.key_agreement import public_half
-from erosion.common.sealed.masked_update import pair_mask, self_mask
-from erosion.common.sealed.masks import Words, apply_masks
-from erosion.common.sealed.paillier import PrivateKey
-from erosion.common.sealed.released_shares import (
+from erosion.common.sealed import legs
+from erosion.common.sealed.distances.distance import Asker, Question
+from erosion.common.sealed.distances.paillier import PrivateKey
+from erosion.common.sealed.masks import ring, shamir
+from erosion.common.sealed.masks.key_agreement import public_half
+from erosion.common.sealed.masks.mask import Words, apply_masks
+from erosion.common.sealed.masks.masked_update import pair_mask, self_mask
+from erosion.common.sealed.masks.released_shares import (
     KEY,
     SEED,
     CannotUnmask,
@@ -32,7 +33,7 @@ from erosion.common.sealed.roster import (
     seed_hash,
     sketch_seed,
 )
-from erosion.common.sealed.sum_check import SumCheck, check_length, check_sum
+from erosion.common.sealed.sums.sum_check import SumCheck, check_length, check_sum
 
 
 @dataclass(frozen=True, slots=True, eq=False)

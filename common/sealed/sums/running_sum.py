@@ -6,7 +6,7 @@ from typing import cast
 from erosion.common.aggregation.cohort import HospitalName
 from erosion.common.algorithms.base import SiteAnswer
 from erosion.common.sealed import legs
-from erosion.common.sealed.masks import Words
+from erosion.common.sealed.masks.mask import Words
 from erosion.common.sealed.roster import Receipt, words_hash
 
 

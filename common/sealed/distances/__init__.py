@@ -1,0 +1,1 @@
+"""Distances between updates that neither side shows, under Paillier."""

@@ -1,0 +1,1 @@
+"""Updates under masks that only their sum takes off: keys, shares, whole numbers."""

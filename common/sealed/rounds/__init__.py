@@ -1,0 +1,1 @@
+"""A sealed round at the coordinator, leg by leg."""
