@@ -260,7 +260,7 @@ class LyingSite(SealedSite):
     ) -> tuple[mpz, dict[str, bytes]]:
         greeted = self.phase
         assert isinstance(greeted, Greeted)
-        self._phase = replace(greeted, update=greeted.update / 16)
+        self._phase = replace(greeted, update=np.float32(1 / 16) * greeted.update)
         answer = super().distance(everyone, question, modulus_proof)
         measured = self.phase
         assert isinstance(measured, Measured)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from gmpy2 import mpz
 
 from erosion.client.connection.agent import Until
@@ -62,7 +63,7 @@ def lies(site_file: str) -> None:
     def claim(self: SealedSite, *asked: Any) -> tuple[mpz, dict[str, bytes]]:
         greeted = self.phase
         assert isinstance(greeted, Greeted)
-        self._phase = replace(greeted, update=greeted.update / 16)
+        self._phase = replace(greeted, update=np.float32(1 / 16) * greeted.update)
         answered = distance(self, *asked)
         measured = self.phase
         assert isinstance(measured, Measured)
