@@ -1,5 +1,6 @@
 """Hospitals on this machine: a transport without a network, for simulations."""
 
+import gc
 import logging
 import os
 import time
@@ -97,6 +98,7 @@ class InProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
+        gc.unfreeze()
         if self._processes is not None:
             self._processes.close()
 
@@ -114,6 +116,9 @@ class InProcess:
             else:
                 self._loads[connection] = described.num_samples
                 yield Introduced(connection, described)
+        # What a thousand hospitals hold is not looked through every few rounds: that takes as long
+        # as a round.
+        gc.freeze()
 
     def turn_away(self, connection: Connection, reason: str) -> None:
         """It is asked nothing."""

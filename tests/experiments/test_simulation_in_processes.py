@@ -1,5 +1,6 @@
 """A simulation in several processes ends as one in this process does, to the last bit."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -127,6 +128,15 @@ def test_more_workers_than_hospitals_are_not_started(
     started = counted(monkeypatch)
     simulate(study_with(rounds=1), hospitals(tmp_path), clock=timeless, workers=100)
     assert started == [5]
+
+
+def test_collections_pass_over_the_hospitals_only_while_it_runs(tmp_path: Path) -> None:
+    frozen: list[int] = []
+    simulate(
+        study_with(rounds=1), hospitals(tmp_path), lambda _: frozen.append(gc.get_freeze_count())
+    )
+    assert all(frozen)
+    assert gc.get_freeze_count() == 0
 
 
 def test_a_study_of_short_rounds_stays_in_this_process_by_itself(
