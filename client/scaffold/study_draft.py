@@ -16,9 +16,9 @@ from erosion.common.settings.codes import canonical
 FEWEST = 10  # patients; a category of fewer is pointed out before the file is handed on
 MOST_CLASSES = 10
 FEWEST_FOR_TYPICAL = 20  # values
-# Patients of whom folds of a fifth are large enough to be measured, and beyond whom a test part
-# finds differences, too, at a 26th of the cost. See docs/evaluation.md.
-CROSS_FITTED = range(60, 1001)
+# Patients of whom folds of a fifth are large enough to be measured, and up to whom cross-fitting was
+# (a test part is a 26th of the cost). See docs/evaluation.md.
+CROSS_FITTED = range(60, 401)
 
 _HEAD = """\
 # {name}: predict {target}. A first draft, made from {file}; go through it before you hand it on.
