@@ -16,8 +16,8 @@ from erosion.common.settings.codes import canonical
 FEWEST = 10  # patients; a category of fewer is pointed out before the file is handed on
 MOST_CLASSES = 10
 FEWEST_FOR_TYPICAL = 20  # values
-# Patients of whom folds of a fifth are large enough to be measured, and up to whom cross-fitting was
-# (a test part is a 26th of the cost). See docs/evaluation.md.
+# Patients: a fifth of so many may be told of, and cross-fitting was measured up to about here.
+# See docs/evaluation.md.
 CROSS_FITTED = range(60, 401)
 
 _HEAD = """\
