@@ -8,24 +8,18 @@ import torch
 from torch import Tensor
 
 from erosion.common.learning import stacked_sgd
-from erosion.common.learning.local_sgd import Samples, train_locally
+from erosion.common.learning.local_sgd import train_locally
 from erosion.common.learning.model_base import ModelBase
 from erosion.common.learning.models import (
     Logistic,
     Mlp,
     MnistCnn,
     Resnet18,
-    build_model,
-    flat_parameters,
 )
 from erosion.common.learning.stacked_sgd import Job, train_stacked, why_not_stacked
-from erosion.common.learning.training import Training
-from erosion.common.tasks.task import Task, as_tensor
-from tests.common.test_tasks_contract import example, patients
+from tests.support.stacks import IMAGES, jobs, settings
+from tests.support.task_examples import example
 from tests.support.tasks import classes_of, image
-
-SIZES = (23, 8, 40, 5, 23)  # samples of each hospital
-TABLE, IMAGES = (3,), (1, 12, 12)
 
 every_training = pytest.mark.parametrize(
     "training",
@@ -39,30 +33,6 @@ every_training = pytest.mark.parametrize(
     ],
     ids=str,
 )
-
-
-def settings(**keys: Any) -> Training:
-    return Training.model_validate({"batch_size": 8, "learning_rate": 0.2, **keys})
-
-
-def jobs(
-    training: Training,
-    model: ModelBase | None = None,
-    task: Task | None = None,
-    shape: tuple[int, ...] = TABLE,
-) -> list[Job]:
-    """The same whenever they are asked for; the generators are fresh."""
-    task = task or classes_of(3)
-    module = build_model(model or Mlp(), shape, task.num_outputs)
-    start, made = flat_parameters(module), []
-    for number, size in enumerate(SIZES):
-        draws = torch.Generator().manual_seed(number)
-        targets = as_tensor(patients(task, seed=number, count=size))
-        inputs = torch.randn(size, *shape, generator=draws)
-        own_start = start + 0.1 * torch.randn(len(start), generator=draws)
-        samples = Samples(inputs, targets, task.training_loss(targets))
-        made.append(Job(module, own_start, samples, training, draws, round_number=2))
-    return made
 
 
 def pulled(job: Job, strength: float) -> Job:

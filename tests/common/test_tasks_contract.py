@@ -1,8 +1,6 @@
 """The promises of every task of the registry. A new task needs a line in EXAMPLES only."""
 
 import json
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,34 +13,11 @@ from erosion.common.learning.local_sgd import gradient, predictions_of
 from erosion.common.learning.models import Logistic, build_model, flat_parameters
 from erosion.common.study.study import Study, study_from_json
 from erosion.common.tasks import REGISTRY
-from erosion.common.tasks.task import Targets, Task, as_tensor
+from erosion.common.tasks.task import Task, as_tensor
+from tests.support.task_examples import EXAMPLES, NUM_PATIENTS, example, patients
 from tests.support.tasks import read_task
 
-NUM_PATIENTS = 40
-EXAMPLES: Mapping[str, Mapping[str, Any]] = {
-    "classification": {"target": "y", "classes": [0, 1, 2]},
-    "regression": {"target": "y", "centre": 10, "spread": 4},
-    "survival": {"target": {"time": "t", "event": "e"}, "cut_points": [5, 10, 20]},
-}
-
 every_task = pytest.mark.parametrize("name", sorted(REGISTRY))
-
-
-def example(name: str) -> Task:
-    return read_task({"kind": "tabular", "outcome": name, "features": ["x", "z"], **EXAMPLES[name]})
-
-
-def patients(task: Task, seed: int = 0, count: int = NUM_PATIENTS) -> Targets:
-    """Targets that differ, drawn within what the task's columns allow."""
-    generator = np.random.default_rng(seed)
-    columns = []
-    for column in task.target_columns:
-        codes = getattr(column, "codes", None)
-        drawn = generator.uniform(0, 25, size=count)
-        if codes is not None:
-            drawn = generator.choice(sorted(set(codes.values())), size=count)
-        columns.append(drawn)
-    return task.targets(np.stack(columns, axis=1))
 
 
 def predictions(task: Task, seed: int = 0, count: int = NUM_PATIENTS) -> np.ndarray:

@@ -24,6 +24,7 @@ from erosion.common.study.selection import Fold
 from erosion.common.study.study import Study
 from erosion.experiments.reconstruction import fitted, num_found, solved
 from tests.support.federation import small_study
+from tests.support.patience import wait_until
 from tests.support.rogue import (
     NUM_PATIENTS,
     Rogue,
@@ -214,8 +215,8 @@ def test_a_notice_writes_no_line_of_its_own(rogue: Rogue) -> None:
     text = "\x1b[2J\x1b[Hall is well\n2026-01-01 00:00:00 ERROR erosion.agent: forged\u202e" * 50
     notice = wire.Notice(text=text, final=False)
     assert rogue.why_not(wire.encode_notice(notice), wire.NOTICE) == ""
+    wait_until(lambda: "the coordinator says" in rogue.site.output.read_text())
     said = rogue.site.output.read_text()
-    assert "the coordinator says" in said
     assert "\x1b" not in said
     assert "\n2026-01-01" not in said
 

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,31 +16,12 @@ from erosion.client.training.hospital import Hospital
 from erosion.common.errors import Refusal, RunError, StudyError
 from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
 from erosion.common.rounds.records import RoundRecord
-from erosion.common.study.study import Study
 from erosion.experiments import in_process, simulator, worker_processes
-from erosion.experiments.every_user import site_of
 from erosion.experiments.simulator import Simulation, simulate, timeless
-from erosion.experiments.sources import HospitalFiles
-from tests.support.federation import small_study, write_site
+from tests.support.five_hospitals import NAMES, hospitals, study_with
 from tests.support.patience import PATIENCE, wait_until
 
-NAMES = ["alice", "bob", "carol", "dave", "erin"]
 HERE = os.getpid()
-
-
-def study_with(**changes: Any) -> Study:
-    return small_study(hospitals=NAMES, **changes)
-
-
-def hospitals(
-    folder: Path, of: Mapping[str, Callable[..., Hospital]] | None = None
-) -> dict[str, Hospital]:
-    """By default honest ones."""
-    found = {}
-    for name in NAMES:
-        data = write_site(folder, name, "127.0.0.1:1").parent / "data.csv"
-        found[name] = (of or {}).get(name, Hospital)(site_of(name, HospitalFiles(data)))
-    return found
 
 
 def without_times(record: RoundRecord) -> RoundRecord:
@@ -286,16 +266,18 @@ def test_what_cannot_be_forked_is_refused_or_called_here(
 PROGRAM = """
 import os, sys, time
 from pathlib import Path
-from tests.experiments import test_simulation_in_processes as tests
+from erosion.client.training.hospital import Hospital
+from erosion.experiments.simulator import simulate
+from tests.support.five_hospitals import NAMES, hospitals, study_with
 
-class Sleeps(tests.Hospital):
+class Sleeps(Hospital):
     def answer(self, request):
         (folder / f"{self.name}-{os.getpid()}.pid").touch()
         time.sleep(1000)
 
 folder = Path(sys.argv[1])
-agents = tests.hospitals(folder, dict.fromkeys(tests.NAMES, Sleeps))
-tests.simulate(tests.study_with(), agents, workers=2)
+agents = hospitals(folder, dict.fromkeys(NAMES, Sleeps))
+simulate(study_with(), agents, workers=2)
 """
 
 

@@ -20,9 +20,9 @@ from erosion.experiments import in_process, together
 from erosion.experiments.papers.robustness.attacks import ATTACKS, Attacker, Overheard, Wire
 from erosion.experiments.simulator import Simulation, simulate, timeless
 from erosion.experiments.together import answers_together
-from tests.common.test_stacked_sgd import jobs, settings
-from tests.experiments.test_simulation_in_processes import NAMES, hospitals, study_with
+from tests.support.five_hospitals import NAMES, hospitals, study_with
 from tests.support.small_study import TWO_NUMBERS
+from tests.support.stacks import jobs, settings
 
 LOGISTIC = {"name": "logistic"}
 PRIVACY = {"epsilon": 10, "learning_rate": 0.1}
