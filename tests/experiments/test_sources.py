@@ -350,7 +350,9 @@ def test_mnist_wants_a_multiple_of_ten_hospitals(tmp_path: Path) -> None:
         make_hospitals(four, tmp_path / "out", tmp_path)
 
 
-@pytest.mark.parametrize("damage", [b"not gzip", gzip.compress(b"\0\0\10\3 short")])
+@pytest.mark.parametrize(
+    "damage", [b"not gzip", gzip.compress(b"\0\0\10\3 short")], ids=["not gzip", "too short"]
+)
 def test_a_damaged_idx_file_is_named_with_the_remedy(tmp_path: Path, damage: bytes) -> None:
     write_mnist(tmp_path, [1] * 10)
     (tmp_path / "mnist" / "train-images-idx3-ubyte.gz").write_bytes(damage)
