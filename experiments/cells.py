@@ -176,6 +176,7 @@ def _in_processes(
     plans: Sequence[CellPlan], run: RunCell, data_dir: Path | None, jobs: int
 ) -> Generator[tuple[CellPlan, Values, float], None, None]:
     """Cells as they end, each process with one thread: more would only compete for the cores."""
+    others = set(active_children())
     with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_begin_process) as pool:
         running: dict[Future[tuple[Values, float]], CellPlan] = {
             pool.submit(_timed, run, plan.config, data_dir): plan for plan in plans
@@ -195,7 +196,7 @@ def _in_processes(
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
             # Ctrl-C loses the cells under way; nobody waits for them, nor for those handed out.
-            for process in active_children() if running else ():
+            for process in set(active_children()) - others if running else ():
                 process.terminate()
 
 

@@ -8,9 +8,8 @@ import logging
 from pathlib import Path
 
 from erosion.client.audit.audit_entry import AuditEntry
-from erosion.client.consent.recovery import entries_since
+from erosion.client.audit.entries_since import entries_since
 from erosion.client.privacy.privacy_ledger import PrivacyLedger, Release
-from erosion.common.errors import SiteError
 from erosion.common.privacy.accountant import strength_of
 from erosion.common.protocol import wire
 
@@ -21,13 +20,10 @@ def recover_releases(ledger: PrivacyLedger, dataset: str, log: Path) -> int:
     """How many updates the log has and the ledger lacked. Raises SiteError."""
     read_to = ledger.log_was_read_to()
     sent = []
-    try:
-        for entry in entries_since(log, read_to):
-            read_to = entry.number
-            if (release := _release_of(entry, dataset)) is not None:
-                sent.append(release)
-    except OSError as problem:
-        raise SiteError(f"{log} cannot be read: {problem.strerror}. Check its folder.") from None
+    for entry in entries_since(log, read_to):
+        read_to = entry.number
+        if (release := _release_of(entry, dataset)) is not None:
+            sent.append(release)
     lacking = ledger.recover(sent, read_to)
     if lacking:
         logger.warning(

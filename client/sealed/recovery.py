@@ -10,10 +10,9 @@ from collections import Counter
 from pathlib import Path
 
 from erosion.client.audit.audit_entry import AuditEntry
-from erosion.client.consent.recovery import entries_since
+from erosion.client.audit.entries_since import entries_since
 from erosion.client.sealed.sum_ledger import Place, SumLedger
 from erosion.common.algorithms.base import TRAIN
-from erosion.common.errors import SiteError
 from erosion.common.protocol import wire
 from erosion.common.sealed import legs
 
@@ -24,14 +23,10 @@ def recover_sums(ledger: SumLedger, log: Path) -> int:
     """Of how many rounds the ledger has forgotten what the log has. Raises SiteError."""
     read_to = ledger.log_was_read_to()
     sent: Counter[tuple[Place, str]] = Counter()
-    try:
-        for entry in entries_since(log, read_to):
-            read_to = entry.number
-            if (step := _leg_of(entry)) is not None:
-                place = Place(entry.digest or "", entry.run or "", entry.round or 0)
-                sent[place, step] += 1
-    except OSError as problem:
-        raise SiteError(f"{log} cannot be read: {problem.strerror}. Check its folder.") from None
+    for entry in entries_since(log, read_to):
+        read_to = entry.number
+        if (step := _leg_of(entry)) is not None:
+            sent[Place(entry.digest or "", entry.run or "", entry.round or 0), step] += 1
     forgotten = ledger.recover(sent, read_to)
     if forgotten:
         logger.warning(

@@ -53,10 +53,12 @@ def check_limits(site: Site, study: Study, num_samples: int, num_patients: int) 
                 " patients: two sums with and without this hospital would give its update away."
                 " Smaller batches or [privacy] prevent that"
             )
-        elif steps * study.training.batch_size > limits.largest_round * num_samples < num_samples:
+        seen = min(1.0, steps * study.training.batch_size / num_samples)
+        if seen > limits.largest_round:
             reasons.append(
                 "its rounds are sealed and go over a larger share of its training patients than"
-                f" limits.largest_round = {limits.largest_round:g}"
+                f" limits.largest_round = {limits.largest_round:g}. Fewer steps or smaller batches"
+                " prevent that"
             )
     _refuse_for(site, study, reasons)
 

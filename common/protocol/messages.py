@@ -16,7 +16,7 @@ from erosion.common.sealed.legs import HelloKeys
 from erosion.common.settings.base import Settings
 from erosion.common.study.study import Study
 
-SIGNIFICANCE = 0.02  # of a comparison; false claims stayed below 5 % in every simulated null
+SIGNIFICANCE = 0.02  # of a comparison on a test part; docs/evaluation.md says what it assumes
 CROSS_FITTED_SIGNIFICANCE = 0.005  # of one on cross-fitted predictions, whose models share patients
 FEWEST_OF_A_CLASS = 5  # test patients; with fewer the test is not to be trusted
 

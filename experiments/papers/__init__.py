@@ -75,9 +75,8 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "MNIST",
             "Weight Erosion, FedAvg and local training of a convolutional network, over seven"
             " distributions of MNIST's digits and 10 to 100 agents (Gengler et al. 2020, table II"
-            " and figure 2), then with other settings and another partition. Three hours and more"
-            " of one core for the paper's cells, as much again for the others; --cells '*-10-*' is"
-            " a quarter.",
+            " and figure 2), then with other settings and another partition. Six hours of one core"
+            " for the paper's cells, more again for the others; --cells '*-10-*' is a quarter.",
             mnist.plans,
             mnist.run,
             mnist_page.draw,
@@ -150,7 +149,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "fed-heart",
             "Fed-Heart-Disease",
             "Each of four heart hospitals as the user beside FLamby's published accuracies, on its"
-            " split and on six others. A few minutes.",
+            " split and on a hundred others. An hour of one core.",
             fed_heart.plans,
             fed_heart.run,
             fed_heart.draw,
@@ -178,7 +177,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "local-steps",
             "Local steps",
             "Bias correction, gradient averaging and Weight Erosion on real data with 1, 5 and 20"
-            " local steps a round (what Chayti et al. 2021 left out). Minutes.",
+            " local steps a round (what Chayti et al. 2021 left out). Half an hour of one core.",
             local_steps.plans,
             local_steps.run,
             local_steps.draw,
@@ -188,7 +187,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "Verdict",
             "How often the verdict claims a difference that is not there, and one that is: by"
             " made-up predictions, and by whole studies on diabetes-130, HAM10000, MNIST and"
-            " CIFAR-10. A quarter of an hour of one core.",
+            " CIFAR-10. Half an hour of one core.",
             verdict.plans,
             verdict.run,
             draw_verdict,
@@ -198,7 +197,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "Confirmation",
             "The same rules with the same constants on two studies that had not been looked at:"
             " readmission of diabetic patients by payer, and death of breast cancer within three"
-            " years by region. A quarter of an hour of one core.",
+            " years by region, over 50 splits. Two hours of one core.",
             confirmation.plans,
             which_rule.run,
             confirmation.draw,

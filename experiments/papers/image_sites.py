@@ -30,7 +30,7 @@ from erosion.experiments.simulator import Simulation, simulate, timeless
 from erosion.experiments.sources import make_hospitals
 from erosion.experiments.testbed import study_path
 
-SPLITS: Mapping[str, int] = {"ham10000": 8, "cifar10": 8}
+STUDIES, SPLITS = ("ham10000", "cifar10"), 8
 FOLDS = 3
 METRICS = ("accuracy", "auroc", "log_loss")
 ARMS: Arms = {
@@ -63,9 +63,8 @@ def plans() -> Sequence[CellPlan]:
             },
             rounds=3,
         )
-        for split in range(max(SPLITS.values()))
-        for study, splits in SPLITS.items()
-        if split < splits
+        for split in range(SPLITS)
+        for study in STUDIES
         for user in users_of(study)
     ]
 

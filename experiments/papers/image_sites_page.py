@@ -13,7 +13,7 @@ from erosion.experiments.papers.image_sites import (
     MAJORITY,
     METRICS,
     POOLED,
-    SPLITS,
+    STUDIES,
     WEIGHING,
     plans,
     users_of,
@@ -50,7 +50,7 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         f"standard error over splits. {len(cells)} of {len(plans())} cells have been run.",
         "",
     ]
-    for study in SPLITS:
+    for study in STUDIES:
         found = _figures_of(study, cells)
         if found:
             lines += _section(study, found)

@@ -22,7 +22,6 @@ class Faults:
     """Of one round, while it goes on."""
 
     rejected: dict[HospitalName, str] = field(default_factory=dict)
-
     notes: list[str] = field(default_factory=list)
 
     def note(self, what: str) -> None:

@@ -80,7 +80,7 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         "# How often is the verdict wrong?",
         "",
         "The verdict is a paired sign-flip test of the test patients' log losses, with chances",
-        "clipped to [.01, .99], at p ≤ .02 (hold-out) and at least five patients of each class.",
+        f"clipped to [.01, .99], at p ≤ {SIGNIFICANCE:g} and at least five patients of each class.",
         "",
         *_simulated_tables(simulated),
         *_study_tables(studies),
