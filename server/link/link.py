@@ -32,7 +32,8 @@ from erosion.server.link.spool import Spool
 
 logger = logging.getLogger("erosion.line")
 
-START_SECONDS, STOP_SECONDS = 30.0, 5.0
+START_SECONDS, STOP_SECONDS = 30.0, 10.0
+LAST_CALLS_SECONDS = 5.0  # for what gRPC has cancelled to end
 HANDSHAKE_SECONDS = 10.0  # for TLS; who takes longer is disconnected
 IDLE_SECONDS = 20.0  # of a connection without a call
 RESERVED_FILES = 256  # of this process's limit, for all that is no connection
@@ -192,14 +193,14 @@ class Link:
             self._ticker.cancel()
         if self._server is not None:
             await self._server.stop(grace=0.5)
-        # gRPC's own tasks may complain of being cancelled, with a traceback that helps nobody.
-        asyncio.get_running_loop().set_exception_handler(
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(
             lambda _loop, context: logger.debug("while closing: %s", context.get("message"))
         )
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        # Calls end by themselves now. gRPC prints a traceback for each of its tasks that is
+        # cancelled, past every log, so none is.
+        if calls := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(calls, timeout=LAST_CALLS_SECONDS)
 
     def _end_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = None

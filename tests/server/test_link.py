@@ -1,13 +1,17 @@
 """The coordinator's end of the line: its connections, where updates are kept, what is sent."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from erosion.client.connection.line import SiteLine
 from erosion.server.link import Link
 from erosion.server.link.link import most_connections
+from erosion.server.link.service import Service
 from tests.support.patience import PATIENCE, wait_until
 
 
@@ -52,3 +56,29 @@ def test_an_app_may_use_one_record_for_all_its_messages_and_change_it_in_between
         link.stop()
     numbers = [request.content.config_records["number"]["value"] for request in requests if request]
     assert sorted(numbers) == [0, 1]
+
+
+def test_a_call_that_was_answered_and_is_slow_to_end_is_waited_for_and_nothing_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    serve, answered, ended = Service._serve, [], []
+
+    async def slow_to_end(service: Service, peer: Any, context: Any) -> None:
+        try:
+            await serve(service, peer, context)
+        finally:
+            answered.append(peer)
+            await asyncio.sleep(1)
+            ended.append(peer)
+
+    monkeypatch.setattr(Service, "_serve", slow_to_end)
+    link = Link("127.0.0.1:0")
+    link.start()
+    with SiteLine(link.address), SiteLine(link.address):
+        wait_until(lambda: len(link.grid.get_node_ids()) == 2)
+        for node_id in link.grid.get_node_ids():
+            link.part_with(node_id)
+        wait_until(lambda: len(answered) == 2)
+        link.stop()
+    assert len(ended) == 2
+    assert "Traceback" not in capfd.readouterr().err
