@@ -78,7 +78,7 @@ class Hospital:
         self._prepared: OrderedDict[str, LocalDataset] = (
             OrderedDict()
         )  # by study digest, oldest first
-        self._noted: set[str] = set()  # digests of studies whose data were written about
+        self._noted: set[tuple[str, str]] = set()  # study, and what was written about its data
         torch.set_num_threads(site.compute.threads)
         try:
             torch.zeros(1, device=site.compute.device)
@@ -266,11 +266,10 @@ class Hospital:
         return prepared
 
     def _tell(self, study: Study, notes: Sequence[str]) -> None:
-        """What is to be known of the data, once for a study and all its folds."""
-        whole = study.whole.digest
-        if whole not in self._noted:
-            self._noted.add(whole)
-            for note in notes:
+        """What is to be known of the data, once for a study and all its folds and trials."""
+        for note in notes:
+            if (study.name, note) not in self._noted:
+                self._noted.add((study.name, note))
                 logger.warning("%s, study %s: %s", self.name, study.name, note)
 
     def _personal(self, prepared: LocalDataset, request: EvaluateRequest, arm: str) -> Tensor:

@@ -205,8 +205,8 @@ class ArmRun:
         if self.state.skipped_in_a_row >= limit:
             raise RunError(
                 f"{limit} rounds in a row were skipped in {self.arm}; the last because"
-                f" {record.note}. {self._waiting.remedy}federation.max_skipped_rounds says how many"
-                " are too many."
+                f" {record.note.removesuffix('.')}. {self._waiting.remedy}"
+                "federation.max_skipped_rounds says how many are too many."
             )
 
     def _exchange(

@@ -265,6 +265,7 @@ def test_a_peer_of_one_class_trains_and_its_log_says_so(
     assert caplog.messages == ["b, study small: all 12 patients are of the class 'ill'"]
     for number in range(3):  # more than the studies whose data are kept
         hospital.train(request(make_study(fold={"number": number, "of": 3})))
+    hospital.train(request(make_study(arms={"fedavg": {"weighting": "uniform"}})))  # a trial
     hospital.train(request(make_study()))
     assert len(caplog.messages) == 1
 

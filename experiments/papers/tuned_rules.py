@@ -1,0 +1,197 @@
+"""Compares the rules once each has had its settings chosen inside the user's training part.
+
+The arms of `which_rule`, but every rule has a few values of its main constants to choose from, and
+every rule, training alone included, its number of rounds: those with the least log loss on half
+of the user's training patients, on which that trial's models were not trained. The candidates were
+written down before any cell was run. The user's test patients decide nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from erosion.common.study.study import Study, load_study
+from erosion.experiments.cells import Cell, CellPlan, Tick, Values
+from erosion.experiments.experiment import Page
+from erosion.experiments.papers.rule_page import (
+    RECOMMENDED,
+    RECOMMENDED_ARM,
+    Arms,
+    RulePage,
+    Setting,
+)
+from erosion.experiments.papers.which_rule import SEEDS
+from erosion.experiments.papers.which_rule import settings as shipped_settings
+from erosion.experiments.splits import simulated_split
+from erosion.experiments.testbed import study_path
+
+Candidates = Mapping[str, Sequence[Mapping[str, Any]]]
+
+FOLDS = 2  # of the user's training patients, of which one is what settings are chosen by
+TITANIC_USERS = ("to-20", "to-35", "above-35", "age-unknown")
+ARMS: Arms = {
+    "local": {},
+    "fedavg": {},
+    "fedavg_adam": {"algorithm": "fedavg", "server_optimizer": "adam"},
+    "fedprox": {},
+    "scaffold": {},
+    "fedlin": {},
+    "fine_tuning": {},
+    "ditto": {},
+    "apfl": {},
+    "personal_intercept": {},
+    "ensemble": {},
+    "model_averaging": {},
+    "fedfomo": {},
+    "multi_krum": {},
+    "coordinate_median": {},
+    "geometric_median": {},
+    "trimmed_mean": {},
+    "centered_clipping": {},
+    "weighted_gradient": {},
+    "bias_correction": {},
+    "weight_erosion": {},
+    RECOMMENDED: RECOMMENDED_ARM,
+    "evidence_erosion": {},
+}
+BY_SAMPLES_OR_NOT = ({"weighting": "samples"}, {"weighting": "uniform"})
+CANDIDATES: Candidates = {
+    "fedavg": BY_SAMPLES_OR_NOT,
+    "fedavg_adam": [
+        {"server_optimizer": {"name": "adam", "learning_rate": rate}} for rate in (0.03, 0.1, 0.3)
+    ],
+    "fedprox": [{"proximal_weight": weight} for weight in (0.01, 0.1, 1.0)],
+    "scaffold": BY_SAMPLES_OR_NOT,
+    "fedlin": BY_SAMPLES_OR_NOT,
+    "fine_tuning": [{"tuning_rounds": rounds} for rounds in (1, 3, 10)],
+    "ditto": [{"proximal_weight": weight} for weight in (0.03, 0.1, 0.3, 1.0)],
+    "apfl": [
+        {"adaptive": True},
+        *({"adaptive": False, "mixing": share} for share in (0.25, 0.5, 0.75)),
+    ],
+    "personal_intercept": BY_SAMPLES_OR_NOT,
+    "multi_krum": [{}, {"num_selected": 2}],
+    "geometric_median": BY_SAMPLES_OR_NOT,
+    "centered_clipping": [{"centre": "previous"}, {"centre": "own"}],
+    "weighted_gradient": [{"alpha": alpha} for alpha in ("auto", 0.25, 0.5, 0.75)],
+    "bias_correction": [{"alpha": alpha} for alpha in ("auto", 0.25, 0.5)],
+    "weight_erosion": [
+        {"distance_penalty": penalty, "size_penalty": size}
+        for size in (0.2, 0.0)
+        for penalty in (0.003, 0.01, 0.03)
+    ],
+    RECOMMENDED: [{"erosion_share": share} for share in (1.25, 3.0, 8.0)],
+    "evidence_erosion": [
+        {"decay": decay, "bias_penalty": penalty} for decay in (0.0, 2.4) for penalty in (2.0, 8.0)
+    ],
+}
+
+
+def settings() -> list[Setting]:
+    """Those of `which_rule`, and each hospital of the Titanic as the user."""
+    return [*shipped_settings(), *(("titanic", user) for user in TITANIC_USERS)]
+
+
+def plans() -> Sequence[CellPlan]:
+    """A cell for each setting and seed; all arms of one are compared on the same patients."""
+    return [
+        CellPlan(
+            f"{study}-{user}-{seed}",
+            {
+                "study": study,
+                "user": user,
+                "seed": seed,
+                "arms": dict(ARMS),
+                "candidates": {arm: list(tried) for arm, tried in CANDIDATES.items()},
+                "folds": FOLDS,
+                "version": 1,
+            },
+            rounds=1,
+        )
+        for seed in range(SEEDS)
+        for study, user in settings()
+    ]
+
+
+def study_of(config: Values) -> Study:
+    """The shipped study for this cell's user, with the arms and what they choose from."""
+    study = load_study(study_path(config["study"]))
+    return Study.model_validate(
+        study.model_dump(mode="json")
+        | {
+            "user": config["user"],
+            "arms": config["arms"],
+            "seed": config["seed"],
+            "evaluation": {"test_share": study.evaluation.test_share, "bootstrap": 100},
+            "selection": {
+                "method": "validation",
+                "folds": config["folds"],
+                "candidates": config["candidates"],
+            },
+        }
+    )
+
+
+def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+    """Simulate one split: the trials, and each arm with what they chose."""
+    found = simulated_split(study_of(config), data_dir)
+    tick()
+    base_rate = found.evaluation.base_rate
+    assert base_rate is not None
+    figures: dict[str, Any] = {
+        arm: {name: metrics.get(name) for name in ("log_loss", "accuracy", "auroc")}
+        for arm, metrics in {**found.evaluation.arms, "base rate": base_rate}.items()
+    }
+    for arm, choice in found.choices.items():
+        figures[arm] |= {"settings": dict(choice.settings), "rounds": choice.rounds}
+    return {**figures, "patients": base_rate.num_samples}
+
+
+def draw(cells: Mapping[str, Cell]) -> Page:
+    """The tables of `which_rule`, and what was chosen how often."""
+    heading = [
+        "# Which rule wins with its settings chosen?",
+        "",
+        "The rules of [which rule wins](../which-rule/README.md) on the same studies and on the",
+        "Titanic's four hospitals. Here each rule has a few values of its main constants to choose",
+        "from, and each, training alone included, its number of rounds: those with the least log",
+        "loss on half of the user's training patients, whom the models of that trial had not seen.",
+        "So a rule with more to choose from may fit the luck of that half; the test patients",
+        "decide nothing. Log loss of the user's test patients; ± is one standard error over",
+        "splits, which share patients.",
+        "",
+        *_chosen(cells),
+    ]
+    return RulePage(ARMS, RECOMMENDED, settings()).draw(cells, heading)
+
+
+def _chosen(cells: Mapping[str, Cell]) -> list[str]:
+    if not cells:
+        return []
+    rows = []
+    for arm in ARMS:
+        found = [cell.figures[arm] for cell in cells.values()]
+        counts = [
+            f"{_in_words(tried)} {sum(one['settings'] == tried for one in found)}"
+            for tried in CANDIDATES.get(arm, ())
+        ]
+        rounds = median(one["rounds"] for one in found)
+        rows.append(f"| {arm} | {'; '.join(counts)} | {rounds:g} |")
+    return [
+        "## What was chosen",
+        "",
+        f"In how many of {len(cells)} cells; the last column is the median number of rounds.",
+        "",
+        "| arm | settings | rounds |",
+        "| --- | --- | --- |",
+        *rows,
+    ]
+
+
+def _in_words(tried: Mapping[str, Any]) -> str:
+    parts = []
+    for key, value in tried.items():
+        shown = value["learning_rate"] if isinstance(value, Mapping) else value
+        parts.append(f"`{key} = {str(shown).lower() if isinstance(shown, bool) else shown}`")
+    return " ".join(parts) or "the default"
