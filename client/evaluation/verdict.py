@@ -24,10 +24,10 @@ def compare(
     """The first arm against the second, by the task's loss of each test patient.
 
     `predictions` are each (n, k); or (m, n, k), several of each patient, whose losses are averaged
-    first. No difference is claimed unless p <= `level` and the smallest group
-    of patients that the task needs has at least five: each of two or more classes, or events. If
-    `strict`, neither unless the same would be claimed with one patient more, on whom the better arm
-    errs as badly as the loss allows: errors on rare patients may be absent from a sample.
+    first. No difference is claimed unless p <= `level` and the smallest group of patients that the
+    task needs has at least five: those outside the commonest class, or events. If `strict`, neither
+    unless the same would be claimed with one patient more, on whom the better arm errs as badly as
+    the loss allows: errors on rare patients may be absent from a sample.
     """
     arm, reference = (_losses(task, p, targets) for p in predictions)
     differences = arm - reference

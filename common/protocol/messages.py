@@ -112,8 +112,8 @@ class Comparison(Settings):
     arm: str
     reference: str
     num_samples: int
-    smallest_class: int  # test patients of the rarest class, or of what else the task needs; below
-    # the site's smallest cell only whether they are enough
+    smallest_class: int  # test patients outside the commonest class, or what else the task needs;
+    # below the site's smallest cell only whether they are enough
     mean_difference: float  # loss of `arm` minus that of `reference`; below 0: `arm` is better
     p_value: float  # two-sided paired sign-flip test
     conclusion: str  # "better", "worse", "no clear difference" or "too few patients"

@@ -115,8 +115,8 @@ class Classification(Task):
     headline: ClassVar[tuple[str, ...]] = ("log_loss", "accuracy")
     in_progress: ClassVar[tuple[str, ...]] = ("accuracy", "log_loss")
     verdict_metric: ClassVar[str] = "log_loss"
-    group_word: ClassVar[str] = "of the rarest class"
-    verdict_needs: ClassVar[str] = "every class has at least {fewest} test patients"
+    group_word: ClassVar[str] = "outside the commonest class"
+    verdict_needs: ClassVar[str] = "at least {fewest} test patients are not of the commonest class"
     unmeasurable_remedy: ClassVar[str] = (
         "Add patients of another class, or check the target column and [data.values]."
     )
@@ -164,12 +164,13 @@ class Classification(Task):
         return targets
 
     def smallest_group(self, targets: Targets) -> int:
-        """Patients of the rarest class; 0 where there is one class only.
+        """Patients outside the commonest class: of two classes, those of the rarer one.
 
-        A class that the hospital never sees does not count.
+        Of many classes some are nearly always rare, and a single patient of one must not undo what
+        hundreds of others show.
         """
-        present = [count for count in np.bincount(targets).tolist() if count]
-        return min(present) if len(present) > 1 else 0
+        counts = np.bincount(targets)
+        return int(counts.sum() - counts.max(initial=0))
 
     @property
     def num_outputs(self) -> int:

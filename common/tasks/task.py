@@ -53,8 +53,8 @@ class Task(Settings):
     headline: ClassVar[tuple[str, ...]]  # metrics in the verdict's sentence
     in_progress: ClassVar[tuple[str, ...]]  # metrics in a line of progress
     verdict_metric: ClassVar[str]  # the mean of `patient_losses`; less is better
-    group_word: ClassVar[str]  # what `smallest_group` counts, e.g. "of the rarest class"
-    verdict_needs: ClassVar[str]  # e.g. "every class has at least {fewest} test patients"
+    group_word: ClassVar[str]  # what `smallest_group` counts, e.g. "outside the commonest class"
+    verdict_needs: ClassVar[str]  # e.g. "at least {fewest} test patients had the event"
     unmeasurable_remedy: ClassVar[str]  # what to do about `why_unmeasurable`
 
     @classmethod

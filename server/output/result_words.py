@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from erosion.common.protocol.messages import FinalMetrics
+from erosion.common.protocol.messages import FEWEST_OF_A_CLASS, FinalMetrics
 from erosion.server.output.plain_text import printable
 from erosion.server.output.round_news import RESULT_OF_STOPPED
 from erosion.server.run.overview import EarlyStop, Overview
@@ -18,14 +18,25 @@ def verdict_sentences(text: str) -> tuple[str, str]:
     return finding + stop.strip(), figures
 
 
-def what_may_be_unseen(num_patients: int) -> str:
+def what_may_be_unseen(num_patients: int, class_counts: Mapping[str, int | None]) -> str:
     """What no test of so many patients can see, to stand beside a verdict.
 
-    Of errors on one in k patients, 3 k patients show none with a chance of 5 %.
+    Of errors on one in k patients, 3 k patients show none with a chance of 5 %. `class_counts`: of
+    them by class; None is what the hospital does not tell, because they are few.
     """
+    rare = [
+        printable(name)
+        for name, count in class_counts.items()
+        if count is None or count < FEWEST_OF_A_CLASS
+    ]
+    of_classes = (
+        f" Too few were of the class {' or '.join(rare)} for the verdict to be about those."
+        if rare and len(class_counts) > len(rare)
+        else ""
+    )
     return (
         f"What a model gets badly wrong on fewer than 1 in {max(2, num_patients // 3)} patients may"
-        f" have shown on none of these {num_patients}."
+        f" have shown on none of these {num_patients}.{of_classes}"
     )
 
 

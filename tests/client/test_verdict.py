@@ -80,6 +80,27 @@ def test_conclusions(arm: float, reference: float, labels: np.ndarray, conclusio
     assert found.mean_difference == pytest.approx(np.log(reference / arm))
 
 
+def test_a_few_patients_of_a_rare_class_do_not_undo_what_hundreds_show() -> None:
+    labels = np.repeat([0, 1, 2], [60, 39, 1])
+    right = np.full((100, 3), 0.05)
+    right[np.arange(100), labels] = 0.9
+    unsure = np.full((100, 3), 1 / 3)
+    found = compare(classes_of(3), ("new", "old"), (right, unsure), labels, seed=0)
+    assert (found.conclusion, found.smallest_class) == ("better", 40)
+
+
+def test_claims_of_many_classes_some_of_them_rare_are_no_more_often_false() -> None:
+    generator = np.random.default_rng(2)
+    shares = np.array([0.6, 0.2, 0.15, 0.03, 0.02])
+    claims = 0
+    for study in range(100):
+        labels = generator.choice(5, p=shares, size=60)
+        arm, reference = (generator.dirichlet(8 * shares + 0.5, size=60) for _ in range(2))
+        found = compare(classes_of(5), ("new", "old"), (arm, reference), labels, seed=study)
+        claims += found.conclusion in ("better", "worse")
+    assert claims <= 5
+
+
 @pytest.mark.parametrize(("num_patients", "studies"), [(12, 500), (40, 80)])
 def test_at_most_five_percent_of_claims_are_false_under_the_null(
     num_patients: int, studies: int

@@ -17,6 +17,7 @@ from erosion.server.output.report.figures import metric_points, weight_figure
 from erosion.server.output.report.page import MOST_EVENTS
 from erosion.server.output.report.run_data import RunData, read_run
 from erosion.server.output.report.write import write_report
+from erosion.server.output.result_words import what_may_be_unseen
 from erosion.server.output.round_news import grouped, news_of
 from erosion.server.run.absences import absences
 from erosion.server.run.privacy_spent import privacy_spent
@@ -315,10 +316,19 @@ def test_too_few_patients_is_said_without_a_winner(folder: Path) -> None:
     )
     html = written(replace(run, result=result), folder)
     assert (
-        "12 test patients with fewer than 5 of the rarest class are too few to tell"
+        "12 test patients with fewer than 5 outside the commonest class are too few to tell"
         in Page(html).text
     )
     assert '<tr class="best">' not in html
+
+
+def test_a_class_of_few_test_patients_is_named_beside_the_verdict() -> None:
+    counts = {"naevus": 60, "melanoma": 28, "vascular": 3, "wart": None}
+    assert what_may_be_unseen(91, counts).endswith(
+        "Too few were of the class vascular or wart for the verdict to be about those."
+    )
+    assert "Too few" not in what_may_be_unseen(91, {"benign": 57, "malignant": 34})
+    assert "Too few" not in what_may_be_unseen(91, {})
 
 
 def test_wide_distances_are_drawn_on_a_logarithmic_axis() -> None:

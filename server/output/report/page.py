@@ -157,7 +157,7 @@ def _what_is_assumed(result: Result, comparison: Comparison) -> str:
     )
     return (
         f"{trained} The test knows only patients like these."
-        f" {what_may_be_unseen(comparison.num_samples)}"
+        f" {text(what_may_be_unseen(comparison.num_samples, result.class_counts))}"
     )
 
 
