@@ -21,6 +21,7 @@ from erosion.experiments.papers.rule_page import (
     RulePage,
     Setting,
 )
+from erosion.experiments.papers.which_rule import ARMS as EXPLORED
 from erosion.experiments.papers.which_rule import SEEDS
 from erosion.experiments.papers.which_rule import settings as shipped_settings
 from erosion.experiments.splits import simulated_split
@@ -30,30 +31,11 @@ Candidates = Mapping[str, Sequence[Mapping[str, Any]]]
 
 FOLDS = 2  # of the user's training patients, of which one is what settings are chosen by
 TITANIC_USERS = ("to-20", "to-35", "above-35", "age-unknown")
+# The variants of a rule that `which_rule` has apart are candidates here.
+VARIANTS = ("weight_erosion_slow", "weight_erosion_slow_own_bias", "evidence_erosion_decay")
 ARMS: Arms = {
-    "local": {},
-    "fedavg": {},
-    "fedavg_adam": {"algorithm": "fedavg", "server_optimizer": "adam"},
-    "fedprox": {},
-    "scaffold": {},
-    "fedlin": {},
-    "fine_tuning": {},
-    "ditto": {},
-    "apfl": {},
-    "personal_intercept": {},
-    "ensemble": {},
-    "model_averaging": {},
-    "fedfomo": {},
-    "multi_krum": {},
-    "coordinate_median": {},
-    "geometric_median": {},
-    "trimmed_mean": {},
-    "centered_clipping": {},
-    "weighted_gradient": {},
-    "bias_correction": {},
-    "weight_erosion": {},
+    **{name: arm for name, arm in EXPLORED.items() if name not in VARIANTS},
     RECOMMENDED: RECOMMENDED_ARM,
-    "evidence_erosion": {},
 }
 BY_SAMPLES_OR_NOT = ({"weighting": "samples"}, {"weighting": "uniform"})
 CANDIDATES: Candidates = {
