@@ -20,7 +20,7 @@ from erosion.experiments.faults.network import (
     Network,
     why_no_networks,
 )
-from erosion.experiments.faults.patience import wait_until
+from erosion.experiments.faults.patience import PATIENCE_SECONDS, wait_until
 from erosion.experiments.faults.stage import small_study, write_patients
 from erosion.server.run.run_folder import write_study
 
@@ -55,7 +55,7 @@ class Machine:
             env=_environment(),
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=PATIENCE_SECONDS,
         )
         print(done.stdout + done.stderr, flush=True)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -84,7 +84,7 @@ class Machine:
         """End what was started."""
         for process in self._started:
             process.kill()
-            process.wait(30)
+            process.wait(PATIENCE_SECONDS)
 
     def _words(self, command: str, hospital: str) -> list[str]:
         assert command in _deployment_section(), f"the README does not say: {command}"
@@ -114,7 +114,7 @@ def deploy(folder: Path) -> Path:
         for hospital in HOSPITALS:
             coordinator.run(ENROL, hospital)
         server = coordinator.start(SERVER)
-        wait_until(lambda: "Listening" in coordinator.said(), 120, coordinator.said)
+        wait_until(lambda: "Listening" in coordinator.said(), coordinator.said)
         for hospital in HOSPITALS:
             kit = coordinator.folder / "federation" / "kits" / f"{hospital}.tar.gz"
             with tarfile.open(kit) as archive:  # carried there by hand
@@ -123,7 +123,7 @@ def deploy(folder: Path) -> Path:
             machines[hospital].run(CHECK, hospital)
             machines[hospital].run(REVIEW, hospital, "--approve")  # nobody types an answer
             machines[hospital].start(CLIENT, hospital)
-        wait_until(lambda: server.poll() is not None, 300, coordinator.said)
+        wait_until(lambda: server.poll() is not None, coordinator.said)
         print(coordinator.said(), flush=True)
         assert server.returncode == 0, coordinator.said()
         (run,) = (coordinator.folder / "runs").iterdir()

@@ -1,5 +1,6 @@
 """Settings shared by all tests."""
 
+import gc
 import signal
 
 from hypothesis import settings
@@ -12,3 +13,16 @@ settings.load_profile("repeatable")
 # also where a test is about Ctrl-C. A program is started with the default where we have a handler.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# What collecting imports stays, so it is not looked through for garbage: not while it is imported,
+# which would take a third of that time, and in no test.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()

@@ -10,6 +10,7 @@ import pytest
 from erosion.client.site_file import load_site
 from erosion.command_line import parser
 from erosion.common.algorithms import catalogue
+from tests.support.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -36,7 +37,10 @@ def test_every_erosion_command_is_understood(command: str) -> None:
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("make")])
 def test_every_make_target_exists(command: str) -> None:
     run = subprocess.run(
-        ["make", "--dry-run", *shlex.split(command)[1:]], cwd=ROOT, capture_output=True, timeout=30
+        ["make", "--dry-run", *shlex.split(command)[1:]],
+        cwd=ROOT,
+        capture_output=True,
+        timeout=PATIENCE,
     )
     assert run.returncode == 0
 

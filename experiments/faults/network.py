@@ -10,6 +10,8 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Self
 
+from erosion.experiments.faults.patience import PATIENCE_SECONDS
+
 ETC = Path("/etc/netns")
 COORDINATOR = "coordinator"
 SUBNET = "10.77.0"
@@ -153,4 +155,4 @@ class SmallDisk:
 
 
 def _run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True, timeout=30)
+    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_SECONDS)

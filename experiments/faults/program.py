@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from erosion.common.support.memory import peak_megabytes
-from erosion.experiments.faults.patience import wait_until
+from erosion.experiments.faults.patience import PATIENCE_SECONDS, wait_until
 
 _TIME = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ (?:[A-Z]+ erosion\.\w+: )?")
 
@@ -72,23 +72,23 @@ class Program:
         """Where its log ends now."""
         return self._log.stat().st_size
 
-    def wait_for(self, words: str, seconds: float = 120.0) -> None:
+    def wait_for(self, words: str) -> None:
         """Until it says `words`."""
-        self.wait_until(lambda: words in self.text(), f"{words!r}", seconds)
+        self.wait_until(lambda: words in self.text(), f"{words!r}")
 
-    def wait_until(self, wanted: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
+    def wait_until(self, wanted: Callable[[], bool], what: str) -> None:
         """Until `wanted`; raises TimeoutError with what it said last."""
-        wait_until(wanted, seconds, lambda: f"{self.name}: no {what}; it said: {self._tail()}")
+        wait_until(wanted, lambda: f"{self.name}: no {what}; it said: {self._tail()}")
 
-    def wait(self, seconds: float = 180.0) -> int:
+    def wait(self) -> int:
         """Its exit code."""
-        self.wait_until(lambda: self.exit_code is not None, "end", seconds)
+        self.wait_until(lambda: self.exit_code is not None, "end")
         return self._process.returncode
 
     def kill(self) -> None:
         """SIGKILL: as a power cut, a crash, or the kernel's own choice when memory is short."""
         self._send(signal.SIGKILL)
-        self._process.wait(30)
+        self._process.wait(PATIENCE_SECONDS)
 
     def end(self) -> None:
         """SIGTERM, as systemd does; then SIGKILL."""

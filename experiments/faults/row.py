@@ -52,9 +52,9 @@ class Observation:
         """The cause is gone: from here on the time to recover counts."""
         self.mended_at = time.monotonic()
 
-    def wait_until_back(self, seconds: float = 240.0) -> None:
+    def wait_until_back(self) -> None:
         """Until an update of the site is accepted again."""
-        self.stage.first(self._is_back, self.mended_at or self.at, seconds)
+        self.stage.first(self._is_back, self.mended_at or self.at)
 
     def row(self, *, said_by: str | None = None) -> Row:
         """All that was seen since; `said_by` is whose log to quote, the site's own by default."""

@@ -91,11 +91,11 @@ SCENES: Mapping[str, Scene] = {
 }
 
 
-def play(scene: Scene, folder: Path) -> Row:
-    """Set the stage, let the fault happen, and take everything down."""
+def play(scene: Scene, folder: Path, **changes: Any) -> Row:
+    """Set the stage, let the fault happen, and take everything down; `changes` are the study's."""
     with (
         Network(*HOSPITALS) if scene.needs_network else nullcontext() as network,
-        Stage(folder, small_study(**scene.study), network) as stage,
+        Stage(folder, small_study(**{**scene.study, **changes}), network) as stage,
     ):
         if network is not None and scene.slow_line_of:
             network.slow_down(scene.slow_line_of, SLOW_LINE_KILOBITS)

@@ -148,21 +148,21 @@ class Stage:
         self.wait_for_rounds(2)
         return self.programs
 
-    def wait_for_rounds(self, number: int, seconds: float = 180.0) -> None:
+    def wait_for_rounds(self, number: int) -> None:
         """Until the journal holds so many rounds that were done."""
-        self.wait(lambda: sum(seen.is_done for seen in self.rounds) >= number, seconds)
+        self.wait(lambda: sum(seen.is_done for seen in self.rounds) >= number)
 
-    def wait(self, wanted: Callable[[], object], seconds: float = 180.0) -> None:
+    def wait(self, wanted: Callable[[], object]) -> None:
         """Until `wanted`; the excuse is what everybody said last."""
-        wait_until(wanted, seconds, self._last_words)
+        wait_until(wanted, self._last_words)
 
-    def first(self, wanted: Callable[[Seen], bool], since: float, seconds: float = 180.0) -> Seen:
+    def first(self, wanted: Callable[[Seen], bool], since: float) -> Seen:
         """The first round after `since` that is as `wanted`."""
 
         def found() -> Seen | None:
             return next((s for s in self.rounds if s.at > since and wanted(s)), None)
 
-        self.wait(found, seconds)
+        self.wait(found)
         seen = found()
         assert seen is not None
         return seen

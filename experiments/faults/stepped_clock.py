@@ -10,6 +10,8 @@ import struct
 import subprocess
 from pathlib import Path
 
+from erosion.experiments.faults.patience import PATIENCE_SECONDS
+
 _SOURCE = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -71,7 +73,7 @@ class SteppedClock:
         source = folder / "stepped_clock.c"
         source.write_text(_SOURCE, encoding="ascii")
         command = ["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"]
-        subprocess.run(command, check=True, capture_output=True, timeout=60)
+        subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_SECONDS)
         self.environment = {"LD_PRELOAD": str(library), "STEPPED_CLOCK": str(self._file)}
 
     def step(self, seconds: int) -> None:

@@ -22,6 +22,7 @@ from statistics import median
 from typing import Any
 
 from erosion.common.support.logs import configure_logging
+from erosion.experiments.faults.patience import PATIENCE_SECONDS
 from erosion.experiments.faults.scenes import SHORT_WAIT
 from erosion.experiments.faults.stage import Stage, small_study
 from erosion.experiments.hostile_load.attackers import BY_A_SITE, BY_STRANGERS
@@ -65,7 +66,7 @@ def attack(stage: Stage, kind: str, connections: int) -> Iterator[None]:
         yield
     finally:
         process.kill()
-        process.wait(30)
+        process.wait(PATIENCE_SECONDS)
         if process.stdin is not None:
             process.stdin.close()
 
@@ -80,7 +81,7 @@ def play(kind: str, connections: int, folder: Path) -> Row:
             under = _rounds(stage, UNDER_SECONDS)
             started = time.monotonic()
             stage.site("carol")
-            joined = stage.first(lambda seen: seen.has("carol"), started, 300.0).at - started
+            joined = stage.first(lambda seen: seen.has("carol"), started).at - started
             seen = [s for s in stage.rounds if s.at > started]
         peak = stage.programs["coordinator"].peak_megabytes
     done = [s for s in under if s.is_done]

@@ -375,7 +375,7 @@ def test_a_damaged_roster_lets_nobody_in_and_throws_nobody_out(enrolled: Enrolle
 def test_a_check_tells_the_hospital_the_expiry_and_the_clock_and_signs_nobody_in(
     enrolled: Enrolled,
 ) -> None:
-    answer = enrolled.line().connect().check(seconds=10)
+    answer = enrolled.line().connect().check(seconds=PATIENCE)
     assert answer.problem is None
     assert answer.hospital == "bob"
     assert answer.expires is not None

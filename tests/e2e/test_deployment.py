@@ -119,12 +119,14 @@ def test_misbehaving_hospitals_are_recorded_and_the_study_goes_on(tmp_path: Path
 
 
 def test_a_slow_hospital_comes_back_with_the_newest_round(tmp_path: Path) -> None:
-    study = small_study(rounds=12, arms={"fedavg": {}}, federation={"round_deadline_seconds": 4.0})
+    study = small_study(rounds=12, arms={"fedavg": {}}, federation={"round_deadline_seconds": 8.0})
     with Federation(study, tmp_path) as federation:
         federation.start_site("alice")
         federation.start_site("bob", programs.is_slow_once)
         federation.start()
         federation.start_site("carol")
+        federation.observer.wait_for(lambda: len(federation.observer.records) >= 3)
+        (tmp_path / "bob" / "wake").touch()
         federation.finish()
         outcomes = [r.hospitals["bob"].outcome for r in federation.observer.records]
     assert outcomes[:3] == ["accepted", "absent", "absent"]

@@ -17,7 +17,7 @@ def test_200_malformed_replies_cost_nobody_a_round_and_leave_nothing_behind(
         rounds=ROUNDS,
         arms={"fedavg": {}},
         hospitals=["alice", "carol", *fuzzing.SITES],
-        federation={"round_deadline_seconds": 4.0},
+        federation={"round_deadline_seconds": 10.0},
     )
     before = peak_megabytes() or 0.0
     with Federation(study, tmp_path) as federation:

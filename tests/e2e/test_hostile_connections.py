@@ -58,7 +58,7 @@ def attack(
         yield process
     finally:
         process.kill()
-        process.communicate(timeout=30)
+        process.communicate(timeout=PATIENCE)
 
 
 @pytest.mark.parametrize("kinds", [[*BY_STRANGERS], [*BY_A_SITE]], ids=["strangers", "a site"])
@@ -114,12 +114,12 @@ def test_with_few_files_a_hospital_still_gets_in_and_every_line_of_both_logs_is_
             "alice", ["client", str(site), *JSON_LOG], tmp_path / "alice.log", within=OWN_GRPC
         )
         stack.callback(alice.close)
-        alice.wait_for("connected to", PATIENCE)
-        coordinator.wait_for("TLS was not agreed", PATIENCE)
-        coordinator.wait_for("mallory", PATIENCE)
+        alice.wait_for("connected to")
+        coordinator.wait_for("TLS was not agreed")
+        coordinator.wait_for("mallory")
         assert coordinator.exit_code is None
         coordinator.end()
-        alice.wait_for("trying again", PATIENCE)
+        alice.wait_for("trying again")
     for program in (coordinator, alice):
         lines = program.text().splitlines()
         assert [line for line in lines if not isinstance(json.loads(line), dict)] == []

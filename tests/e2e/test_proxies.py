@@ -23,7 +23,7 @@ from erosion.server.link import Link
 from erosion.server.link.open_link import make_link
 from tests.support.connect_proxy import ConnectProxy
 from tests.support.enrolled import unpack_kit
-from tests.support.patience import wait_until
+from tests.support.patience import PATIENCE, wait_until
 from tests.support.small_study import make_study, twenty_patients
 
 NAME = "coordinator.erosion.test"  # that no DNS knows
@@ -165,4 +165,4 @@ def test_a_recipe_for_a_proxy_passes_tls_on(
             connects(through, link)
     finally:
         program.terminate()
-        program.wait(30)
+        program.wait(PATIENCE)

@@ -15,7 +15,6 @@ from erosion.experiments.free_ports import free_address
 from erosion.server.coordination.study_queue import StudyQueue
 from erosion.server.run.run_folder import RunFolder
 from tests.support.federation import small_study, write_site
-from tests.support.patience import PATIENCE
 
 
 def put(queue: Path, file: str, study: Study) -> None:
@@ -109,10 +108,10 @@ def test_sites_stay_connected_from_one_study_to_the_next(tmp_path: Path) -> None
     try:
         for name in ("alice", "bob", "carol"):
             if name == "carol":
-                programs[0].wait_until(kept.exists, "update on the disk", PATIENCE)
+                programs[0].wait_until(kept.exists, "update on the disk")
             site = str(write_site(tmp_path, name, address))
             programs.append(Program(name, ["client", site], tmp_path / f"{name}.log"))
-        assert programs[0].wait(PATIENCE) == 0, programs[0].text()
+        assert programs[0].wait() == 0, programs[0].text()
         for program in programs[1:]:
             assert program.exit_code is None, program.text()
             assert program.text().count("connected to the coordinator") == 1, program.text()

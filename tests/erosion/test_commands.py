@@ -10,6 +10,7 @@ import pytest
 from erosion.command_line import EPILOG, main, parser
 from erosion.commands import COMMANDS
 from erosion.commands.command import Command
+from tests.support.patience import PATIENCE
 
 SHOWN = [
     re.split(r"  +", line.strip())[0]
@@ -46,6 +47,10 @@ def test_the_help_waits_for_no_command_s_imports() -> None:
         " if name in sys.modules))"
     )
     run = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
     )
     assert run.stdout.split() == []

@@ -17,6 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.validation import check_is_fitted
 
 import erosion
+from tests.support.patience import PATIENCE
 from tests.support.saved_model import run_folder
 from tests.support.small_study import TASK, make_study, with_missing
 from tests.support.synthetic_run import make_run
@@ -76,7 +77,11 @@ def test_importing_erosion_imports_nothing_heavy() -> None:
         "print(*(n for n in ('torch', 'numpy', 'pydantic', 'grpc', 'pandas') if n in sys.modules))"
     )
     run = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=True
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
     )
     assert run.stdout.split() == []
 

@@ -16,6 +16,7 @@ from flwr.serverapp.strategy import FedAvg as FlowersFedAvg
 from erosion.common.errors import CheckpointError, RunError, StudyError
 from erosion.flower import EvidenceErosion, Personalized, WeightErosion, mean_and_noise
 from tests.support.flower_grid import InProcessGrid, Node, moved_by, reply
+from tests.support.patience import PATIENCE
 
 FIRST = {"w": np.zeros(2, dtype=np.float32)}
 
@@ -374,4 +375,4 @@ def test_a_rule_that_stops_asks_nobody_any_more() -> None:
 def test_flowers_own_process_keeps_its_identity() -> None:
     """A stock ServerApp's process knows its task; our line's stand-in must not replace that."""
     script = "import sys, erosion.flower; sys.exit('erosion.common.protocol.wire' in sys.modules)"
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=PATIENCE)

@@ -12,6 +12,7 @@ from erosion.server.output.background import InBackground
 from erosion.server.output.events import HospitalLeft, ObserverDropped, RunEvent
 from erosion.server.output.observers import Observers
 from erosion.server.run.status import CoordinatorStatus
+from tests.support.patience import PATIENCE
 from tests.support.synthetic_run import make_run
 
 
@@ -53,7 +54,7 @@ class Hanging(Listener):
         self.let_go = threading.Event()
 
     def notify(self, event: RunEvent) -> None:
-        self.let_go.wait(30)
+        self.let_go.wait(PATIENCE)
         super().notify(event)
 
 

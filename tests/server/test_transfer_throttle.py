@@ -23,13 +23,13 @@ def test_the_next_transfer_begins_when_the_latest_has_ended(
         await asyncio.sleep(0.05)
         assert not entering.done()
         await throttle.leave(first)
-        await asyncio.wait_for(entering, 10)
+        await asyncio.wait_for(entering, 60)
         await throttle.leave(first)  # once more: the second is under way now
         entering = asyncio.ensure_future(throttle.enter(third))
         await asyncio.sleep(0.05)
         assert not entering.done()
         await throttle.leave(second)
-        await asyncio.wait_for(entering, 10)
+        await asyncio.wait_for(entering, 60)
 
     asyncio.run(play())
 
@@ -42,7 +42,7 @@ def test_a_site_that_falls_silent_keeps_nobody_waiting_for_long(
     async def play() -> None:
         throttle = TransferThrottle(lambda: 10)
         for _ in range(10):
-            await asyncio.wait_for(throttle.enter(object()), 10)  # none of them leaves
+            await asyncio.wait_for(throttle.enter(object()), 60)  # none of them leaves
 
     asyncio.run(play())
 
@@ -53,6 +53,6 @@ def test_many_sites_are_let_in_at_a_faster_pace(monkeypatch: pytest.MonkeyPatch)
     async def play() -> None:
         throttle = TransferThrottle(lambda: 1000)  # 25 ms each
         entering = [throttle.enter(object()) for _ in range(20)]
-        await asyncio.wait_for(asyncio.gather(*entering), 10)
+        await asyncio.wait_for(asyncio.gather(*entering), 60)
 
     asyncio.run(play())

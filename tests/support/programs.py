@@ -23,6 +23,7 @@ from erosion.common.line.frames import Kind
 from erosion.common.protocol import wire
 from erosion.common.protocol.messages import TrainResult
 from erosion.common.support.logs import configure_logging
+from tests.support.patience import wait_until
 
 Spoil = Callable[[TrainResult], TrainResult]
 
@@ -130,14 +131,17 @@ def takes_its_time_until_told(site_file: str) -> None:
 
 
 def is_slow_once(site_file: str) -> None:
-    """Misses the deadline of round 2 by far, then is quick again; notes what it worked on."""
-    worked_on = Path(site_file).with_name("worked_on")
+    """At work on round 2 until there is a file `wake` beside the site file, then quick again.
+
+    It notes what it worked on in `worked_on`.
+    """
+    worked_on, wake = (Path(site_file).with_name(name) for name in ("worked_on", "wake"))
 
     def answer_train(message: Message, answer: Callable[[Message], Message]) -> Message:
         with worked_on.open("a") as file:
             file.write(f"{message.metadata.group_id}\n")
         if (message.metadata.group_id or "").endswith("/2"):
-            time.sleep(10)
+            wait_until(wake.exists)
         return answer(message)
 
     run(site_file, answer_train)

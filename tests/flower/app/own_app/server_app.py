@@ -24,7 +24,7 @@ def main(grid: Grid, context: Context) -> None:
         min_available_nodes=nodes,
         quorum=nodes,
     )
-    result = strategy.start(grid, ArrayRecord(net().state_dict()), num_rounds=rounds, timeout=300)
+    result = strategy.start(grid, ArrayRecord(net().state_dict()), num_rounds=rounds, timeout=600)
     figures = {
         "train": {str(n): dict(m) for n, m in result.train_metrics_clientapp.items()},
         "evaluate": {str(n): dict(m) for n, m in result.evaluate_metrics_clientapp.items()},
