@@ -13,9 +13,6 @@ the figures against those of one.
 from functools import lru_cache
 from math import ceil, exp, inf, log, sqrt
 
-from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtr
-
 ROUNDING = 1 + 1e-9  # of an epsilon that is compared with a limit
 _DIGITS = 1e4  # of a noise multiplier, rounded up, so that it is the same on every machine
 
@@ -29,6 +26,9 @@ def delta_of(strength: float, epsilon: float) -> float:
     """The least delta with which releases of this strength in all are (epsilon, delta)-private."""
     if strength <= 0:
         return 0.0
+    # Imported where there is privacy to account for: it takes half a second.
+    from scipy.special import log_ndtr, ndtr
+
     mu = sqrt(strength)
     return float(ndtr(mu / 2 - epsilon / mu) - exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu)))
 
@@ -39,6 +39,8 @@ def epsilon_of(strength: float, delta: float) -> float:
         return inf
     if delta_of(strength, 0.0) <= delta:
         return 0.0
+    from scipy.optimize import brentq
+
     # Zero-concentrated privacy bounds it: rho + 2 sqrt(rho log(1 / delta)), rho = strength / 2.
     most = strength / 2 + sqrt(2 * strength * log(1 / delta)) + 1.0
     return float(brentq(lambda epsilon: delta_of(strength, epsilon) - delta, 0.0, most))
@@ -47,6 +49,7 @@ def epsilon_of(strength: float, delta: float) -> float:
 @lru_cache(maxsize=256)
 def noise_multiplier(epsilon: float, delta: float, releases: int) -> float:
     """The least noise multiplier with which so many releases are (epsilon, delta)-private."""
+    from scipy.optimize import brentq
 
     def excess(mu: float) -> float:
         return delta_of(mu**2, epsilon) - delta

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from erosion.commands.command import CHECK_FAILED, Command
+from erosion.common.support.imports import imports_for_good
 from erosion.common.support.logs import configure_logging
 
 
@@ -14,9 +15,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     configure_logging(options.verbose)
-    from rich.console import Console
+    with imports_for_good():
+        from rich.console import Console
 
-    from erosion.client.preflight import check_site
+        from erosion.client.preflight import check_site
 
     console = Console(highlight=False)
     return 0 if check_site(options.site, options.study, console) else CHECK_FAILED

@@ -6,6 +6,7 @@ from pathlib import Path
 from erosion.commands.command import Command
 from erosion.commands.options import add_log_format, add_supervised
 from erosion.common.support.allocator import keep_freed_memory
+from erosion.common.support.imports import imports_for_good
 from erosion.common.support.logs import configure_logging
 
 
@@ -35,13 +36,14 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     keep_freed_memory()
     configure_logging(max(options.verbose, 1), options.log_format)
-    from erosion.client.connection.agent import Until
-    from erosion.client.connection.installed_app import load_app_site
-    from erosion.client.connection.serve import serve, serve_app
-    from erosion.client.site_file import load_site
-    from erosion.common.errors import SiteError
-    from erosion.common.support.installed_app import load_app
-    from erosion.common.support.parent_process import end_with_stdin
+    with imports_for_good():
+        from erosion.client.connection.agent import Until
+        from erosion.client.connection.installed_app import load_app_site
+        from erosion.client.connection.serve import serve, serve_app
+        from erosion.client.site_file import load_site
+        from erosion.common.errors import SiteError
+        from erosion.common.support.installed_app import load_app
+        from erosion.common.support.parent_process import end_with_stdin
 
     if options.until_stdin_closes:
         end_with_stdin()

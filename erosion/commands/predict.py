@@ -5,6 +5,7 @@ from pathlib import Path
 
 from erosion.commands.command import Command
 from erosion.commands.options import add_weights
+from erosion.common.support.imports import imports_for_good
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +29,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from erosion.client.evaluation.predict import predict
+    with imports_for_good():
+        from erosion.client.evaluation.predict import predict
 
     source = None
     if options.site is not None:

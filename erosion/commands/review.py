@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from erosion.commands.command import Command
+from erosion.common.support.imports import imports_for_good
 
 EXAMPLES = """\
   erosion review site.toml                          the studies that wait, and those decided
@@ -31,12 +32,13 @@ def shown(line: str) -> str:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from erosion.client.consent.consent import decide
-    from erosion.client.consent.review import review
-    from erosion.client.consent.review_list import entry_of, listing, named
-    from erosion.client.consent.store import ConsentStore
-    from erosion.client.site_file import load_site
-    from erosion.common.study.study import load_study, study_from_json
+    with imports_for_good():
+        from erosion.client.consent.consent import decide
+        from erosion.client.consent.review import review
+        from erosion.client.consent.review_list import entry_of, listing, named
+        from erosion.client.consent.store import ConsentStore
+        from erosion.client.site_file import load_site
+        from erosion.common.study.study import load_study, study_from_json
 
     site = load_site(options.site)
     store = ConsentStore(site.consent_folder)

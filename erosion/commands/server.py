@@ -15,6 +15,7 @@ from erosion.commands.options import (
 )
 from erosion.common.errors import StudyError
 from erosion.common.support.allocator import keep_freed_memory
+from erosion.common.support.imports import imports_for_good
 from erosion.common.support.logs import configure_logging
 
 if TYPE_CHECKING:
@@ -102,14 +103,19 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     keep_freed_memory()
     configure_logging(options.verbose, options.log_format)
-    from erosion.common.rounds.study_run import check_start
-    from erosion.common.study.study import load_study
-    from erosion.common.support.parent_process import end_with_stdin
-    from erosion.server.coordination.run_study import run_study
-    from erosion.server.output.observers import Observers
-    from erosion.server.output.progress import progress
-    from erosion.server.output.registry import open_outputs
-    from erosion.server.run.run_folder import new_run_folder, open_run_folder, resumed_run_folder
+    with imports_for_good():
+        from erosion.common.rounds.study_run import check_start
+        from erosion.common.study.study import load_study
+        from erosion.common.support.parent_process import end_with_stdin
+        from erosion.server.coordination.run_study import run_study
+        from erosion.server.output.observers import Observers
+        from erosion.server.output.progress import progress
+        from erosion.server.output.registry import open_outputs
+        from erosion.server.run.run_folder import (
+            new_run_folder,
+            open_run_folder,
+            resumed_run_folder,
+        )
 
     if options.until_stdin_closes:
         end_with_stdin()

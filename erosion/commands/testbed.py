@@ -5,6 +5,7 @@ import argparse
 from erosion.commands.command import Command
 from erosion.commands.options import add_outputs, add_runs, add_weights
 from erosion.common.errors import StudyError
+from erosion.common.support.imports import imports_for_good
 from erosion.common.support.logs import configure_logging
 from erosion.experiments.data_dir import add_data_dir
 
@@ -42,7 +43,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from erosion.experiments.testbed import run_testbed, study_path
+    with imports_for_good():
+        from erosion.experiments.testbed import run_testbed, study_path
 
     configure_logging(options.verbose)
     if options.simulate:
