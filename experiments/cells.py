@@ -4,14 +4,15 @@ Running and drawing are separate. A run that was cut off goes on with the cells 
 folder with cells of another configuration is refused, so that no table mixes two programs.
 """
 
+import fcntl
 import hashlib
 import json
 import os
 import signal
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from errno import EACCES
 from multiprocessing import active_children, get_context
@@ -32,10 +33,12 @@ from rich.progress import (
 
 from erosion.common.errors import ErosionError
 from erosion.common.support.files import write_atomically
+from erosion.common.support.parent_process import end_with_parent
 from erosion.server.run import provenance
 
 FORMAT = 1  # of a cell's file
 _KEPT = "The cells that ended are kept, and the same command goes on with the others"
+_UNKNOWN_MACHINE = "a machine that was not written down"
 
 Values = Mapping[str, Any]  # what JSON can hold
 Tick = Callable[[], None]  # called after every round of a cell
@@ -70,6 +73,7 @@ class Cell:
     commit: str
     command: str
     seconds: float
+    machine: str = _UNKNOWN_MACHINE  # the processor, as the first cells did not say
 
 
 def _hash_of(config: Values) -> str:
@@ -97,8 +101,8 @@ def read_cells(folder: Path, plans: Iterable[CellPlan]) -> dict[str, Cell]:
             raw = json.loads(path.read_text(encoding="utf-8"))
             known = raw["format"] == FORMAT
             same = known and raw["config_hash"] == _hash_of(raw["config"]) == plan.config_hash
-            cell = Cell(plan, dict(raw["figures"]), raw["commit"], raw["command"], raw["seconds"])
-        except (OSError, ValueError, KeyError, TypeError) as problem:
+            cell = _cell_of(raw, plan) if same else None
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
             raise ExperimentError(
                 f"{path} cannot be read ({type(problem).__name__}: {problem}). Delete it: the cell"
                 " is then run again."
@@ -108,13 +112,26 @@ def read_cells(folder: Path, plans: Iterable[CellPlan]) -> dict[str, Cell]:
                 f"{path} has format {raw['format']}; this program writes {FORMAT}. Use the program"
                 " that wrote it, or another folder (--results)."
             )
-        if not same:
+        if cell is None:
             raise ExperimentError(
                 f"{path} was run with another configuration. Give another folder (--results), or"
                 " delete that one to run its cells anew."
             )
         found[plan.name] = cell
     return found
+
+
+def _cell_of(raw: Values, plan: CellPlan) -> Cell:
+    """What a file holds; raises ValueError, KeyError or TypeError."""
+    json.dumps(raw["figures"], allow_nan=False)  # no figure may be "not a number"
+    return Cell(
+        plan,
+        dict(raw["figures"]),
+        str(raw["commit"]),
+        str(raw["command"]),
+        float(raw["seconds"]),
+        str(raw.get("machine", _UNKNOWN_MACHINE)),
+    )
 
 
 def run_cells(
@@ -129,17 +146,31 @@ def run_cells(
 ) -> dict[str, Cell]:
     """Run the cells that the folder lacks, in `jobs` processes, and return all of them by name.
 
-    Each is written as soon as it has ended. Raises ExperimentError for a folder of another
-    configuration, one that cannot be written to, a disk that is full, and a process that was ended.
+    Each is written as soon as it has ended. There are no more processes than cores. Raises
+    ExperimentError for a folder of another configuration, one that cannot be written to or that
+    another run writes to, a disk that is full, and a process that was ended.
     """
+    if len(read_cells(folder, plans)) < len(plans):
+        with _folder_of_its_own(folder / "cells"):
+            return _run_missing(folder, plans, run, title, data_dir, jobs, console)
+    return read_cells(folder, plans)
+
+
+def _run_missing(
+    folder: Path,
+    plans: Sequence[CellPlan],
+    run: RunCell,
+    title: str,
+    data_dir: Path | None,
+    jobs: int,
+    console: Console | None,
+) -> dict[str, Cell]:
     done = read_cells(folder, plans)
     missing = [plan for plan in plans if plan.name not in done]
-    if missing:
-        _make_room(folder / "cells")
-    commit, command = provenance.commit(), provenance.command()
+    commit, command, machine = provenance.commit(), provenance.command(), provenance.machine()
 
     def keep(plan: CellPlan, figures: Values, seconds: float) -> None:
-        cell = Cell(plan, figures, commit, command, round(seconds, 3))
+        cell = Cell(plan, figures, commit, command, round(seconds, 3), machine)
         _write(cell_path(folder, plan), cell)
         done[plan.name] = cell
 
@@ -153,7 +184,8 @@ def run_cells(
                 keep(plan, figures, monotonic() - started)
                 progress.advance(cells)
         else:
-            with closing(_in_processes(missing, run, data_dir, jobs)) as ended:
+            processes = min(jobs, len(missing), len(os.sched_getaffinity(0)))
+            with closing(_in_processes(missing, run, data_dir, processes)) as ended:
                 for plan, figures, seconds in ended:
                     keep(plan, figures, seconds)
                     progress.advance(cells)
@@ -178,10 +210,10 @@ def _in_processes(
     """Cells as they end, each process with one thread: more would only compete for the cores."""
     others = set(active_children())
     with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_begin_process) as pool:
-        running: dict[Future[tuple[Values, float]], CellPlan] = {
-            pool.submit(_timed, run, plan.config, data_dir): plan for plan in plans
-        }
+        running: dict[Future[tuple[Values, float]], CellPlan] = {}
         try:
+            for plan in plans:
+                running[pool.submit(_timed, run, plan.config, data_dir)] = plan
             while running:
                 ended, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in ended:
@@ -196,8 +228,11 @@ def _in_processes(
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
             # Ctrl-C loses the cells under way; nobody waits for them, nor for those handed out.
-            for process in set(active_children()) - others if running else ():
+            abandoned = set(active_children()) - others if running else set()
+            for process in abandoned:
                 process.terminate()
+            for process in abandoned:
+                process.join()
 
 
 def _timed(run: RunCell, config: Values, data_dir: Path | None) -> tuple[Values, float]:
@@ -208,6 +243,7 @@ def _timed(run: RunCell, config: Values, data_dir: Path | None) -> tuple[Values,
 def _begin_process() -> None:
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all: the first process ends them
+    end_with_parent()
 
 
 def _write(path: Path, cell: Cell) -> None:
@@ -218,10 +254,18 @@ def _write(path: Path, cell: Cell) -> None:
         "commit": cell.commit,
         "command": cell.command,
         "seconds": cell.seconds,
+        "machine": cell.machine,
         "figures": cell.figures,
     }
     try:
-        write_atomically(path, json.dumps(content, sort_keys=True, separators=(",", ":")) + "\n")
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        raise ExperimentError(
+            f"The cell {cell.plan.name} ended with a figure that is not a finite number, and was"
+            f" not kept: its training went astray. {_KEPT}; name those with --cells."
+        ) from None
+    try:
+        write_atomically(path, f"{text}\n")
     except OSError as problem:
         raise ExperimentError(
             f"{path} cannot be written ({problem.strerror or problem}). {_KEPT}; free some space or"
@@ -229,14 +273,28 @@ def _write(path: Path, cell: Cell) -> None:
         ) from None
 
 
-def _make_room(folder: Path) -> None:
-    """A folder for cells, found wanting before hours of computing and not after."""
+@contextmanager
+def _folder_of_its_own(folder: Path) -> Iterator[None]:
+    """A folder for the cells of this run alone, found wanting before hours of computing."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
             raise PermissionError(EACCES, os.strerror(EACCES))
+        opened = os.open(folder, os.O_RDONLY)
     except OSError as problem:
         raise ExperimentError(
             f"{folder} cannot be written to ({problem.strerror or problem}). Give another folder"
             " (--results)."
         ) from None
+    try:
+        fcntl.flock(
+            opened, fcntl.LOCK_EX | fcntl.LOCK_NB
+        )  # until it is closed, or the process ends
+        yield
+    except BlockingIOError:
+        raise ExperimentError(
+            f"Another run writes to {folder}. Wait until it has ended (its --jobs says in how many"
+            " processes it computes), or give another folder (--results)."
+        ) from None
+    finally:
+        os.close(opened)

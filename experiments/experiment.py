@@ -61,6 +61,7 @@ def carry_out(
 ) -> Path:
     """Run the cells that are missing, draw the page from all there are, and say where it is."""
     folder = folder or RESULTS / experiment.name
+    _refuse_strangers(experiment, folder)
     if not draw_only:
         plans = chosen_plans(experiment, pattern)
         run_cells(
@@ -72,9 +73,11 @@ def carry_out(
 def draw(experiment: Experiment, folder: Path) -> Path:
     """Write the page and its pictures.
 
-    Raises ExperimentError where no cell was run, or one was edited.
+    The page begins with how many cells are missing, if any are, and ends with what made it. Raises
+    ExperimentError where no cell was run, or one was edited.
     """
-    cells = read_cells(folder, experiment.plans())
+    plans = experiment.plans()
+    cells = read_cells(folder, plans)
     if not cells:
         raise ExperimentError(
             f"{folder} holds no cell of {experiment.name} yet. Run"
@@ -92,7 +95,7 @@ def draw(experiment: Experiment, folder: Path) -> Path:
     try:
         for name, content in page.pictures.items():
             write_atomically(folder / name, content)
-        write_atomically(path, page.text)
+        write_atomically(path, _with_origin(page.text, cells, len(plans)))
     except OSError as problem:
         raise ExperimentError(
             f"The page cannot be written to {folder} ({problem.strerror or problem}). All cells are"
@@ -101,17 +104,42 @@ def draw(experiment: Experiment, folder: Path) -> Path:
     return path
 
 
-def made_by(cells: Iterable[Cell]) -> str:
-    """The commands and commits behind a page, as its last paragraph."""
-    cells = list(cells)
-    commands = sorted({cell.command for cell in cells})
-    commits = sorted({cell.commit[:12] for cell in cells})
+def _refuse_strangers(experiment: Experiment, folder: Path) -> None:
+    """No page is drawn over that of another experiment, nor over cells of other plans."""
+    known = {plan.name for plan in experiment.plans()}
+    strangers = sorted({path.stem for path in (folder / "cells").glob("*.json")} - known)
+    if strangers:
+        raise ExperimentError(
+            f"{folder / 'cells'} holds {_shortened(strangers)}, not planned by {experiment.name}."
+            " Give a folder of its own (--results), or delete what is left of older plans."
+        )
+
+
+def _with_origin(text: str, cells: Mapping[str, Cell], planned: int) -> str:
+    """The page with what it rests on: below its title where cells are missing, and at its end."""
+    if len(cells) < planned:
+        title, _, rest = text.partition("\n")
+        text = f"{title}\n\n**{len(cells)} of {planned} planned cells have been run.**\n{rest}"
+    return f"{text.rstrip()}\n\n{_made_by(list(cells.values()))}\n"
+
+
+def _made_by(cells: Sequence[Cell]) -> str:
+    """The commands, commits and machines behind a page."""
+    commands = sorted({f"`{cell.command}`" for cell in cells})
+    commits = sorted({_short(cell.commit) for cell in cells})
+    machines = sorted({cell.machine for cell in cells})
     seconds = sum(cell.seconds for cell in cells)
     return (
-        f"Made by {', '.join(f'`{command}`' for command in commands)} at"
-        f" {', '.join(commits)}: {len(cells)} cells, {seconds:.0f} s of computing. The figures of"
-        " every cell, its configuration and its seed are in `cells/`."
+        f"Made by {', '.join(commands)} at {', '.join(commits)} on {'; '.join(machines)}:"
+        f" {len(cells)} cells, {seconds:.0f} s of computing. The figures of every cell, its"
+        " configuration and its seed are in `cells/`."
     )
+
+
+def _short(commit: str) -> str:
+    """12 digits of a commit, and whether the checkout held changes that it lacks."""
+    digits, changed, _ = commit.partition("+")
+    return digits[:12] + (" with changes" if changed else "")
 
 
 def _shortened(names: Iterable[str]) -> str:

@@ -17,8 +17,9 @@ from erosion.common.protocol.messages import EvaluateReply
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import Cell, CellPlan, Tick, Values
 from erosion.experiments.every_user import site_of
-from erosion.experiments.experiment import Page, made_by
-from erosion.experiments.papers.paired import LEVEL, paired_difference
+from erosion.experiments.experiment import Page
+from erosion.experiments.papers.mnist_accuracy import wilson
+from erosion.experiments.papers.paired import INTERVALS, LEVEL, paired_difference
 from erosion.experiments.papers.rule_page import RECOMMENDED, RECOMMENDED_ARM, Arms
 from erosion.experiments.simulator import simulate, timeless
 from erosion.experiments.sources import HospitalFiles, make_hospitals
@@ -149,7 +150,7 @@ def draw(cells: Mapping[str, Cell]) -> Page:
     ]
     for user, figures in measured.items():
         lines += _of_user(user, figures)
-    return Page("\n".join([*lines, made_by(cells.values()), ""]))
+    return Page("\n".join(lines))
 
 
 def _on_flambys_split(found: Mapping[str, Values]) -> list[str]:
@@ -162,10 +163,17 @@ def _on_flambys_split(found: Mapping[str, Values]) -> list[str]:
         accuracies = [100 * found[u][arm]["accuracy"] if u in found else None for u in users]
         rows.append(_row(arm, accuracies, ".1f"))
     patients = ", ".join(f"{user} {figures['patients']}" for user, figures in found.items())
+    intervals = ", ".join(
+        f"{user} {100 * low:.0f} to {100 * high:.0f}"
+        for user, figures in found.items()
+        for low, high in [wilson(figures["local"]["accuracy"], figures["patients"])]
+    )
     return [
         "## Accuracy in percent on FLamby's split",
         "",
-        f"Test patients: {patients}. FLamby's figures are means over five seeds of its training.",
+        f"Test patients: {patients}. FLamby's figures are means over five seeds of its training,",
+        "ours are of one training. The 95 % binomial interval (Wilson) of the accuracy alone:",
+        f"{intervals}.",
         "",
         f"| | {' | '.join(users)} | mean |",
         f"| --- |{' --- |' * (len(users) + 1)}",
@@ -205,12 +213,18 @@ def _ours_against_others(found: Mapping[str, Sequence[Values]]) -> list[str]:
                 for other in OTHERS
             ]
             rows.append(f"| {user} | {arm} | {' | '.join(cells)} |")
+    splits = ", ".join(
+        f"{user} {len(figures)} ({len(_both(figures, 'auroc', 'local', 'fedavg')[0])})"
+        for user, figures in found.items()
+    )
     heading = " | ".join(f"{name}: {other}" for name in names for other in OTHERS)
     return [
         "## Ours minus others, over the other splits",
         "",
-        f"Above 0 ours is better. {100 * (1 - LEVEL):g} % intervals of paired differences over",
-        f"splits, which share patients, for all {comparisons} together; \\*: leaves out 0.",
+        f"Above 0 ours is better. {INTERVALS},",
+        f"{100 * (1 - LEVEL):g} % for all {comparisons} together; \\*: leaves out 0.",
+        "Splits, which share patients, and in brackets those whose test part has both classes, for",
+        f"AUROC: {splits}.",
         "",
         f"| | | {heading} |",
         f"| --- | --- |{' --- |' * (len(names) * len(OTHERS))}",
@@ -240,7 +254,8 @@ def _of_user(user: str, figures: Sequence[Values]) -> list[str]:
         f"## {user}",
         "",
         f"{len(figures)} splits, {figures[0]['patients']} test patients each; ± is one standard",
-        "error over splits.",
+        "error over splits. The Brier score is the sum over both classes: from 0 to 2, less is",
+        "better.",
         "",
         "| | accuracy | AUROC | Brier score |",
         "| --- | --- | --- | --- |",

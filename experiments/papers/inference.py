@@ -21,7 +21,7 @@ from erosion.client.training.hospital import Hospital
 from erosion.common.protocol.messages import TrainRequest
 from erosion.common.study.study import Study
 from erosion.experiments.cells import Cell, CellPlan, Tick, Values
-from erosion.experiments.experiment import Page, made_by
+from erosion.experiments.experiment import Page
 from erosion.experiments.papers.picture import picture
 from erosion.experiments.reconstruction import cut_at, fitted, num_among, num_found, solved, swept
 
@@ -190,7 +190,7 @@ def draw(cells: Mapping[str, Cell]) -> Page:
             ),
             "",
         ]
-    return Page("\n".join([*lines, made_by(cells.values()), ""]), {FIGURE: _figure(cells)})
+    return Page("\n".join(lines), {FIGURE: _figure(cells)})
 
 
 def _of(

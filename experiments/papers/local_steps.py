@@ -11,8 +11,8 @@ from pathlib import Path
 from erosion.common.algorithms.weight_erosion import PRESETS
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import Cell, CellPlan, Tick, Values
-from erosion.experiments.experiment import Page, made_by
-from erosion.experiments.papers.paired import LEVEL, paired_difference
+from erosion.experiments.experiment import Page
+from erosion.experiments.papers.paired import INTERVALS, LEVEL, paired_difference
 from erosion.experiments.papers.rule_page import RECOMMENDED, RECOMMENDED_ARM, Arms
 from erosion.experiments.splits import one_split
 from erosion.experiments.standard_error import in_words
@@ -76,16 +76,16 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         "# Bias correction with local steps, on real data",
         "",
         "Log loss of the user's test patients, with as many local steps in all however many a",
-        "round; ± is one standard error over splits. Below it the difference from training alone",
-        f"in the same split with its {100 * (1 - LEVEL):g} % interval, for all of a table together",
-        "(\\*: leaves out 0; below 0 is better than alone).",
+        "round; ± is one standard error over splits, which share patients. Below it the difference",
+        "from training alone in the same split with its interval (\\*: leaves out 0; below 0 is",
+        f"better). {INTERVALS}, {100 * (1 - LEVEL):g} % for all of a table together.",
         "",
     ]
     for study, total in STUDIES.items():
         by_steps = {steps: _figures(cells, study, steps) for steps in STEPS}
         if min(map(len, by_steps.values())) > 1:
             lines += _table(study, total, by_steps)
-    return Page("\n".join([*lines, made_by(cells.values()), ""]))
+    return Page("\n".join(lines))
 
 
 def _figures(cells: Mapping[str, Cell], study: str, steps: int) -> list[Values]:
@@ -109,14 +109,14 @@ def _table(study: str, total: int, found: Mapping[int, Sequence[Values]]) -> lis
                 text += f"<br>{apart.text()}"
             cells.append(text)
         rows.append(f"| {arm} | {' | '.join(cells)} |")
-    splits = min(map(len, found.values()))
+    columns = [f"{steps} ({len(figures)} splits)" for steps, figures in found.items()]
     patients = next(iter(found.values()))[0]["patients"]
     return [
         f"## {study}",
         "",
-        f"{splits} splits, {patients} test patients, {total} local steps in all.",
+        f"{patients} test patients, {total} local steps in all.",
         "",
-        f"| steps a round | {' | '.join(map(str, found))} |",
+        f"| steps a round | {' | '.join(columns)} |",
         f"| --- |{' --- |' * len(found)}",
         *rows,
         "",

@@ -11,7 +11,7 @@ from typing import Any
 
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import Cell, CellPlan, Tick, Values
-from erosion.experiments.experiment import Page, made_by
+from erosion.experiments.experiment import Page
 from erosion.experiments.splits import one_split
 from erosion.experiments.standard_error import in_words
 from erosion.experiments.testbed import study_path
@@ -85,7 +85,6 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         found = [cell.figures for cell in cells.values() if cell.plan.config["study"] == name]
         if len(found) > 1:
             lines += _table(title, found, _rounds(name))
-    lines += [made_by(cells.values()), ""]
     return Page("\n".join(lines))
 
 

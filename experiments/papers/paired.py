@@ -7,6 +7,7 @@ import numpy as np
 from scipy import stats
 
 LEVEL = 0.05  # of all intervals of a table together
+INTERVALS = "Student's intervals of paired differences over splits, by Bonferroni"
 
 
 class Difference(NamedTuple):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import Cell, CellPlan, Tick, Values
-from erosion.experiments.experiment import Page, made_by
+from erosion.experiments.experiment import Page
 from erosion.experiments.splits import one_split
 from erosion.experiments.standard_error import mean_and_error
 from erosion.experiments.testbed import study_path
@@ -109,7 +109,7 @@ def draw(cells: Mapping[str, Cell]) -> Page:
     for rate, clip in TRIED:
         tried = [_trial(cells, epsilon, rate, clip) for epsilon in EPSILONS]
         lines.append(f"| {rate:g}, {clip:g} | {' | '.join(tried)} |")
-    return Page("\n".join([*lines, "", made_by(cells.values()), ""]))
+    return Page("\n".join([*lines, ""]))
 
 
 def _pooled(

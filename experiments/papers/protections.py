@@ -25,7 +25,7 @@ from erosion.common.protocol.messages import TrainRequest
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import Cell, CellPlan, Tick, Values
 from erosion.experiments.every_user import site_of
-from erosion.experiments.experiment import Page, made_by
+from erosion.experiments.experiment import Page
 from erosion.experiments.simulator import simulate, timeless
 from erosion.experiments.sources import make_hospitals
 from erosion.experiments.testbed import study_path
@@ -171,7 +171,7 @@ def draw(cells: Mapping[str, Cell]) -> Page:
             f" {len(timed)} times, on a machine that other programs used at the same time).",
             "",
         ]
-    return Page("\n".join([*lines, made_by(cells.values()), ""]))
+    return Page("\n".join(lines))
 
 
 def _pm(values: Sequence[float], form: str) -> str:

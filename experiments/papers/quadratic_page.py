@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from matplotlib.axes import Axes
 
 from erosion.experiments.cells import Cell
-from erosion.experiments.experiment import Page, made_by
+from erosion.experiments.experiment import Page
 from erosion.experiments.papers.picture import add_legend, picture
 
 PUBLISHED = {  # of an independent simulation with the same constants
@@ -63,8 +63,6 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         "more collaborators help less and less, so a linear speed-up needs beta <= eta a / N.",
         "",
         *_caveat(tuned),
-        made_by(cells.values()),
-        "",
     ]
     return Page("\n".join(lines), {"figures.svg": _figures(curves)})
 
@@ -156,8 +154,6 @@ def draw_means(cells: Mapping[str, Cell]) -> Page:
         "| Delta | weight, formula | weight, measured | error alone | error pooled | error, best |",
         "|---|---|---|---|---|---|",
         *rows,
-        "",
-        made_by(cells.values()),
         "",
     ]
     return Page("\n".join(lines))

@@ -11,8 +11,8 @@ from erosion.client.evaluation.verdict import sign_flip_p_value
 from erosion.common.algorithms.weight_erosion import PRESETS
 from erosion.common.support.holm import adjusted_p_values
 from erosion.experiments.cells import Cell, Values
-from erosion.experiments.experiment import Page, made_by
-from erosion.experiments.papers.paired import LEVEL, paired_difference
+from erosion.experiments.experiment import Page
+from erosion.experiments.papers.paired import INTERVALS, LEVEL, paired_difference
 from erosion.experiments.papers.picture import COLOURS, picture
 from erosion.experiments.standard_error import in_words
 
@@ -43,12 +43,11 @@ class RulePage:
         }
         measured = {setting: figures for setting, figures in found.items() if len(figures) > 1}
         if not measured:
-            return Page("\n".join([*heading, "", made_by(cells.values()), ""]))
+            return Page("\n".join([*heading, ""]))
         lines = [*heading, "", *self._summary(measured), *self._against_others(measured)]
         for (study, user), figures in measured.items():
             lines += self._table(f"{study}, for {user}", figures)
-        text = "\n".join([*lines, made_by(cells.values()), ""])
-        return Page(text, {PICTURE: self._picture(measured)})
+        return Page("\n".join(lines), {PICTURE: self._picture(measured)})
 
     def _summary(self, found: Mapping[Setting, Sequence[Values]]) -> list[str]:
         """Mean rank over the settings, and how much worse than the best arm in the worst one."""
@@ -93,9 +92,9 @@ class RulePage:
             "",
             f"![The differences from some]({PICTURE})",
             "",
-            "Difference in log loss, below 0 where it is the better one. Intervals of paired",
-            f"differences over splits, {100 * (1 - LEVEL):g} % for all {comparisons} together; \\*:"
-            " leaves out 0.",
+            "Difference in log loss, below 0 where it is the better one.",
+            f"{INTERVALS}, {100 * (1 - LEVEL):g} % for all {comparisons} together;",
+            "\\*: leaves out 0.",
             "",
             f"| | {' | '.join(OTHERS)} |",
             f"| --- |{' --- |' * len(OTHERS)}",
@@ -115,13 +114,12 @@ class RulePage:
         rows = []
         for arm in sorted(self.arms, key=lambda arm: fmean(_losses(figures, arm))):
             errors = [(1 - split[arm]["accuracy"]) * split["patients"] for split in figures]
-            aurocs = [split[arm]["auroc"] for split in figures if split[arm]["auroc"] is not None]
             beside = ""
             if arm in apart:
                 beside = in_words(apart[arm].tolist(), "+.3f") + (" \\*" if arm in claimed else "")
             rows.append(
                 f"| {arm} | {in_words(_losses(figures, arm))} | {beside} |"
-                f" {in_words(errors, '.1f')} | {fmean(aurocs) if aurocs else float('nan'):.3f} |"
+                f" {in_words(errors, '.1f')} | {_auroc(figures, arm)} |"
             )
         base = fmean(_losses(figures, "base rate"))
         majority = fmean(
@@ -132,7 +130,8 @@ class RulePage:
             "",
             f"{len(figures)} splits, {figures[0]['patients']} test patients each. Base rate: log"
             f" loss {base:.3f}, {majority:.1f} errors. \\*: differs from local training (paired"
-            f" sign-flip test over splits, Holm's correction, {100 * LEVEL:g} % for the table).",
+            f" sign-flip test over splits, Holm's correction, {100 * LEVEL:g} % for the table)."
+            + _too_few(len(figures), len(apart)),
             "",
             "| arm | log loss | minus local | errors | AUROC |",
             "| --- | --- | --- | --- | --- |",
@@ -162,6 +161,21 @@ class RulePage:
 
 def _setting_of(cell: Cell) -> Setting:
     return cell.plan.config["study"], cell.plan.config["user"]
+
+
+def _auroc(figures: Sequence[Values], arm: str) -> str:
+    """Over the splits whose test part has both classes."""
+    found = [split[arm]["auroc"] for split in figures if split[arm]["auroc"] is not None]
+    if len(found) < 2:
+        return f"{found[0]:.3f} (1 split)" if found else "–"
+    return in_words(found) + (f" ({len(found)} splits)" if len(found) < len(figures) else "")
+
+
+def _too_few(splits: int, comparisons: int) -> str:
+    """Where not even the least p-value of so few splits passes Holm's first step."""
+    if 2.0 ** (1 - splits) * comparisons <= LEVEL:
+        return ""
+    return f" With {splits} splits and {comparisons} comparisons nothing can be marked."
 
 
 def _losses(figures: Sequence[Values], arm: str) -> list[float]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from erosion.experiments.cells import Cell, CellPlan
-from erosion.experiments.experiment import Page, made_by
+from erosion.experiments.experiment import Page
 from erosion.experiments.papers.rule_page import RECOMMENDED_ARM, Arms
 from erosion.experiments.papers.which_rule import plans_of, settings
 from erosion.experiments.standard_error import in_words
@@ -40,6 +40,8 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         for setting in settings()
     }
     found = {setting: figures for setting, figures in found.items() if len(figures) > 1}
+    if not found:
+        return Page("# How slow is slow enough?\n\nNo setting has two splits yet.")
     losses = {
         arm: [[float(one[arm]["log_loss"]) for one in figures] for figures in found.values()]
         for arm in ARMS
@@ -52,21 +54,19 @@ def draw(cells: Mapping[str, Cell]) -> Page:
             f"| {arm} | {' | '.join(in_words(of) for of in of_settings)} |"
             f" {fmean(regrets):.4f} | {max(regrets):.4f} |"
         )
-    splits = min((len(figures) for figures in found.values()), default=0)
+    names = [f"{study}, {user} ({len(of)} splits)" for (study, user), of in found.items()]
     lines = [
         "# How slow is slow enough?",
         "",
         '`weight_erosion` with `distance_penalty = "auto"`, `size_penalty = 0`, weights by samples',
         "and an output bias of each hospital's own; the name has `erosion_share` in percent. Log",
-        f"loss of the user's test patients over {splits} splits; ± is one standard error over",
-        "splits, which share patients. The last two columns are what is lost to the best share of",
-        "each setting: on average, and at most.",
+        "loss of the user's test patients; ± is one standard error over splits, which share",
+        "patients. The last two columns are what is lost to the best share of each setting: on",
+        "average, and at most.",
         "",
-        f"| | {' | '.join(f'{study}, {user}' for study, user in found)} | mean | most |",
+        f"| | {' | '.join(names)} | mean | most |",
         f"| --- |{' --- |' * (len(found) + 2)}",
         *rows,
-        "",
-        made_by(cells.values()),
         "",
     ]
     return Page("\n".join(lines))

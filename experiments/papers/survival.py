@@ -10,7 +10,7 @@ from statistics import fmean
 
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import Cell, CellPlan, Tick, Values
-from erosion.experiments.experiment import Page, made_by
+from erosion.experiments.experiment import Page
 from erosion.experiments.papers.rule_page import RECOMMENDED, RECOMMENDED_ARM
 from erosion.experiments.splits import one_split
 from erosion.experiments.testbed import study_path
@@ -83,8 +83,6 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         "| --- | --- | --- | --- | --- | --- | --- |",
         *rows,
         f"| all patients in one place | {PUBLISHED_POOLED:.3f} | – | – | – | – | – |",
-        "",
-        made_by(cells.values()),
         "",
     ]
     return Page("\n".join(lines))

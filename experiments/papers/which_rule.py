@@ -107,11 +107,14 @@ def draw(cells: Mapping[str, Cell]) -> Page:
     heading = [
         "# Which rule wins?",
         "",
-        "Every rule with its defaults, unless its name says more, on the shipped studies; nothing",
-        "was tuned on the splits that are shown. `weight_erosion` is the paper's setting.",
+        "Every rule with its defaults, unless its name says more, on the shipped studies. That the",
+        "slow and the evidence erosions are worth a try was found on the same patients, in trials",
+        "before this page, so that theirs is an advantage; other patients are in",
+        "[confirmation](../confirmation/README.md), and `erosion experiment tuned-rules` chooses",
+        "settings inside the user's training part. `weight_erosion` is the paper's setting.",
         '`weight_erosion_slow` erodes slowly (`distance_penalty = "auto"`, `erosion_share = 1.25`,',
         "no size penalty), `..._own_bias` also counts samples and keeps the output bias at each",
         "hospital. Log loss of the user's test patients; ± is one standard error over splits,",
-        "which share patients.",
+        "which share patients. AUROC is over the splits whose test part has both classes.",
     ]
     return RulePage(ARMS, SLOW, settings()).draw(cells, heading)

@@ -1,6 +1,7 @@
 """The provenance of a result: program version, commit, command."""
 
 import os
+import platform
 import shlex
 import subprocess
 import sys
@@ -50,3 +51,11 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             found[package] = "unknown"
     return found
+
+
+def machine() -> str:
+    """The processor's name and the number of cores that this process may use."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    cores = len(os.sched_getaffinity(0))
+    return f"{names[0] if names else platform.machine()}, {cores} core{'s' * (cores != 1)}"

@@ -1,9 +1,14 @@
 """Grids of cells: resumed after an interruption, refused where the configuration differs."""
 
+import json
 import os
 import signal
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from errno import ENOSPC
 from multiprocessing import active_children
@@ -25,6 +30,7 @@ from erosion.experiments.cells import (
     run_cells,
 )
 from erosion.experiments.experiment import Experiment, Page, carry_out, chosen_plans
+from tests.support.patience import wait_until
 
 
 def plans(offset: int = 0) -> list[CellPlan]:
@@ -88,10 +94,10 @@ def test_a_cell_whose_figures_were_edited_is_told_in_a_sentence(
     tmp_path: Path, figures: str
 ) -> None:
     def draw(cells: Mapping[str, Cell]) -> Page:
-        return Page(str(sum(cell.figures["value"] for cell in cells.values())))
+        return Page(f"# {sum(cell.figures['value'] for cell in cells.values())}")
 
     drawn = replace(experiment(), draw=draw)
-    assert carry_out(drawn, folder=tmp_path).read_text() == "6"
+    assert carry_out(drawn, folder=tmp_path).read_text().startswith("# 6\n")
     path = cell_path(tmp_path, plans()[0])
     path.write_text(path.read_text().replace('{"value":0}', figures))
     with pytest.raises(ExperimentError, match=r"cannot be drawn from .*Delete a cell"):
@@ -108,6 +114,7 @@ def test_a_cell_whose_figures_were_edited_is_told_in_a_sentence(
         "\x00",
         '{"format": 1, "config": {"offset": 0',
         '{"format":1,"config":{"seed":0,"offset":0},"config_hash":"","figures":[1],"commit":""}',
+        "[" * 100_000,
     ],
 )
 def test_a_damaged_cell_is_named_with_its_remedy(tmp_path: Path, content: str) -> None:
@@ -116,6 +123,59 @@ def test_a_damaged_cell_is_named_with_its_remedy(tmp_path: Path, content: str) -
     path.write_text(content)
     with pytest.raises(ExperimentError, match=r"seed-0\.json"):
         run_cells(tmp_path, plans(), double, title="t", data_dir=None)
+
+
+@pytest.mark.parametrize("figure", ["NaN", "-Infinity", "1e999"])
+def test_a_cell_with_a_figure_that_is_no_number_is_refused(tmp_path: Path, figure: str) -> None:
+    run_cells(tmp_path, plans(), double, title="t", data_dir=None)
+    path = cell_path(tmp_path, plans()[0])
+    path.write_text(path.read_text().replace('{"value":0}', f'{{"value":{figure}}}'))
+    with pytest.raises(ExperimentError, match=r"seed-0\.json cannot be read .*Delete it"):
+        read_cells(tmp_path, plans())
+
+
+@pytest.mark.parametrize(("field", "value"), [("seconds", '"x"'), ("figures", "[1]")])
+def test_a_cell_with_a_field_of_another_kind_is_refused(
+    tmp_path: Path, field: str, value: str
+) -> None:
+    run_cells(tmp_path, plans(), double, title="t", data_dir=None)
+    path = cell_path(tmp_path, plans()[0])
+    kept = json.loads(path.read_text())
+    path.write_text(path.read_text().replace(json.dumps(kept[field], separators=(",", ":")), value))
+    with pytest.raises(ExperimentError, match=r"seed-0\.json cannot be read"):
+        read_cells(tmp_path, plans())
+
+
+def astray(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+    """A training whose loss has no bound."""
+    return {"value": float("inf") if config["seed"] else 0}
+
+
+def test_a_cell_that_went_astray_is_named_and_not_kept(tmp_path: Path) -> None:
+    with pytest.raises(ExperimentError, match=r"cell seed-1 ended with .*not a finite.*--cells"):
+        run_cells(tmp_path, plans(), astray, title="t", data_dir=None)
+    assert set(read_cells(tmp_path, plans())) == {"seed-0"}
+
+
+def test_two_runs_do_not_write_to_one_folder(tmp_path: Path) -> None:
+    def another(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+        with pytest.raises(ExperimentError, match=r"Another run writes to .*--jobs.*--results"):
+            run_cells(tmp_path, plans(), double, title="t", data_dir=None)
+        return double(config, data_dir, tick)
+
+    run_cells(tmp_path, plans(), another, title="t", data_dir=None)
+    assert values(run_cells(tmp_path, plans(), double, title="t", data_dir=None))["seed-2"] == 4
+
+
+def test_a_folder_of_another_experiment_is_left_alone(tmp_path: Path) -> None:
+    carry_out(experiment(), folder=tmp_path)
+    other = replace(experiment(), name="o", plans=lambda: [CellPlan("other", {}, 1)])
+    for draw_only in (False, True):
+        with pytest.raises(
+            ExperimentError, match=r"holds seed-0, seed-1, seed-2, not planned by o"
+        ):
+            carry_out(other, folder=tmp_path, draw_only=draw_only)
+    assert (tmp_path / "README.md").read_text().startswith("# T\n")
 
 
 def test_a_folder_that_cannot_be_written_to_is_found_before_anything_is_computed(
@@ -167,6 +227,53 @@ def test_a_process_that_is_ended_from_outside_is_told_in_a_sentence(tmp_path: Pa
         run_cells(tmp_path, plans(), ended, title="t", data_dir=None, jobs=2)
 
 
+def where_it_runs(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+    """Which process this is."""
+    return {"value": os.getpid()}
+
+
+def test_there_are_no_more_processes_than_cores(tmp_path: Path) -> None:
+    cells = run_cells(tmp_path, plans(), where_it_runs, title="t", data_dir=None, jobs=10_000)
+    assert len(set(values(cells).values())) <= len(os.sched_getaffinity(0))
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tests.experiments.test_cells import plans, waits
+from erosion.experiments.cells import run_cells
+run_cells(Path(sys.argv[1]) / "t", plans(), waits, title="t", data_dir=Path(sys.argv[1]), jobs=2)
+"""
+
+
+def waits(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+    """Leaves its process's number in the data folder and goes on for ever."""
+    assert data_dir is not None
+    write_atomically(data_dir / f"{config['seed']}.pid", str(os.getpid()))
+    threading.Event().wait()
+    return {}
+
+
+def test_no_process_outlives_a_run_that_is_killed(tmp_path: Path) -> None:
+    run = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(tmp_path)], cwd=Path(__file__).parents[2]
+    )
+    try:
+        wait_until(lambda: (tmp_path / "0.pid").exists())
+    finally:
+        run.kill()
+        run.wait()
+    worker = Path("/proc") / (tmp_path / "0.pid").read_text()
+    wait_until(lambda: not worker.exists() or is_dead(worker))
+
+
+def is_dead(process: Path) -> bool:
+    """Ended, and perhaps not yet waited for by whoever adopted it."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return process.joinpath("stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    return True
+
+
 def slow_but_for_the_first(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     """Leaves a file of its own in the data folder when it has run to its end."""
     assert data_dir is not None
@@ -201,7 +308,7 @@ def test_an_interrupted_run_waits_for_no_process(
 
 def experiment() -> Experiment:
     def draw(cells: dict[str, Cell]) -> Page:
-        return Page(" ".join(sorted(cells)), {"picture.svg": b"<svg/>"})
+        return Page("# T\n\n" + " ".join(sorted(cells)), {"picture.svg": b"<svg/>"})
 
     def some() -> Sequence[CellPlan]:
         return plans()
@@ -211,8 +318,26 @@ def experiment() -> Experiment:
 
 def test_the_page_is_drawn_from_the_cells_there_are(tmp_path: Path) -> None:
     page = carry_out(experiment(), pattern="seed-[01]", folder=tmp_path)
-    assert page.read_text() == "seed-0 seed-1"
+    text = page.read_text()
+    assert text.startswith("# T\n\n**2 of 3 planned cells have been run.**\n\nseed-0 seed-1\n\n")
+    assert "2 cells," in text
+    whole = carry_out(experiment(), folder=tmp_path).read_text()
+    assert whole.startswith("# T\n\nseed-0 seed-1 seed-2\n\nMade by ")
     assert (tmp_path / "picture.svg").read_bytes() == b"<svg/>"
+
+
+def test_a_page_says_that_its_checkout_had_changes_and_what_machine_it_was(tmp_path: Path) -> None:
+    carry_out(experiment(), folder=tmp_path)
+    for plan, changes in ((plans()[0], "+changes"), (plans()[1], "")):
+        path = cell_path(tmp_path, plan)
+        raw = json.loads(path.read_text()) | {"commit": f"{'c0ffee' * 7}{changes}"}
+        if not changes:
+            del raw["machine"]  # as the first cells were written
+        path.write_text(json.dumps(raw))
+    text = carry_out(experiment(), folder=tmp_path, draw_only=True).read_text()
+    assert "c0ffeec0ffee, c0ffeec0ffee with changes" in text
+    assert "cores" in text or "1 core" in text
+    assert "a machine that was not written down" in text
 
 
 def test_nothing_to_draw_says_what_to_run(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from erosion.experiments.papers.gems.feature_pools import _balanced, _by_lesion
 from erosion.experiments.papers.gems.fitting import Model, accuracy, fit, fit_for
 from erosion.experiments.papers.gems.grid import plans
 from erosion.experiments.papers.gems.mnist_pool import mnist_pool
-from erosion.experiments.papers.gems.page import draw
 from erosion.experiments.papers.gems.pools import Pool, Samples
 from erosion.experiments.papers.gems.reasons import lower, misses
 
@@ -177,14 +176,6 @@ def test_a_mean_below_the_papers_is_told_with_the_range_of_the_trials() -> None:
 
 def kept() -> dict[str, Any]:
     return dict(read_cells(ROOT / RESULTS / "gems", plans()))
-
-
-def test_the_page_says_what_the_cells_hold() -> None:
-    page = draw(kept())
-    folder = ROOT / RESULTS / "gems"
-    assert (folder / "README.md").read_text(encoding="utf-8") == page.text
-    for name, content in page.pictures.items():
-        assert (folder / name).read_bytes() == content
 
 
 def test_every_mean_on_mnist_that_is_off_its_target_is_named_on_the_page() -> None:

@@ -182,10 +182,9 @@ def test_a_method_without_cells_is_left_out_and_a_seed_that_lacks_one_too() -> N
     assert summarise("heart-disease", cells.values()) is None
 
 
-def test_a_page_of_few_cells_says_what_made_them() -> None:
+def test_a_page_of_few_cells_is_drawn() -> None:
     text = draw(cells_of({"local": [0, 1], "fedavg": [0, 1]})).text
     assert "2 seeds, 30 rounds, 5 hospitals; attacker: `miscoded`." in text
-    assert "Made by `the command` at c0ffee: 4 cells" in text
 
 
 def small_summary() -> Summary:

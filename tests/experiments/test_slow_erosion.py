@@ -41,5 +41,6 @@ def test_local_steps_are_set_beside_training_alone() -> None:
         }
         cells[plan.name] = Cell(plan, {**figures, "patients": 50}, "c0ffee", "command", 1.0)
     text = local_steps.draw(cells).text
-    assert "5 splits, 50 test patients, 100 local steps in all." in text
+    assert "50 test patients, 100 local steps in all." in text
+    assert "| steps a round | 1 (5 splits) | 5 (5 splits) | 20 (5 splits) |" in text
     assert "| weighted_gradient | 0.396 ± 0.001<br>-0.104 (" in text

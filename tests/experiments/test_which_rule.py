@@ -36,6 +36,6 @@ def test_the_page_ranks_the_arms_and_marks_what_differs() -> None:
     text = draw(cells).text
     assert "| local | 1.0 | 0.000 |" in text
     assert f"| fedavg | 2.0 | {0.01:.3f} |" in text
-    assert "| fedavg | 0.510 ± 0.000 | +0.010 ± 0.000 \\* | 5.0 ± 0.0 | 0.800 |" in text
+    assert "| fedavg | 0.510 ± 0.000 | +0.010 ± 0.000 \\* | 5.0 ± 0.0 | 0.800 ± 0.000 |" in text
     assert "20 splits, 50 test patients each" in text
     assert Path(study_path("breast-cancer")).exists()

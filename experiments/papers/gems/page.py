@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from erosion.experiments.cells import Cell
-from erosion.experiments.experiment import Page, made_by
+from erosion.experiments.experiment import Page
 from erosion.experiments.papers.gems import curves
 from erosion.experiments.papers.gems.cell_runs import PUBLIC
 from erosion.experiments.papers.gems.grid import CHANGES, NODES, SPACES
@@ -47,7 +47,7 @@ def draw(cells: Mapping[str, Cell]) -> Page:
                 lines += _NOT_VGG
     lines += _lower(cells) + _spaces(cells) + _changes(cells) + _sizes(cells)
     lines += _own_checks(cells) + _apart(cells) + _strictness(cells) + _public(cells)
-    lines += [*_off_target(cells), made_by(cells.values()), ""]
+    lines += _off_target(cells)
     pictures = {
         "fine_tuning.svg": curves.fine_tuning(cells),
         "strictness.svg": curves.strictness(cells),

@@ -1,9 +1,11 @@
 """The robustness page: every figure in it is drawn from a summary."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isnan
 
 from erosion.experiments.cells import Cell
-from erosion.experiments.experiment import Page, made_by
+from erosion.experiments.experiment import Page
+from erosion.experiments.papers.paired import LEVEL
 from erosion.experiments.papers.robustness.attacks import ATTACKS, NO_ATTACK
 from erosion.experiments.papers.robustness.grid import (
     ATTACKERS,
@@ -14,7 +16,6 @@ from erosion.experiments.papers.robustness.grid import (
 )
 from erosion.experiments.papers.robustness.summary import (
     ALONE,
-    CLEAR,
     NOTABLE,
     Mean,
     Row,
@@ -41,10 +42,12 @@ patients, whom methods that weight by patients trust most.
 Three references stand beside the attacks: no attack; the attacker absent, which is what a perfect
 defence would leave; and the method `{ALONE}`, which hears nobody. A user is called harmed where its
 log loss is above that with the attacker absent, and worse than alone where it is above that of
-`{ALONE}`, each by more than {CLEAR:g} standard errors of the paired differences over the seeds.
-There are many such comparisons and few seeds: a single one close to the limit means little. Not
-being called harmed is no proof of safety either: where the seeds differ much, a mean harm of more
-than {NOTABLE:g} is listed as unclear.
+`{ALONE}`, by Student's one-sided test of the paired differences over the seeds, at
+{100 * LEVEL:g} % for all comparisons of a study together (Bonferroni). With few seeds hardly
+anything passes it: not being called harmed is no proof of safety. A mean harm of more than
+{NOTABLE:g} that does not pass is listed as unclear. ± is one standard error over the seeds. How
+accurate it is to name the commonest class stands in
+[which rule wins](../which-rule/README.md).
 
 The attacker hears all updates of the round before it sends its own. What a method sends beside
 the update (SCAFFOLD's control variate, the noise of `{CLAIM_ONLY}`) stays honest, except with
@@ -58,7 +61,7 @@ def draw(cells: Mapping[str, Cell]) -> Page:
     """Who fails under which attack, and all figures behind that."""
     found = (summarise(name, cells.values()) for name in ATTACKERS)
     text = page([summary for summary in found if summary is not None])
-    return Page(f"{text}\n{made_by(cells.values())}\n")
+    return Page(text)
 
 
 def page(summaries: Sequence[Summary]) -> str:
@@ -96,12 +99,20 @@ def _of_study(summary: Summary) -> str:
 def _about(summary: Summary) -> str:
     alone, num_hospitals = _row(summary, ALONE, NO_ATTACK), len(summary.hospitals)
     unfit = [method for method in METHODS if method not in _methods(summary)]
+    limit = summary.rows[0].limit
+    passes = (
+        "With a single seed none is called clear."
+        if isnan(limit)
+        else f"Of {2 * len(summary.rows)} comparisons, one passes where the mean is more than"
+        f" {limit:.3g} standard errors above 0."
+    )
     left_out = f"\nThese methods do not fit the study: {', '.join(unfit)}." if unfit else ""
     return (
         f"{len(summary.seeds)} seeds, {summary.rounds} rounds, {num_hospitals} hospitals; attacker:"
-        f" `{summary.attacker}`.\nAlone, the user has a log loss of {_plus_minus(alone.log_loss)}"
-        f" and an accuracy of {_plus_minus(alone.accuracy)}.\nKrum and Multi-Krum are made for at"
-        f" most {max(0, num_hospitals - 3) // 2} harmful among {num_hospitals}."
+        f" `{summary.attacker}`.\n{passes}\nAlone, the user has a log loss of"
+        f" {_plus_minus(alone.log_loss)} and an accuracy of"
+        f" {_plus_minus(alone.accuracy)}.\nKrum and Multi-Krum are made for at most"
+        f" {max(0, num_hospitals - 3) // 2} harmful among {num_hospitals}."
         f"{left_out}"
     )
 
@@ -169,7 +180,7 @@ def _zero(zero: Zero) -> str:
 
 
 def _plus_minus(value: Mean) -> str:
-    return f"{value.mean:.3f} ± {value.error:.3f}"
+    return f"{value.mean:.3f}" + ("" if isnan(value.error) else f" ± {value.error:.3f}")
 
 
 def _methods(summary: Summary) -> list[str]:

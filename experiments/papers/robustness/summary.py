@@ -4,13 +4,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from scipy import stats
+
 from erosion.experiments.cells import Cell
+from erosion.experiments.papers.paired import LEVEL
 from erosion.experiments.papers.robustness.attacks import ABSENT, NO_ATTACK
 from erosion.experiments.papers.robustness.grid import ATTACKERS, one_arm_study
 from erosion.experiments.standard_error import mean_and_error
 
 ALONE = "local"  # the method that hears nobody
-CLEAR = 3.0  # a difference of so many standard errors is called clear
 NOTABLE = 0.02  # log loss; a harm above it is told even where it is not clear
 
 
@@ -33,11 +35,6 @@ class Mean:
 
     mean: float
     error: float  # standard error; nan with a single seed
-
-    @property
-    def clearly_positive(self) -> bool:
-        """Above zero by more than `CLEAR` standard errors."""
-        return self.mean > CLEAR * self.error
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +59,14 @@ class Row:
     to_absent: Mean  # log loss minus that of the same method and seed without the attacker
     to_honest: Mean  # and minus that with the attacker honest
     to_alone: Mean  # and minus that of the user alone
+    limit: float  # a difference of more standard errors is clear; nan with a single seed
     weight: float | None  # median of the attacker's weight at the end
     zero_rounds: Mapping[str, Zero]  # by peer; of Weight Erosion only
 
     @property
     def harmed(self) -> bool:
         """Whether the user would do clearly better had the attacker never answered."""
-        return self.to_absent.clearly_positive
+        return self.to_absent.mean > self.limit * self.to_absent.error
 
     @property
     def perhaps_harmed(self) -> bool:
@@ -78,7 +76,7 @@ class Row:
     @property
     def below_alone(self) -> bool:
         """Whether the user would do clearly better without anybody."""
-        return self.to_alone.clearly_positive
+        return self.to_alone.mean > self.limit * self.to_alone.error
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +130,11 @@ def rows(outcomes: Iterable[Outcome]) -> list[Row]:
         reference = groups[method, attack]
         return mean([one.log_loss - reference[seed].log_loss for seed, one in group.items()])
 
+    seeds = max((len(group) for group in groups.values()), default=0)
+    limit = clear_limit(seeds, comparisons=2 * len(groups))  # harmed, and worse than alone
     return [
         Row(
+            limit=limit,
             method=method,
             attack=attack,
             log_loss=mean([one.log_loss for one in group.values()]),
@@ -146,6 +147,14 @@ def rows(outcomes: Iterable[Outcome]) -> list[Row]:
         )
         for (method, attack), group in groups.items()
     ]
+
+
+def clear_limit(seeds: int, *, comparisons: int) -> float:
+    """By how many standard errors a mean over seeds has to be above 0, Student's one-sided test.
+
+    At `LEVEL` for all comparisons together (Bonferroni); nan with a single seed.
+    """
+    return float(stats.t.ppf(1 - LEVEL / comparisons, seeds - 1)) if seeds > 1 else float("nan")
 
 
 def mean(values: Sequence[float]) -> Mean:

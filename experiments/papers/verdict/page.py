@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from erosion.common.protocol.messages import CROSS_FITTED_SIGNIFICANCE, SIGNIFICANCE
 from erosion.experiments.cells import Cell, Values
-from erosion.experiments.experiment import Page, made_by
+from erosion.experiments.experiment import Page
 from erosion.experiments.papers.picture import add_legend, picture
 from erosion.experiments.papers.verdict.grid import PATIENTS, TEST_PATIENTS
 from erosion.experiments.papers.verdict.nulls import GAINS, NULLS
@@ -85,8 +85,6 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         *_simulated_tables(simulated),
         *_study_tables(studies),
         f"![False claims and power]({PICTURE})",
-        "",
-        made_by(cells.values()),
         "",
     ]
     return Page("\n".join(lines), {PICTURE: _picture(simulated, studies)})
