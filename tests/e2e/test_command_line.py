@@ -42,14 +42,14 @@ def processes_that_mention(word: str) -> list[int]:
     return found
 
 
-@pytest.fixture
-def testbed(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A testbed of three hospitals that is still running when it is disturbed."""
+@pytest.fixture(params=[("home", "alike")], ids=["two hospitals"])
+def testbed(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
+    """A testbed of a few hospitals that is still running when it is disturbed."""
     study = quick_study(tmp_path, rounds=100_000)
     five = '["home", "alike", "small-tumours", "large-tumours", "miscoded"]'
     text = study.read_text()
     assert five in text
-    study.write_text(text.replace(five, '["home", "alike", "miscoded"]'))
+    study.write_text(text.replace(five, json.dumps(request.param)))
     process = subprocess.Popen(
         [sys.executable, "-m", "erosion", "testbed", str(study), "--runs", str(tmp_path / "runs")],
         stdout=subprocess.PIPE,
@@ -133,6 +133,9 @@ def test_when_the_coordinator_dies_the_testbed_ends_with_its_exit_code(
     wait_until(lambda: processes_that_mention(str(tmp_path)) == [])
 
 
+@pytest.mark.parametrize(
+    "testbed", [("home", "alike", "miscoded")], ids=["three hospitals"], indirect=True
+)
 def test_when_a_hospital_dies_the_study_goes_on_and_ctrl_c_stops_all_that_was_started(
     testbed: subprocess.Popen[str], tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,17 +25,18 @@ needs_networks = pytest.mark.skipif(NO_NETWORKS is not None, reason=NO_NETWORKS 
 
 # A round is over long before its deadline, also on a machine that is slow and has much else to do.
 SHORT_ROUNDS = {"training": {"steps": 300, "batch_size": 16, "learning_rate": 0.1}}
+TWO = {"hospitals": ("alice", "bob")}  # for what happens to the coordinator
 
 
-def play(name: str, folder: Path) -> Row:
-    return scenes.play(SCENES[name], folder, **SHORT_ROUNDS)
+def play(name: str, folder: Path, **changes: Any) -> Row:
+    return scenes.play(SCENES[name], folder, **SHORT_ROUNDS, **changes)
 
 
 @pytest.mark.skipif(NO_DISK is not None, reason=NO_DISK or "")
 def test_a_full_disk_is_said_in_one_sentence_and_the_run_goes_on_once_there_is_room(
     tmp_path: Path,
 ) -> None:
-    row = play("disk-full", tmp_path)
+    row = play("disk-full", tmp_path, **TWO)
     (said,) = [line for line in row.coordinator_says if line.startswith("erosion: ")]
     assert "No space left" in said
     assert "--resume" in said
@@ -46,7 +48,7 @@ def test_a_coordinator_that_slept_and_whose_clock_was_set_loses_no_more_than_a_r
     tmp_path: Path,
 ) -> None:
     """Both at once, and longer than the line's every deadline, to save time."""
-    with Stage(tmp_path, small_study(**SHORT_ROUNDS)) as stage:
+    with Stage(tmp_path, small_study(**SHORT_ROUNDS, **TWO)) as stage:
         clock = stage.clocks["coordinator"] = SteppedClock(tmp_path)
         coordinator = stage.begin()["coordinator"]
         seen = Observation(stage, "coordinator frozen")

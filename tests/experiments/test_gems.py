@@ -2,6 +2,7 @@
 
 import json
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import nn
 
 from erosion.common.gems.retraining import perceptron
 from erosion.common.learning.models import flat_parameters
-from erosion.experiments.cells import Cell, read_cells
+from erosion.experiments.cells import Cell, CellPlan, read_cells
 from erosion.experiments.experiment import RESULTS
 from erosion.experiments.papers import named
 from erosion.experiments.papers.gems import cell_runs
@@ -93,14 +94,24 @@ def small_pool(_data_dir: Path | None, _trial: int) -> Pool:
     return Pool(samples(600), samples(1000), samples(300), classes=10)
 
 
-@pytest.mark.parametrize("name", ["mnist-convex-k2-trial0", "mnist-network-k5-trial0"])
-def test_a_cell_measures_all_its_variants(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cell_runs, "POOLS", {"mnist": small_pool})
-    monkeypatch.setattr(cell_runs, "PUBLIC", (100,))
+def run_small(name: str) -> tuple[CellPlan, Any, int]:
+    """A cell with few samples: its plan, its figures, and how often it ticked."""
     (plan,) = (plan for plan in plans() if plan.name == name)
     ticks: list[int] = []
-    figures = cell_runs.run_cell(plan.config, None, lambda: ticks.append(1))
-    assert len(ticks) == plan.rounds
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cell_runs, "POOLS", {"mnist": small_pool})
+        patch.setattr(cell_runs, "PUBLIC", (100,))
+        figures = cell_runs.run_cell(plan.config, None, lambda: ticks.append(1))
+    return plan, figures, len(ticks)
+
+
+run_once = cache(run_small)  # for tests that only read the figures
+
+
+@pytest.mark.parametrize("name", ["mnist-convex-k2-trial0", "mnist-network-k5-trial0"])
+def test_a_cell_measures_all_its_variants(name: str) -> None:
+    plan, figures, num_ticks = run_once(name)
+    assert num_ticks == plan.rounds
     json.dumps(figures)
     ((nodes, found),) = figures.items()
     assert set(plan.config["variants"][nodes]) <= set(found["gems"])
@@ -108,7 +119,7 @@ def test_a_cell_measures_all_its_variants(name: str, monkeypatch: pytest.MonkeyP
         assert 0 <= variant["accuracy"] <= 1
         assert len(variant["own_checks"]) == int(nodes)
     assert found["local"]["mean"] == pytest.approx(1 / int(nodes), abs=0.1)
-    again = cell_runs.run_cell(plan.config, None, lambda: None)
+    _, again, _ = run_small(name)
     assert again == figures
 
 
@@ -123,18 +134,15 @@ def test_a_cell_measures_all_its_variants(name: str, monkeypatch: pytest.MonkeyP
     ],
 )
 def test_a_comparison_has_the_local_models_of_the_other_cells(
-    name: str, variants: set[str], monkeypatch: pytest.MonkeyPatch
+    name: str, variants: set[str]
 ) -> None:
-    monkeypatch.setattr(cell_runs, "POOLS", {"mnist": small_pool})
-    monkeypatch.setattr(cell_runs, "PUBLIC", (100,))
-    by_name = {plan.name: plan for plan in plans()}
-    figures = cell_runs.run_cell(by_name[name].config, None, lambda: None)
+    _, figures, _ = run_small(name)
     ((what, by_nodes),) = figures.items()
     assert f"-{what}-" in name
     found = by_nodes["5"]
     assert set(found) == variants | {"averaged", "tuned_local"}
     model = name.split("-")[1]
-    other = cell_runs.run_cell(by_name[f"mnist-{model}-k5-trial0"].config, None, lambda: None)["5"]
+    other = run_once(f"mnist-{model}-k5-trial0")[1]["5"]
     assert found["averaged"] == other["averaged"]
     if model == "convex":
         assert found["balls"] == other["gems"]["authors"]

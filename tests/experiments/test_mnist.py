@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from erosion.experiments.cells import Cell, CellPlan
 from erosion.experiments.papers import mnist
@@ -124,6 +125,16 @@ def test_the_user_s_test_images_are_the_authors(pattern: Any, images: int) -> No
     assert agents["agent-0"].describe(study).num_samples > 500
 
 
+@pytest.fixture
+def few_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every agent has the first forty of its images; the user's test images are all there."""
+
+    def first_forty(*given: Any) -> list[NDArray[np.int64]]:
+        return [rows[:40] for rows in partition(*given)]
+
+    monkeypatch.setattr(mnist, "partition", first_forty)
+
+
 @needs_mnist
 def test_a_cell_is_run_in_the_simulator() -> None:
     config = {
@@ -139,6 +150,7 @@ def test_a_cell_is_run_in_the_simulator() -> None:
 
 
 @needs_mnist
+@pytest.mark.usefixtures("few_images")
 def test_weights_of_a_cell_are_the_mean_of_all_agents() -> None:
     plan: CellPlan = next(plan for plan in mnist.plans() if plan.name == "C-100-weight_erosion")
     arm = {**plan.config["arm"], "distance_penalty": 1000.0}  # everybody else is out at once
