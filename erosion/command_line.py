@@ -56,6 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say(str(problem), options)
         return problem.exit_code
     except KeyboardInterrupt:
+        for again in (signal.SIGINT, signal.SIGTERM):  # ends what is left at once, and in silence
+            signal.signal(again, signal.SIG_DFL)
         _say("interrupted", options)
         return INTERRUPTED
     except BrokenPipeError:  # `erosion ... | head`

@@ -1,7 +1,6 @@
 """CIFAR-10 (Krizhevsky 2009) with classes shared out by a Dirichlet distribution."""
 
 import io
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +10,14 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydantic import Field
 
-from erosion.common.errors import DataError, StudyError
+from erosion.common.errors import StudyError
 from erosion.common.study.study import Study
 from erosion.experiments.sources.source import (
     HospitalFiles,
     SourceBase,
     data_folder,
     existing_file,
+    read_arrays,
 )
 
 FOLDER, TRAINING_FILE, TEST_FILE = "cifar10", "cifar10_jpeg_train.npz", "cifar10_jpeg_test.npz"
@@ -96,15 +96,5 @@ class Jpegs:
 
 def read_jpegs(path: Path) -> Jpegs:
     """One of the two files; raises DataError."""
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return Jpegs(
-                arrays["jpeg"].tobytes(),
-                arrays["offsets"].astype(np.int64),
-                arrays["labels"].astype(np.int64),
-            )
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as problem:
-        raise DataError(
-            f"{path} cannot be read ({problem}). experiments/README.md says which arrays it has:"
-            " make it again."
-        ) from None
+    jpeg, offsets, labels = read_arrays(path, "jpeg", "offsets", "labels")
+    return Jpegs(jpeg.tobytes(), offsets.astype(np.int64), labels.astype(np.int64))

@@ -6,6 +6,7 @@ said. Who paid for it is, and payers insure different people.
 
 import csv
 import gzip
+import zlib
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +19,7 @@ from erosion.common.study.study import Study
 from erosion.experiments.sources.source import (
     HospitalFiles,
     SourceBase,
+    check_complete,
     check_hospitals,
     data_folder,
     existing_file,
@@ -95,10 +97,14 @@ def first_stays(path: Path) -> list[dict[str, str]]:
 
 
 def _stays(path: Path) -> Iterator[dict[str, str]]:
+    rows = 1  # the header
     try:
         with gzip.open(path, "rt", newline="", encoding="utf-8") as file:
-            yield from csv.DictReader(file)
-    except (OSError, EOFError, UnicodeDecodeError) as problem:
+            for stay in csv.DictReader(file):
+                rows += 1
+                yield stay
+        check_complete(path, rows)
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as problem:
         raise DataError(f"{path} cannot be read ({problem}). Fetch it again.") from None
 
 

@@ -1,6 +1,5 @@
 """Pictures of skin lesions in four collections (HAM10000; Tschandl, Rosendahl and Kittler 2018)."""
 
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +7,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.common.errors import DataError
 from erosion.common.study.study import Study
 from erosion.experiments.sources.source import (
     HospitalFiles,
@@ -16,6 +14,7 @@ from erosion.experiments.sources.source import (
     check_hospitals,
     data_folder,
     existing_file,
+    read_arrays,
 )
 
 FOLDER, FILE = "ham10000", "ham10000_28x28.npz"
@@ -72,12 +71,5 @@ class Pictures:
 def read_ham10000(data_dir: Path | None) -> Pictures:
     """The pictures of the data folder's ham10000/; raises DataError."""
     path = existing_file(data_folder(data_dir, FOLDER), FILE)
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            numbers = (arrays[name].astype(np.int64) for name in ("labels", "sites", "lesions"))
-            return Pictures(arrays["images"], *numbers)
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as problem:
-        raise DataError(
-            f"{path} cannot be read ({problem}). experiments/README.md says which arrays it has:"
-            " make it again."
-        ) from None
+    images, *numbers = read_arrays(path, "images", "labels", "sites", "lesions")
+    return Pictures(images, *(array.astype(np.int64) for array in numbers))

@@ -1,6 +1,5 @@
 """Heart disease at four real hospitals (UCI archive; as in FLamby, du Terrail et al. 2022)."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -9,7 +8,6 @@ import numpy as np
 from pydantic import Field
 from sklearn.model_selection import train_test_split
 
-from erosion.common.errors import DataError
 from erosion.common.study.study import Study
 from erosion.experiments.sources.source import (
     HospitalFiles,
@@ -17,6 +15,7 @@ from erosion.experiments.sources.source import (
     check_hospitals,
     data_folder,
     existing_file,
+    read_rows,
     write_table,
 )
 
@@ -104,13 +103,5 @@ def _parts(patients: Sequence[Sequence[str]], seed: int) -> list[str]:
 
 
 def _read(path: Path) -> list[list[str]]:
-    """The rows of one file, as text; raises DataError where a row has not 14 cells."""
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = [[cell.strip() for cell in row] for row in csv.reader(file) if row]
-    for number, row in enumerate(rows, start=1):
-        if len(row) != len(COLUMNS):
-            raise DataError(
-                f"{path}, row {number}: {len(row)} cells, expected {len(COLUMNS)}. Delete the file"
-                " and run `erosion data heart-disease` again."
-            )
-    return rows
+    """The rows of one file, as text; raises DataError."""
+    return [[cell.strip() for cell in row] for row in read_rows(path)]

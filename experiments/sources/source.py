@@ -1,15 +1,31 @@
 """The interface of a testbed source: options from the study file, and the files it writes."""
 
 import csv
+import zipfile
+import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from erosion.common.errors import DataError, StudyError
 from erosion.common.settings.base import Settings
 from erosion.common.study.study import Study
 from erosion.experiments.download import DATA_SETS
+
+ROWS: dict[str, int] = {  # of the published tables, with their header: fewer were cut off
+    "titanic3.csv": 1310,
+    "processed.cleveland.data": 303,
+    "processed.hungarian.data": 294,
+    "processed.switzerland.data": 123,
+    "processed.va.data": 200,
+    "brca.csv": 1097,
+    "train_test_split.csv": 1089,
+    "diabetic_data.csv.gz": 101_767,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +92,51 @@ def existing_file(folder: Path, file_name: str) -> Path:
         )
         raise DataError(f"The file {path} is missing. {remedy[0].upper()}{remedy[1:]}.")
     return path
+
+
+def read_rows(path: Path) -> list[list[str]]:
+    """The cells of every row of a CSV, its header's too; raises DataError for a part of it."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = [row for row in csv.reader(file) if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as problem:
+        raise DataError(f"{path} cannot be read ({problem}). {_again(path)}") from None
+    check_complete(path, len(rows))
+    for number, row in enumerate(rows, start=1):
+        if len(row) != len(rows[0]):
+            raise DataError(
+                f"{path}, row {number}: {len(row)} cells, expected {len(rows[0])}. {_again(path)}"
+            )
+    return rows
+
+
+def check_complete(path: Path, num_rows: int) -> None:
+    """Refuse a file that lacks rows of the published one, whose figures would be of fewer."""
+    if num_rows != ROWS.get(path.name, num_rows) or not num_rows:
+        raise DataError(
+            f"{path} has {num_rows} rows, expected {ROWS.get(path.name, 'some')}: it was cut off,"
+            f" or is another file. {_again(path)}"
+        )
+
+
+def _again(path: Path) -> str:
+    name = path.parent.name
+    if name in DATA_SETS:
+        return f"Delete the file and run `erosion data {name}` again."
+    return "Fetch it again."
+
+
+def read_arrays(path: Path, *names: str) -> list[NDArray[Any]]:
+    """Arrays of an npz file, by name; raises DataError."""
+    unzipping = (OSError, EOFError, zipfile.BadZipFile, zlib.error)
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return [arrays[name] for name in names]
+    except (*unzipping, ValueError, TypeError, KeyError) as problem:
+        raise DataError(
+            f"{path} cannot be read ({problem}). experiments/README.md says which arrays it has:"
+            " make it again."
+        ) from None
 
 
 def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -1,6 +1,5 @@
 """Breast cancer survival in six regions (TCGA-BRCA; as in FLamby, du Terrail et al. 2022)."""
 
-import csv
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from erosion.experiments.sources.source import (
     check_hospitals,
     data_folder,
     existing_file,
+    read_rows,
     write_table,
 )
 
@@ -57,11 +57,8 @@ class TcgaBrca(SourceBase):
 
 def _read(path: Path) -> tuple[list[str], dict[str, list[str]]]:
     """The columns but the patient's name, and each patient's cells."""
-    with path.open(newline="", encoding="utf-8") as file:
-        reader = csv.reader(file)
-        header = next(reader, [])
-        rows = list(reader)
-    if header[:1] != [PATIENT] or any(len(row) != len(header) for row in rows):
+    header, *rows = read_rows(path)
+    if header[0] != PATIENT or not {EVENT, DAYS} <= {*header}:
         raise DataError(f"{path} is not FLamby's table of that name. Fetch it again.")
     return header[1:], {row[0]: row[1:] for row in rows}
 
@@ -83,6 +80,9 @@ def _with_death(
 
 def _parts(path: Path) -> dict[str, tuple[str, str]]:
     """For each patient, "train" or "test", and the region."""
-    with path.open(newline="", encoding="utf-8") as file:
-        found = {row[PATIENT]: row["fold2"].rpartition("_") for row in csv.DictReader(file)}
+    header, *rows = read_rows(path)
+    if not {PATIENT, "fold2"} <= {*header}:
+        raise DataError(f"{path} is not FLamby's table of that name. Fetch it again.")
+    patient, fold = header.index(PATIENT), header.index("fold2")
+    found = {row[patient]: row[fold].rpartition("_") for row in rows}
     return {patient: (part, REGIONS[int(number)]) for patient, (part, _, number) in found.items()}

@@ -3,7 +3,6 @@
 Features, bins and the order of the random draws are those of the authors' public code.
 """
 
-import csv
 import random
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from erosion.experiments.sources.source import data_folder, existing_file
+from erosion.experiments.sources.source import data_folder, existing_file, read_rows
 
 Split = Literal["AGE_STRICT", "AGE_SOME"]
 SPLITS: tuple[Split, ...] = ("AGE_STRICT", "AGE_SOME")
@@ -67,8 +66,8 @@ class Hospital:
 def load_passengers(data_dir: Path | None) -> Passengers:
     """Read `titanic/titanic3.csv`; raises DataError where it is absent."""
     path = existing_file(data_folder(data_dir, "titanic"), "titanic3.csv")
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    header, *cells = read_rows(path)
+    rows = [dict(zip(header, row, strict=True)) for row in cells]
 
     def numbers(column: str, missing: float) -> NDArray[np.float64]:
         return np.array([float(row[column] or missing) for row in rows])

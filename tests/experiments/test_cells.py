@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from erosion import command_line
 from erosion.common.support.files import write_atomically
 from erosion.experiments import cells as cells_module
 from erosion.experiments import experiment as experiment_module
@@ -304,6 +305,22 @@ def test_an_interrupted_run_waits_for_no_process(
         process.join()
     assert set(read_cells(tmp_path / "t", plans())) == {"seed-0"}
     assert [path.name for path in tmp_path.iterdir()] == ["t"]
+
+
+def test_a_second_ctrl_c_ends_what_is_left_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_arguments: object, **_options: object) -> Path:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(experiment_module, "carry_out", interrupted)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    mask = os.umask(0o077)
+    try:
+        assert command_line.main(["experiment", "mean-estimation"]) == command_line.INTERRUPTED
+        assert {signal.getsignal(number) for number in before} == {signal.SIG_DFL}
+    finally:
+        os.umask(mask)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def experiment() -> Experiment:

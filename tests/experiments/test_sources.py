@@ -18,7 +18,7 @@ from erosion.common.study.study import Study, load_study
 from erosion.common.tasks.inputs import TabularTask
 from erosion.experiments.every_user import site_of
 from erosion.experiments.simulator import simulate
-from erosion.experiments.sources import REGISTRY, HospitalFiles, make_hospitals
+from erosion.experiments.sources import REGISTRY, HospitalFiles, make_hospitals, source
 from erosion.experiments.sources.breast_cancer import HOSPITALS, NUM_PATIENTS, BreastCancer
 from erosion.experiments.sources.diabetes_130 import AS_THEY_ARE, FILE, FOLDER, NUMBERS
 from erosion.experiments.sources.heart_disease import COLUMNS, FILES
@@ -172,6 +172,12 @@ def test_the_shifted_hospitals_see_other_patients_and_the_others_do_not() -> Non
         assert shares[hospital] == pytest.approx(0.37, abs=0.1)
 
 
+@pytest.fixture
+def of_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables of a test are shorter than those that were published."""
+    monkeypatch.setattr(source, "ROWS", {})
+
+
 # -- heart disease ---------------------------------------------------------------------------------
 
 
@@ -186,6 +192,7 @@ ROWS = (
 )
 
 
+@pytest.mark.usefixtures("of_few_rows")
 def test_heart_files_get_a_header_and_empty_cells(tmp_path: Path) -> None:
     write_heart_files(tmp_path, ROWS)
     files = make_hospitals(study("heart-disease"), tmp_path / "out", tmp_path)
@@ -196,6 +203,7 @@ def test_heart_files_get_a_header_and_empty_cells(tmp_path: Path) -> None:
     assert (second["slope"], second["thal"], second["num"]) == ("", "", "4")
 
 
+@pytest.mark.usefixtures("of_few_rows")
 def test_a_cholesterol_of_0_can_be_marked_as_missing(tmp_path: Path) -> None:
     write_heart_files(tmp_path, ROWS)
     marked = study("heart-disease", zero_cholesterol="missing")
@@ -203,10 +211,37 @@ def test_a_cholesterol_of_0_can_be_marked_as_missing(tmp_path: Path) -> None:
     assert (first["chol"], second["chol"]) == ("", "132")
 
 
+@pytest.mark.usefixtures("of_few_rows")
 def test_a_damaged_heart_file_is_named_with_its_row(tmp_path: Path) -> None:
     write_heart_files(tmp_path, ROWS + "1,2,3\n")
     with pytest.raises(DataError, match=r"cleveland.data, row 3: 3 cells, expected 14"):
         make_hospitals(study("heart-disease"), tmp_path / "out", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (ROWS.encode(), "va.data has 2 rows, expected 200: it was cut off"),
+        (b"", "va.data has 0 rows, expected 200"),
+        (b"\xff\xfe", "va.data cannot be read .*utf-8"),
+    ],
+)
+def test_a_table_that_is_not_the_published_one_is_refused(
+    tmp_path: Path, content: bytes, says: str
+) -> None:
+    path = tmp_path / "heart-disease" / "processed.va.data"
+    path.parent.mkdir()
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=f"{says}.*run `erosion data heart-disease` again"):
+        source.read_rows(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"not a zip file"])
+def test_an_archive_that_cannot_be_read_is_named(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "images.npz"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"images.npz cannot be read .* make it again"):
+        source.read_arrays(path, "images")
 
 
 @pytest.mark.parametrize("name", ["heart-disease", "mnist"])
@@ -388,6 +423,7 @@ def write_stays(folder: Path, lines: Sequence[dict[str, str]]) -> None:
         writer.writerows(rows)
 
 
+@pytest.mark.usefixtures("of_few_rows")
 def test_of_each_diabetic_patient_the_first_stay_counts(tmp_path: Path) -> None:
     write_stays(
         tmp_path,
@@ -405,6 +441,7 @@ def test_of_each_diabetic_patient_the_first_stay_counts(tmp_path: Path) -> None:
     assert table(files["medicare"]) == []
 
 
+@pytest.mark.usefixtures("of_few_rows")
 def test_every_payer_gets_as_many_patients_drawn_by_the_seed(tmp_path: Path) -> None:
     stays = [
         {"patient_nbr": str(n), "encounter_id": str(n), "num_medications": str(n)}
@@ -433,6 +470,7 @@ def test_a_damaged_table_of_stays_is_named(tmp_path: Path) -> None:
 # -- splits and outcomes that a source makes -------------------------------------------------------
 
 
+@pytest.mark.usefixtures("of_few_rows")
 def test_who_was_followed_for_less_than_three_years_is_left_out(tmp_path: Path) -> None:
     folder = tmp_path / "tcga-brca"
     folder.mkdir()
@@ -448,6 +486,7 @@ def test_who_was_followed_for_less_than_three_years_is_left_out(tmp_path: Path) 
     assert found == [("1095", "yes"), ("1096", "no"), ("1095", "no"), ("3", "yes")]
 
 
+@pytest.mark.usefixtures("of_few_rows")
 def test_a_heart_split_tests_on_a_third_of_the_complete_patients(tmp_path: Path) -> None:
     complete = [f"{age},1,1,145,200,1,2,150,0,2.3,?,?,?,{age % 2}" for age in range(30, 60)]
     write_heart_files(tmp_path, "\n".join([*complete, "28,1,2,?,132,0,2,185,0,0,?,?,?,4"]) + "\n")

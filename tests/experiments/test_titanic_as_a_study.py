@@ -14,7 +14,7 @@ from erosion.common.study.study import Study, load_study
 from erosion.experiments.every_user import site_of
 from erosion.experiments.papers import titanic
 from erosion.experiments.simulator import simulate, timeless
-from erosion.experiments.sources import make_hospitals
+from erosion.experiments.sources import make_hospitals, source
 from erosion.experiments.sources.titanic_passengers import (
     AUTHORS_SEED,
     BATCH_SIZE,
@@ -30,8 +30,9 @@ EROSION = {"distance_penalty": 0.01, "size_penalty": 0.2}
 
 
 @pytest.fixture
-def data_dir(tmp_path: Path) -> Path:
+def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Made-up passengers, with hospitals of which one has two mini-batches and others one."""
+    monkeypatch.setitem(source.ROWS, "titanic3.csv", 601)
     draw = random.Random(1)
     path = tmp_path / "data" / "titanic" / "titanic3.csv"
     path.parent.mkdir(parents=True)

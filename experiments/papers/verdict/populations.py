@@ -21,7 +21,7 @@ from erosion.experiments.sources.diabetes_130 import (
 )
 from erosion.experiments.sources.ham10000 import read_ham10000
 from erosion.experiments.sources.mnist import read_mnist
-from erosion.experiments.sources.source import data_folder, existing_file
+from erosion.experiments.sources.source import data_folder, existing_file, read_arrays
 
 Floats = NDArray[np.float64]
 Population = tuple[Floats, NDArray[np.bool_]]  # (n, inputs) with a last column of ones; (n,)
@@ -71,11 +71,10 @@ def _ham10000(data_dir: Path | None) -> Population:
 
 def _cifar10(data_dir: Path | None) -> Population:
     """A vehicle or an animal."""
-    folder = data_folder(data_dir, "cifar10")
-    with np.load(existing_file(folder, "cifar10_subset.npz"), allow_pickle=False) as arrays:
-        images = np.concatenate([arrays["train_images"], arrays["test_images"]])
-        labels = np.concatenate([arrays["train_labels"], arrays["test_labels"]])
-    return _components(images), np.isin(labels, VEHICLES)
+    path = existing_file(data_folder(data_dir, "cifar10"), "cifar10_subset.npz")
+    train_images, test_images = read_arrays(path, "train_images", "test_images")
+    labels = np.concatenate(read_arrays(path, "train_labels", "test_labels"))
+    return _components(np.concatenate([train_images, test_images])), np.isin(labels, VEHICLES)
 
 
 def _components(images: NDArray[np.uint8]) -> Floats:
