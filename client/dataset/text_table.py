@@ -51,12 +51,13 @@ def text_column(name: str, column: "pa.ChunkedArray") -> TextColumn:
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
     try:
-        column = column.cast(pa.large_string()).fill_null("")
+        column = column.cast(pa.large_string())
     except pa.ArrowNotImplementedError:
         raise pa.ArrowException(f"column {name!r} is of type {column.type}") from None
-    encoded = column.combine_chunks().dictionary_encode()
-    raw = encoded.dictionary.to_pylist()
+    # `fill_null` and `to_numpy` import pandas wherever that is installed: half a second.
+    encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+    raw = [text or "" for text in encoded.dictionary.to_pylist()]
     texts = list(dict.fromkeys(text.strip() for text in raw))
     position = {text: index for index, text in enumerate(texts)}
     merged = np.array([position[text.strip()] for text in raw], dtype=np.int64)
-    return TextColumn(tuple(texts), merged[encoded.indices.to_numpy()])
+    return TextColumn(tuple(texts), merged[np.from_dlpack(encoded.indices)])
