@@ -62,7 +62,8 @@ docs: $(VENV)/installed
 	$(BIN)/mkdocs build --quiet
 
 # As many processes as there are cores, and no more than four: tests start processes of their own.
-PARALLEL = --numprocesses auto --maxprocesses 4
+# Each begins with a share of its own, so that a module's tests share what was set up for them.
+PARALLEL = --numprocesses auto --maxprocesses 4 --dist worksteal
 
 unit: $(VENV)/installed
 	$(BIN)/pytest $(PARALLEL)

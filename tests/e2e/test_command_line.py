@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,12 +21,21 @@ from tests.support.patience import PATIENCE, wait_until
 STUDIES = Path(__file__).resolve().parents[2] / "experiments" / "studies"
 
 
-def quick_study(folder: Path, rounds: int = 2, text: str = "") -> Path:
-    """The default study with few rounds, as a file of its own."""
+THREE = ("home", "alike", "miscoded")
+FIVE = ("home", "alike", "small-tumours", "large-tumours", "miscoded")
+
+
+def quick_study(folder: Path, rounds: int = 2, hospitals: Sequence[str] = FIVE) -> Path:
+    """The default study with few rounds, and of some of its hospitals, as a file of its own."""
     path = folder / "quick.toml"
-    default = (STUDIES / "breast-cancer.toml").read_text()
-    assert "rounds = 30" in default
-    path.write_text(default.replace("rounds = 30", f"rounds = {rounds}") + text)
+    text = (STUDIES / "breast-cancer.toml").read_text()
+    for default, wanted in (
+        ("rounds = 30", f"rounds = {rounds}"),
+        (f"hospitals = {json.dumps(FIVE)}", f"hospitals = {json.dumps(hospitals)}"),
+    ):
+        assert default in text
+        text = text.replace(default, wanted)
+    path.write_text(text)
     return path
 
 
@@ -45,11 +54,7 @@ def processes_that_mention(word: str) -> list[int]:
 @pytest.fixture(params=[("home", "alike")], ids=["two hospitals"])
 def testbed(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
     """A testbed of a few hospitals that is still running when it is disturbed."""
-    study = quick_study(tmp_path, rounds=100_000)
-    five = '["home", "alike", "small-tumours", "large-tumours", "miscoded"]'
-    text = study.read_text()
-    assert five in text
-    study.write_text(text.replace(five, json.dumps(request.param)))
+    study = quick_study(tmp_path, rounds=100_000, hospitals=request.param)
     process = subprocess.Popen(
         [sys.executable, "-m", "erosion", "testbed", str(study), "--runs", str(tmp_path / "runs")],
         stdout=subprocess.PIPE,
@@ -69,7 +74,7 @@ def testbed(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[subproce
 def test_the_testbed_ends_with_a_result_and_the_model_predicts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    study = quick_study(tmp_path)
+    study = quick_study(tmp_path, hospitals=THREE)
     run = subprocess.run(
         [sys.executable, "-m", "erosion", "testbed", str(study), "--runs", str(tmp_path / "runs")],
         capture_output=True,
@@ -133,9 +138,7 @@ def test_when_the_coordinator_dies_the_testbed_ends_with_its_exit_code(
     wait_until(lambda: processes_that_mention(str(tmp_path)) == [])
 
 
-@pytest.mark.parametrize(
-    "testbed", [("home", "alike", "miscoded")], ids=["three hospitals"], indirect=True
-)
+@pytest.mark.parametrize("testbed", [THREE], ids=["three hospitals"], indirect=True)
 def test_when_a_hospital_dies_the_study_goes_on_and_ctrl_c_stops_all_that_was_started(
     testbed: subprocess.Popen[str], tmp_path: Path
 ) -> None:
