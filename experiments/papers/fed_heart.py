@@ -8,6 +8,7 @@ it. `pooled` is what nobody may do: one model trained on all hospitals' patients
 import csv
 import tempfile
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -18,14 +19,13 @@ from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import Cell, CellPlan, Tick, Values
 from erosion.experiments.every_user import site_of
 from erosion.experiments.experiment import Page
-from erosion.experiments.papers.mnist_accuracy import wilson
 from erosion.experiments.papers.paired import INTERVALS, LEVEL, paired_difference
 from erosion.experiments.papers.rule_page import RECOMMENDED, RECOMMENDED_ARM, Arms
 from erosion.experiments.simulator import simulate, timeless
 from erosion.experiments.sources import HospitalFiles, make_hospitals
 from erosion.experiments.sources.heart_disease import FLAMBY_SEED, SPLIT
 from erosion.experiments.sources.source import write_table
-from erosion.experiments.standard_error import in_words
+from erosion.experiments.standard_error import in_words, wilson
 from erosion.experiments.testbed import study_path
 
 SPLITS = (FLAMBY_SEED, *(split for split in range(101) if split != FLAMBY_SEED))
@@ -202,16 +202,21 @@ def _row(name: str, values: Sequence[float | None], form: str) -> str:
 def _ours_against_others(found: Mapping[str, Sequence[Values]]) -> list[str]:
     names = ("accuracy", "auroc")
     comparisons = len(found) * len(OURS) * len(OTHERS) * len(names)
-    rows = []
+    rows: list[str] = []
+    told: dict[str, list[str]] = {"better": [], "worse": []}
     for user, figures in found.items():
         for arm in OURS:
-            cells = [
-                paired_difference(*both, comparisons=comparisons).text()
-                if len((both := _both(figures, name, arm, other))[0]) > 1
-                else ""
-                for name in names
-                for other in OTHERS
-            ]
+            cells = []
+            for name, other in product(names, OTHERS):
+                both = _both(figures, name, arm, other)
+                if len(both[0]) < 2:
+                    cells.append("")
+                    continue
+                apart = paired_difference(*both, comparisons=comparisons)
+                cells.append(apart.text())
+                if apart.leaves_out_zero:
+                    which = told["better" if apart.mean > 0 else "worse"]
+                    which.append(f"{arm} than {other} at {user} ({name})")
             rows.append(f"| {user} | {arm} | {' | '.join(cells)} |")
     splits = ", ".join(
         f"{user} {len(figures)} ({len(_both(figures, 'auroc', 'local', 'fedavg')[0])})"
@@ -229,6 +234,8 @@ def _ours_against_others(found: Mapping[str, Sequence[Values]]) -> list[str]:
         f"| | | {heading} |",
         f"| --- | --- |{' --- |' * (len(names) * len(OTHERS))}",
         *rows,
+        "",
+        *(f"- Clearly {word}: {', '.join(which) or 'none'}." for word, which in told.items()),
         "",
     ]
 

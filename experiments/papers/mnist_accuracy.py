@@ -1,8 +1,7 @@
 """A cell's accuracies on the user's test images, and how far chance alone may move them."""
 
-from scipy.stats import binomtest
-
 from erosion.experiments.cells import Cell
+from erosion.experiments.standard_error import wilson
 
 
 def best_of(cell: Cell) -> float:
@@ -20,9 +19,3 @@ def last_of(cell: Cell) -> float:
 def interval(cell: Cell) -> tuple[float, float]:
     """The 95 % interval of the best accuracy."""
     return wilson(best_of(cell), cell.figures["test_images"])
-
-
-def wilson(share: float, count: int) -> tuple[float, float]:
-    """The 95 % interval of a binomial share of `count` (Wilson 1927)."""
-    found = binomtest(round(share * count), count).proportion_ci(method="wilson")
-    return float(found.low), float(found.high)

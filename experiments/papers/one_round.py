@@ -12,6 +12,7 @@ from typing import Any
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import Cell, CellPlan, Tick, Values
 from erosion.experiments.experiment import Page
+from erosion.experiments.papers.paired import INTERVALS, LEVEL, paired_difference
 from erosion.experiments.splits import one_split
 from erosion.experiments.standard_error import in_words
 from erosion.experiments.testbed import study_path
@@ -79,6 +80,9 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         "others in every round of the study. Mean over the splits, which share patients, so that",
         "the errors (±, one standard error) are about splits alone. The last column is the log",
         "loss minus that of personal GEMS in the same split: above 0, personal GEMS is better.",
+        f"{INTERVALS}, {100 * (1 - LEVEL):g} % for all of a table together; \\*: leaves out 0. How",
+        "many errors it is to name the commonest class stands in",
+        "[which rule wins](../which-rule/README.md).",
         "",
     ]
     for name, title in STUDIES.items():
@@ -93,12 +97,10 @@ def _table(title: str, found: Sequence[Values], rounds: int) -> list[str]:
     for arm in arms(rounds):
         losses = [figures[arm]["log_loss"] for figures in found]
         errors = [(1 - figures[arm]["accuracy"]) * figures[arm]["patients"] for figures in found]
-        apart = [
-            loss - figures[REFERENCE]["log_loss"]
-            for loss, figures in zip(losses, found, strict=True)
-        ]
+        ours = [figures[REFERENCE]["log_loss"] for figures in found]
+        apart = paired_difference(losses, ours, comparisons=len(arms(rounds)) - 1)
         how_many = "one round" if arm in ONE_ROUND else f"{rounds} rounds"
-        beside = "" if arm == REFERENCE else in_words(apart, "+.3f")
+        beside = "" if arm == REFERENCE else apart.text()
         rows.append(
             f"| {arm} | {how_many} | {in_words(losses)} | {in_words(errors, '.1f')} | {beside} |"
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import Cell, CellPlan, Tick, Values
 from erosion.experiments.experiment import Page
+from erosion.experiments.papers.paired import INTERVALS, LEVEL, paired_difference
 from erosion.experiments.splits import one_split
 from erosion.experiments.standard_error import mean_and_error
 from erosion.experiments.testbed import study_path
@@ -96,8 +97,10 @@ def draw(cells: Mapping[str, Cell]) -> Page:
     lines += [f"| local | {_words(*local)} |" + " – |" * len(EPSILONS), ""]
     lines += [
         'In the study `weight_erosion` has `preset = "recommended"`: its own output bias starts at'
-        " the base rate without privacy, and where the model starts with it.",
+        " the base rate without privacy, and where the model starts with it. How many errors it is"
+        " to name the commonest class stands in [which rule wins](../which-rule/README.md).",
         "",
+        *_apart(cells),
         "## The settings of the step",
         "",
         f"Mean errors of `weight_erosion` over {len(TRIAL_SEEDS)} splits that are not among those"
@@ -121,6 +124,38 @@ def _pooled(
     found = [cells[name].figures for name in names if name in cells]
     errors = [value for figures in found for value in figures["errors"]]
     return errors, [value for figures in found for value in figures["log_loss"]]
+
+
+def _apart(cells: Mapping[str, Cell]) -> list[str]:
+    """Errors minus local training's, and minus those without privacy, in the same splits."""
+    comparisons = len(ARMS) * (2 * len(EPSILONS) + 1)
+    rows = []
+    for arm in ARMS:
+        plain, local = _pooled(cells, arm, None)[0], _pooled(cells, "local", None)[0]
+        private = [_pooled(cells, arm, epsilon)[0] for epsilon in EPSILONS]
+        beside = [_text(one, local, comparisons) for one in (plain, *private)]
+        cost = [_text(one, plain, comparisons) for one in private]
+        rows.append(f"| {arm} minus local | {' | '.join(beside)} |")
+        rows.append(f"| {arm} minus itself as shipped | | {' | '.join(cost)} |")
+    return [
+        "## Differences in errors",
+        "",
+        f"Below 0 the first has fewer. {INTERVALS}, {100 * (1 - LEVEL):g} % for all {comparisons}"
+        " together; \\*: leaves out 0. The splits share patients. As shipped, a study has more and"
+        " smaller steps, so that a difference from it is not of privacy alone.",
+        "",
+        "| | none | " + " | ".join(f"epsilon {e:g}" for e in EPSILONS) + " |",
+        "| --- | --- |" + " --- |" * len(EPSILONS),
+        *rows,
+        "",
+    ]
+
+
+def _text(ours: Sequence[float], theirs: Sequence[float], comparisons: int) -> str:
+    """Of the same splits only: those of a part of the cells may be others."""
+    if len(ours) != len(theirs) or len(ours) < 2:
+        return "–"
+    return paired_difference(ours, theirs, comparisons=comparisons).text("+.2f")
 
 
 def _words(errors: Sequence[float], losses: Sequence[float]) -> str:

@@ -85,10 +85,15 @@ class Diabetes130(SourceBase):
 def first_stays(path: Path) -> list[dict[str, str]]:
     """The stay with the least number of each patient who lived on."""
     first: dict[str, dict[str, str]] = {}
-    for row in _stays(path):
-        known = first.get(row["patient_nbr"])
-        if known is None or int(row["encounter_id"]) < int(known["encounter_id"]):
-            first[row["patient_nbr"]] = row
+    try:
+        for row in _stays(path):
+            known = first.get(row["patient_nbr"])
+            if known is None or int(row["encounter_id"]) < int(known["encounter_id"]):
+                first[row["patient_nbr"]] = row
+    except (KeyError, ValueError) as problem:
+        raise DataError(
+            f"{path} is not the table of that name ({problem}). Fetch it again."
+        ) from None
     return [
         row
         for row in first.values()

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from erosion.experiments.cells import Cell, CellPlan
 from erosion.experiments.papers import mnist
 from erosion.experiments.papers.held_images import HeldImages
-from erosion.experiments.papers.mnist_accuracy import wilson
 from erosion.experiments.papers.mnist_page import PUBLISHED, draw
 from erosion.experiments.sources.mnist_partition import PATTERNS, partition
+from erosion.experiments.standard_error import wilson
 
 DATA = Path(os.environ["EROSION_DATA"]) if "EROSION_DATA" in os.environ else None
 needs_mnist = pytest.mark.skipif(

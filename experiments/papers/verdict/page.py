@@ -19,6 +19,7 @@ from erosion.experiments.papers.verdict.refits import (
     TRUTH_OF_TRAINING_PART,
 )
 from erosion.experiments.papers.verdict.rules import RULES
+from erosion.experiments.standard_error import wilson
 
 LEVELS = (0.02, 0.01, 0.005, 0.003, 0.002)
 ALLOWED = 0.05
@@ -110,6 +111,7 @@ def _simulated_tables(cells: Mapping[tuple[str, int], Cell]) -> list[str]:
         "with one more patient on whom the better arm errs as badly as can be (by log loss, and by",
         "the Brier score); and a bet on bounded means, which holds for every distribution.",
         "",
+        *_chance(cells),
     ]
     for kind in NULLS:
         lines += _rule_table(kind, cells)
@@ -122,6 +124,23 @@ def _simulated_tables(cells: Mapping[tuple[str, int], Cell]) -> list[str]:
     for gain in GAINS:
         lines += _rule_table(f"gain {gain:.2f}", cells)
     return lines
+
+
+def _chance(cells: Mapping[tuple[str, int], Cell]) -> list[str]:
+    """How many simulated studies a figure rests on, and how far chance moves it."""
+    if not cells:
+        return []
+    studies = min(cell.plan.config["studies"] for cell in cells.values())
+    return [
+        f"Each figure is of {studies:,} simulated studies or more; 95 % binomial intervals (Wilson)"
+        f" of 2, 5 and 20 %: {', '.join(_interval(rate, studies) for rate in (0.02, 0.05, 0.2))}.",
+        "",
+    ]
+
+
+def _interval(rate: float, studies: int) -> str:
+    low, high = wilson(rate, studies)
+    return f"{100 * low:.1f} to {100 * high:.1f}"
 
 
 def _rule_table(kind: str, cells: Mapping[tuple[str, int], Cell]) -> list[str]:
@@ -186,6 +205,15 @@ def _study_tables(cells: Sequence[Pooled]) -> list[str]:
             )
     best = holding(cells)
     chosen = f"**{best[0][0]}** at p ≤ {best[0][1]:g}" if best else "none of them"
+    fewest = min(cell.studies for cell in cells)
+    worst_of_chosen = worst_and_mean(cells, *best[0])[0] if best else 0.0
+    caution = (
+        f" Its worst cell, {100 * worst_of_chosen:.1f} % of {fewest} studies, has a 95 % binomial"
+        f" interval (Wilson) of {_interval(worst_of_chosen, fewest)} %, and it was chosen on these"
+        " same cells."
+        if best
+        else ""
+    )
     names = sorted({cell.data for cell in cells})
     counts = sorted({cell.studies for cell in cells})
     each = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
@@ -204,7 +232,7 @@ def _study_tables(cells: Sequence[Pooled]) -> list[str]:
         *rows,
         "",
         f"Of those with at most 5 % of wrong claims in every cell, {chosen} claims most true"
-        " differences.",
+        f" differences.{caution}",
         "",
     ]
     for pair in PAIRS:
