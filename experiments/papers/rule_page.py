@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from erosion.client.evaluation.verdict import sign_flip_p_value
+from erosion.common.algorithms import REGISTRY
 from erosion.common.algorithms.weight_erosion import PRESETS
 from erosion.common.support.holm import adjusted_p_values
 from erosion.experiments.cells import Cell, Values
@@ -44,10 +45,22 @@ class RulePage:
         measured = {setting: figures for setting, figures in found.items() if len(figures) > 1}
         if not measured:
             return Page("\n".join([*heading, ""]))
-        lines = [*heading, "", *self._summary(measured), *self._against_others(measured)]
+        lines = [*heading, *self._left_out(), ""]
+        lines += [*self._summary(measured), *self._against_others(measured)]
         for (study, user), figures in measured.items():
             lines += self._table(f"{study}, for {user}", figures)
         return Page("\n".join(lines), {PICTURE: self._picture(measured)})
+
+    def _left_out(self) -> list[str]:
+        """The methods that a study can name and that are not compared here."""
+        here = {options.get("algorithm", arm) for arm, options in self.arms.items()}
+        others = sorted(REGISTRY.keys() - here)
+        if not others:
+            return []
+        return [
+            f"Not compared here: {', '.join(others)}; [robustness](../robustness/README.md) has"
+            " those that fit its studies."
+        ]
 
     def _summary(self, found: Mapping[Setting, Sequence[Values]]) -> list[str]:
         """Mean rank over the settings, and how much worse than the best arm in the worst one."""
