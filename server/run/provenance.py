@@ -13,7 +13,10 @@ COMMAND_VARIABLE = "EROSION_COMMAND"  # set by a program that starts the coordin
 
 
 def commit() -> str:
-    """This program's git commit, "+changes" where the checkout is not clean, or "unknown"."""
+    """This program's git commit, "+changes" where its files differ from it, or "unknown".
+
+    What experiments have written beside the program, their cells and pages, is no part of it.
+    """
     if built_from := os.environ.get(COMMIT_VARIABLE):
         return built_from
     folder = Path(__file__).resolve().parents[2]
@@ -31,7 +34,8 @@ def commit() -> str:
     try:
         if Path(git("rev-parse", "--show-toplevel")) != folder:
             return "unknown"  # installed somewhere inside another project's checkout
-        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain") else "")
+        changes = git("status", "--porcelain", "--", ":/", ":(top,exclude)experiments/results")
+        return git("rev-parse", "HEAD") + ("+changes" if changes else "")
     except (OSError, subprocess.SubprocessError):
         return "unknown"
 
