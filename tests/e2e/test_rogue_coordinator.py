@@ -253,9 +253,9 @@ def test_one_array_named_400_times_or_400_arrays_get_one_error(rogue: Rogue) -> 
 
 def test_a_flood_of_nonsense_grows_the_log_by_little(rogue: Rogue) -> None:
     before = rogue.site.log.stat().st_size
-    for _ in range(30):
+    for _ in range(10):  # the site takes a second for each
         assert rogue.why_not(as_header('{"run": "' + "x" * 300_000 + '"}'), wire.TRAIN)
-    assert rogue.site.log.stat().st_size - before < 30 * 2000
+    assert rogue.site.log.stat().st_size - before < 10 * 2000
 
 
 def test_a_study_cannot_deceive_who_reviews_it(
