@@ -25,7 +25,11 @@ needs_networks = pytest.mark.skipif(NO_NETWORKS is not None, reason=NO_NETWORKS 
 
 # A round is over long before its deadline, also on a machine that is slow and has much else to do.
 SHORT_ROUNDS = {"training": {"steps": 300, "batch_size": 16, "learning_rate": 0.1}}
-TWO = {"hospitals": ("alice", "bob")}  # for what happens to the coordinator
+# For what happens to the coordinator: no round has to end without a hospital.
+TWO = {
+    "hospitals": ("alice", "bob"),
+    "federation": {"round_deadline_seconds": 20.0, "join_deadline_seconds": 120.0},
+}
 
 
 def play(name: str, folder: Path, **changes: Any) -> Row:
