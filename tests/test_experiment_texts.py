@@ -6,8 +6,15 @@ from pathlib import Path
 from statistics import fmean
 
 from erosion.common.algorithms.weight_erosion import PRESETS
+from erosion.experiments.cells import read_cells
+from erosion.experiments.papers import local_steps
+from erosion.experiments.papers.paired import paired_difference
+from erosion.experiments.papers.rule_page import RECOMMENDED
 
 ROOT = Path(__file__).resolve().parents[1]
+LOCAL_STEPS = list(
+    read_cells(ROOT / "experiments" / "results" / "local-steps", local_steps.plans()).values()
+)
 VERDICT = ROOT / "experiments" / "results" / "verdict" / "cells"
 
 
@@ -161,3 +168,34 @@ def test_the_page_about_choosing_quotes_the_survival_table() -> None:
     ]
     assert {round(width, 1) for width in widths} == {0.2}
     assert re.search(r"the (\d+) test patients", page)[1] == "63"  # type: ignore[index]
+
+
+def test_with_several_local_steps_the_rules_lie_as_the_text_says() -> None:
+    found: dict[tuple[str, int], dict[str, list[float]]] = {}
+    for cell in LOCAL_STEPS:
+        setting = cell.plan.config["study"], cell.plan.config["steps"]
+        for arm in local_steps.ARMS:
+            found.setdefault(setting, {}).setdefault(arm, []).append(cell.figures[arm]["log_loss"])
+    others = [arm for arm in local_steps.ARMS if arm != local_steps.REFERENCE]
+
+    def told_apart(study: str, arm: str) -> dict[int, bool]:
+        """At how many steps an interval tells the arm from training alone: whether it is better."""
+        apart = {
+            steps: paired_difference(
+                found[study, steps][arm],
+                found[study, steps][local_steps.REFERENCE],
+                comparisons=len(others) * len(local_steps.STEPS),
+            )
+            for steps in local_steps.STEPS
+        }
+        return {steps: d.mean < 0 for steps, d in apart.items() if d.leaves_out_zero}
+
+    assert told_apart("breast-cancer", "weighted_gradient") == {1: True, 5: True, 20: True}
+    assert told_apart("breast-cancer", "bias_correction") == {20: True}
+    for steps in local_steps.STEPS:
+        means = {arm: fmean(losses) for arm, losses in found["breast-cancer", steps].items()}
+        assert means[RECOMMENDED] <= min(means.values()) + 0.01
+    assert not any(told_apart("heart-disease", arm) for arm in others)
+    text = flowing("experiments/README.md")
+    assert "averaged gradients beat training alone at each of them" in text
+    assert "bias correction at twenty only" in text
