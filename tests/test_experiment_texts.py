@@ -199,3 +199,16 @@ def test_with_several_local_steps_the_rules_lie_as_the_text_says() -> None:
     text = flowing("experiments/README.md")
     assert "averaged gradients beat training alone at each of them" in text
     assert "bias correction at twenty only" in text
+
+
+def test_the_evaluation_page_quotes_how_far_chance_moves_the_worst_cell() -> None:
+    page = (ROOT / "experiments" / "results" / "verdict" / "README.md").read_text()
+    found = re.search(
+        r"Its worst cell, ([\d.]+) % of \d+ studies, has a 95 % binomial interval \(Wilson\) of"
+        r" ([\d.]+) to ([\d.]+) %",
+        page,
+    )
+    assert found is not None
+    worst, low, high = found.groups()
+    text = flowing("docs/evaluation.md")
+    assert f"the 95 % interval of its {worst} % is {low} to {high} %" in text

@@ -17,7 +17,7 @@ from erosion.experiments.papers.image_sites import (
     WEIGHING,
     users_of,
 )
-from erosion.experiments.papers.paired import LEVEL, Difference, paired_difference
+from erosion.experiments.papers.paired import INTERVALS, LEVEL, Difference, paired_difference
 from erosion.experiments.papers.rule_page import RECOMMENDED
 from erosion.experiments.standard_error import in_words
 from erosion.experiments.testbed import study_path
@@ -184,9 +184,10 @@ def _against_others(comparisons: Sequence[_Comparison]) -> list[str]:
     lines = [
         "### Ours minus others",
         "",
-        f"{100 * (1 - LEVEL):g} % intervals of paired differences over splits, for all"
-        f" {len(comparisons)} together; \\*: leaves out 0. Accuracy and AUROC above 0, and log loss"
-        " below 0, speak for ours.",
+        f"{INTERVALS}, {100 * (1 - LEVEL):g} % for all {len(comparisons)} together; \\*: leaves out"
+        " 0. Accuracy and AUROC above 0, and log loss below 0, speak for ours. Users with fewer"
+        f" than {FEWEST_SPLITS} splits are left out, and so is the mean over users where not all"
+        " have as many in common.",
         "",
     ]
     for metric in METRICS:
