@@ -7,6 +7,7 @@ folder with cells of another configuration is refused, so that no table mixes tw
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import signal
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -35,6 +36,8 @@ from erosion.common.errors import ErosionError
 from erosion.common.support.files import write_atomically
 from erosion.common.support.parent_process import end_with_parent
 from erosion.server.run import provenance
+
+logger = logging.getLogger("erosion.experiments")
 
 FORMAT = 1  # of a cell's file
 _KEPT = "The cells that ended are kept, and the same command goes on with the others"
@@ -287,14 +290,19 @@ def _folder_of_its_own(folder: Path) -> Iterator[None]:
             " (--results)."
         ) from None
     try:
-        fcntl.flock(
-            opened, fcntl.LOCK_EX | fcntl.LOCK_NB
-        )  # until it is closed, or the process ends
+        _lock(opened, folder)
         yield
+    finally:
+        os.close(opened)  # which ends the lock, as the end of the process does
+
+
+def _lock(opened: int, folder: Path) -> None:
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise ExperimentError(
             f"Another run writes to {folder}. Wait until it has ended (its --jobs says in how many"
             " processes it computes), or give another folder (--results)."
         ) from None
-    finally:
-        os.close(opened)
+    except OSError as problem:
+        logger.info("%s cannot be locked (%s): run one at a time there", folder, problem.strerror)

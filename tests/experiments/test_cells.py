@@ -1,5 +1,6 @@
 """Grids of cells: resumed after an interruption, refused where the configuration differs."""
 
+import errno
 import json
 import os
 import signal
@@ -166,6 +167,16 @@ def test_two_runs_do_not_write_to_one_folder(tmp_path: Path) -> None:
 
     run_cells(tmp_path, plans(), another, title="t", data_dir=None)
     assert values(run_cells(tmp_path, plans(), double, title="t", data_dir=None))["seed-2"] == 4
+
+
+def test_a_file_system_without_locks_is_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(_folder: int, _how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("erosion.experiments.cells.fcntl.flock", no_locks)
+    assert len(run_cells(tmp_path, plans(), double, title="t", data_dir=None)) == len(plans())
 
 
 def test_a_folder_of_another_experiment_is_left_alone(tmp_path: Path) -> None:
