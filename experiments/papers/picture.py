@@ -34,7 +34,14 @@ def picture(
         figure.savefig(content, format="svg", metadata={"Date": None})
 
 
-def add_legend(axes: Axes) -> None:
-    """A small legend, where there is a curve to name: cells may be missing."""
-    if axes.get_legend_handles_labels()[0]:
+def add_legend(axes: Axes, *, is_below: bool = False) -> None:
+    """A small legend, where there is a curve to name: cells may be missing.
+
+    `is_below`: under the axes, where curves fill all of them.
+    """
+    if not axes.get_legend_handles_labels()[0]:
+        return
+    if is_below:
+        axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=3)
+    else:
         axes.legend(fontsize=7)

@@ -99,7 +99,7 @@ def _figures(cells: Mapping[str, Cell]) -> bytes:
                     config = cell.plan.config
                     axis.plot(rounds, losses, label=f"{config['rule']}, zeta {config['zeta']:g}")
                 axis.set(yscale="log", xlabel="round", ylabel="loss")
-                add_legend(axis)
+                add_legend(axis, is_below=True)
         _speed_ups(axes[3], [c for c in cells.values() if c.plan.config["figure"] == 5])
         _best_wga(axes[4], [c for c in cells.values() if c.plan.config["figure"] == 6])
         axes[5].set_axis_off()
