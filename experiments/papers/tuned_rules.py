@@ -168,12 +168,15 @@ def _chosen(cells: Mapping[str, Cell]) -> list[str]:
         "| arm | settings | rounds |",
         "| --- | --- | --- |",
         *rows,
+        "",
     ]
 
 
 def _in_words(tried: Mapping[str, Any]) -> str:
     parts = []
     for key, value in tried.items():
-        shown = value["learning_rate"] if isinstance(value, Mapping) else value
-        parts.append(f"`{key} = {str(shown).lower() if isinstance(shown, bool) else shown}`")
+        if isinstance(value, Mapping):  # an optimiser, whose name the arm's has
+            parts += [_in_words({name: v for name, v in value.items() if name != "name"})]
+        else:
+            parts.append(f"`{key} = {str(value).lower() if isinstance(value, bool) else value}`")
     return " ".join(parts) or "the default"

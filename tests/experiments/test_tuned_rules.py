@@ -66,6 +66,8 @@ def test_the_page_counts_what_was_chosen_and_ranks_the_arms() -> None:
     text = draw({plan.name: _cell(plan) for plan in chosen}).text
     assert "In how many of 4 cells" in text
     assert "| fedavg | `weighting = samples` 2; `weighting = uniform` 2 | 7 |" in text
+    assert "| fedavg_adam | `learning_rate = 0.03` 2; `learning_rate = 0.1` 2; `learning" in text
+    assert "|\n\nNot compared here:" in text  # which is no row of the table
     assert "| multi_krum | the default 2; `num_selected = 2` 2 | 7 |" in text
     assert "| local | 1.0 | 0.000 |" in text
     assert "4 splits, 50 test patients each" in text
