@@ -73,7 +73,10 @@ def _plan(figure: int, rule: str, name: str, **changes: float) -> CellPlan:
 
 
 def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
-    """Mean loss over the trials, every few rounds, and its mean in the steady state."""
+    """Mean loss over the trials, every few rounds, and its mean in the steady state.
+
+    The trials' noise is their own, so that their means differ by chance alone: `standard_error`.
+    """
     del data_dir
     rounds, trials = int(config["rounds"]), int(config["trials"])
     a, eta, sigma, count = (config[k] for k in ("a", "eta", "sigma", "collaborators"))
@@ -83,7 +86,8 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     generator = torch.Generator().manual_seed(int(config["seed"]))
     x = torch.full((trials,), float(config["start"]))
     every = rounds // RECORDS
-    losses, steady, first_steady = [], 0.0, rounds - int(rounds * STEADY_SHARE)
+    losses, steady = [], torch.zeros(trials, dtype=torch.float64)
+    first_steady = rounds - int(rounds * STEADY_SHARE)
     for number in range(1, rounds + 1):
         noise = torch.randn(2, trials, generator=generator)
         own = a * x + sigma * noise[0]
@@ -94,13 +98,22 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
         )
         done = rule.update(state, cohort)
         state, x = done.state, x + done.delta
-        loss = float((a * x.square() / 2).mean())
+        of_trials = a * x.double().square() / 2
         if number % every == 0:
-            losses.append([number, float(f"{loss:.5g}")])
+            losses.append([number, _rounded(float(of_trials.mean()))])
         if number > first_steady:
-            steady += loss / (rounds - first_steady)
+            steady += of_trials / (rounds - first_steady)
         tick()
-    return {"losses": losses, "steady": float(f"{steady:.5g}"), "exact": exact_steady(config)}
+    return {
+        "losses": losses,
+        "steady": _rounded(float(steady.mean())),
+        "standard_error": _rounded(float(steady.std()) / sqrt(trials)),
+        "exact": exact_steady(config),
+    }
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.5g}")
 
 
 def _update(name: str, number: int, delta: torch.Tensor) -> Update:
@@ -137,7 +150,7 @@ def exact_steady(config: Values) -> float:
         case _:
             beta = config["beta"]
             exact = alone * (1 + count * beta / (beta + eta * a)) / (count + 1)
-    return float(f"{exact:.5g}")
+    return _rounded(exact)
 
 
 def best_alpha(config: Values) -> float:

@@ -45,14 +45,16 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         "that is zeta away in gradient. *Alone* uses the user's gradients, *WGA* averages all of",
         "them by a fixed weight, *BC* takes off the bias that was seen so far. The paper does not",
         "state its constants; ours are a = 1, zeta = 1, sigma = 1, N = 10, step size 0.1,",
-        "alpha = N/(N+1), beta = 0.01, 3000 rounds, 500 trials.",
+        "alpha = N/(N+1), beta = 0.01, 3000 rounds, 500 trials. A steady state is the mean loss of",
+        "the last third of the rounds, ± one standard error over the trials. All curves of as",
+        "many trials share their noise, so that they differ by less than these errors say.",
         "",
         "![Loss over the rounds and in the steady state](figures.svg)",
         "",
         "| curve | steady state | closed form | independent run |",
         "|---|---|---|---|",
         *(
-            f"| {name} | {cell.figures['steady']:.4g} | {cell.figures['exact']:.4g} |"
+            f"| {name} | {_steady(cell)} | {cell.figures['exact']:.4g} |"
             f" {_or_dash(PUBLISHED.get(name))} |"
             for name, cell in curves.items()
         ),
@@ -65,6 +67,10 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         *_caveat(tuned),
     ]
     return Page("\n".join(lines), {"figures.svg": _figures(curves)})
+
+
+def _steady(cell: Cell) -> str:
+    return f"{cell.figures['steady']:.4g} ± {cell.figures['standard_error']:.1g}"
 
 
 def _or_dash(value: float | None) -> str:

@@ -19,7 +19,7 @@ from erosion.experiments.papers.gems import cell_runs
 from erosion.experiments.papers.gems.aggregating import averaged, ensemble_accuracy
 from erosion.experiments.papers.gems.feature_pools import _balanced, _by_lesion
 from erosion.experiments.papers.gems.fitting import Model, accuracy, fit, fit_for
-from erosion.experiments.papers.gems.grid import plans
+from erosion.experiments.papers.gems.grid import MAJORITY, plans
 from erosion.experiments.papers.gems.mnist_pool import mnist_pool
 from erosion.experiments.papers.gems.pools import Pool, Samples
 from erosion.experiments.papers.gems.reasons import lower, misses
@@ -103,6 +103,16 @@ def run_small(name: str) -> tuple[CellPlan, Any, int]:
         patch.setattr(cell_runs, "PUBLIC", (100,))
         figures = cell_runs.run_cell(plan.config, None, lambda: ticks.append(1))
     return plan, figures, len(ticks)
+
+
+def test_the_commonest_digit_of_the_training_part_by_hand() -> None:
+    train, test = torch.tensor([3, 3, 3, 8]), torch.tensor([8, 3, 8, 8])
+    pixels = torch.zeros(4, 784)
+    pool = Pool(Samples(pixels, train), Samples(pixels, train), Samples(pixels, test), classes=10)
+    (plan,) = (plan for plan in plans() if plan.name == MAJORITY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cell_runs, "POOLS", {"mnist": lambda _folder, _trial: pool})
+        assert cell_runs.run_cell(plan.config, None, lambda: None) == {"majority": 0.25}
 
 
 run_once = cache(run_small)  # for tests that only read the figures

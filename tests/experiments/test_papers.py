@@ -43,6 +43,9 @@ def test_a_simulated_quadratic_ends_at_its_closed_form(rule: str) -> None:
     config = {**quadratic.CONSTANTS, "rule": rule, "figure": 2, "rounds": 900, "trials": 400}
     figures = quadratic.run(config, None, no_tick)
     assert figures["steady"] == pytest.approx(figures["exact"], rel=0.15)
+    assert 0 < figures["standard_error"] < 0.1 * figures["steady"]
+    if rule != "bc":  # whose closed form leaves out terms of the order of eta
+        assert abs(figures["steady"] - figures["exact"]) < 4 * figures["standard_error"]
 
 
 def test_the_best_weight_for_a_mean_is_the_formula_s() -> None:

@@ -42,6 +42,10 @@ def run_cell(config: Values, data_dir: Path | None, tick: Tick) -> Values:
             figures[str(count)] = _compared(config, pool, widths, count, trial)
             tick()
         return {compares: figures}
+    if "majority" in config["parts"]:
+        commonest = pool.train.labels.mode().values
+        figures["majority"] = float((pool.test.labels == commonest).double().mean())
+        tick()
     if "global" in config["parts"]:
         model = fit(widths, pool.train, _generator(trial, 0))
         figures["global"] = accuracy(model, pool.test)

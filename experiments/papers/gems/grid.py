@@ -9,6 +9,8 @@ NODES = (2, 3, 5)
 TRIALS = 5  # on MNIST
 FEATURE_TRIALS = 3  # on CIFAR-10 and HAM10000, each with features of its own
 
+MAJORITY = "mnist-majority"  # the cell's name
+
 AUTHORS: dict[str, Any] = {"preset": "authors"}
 THEIR_TUNING, OUR_TUNING = 5, 20  # epochs
 
@@ -29,7 +31,7 @@ CHANGES: Mapping[str, Mapping[str, Any]] = {
 
 def plans() -> Sequence[CellPlan]:
     """All cells, trial by trial."""
-    cells = []
+    cells = [_majority()]
     for trial in range(TRIALS):
         for model, hidden in (("convex", ()), ("network", (50,))):
             cells.append(_plan("mnist", model, hidden, (), trial, ("global", "public")))
@@ -63,6 +65,19 @@ def _plan(
         "version": 1,  # of what a cell does with its configuration
     }
     return CellPlan(f"{dataset}-{model}{which}-trial{trial}", config, len(parts) + len(nodes))
+
+
+def _majority() -> CellPlan:
+    """What naming the commonest digit is worth: the same in every trial, as the split is."""
+    config = {
+        "dataset": "mnist",
+        "hidden": [],
+        "nodes": [],
+        "trial": 0,
+        "parts": ["majority"],
+        "version": 1,
+    }
+    return CellPlan(MAJORITY, config, 1)
 
 
 def _comparison(

@@ -9,7 +9,7 @@ from erosion.experiments.cells import Cell
 from erosion.experiments.experiment import Page
 from erosion.experiments.papers.gems import curves
 from erosion.experiments.papers.gems.cell_runs import PUBLIC
-from erosion.experiments.papers.gems.grid import CHANGES, NODES, SPACES
+from erosion.experiments.papers.gems.grid import CHANGES, MAJORITY, NODES, SPACES
 from erosion.experiments.papers.gems.published import ENSEMBLE_OF_250, PUBLISHED, SIZES
 from erosion.experiments.papers.gems.reading import (
     EPSILONS,
@@ -42,7 +42,7 @@ def draw(cells: Mapping[str, Cell]) -> Page:
     ]
     for (dataset, model), title in TITLES.items():
         if table := _main_table(cells, dataset, model):
-            lines += [f"## {title}", "", *table, ""]
+            lines += [f"## {title}", "", *table, "", *_majority(cells, dataset)]
             if dataset != "mnist":
                 lines += _NOT_VGG
     lines += _lower(cells) + _spaces(cells) + _changes(cells) + _sizes(cells)
@@ -98,6 +98,23 @@ def _main_table(cells: Mapping[str, Cell], dataset: str, model: str) -> list[str
         "|" + " --- |" * 13,
         *rows,
     ]
+
+
+def _majority(cells: Mapping[str, Cell], dataset: str) -> list[str]:
+    """What the tables have to be held against: the same label for everybody."""
+    match dataset:
+        case "mnist" if MAJORITY in cells:
+            right = short(cells[MAJORITY].figures["majority"])
+            said = f"Always to name the commonest digit of the training part is right in {right}."
+        case "mnist":
+            return []
+        case "ham10000":
+            said = (
+                f"All seven diagnoses are as common in the test part: one alone is {short(1 / 7)}."
+            )
+        case _:
+            said = f"The ten classes are about as common in the test part: one is {short(1 / 10)}."
+    return [said, ""]
 
 
 def _lower(cells: Mapping[str, Cell]) -> list[str]:
