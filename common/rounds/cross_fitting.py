@@ -32,18 +32,16 @@ def fold_studies(study: Study) -> list[Study]:
     return [study.model_copy(update={"fold": fold}) for fold in folds_of(study)]
 
 
-def mean_curves(folds: Sequence[Curves], rounds: Mapping[str, int]) -> dict[str, list[Metrics]]:
-    """The metrics after each round, the mean over all held-out patients; as far as all have them.
+def mean_curves(
+    folds: Sequence[Curves], rounds: Mapping[str, int]
+) -> dict[str, list[Metrics | None]]:
+    """The metrics after each round, the mean over all held-out patients; None where a fold's lack.
 
     `rounds`: how many rounds of an arm are wanted. An arm that a rule stopped earlier in a fold
     stays where it was.
     """
     return {
-        arm: [
-            mean
-            for number in range(count)
-            if (mean := _mean([_after(curves[arm], number) for curves in folds])) is not None
-        ]
+        arm: [_mean([_after(curves[arm], number) for curves in folds]) for number in range(count)]
         for arm, count in rounds.items()
     }
 

@@ -23,7 +23,7 @@ class FoldRuns:
     predict: Callable[[Study, Mapping[str, RunState]], object]
     # has the user's site predict a fold's patients by every arm's final state
 
-    def curves(self, study: Study) -> dict[str, list[Metrics]]:
+    def curves(self, study: Study) -> dict[str, list[Metrics | None]]:
         """Run every fold that is not finished yet; the metrics by arm and round.
 
         Empty where the study sets a test part aside.

@@ -131,7 +131,7 @@ class StudyRun:
         )
 
     def _run_arms(
-        self, study: Study, decisions: Decisions, curves: Mapping[str, Sequence[Metrics]]
+        self, study: Study, decisions: Decisions, curves: Mapping[str, Sequence[Metrics | None]]
     ) -> tuple[dict[str, RunState], dict[str, list[RoundRecord]]]:
         where = self.surroundings
         firsts = {arm: first_state(study, arm, where.weights) for arm in study.arms}

@@ -262,6 +262,18 @@ def test_curves_are_means_over_patients_and_end_where_a_rule_stopped() -> None:
         {"x": 3},
     )
     # (1 + 1.5) / 4; (.4 + .3) / 4; the first stays at .4: (.4 + 0) / 4
-    assert [m["log_loss"] for m in curves["x"]] == pytest.approx([0.625, 0.175, 0.1])
+    assert [m["log_loss"] for m in curves["x"] if m] == pytest.approx([0.625, 0.175, 0.1])
+    # The user was away in one fold's second round: the third round's mean stays the third.
+    first, _, third = (
+        mean["log_loss"] if mean else None
+        for mean in mean_curves(
+            [
+                {"x": [*measured(0.9, patients=2), None, *measured(0.3, patients=2)]},
+                {"x": measured(0.7, 0.5, 0.1, patients=2)},
+            ],
+            {"x": 3},
+        )["x"]
+    )
+    assert (first, third) == pytest.approx((0.8, 0.2))
     away = mean_curves([{"x": [None]}, {"x": measured(0.5, patients=3)}], {"x": 1})
-    assert away == {"x": []}
+    assert away == {"x": [None]}
