@@ -1,9 +1,11 @@
 """An experiment: a grid of cells, and the page of tables and figures that is drawn from them."""
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from erosion.common.support.files import write_atomically
 from erosion.experiments.cells import (
@@ -36,6 +38,28 @@ class Experiment:
     plans: Callable[[], Sequence[CellPlan]]
     run: RunCell
     draw: Callable[[Mapping[str, Cell]], Page]  # from the cells there are, by name
+    # Where a caller may give constants: the cells with these; raises ExperimentError.
+    plans_with: Callable[[Mapping[str, Any]], Sequence[CellPlan]] | None = None
+
+
+def with_constants(experiment: Experiment, given: Sequence[str]) -> Experiment:
+    """The same experiment with a caller's constants, each as `NAME=VALUE`."""
+    if experiment.plans_with is None:
+        raise ExperimentError(
+            f"{experiment.name} takes no constants; leave --set out. What its cells are made of"
+            " stands in each cell's file."
+        )
+    constants: dict[str, Any] = {}
+    for text in given:
+        name, _, value = (part.strip() for part in text.partition("="))
+        if name in constants:
+            raise ExperimentError(f"--set gives {name} twice; give it once.")
+        try:
+            constants[name] = json.loads(value)
+        except ValueError:
+            raise ExperimentError(f"--set {text}: give NAME=NUMBER, for example zeta=2.") from None
+    plans = experiment.plans_with(constants)
+    return replace(experiment, plans=lambda: plans)
 
 
 def chosen_plans(experiment: Experiment, pattern: str) -> list[CellPlan]:

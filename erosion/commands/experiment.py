@@ -11,6 +11,8 @@ EXAMPLES = """\
   erosion experiment titanic                       run what is missing, then draw
   erosion experiment mnist --cells 'C-10-*'        only some cells
   erosion experiment titanic --draw-only           draw again, train nothing
+  erosion experiment quadratic --set zeta=3 --set beta=0.05 --results mine
+                                                   with constants of your own
 """
 
 
@@ -23,6 +25,15 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--draw-only", action="store_true", help="draw the cells there are")
     parser.add_argument("--jobs", type=int, default=1, help="processes, of one thread each")
     parser.add_argument(
+        "--set",
+        dest="constants",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a constant of your own, where the experiment takes some (quadratic); as often as you"
+        " like, and with --results",
+    )
+    parser.add_argument(
         "--results", type=Path, metavar="FOLDER", help="default: experiments/results/NAME"
     )
     add_data_dir(parser)
@@ -30,7 +41,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from erosion.experiments.cells import ExperimentError
-    from erosion.experiments.experiment import carry_out, chosen_plans
+    from erosion.experiments.experiment import carry_out, chosen_plans, with_constants
     from erosion.experiments.papers import EXPERIMENTS, named
 
     if options.name is None:
@@ -38,6 +49,13 @@ def _run(options: argparse.Namespace) -> int:
             print(f"{experiment.name}: {experiment.about}")
         return 0
     experiment = named(options.name)
+    if options.constants:
+        experiment = with_constants(experiment, options.constants)
+        if options.results is None and not options.list:
+            raise ExperimentError(
+                "--set makes cells of another configuration: name a folder of their own with"
+                " --results FOLDER."
+            )
     if options.list:
         for plan in chosen_plans(experiment, options.cells):
             print(plan.name)

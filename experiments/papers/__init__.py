@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from erosion.experiments.cells import ExperimentError, Tick, Values
+from erosion.common.settings.base import validate
+from erosion.experiments.cells import CellPlan, ExperimentError, Tick, Values
 from erosion.experiments.experiment import Experiment
 from erosion.experiments.papers import (
     confirmation,
@@ -37,6 +39,11 @@ from erosion.experiments.papers.verdict import grid as verdict
 from erosion.experiments.papers.verdict.page import draw as draw_verdict
 
 
+def _quadratic_plans(given: Mapping[str, Any]) -> list[CellPlan]:
+    constants = validate(quadratic.Constants, given, "--set", ExperimentError)
+    return [*quadratic.plans(constants), *tuned_quadratic.plans(constants)]
+
+
 def _run_quadratic(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     run = quadratic.run if "rule" in config else tuned_quadratic.run
     return run(config, data_dir, tick)
@@ -58,10 +65,12 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "quadratic",
             "Noisy quadratic",
             "Weighted gradient averaging and bias correction against training alone on a noisy"
-            " quadratic (Chayti et al. 2021, figures 2 to 6). Under a minute.",
-            lambda: [*quadratic.plans(), *tuned_quadratic.plans()],
+            " quadratic (Chayti et al. 2021, figures 2 to 6). Under a minute. --set takes a, zeta,"
+            " sigma, collaborators, eta, beta, start, rounds, trials and seed.",
+            lambda: _quadratic_plans({}),
             _run_quadratic,
             quadratic_page.draw,
+            plans_with=_quadratic_plans,
         ),
         Experiment(
             "mean-estimation",

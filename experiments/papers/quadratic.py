@@ -6,70 +6,91 @@ as the coordinates of one vector, which the rules never mix. The N collaborators
 all that these rules use, are one peer with noise sigma / sqrt(N). The rules are this program's own.
 """
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
+from pydantic import Field, model_validator
 
 from erosion.common.aggregation.cohort import MemoryCohort, Update
 from erosion.common.algorithms.base import Algorithm, BuildContext
 from erosion.common.algorithms.bias_correction import BiasCorrection
 from erosion.common.algorithms.local import Local
 from erosion.common.algorithms.weighted_gradient import WeightedGradient
+from erosion.common.settings.base import Settings
 from erosion.experiments.cells import CellPlan, Tick, Values
 
-CONSTANTS: Mapping[str, float] = {
-    "a": 1.0,
-    "zeta": 1.0,
-    "sigma": 1.0,
-    "collaborators": 10,
-    "eta": 0.1,
-    "alpha": 10 / 11,
-    "beta": 0.01,
-    "start": 1.0,
-    "rounds": 3000,
-    "trials": 500,
-    "seed": 0,
-}
 STEADY_SHARE = 1 / 3  # of the rounds, the last ones, whose mean is the steady state
 RECORDS = 60  # losses that a cell keeps, evenly over the rounds
+SCALED_TRIALS = 200  # at most, where beta = eta a / N, in runs of 20 / beta rounds
 
 
-def plans() -> list[CellPlan]:
+class Constants(Settings):
+    """What the model is made of; each figure varies some of it. The paper does not state its own.
+
+    `zeta` is the distance between the optima as a gradient, a |x*|; the figures take multiples.
+    """
+
+    a: float = Field(default=1.0, gt=0)
+    zeta: float = Field(default=1.0, gt=0)
+    sigma: float = Field(default=1.0, gt=0)
+    collaborators: int = Field(default=10, ge=1)
+    eta: float = Field(default=0.1, gt=0)
+    beta: float = Field(default=0.01, gt=0, le=1)
+    start: float = 1.0
+    rounds: int = Field(default=3000, ge=RECORDS)
+    trials: int = Field(default=500, ge=2)
+    seed: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _a_round_comes_closer(self) -> Self:
+        if self.eta * self.a > 1:
+            raise ValueError(
+                f"eta * a is {self.eta * self.a:g}; it must be 1 or less: a round may not step over"
+                " the optimum"
+            )
+        return self
+
+
+def plans(constants: Constants | None = None) -> list[CellPlan]:
     """The curves of all five figures."""
+    base = (constants or Constants()).model_dump()
+    base["alpha"] = _averaging(base["collaborators"])
+
+    def plan(figure: int, rule: str, name: str, **changes: float) -> CellPlan:
+        config: dict[str, Any] = {**base, **changes, "rule": rule, "figure": figure}
+        return CellPlan(f"figure{figure}-{rule}-{name}", config, int(config["rounds"]))
+
+    def zetas(*multiples: float) -> list[tuple[str, float]]:
+        return [
+            (f"zeta{multiple * base['zeta']:g}", multiple * base["zeta"]) for multiple in multiples
+        ]
+
     found = [
-        *(_plan(2, rule, f"zeta{zeta:g}", zeta=zeta) for zeta in (1, 2) for rule in RULES),
-        *(_plan(3, "bc", f"zeta{zeta:g}", zeta=zeta) for zeta in (0, 1, 2, 5, 10)),
-        *(_plan(4, "wga", f"zeta{zeta:g}", zeta=zeta, alpha=0.5) for zeta in (0, 0.5, 1, 2, 5)),
+        *(plan(2, rule, name, zeta=zeta) for name, zeta in zetas(1, 2) for rule in RULES),
+        *(plan(3, "bc", name, zeta=zeta) for name, zeta in zetas(0, 1, 2, 5, 10)),
+        *(plan(4, "wga", name, zeta=zeta, alpha=0.5) for name, zeta in zetas(0, 0.5, 1, 2, 5)),
     ]
     for number in (1, 2, 5, 10, 50, 100, 1000):
-        alpha = number / (number + 1)
-        found.append(_plan(5, "bc", f"fixed-n{number}", collaborators=number, alpha=alpha))
+        changes = {"collaborators": number, "alpha": _averaging(number)}
+        found.append(plan(5, "bc", f"fixed-n{number}", **changes))
         if number <= 100:  # above, 1 / beta is more rounds than are worth waiting for
-            rounds = max(3000, 20 * number / 0.1)
-            found.append(
-                _plan(
-                    5,
-                    "bc",
-                    f"scaled-n{number}",
-                    collaborators=number,
-                    alpha=alpha,
-                    beta=0.1 / number,
-                    rounds=int(rounds),
-                    trials=200,
-                )
-            )
-    for zeta in (0, 0.02, 0.05, 0.1, 0.2, 0.5, 1):
-        best = best_alpha({**CONSTANTS, "zeta": zeta})
-        found.append(_plan(6, "wga", f"zeta{zeta:g}", zeta=zeta, alpha=best))
+            beta = base["eta"] * base["a"] / number
+            rounds = max(base["rounds"], round(20 / beta))
+            trials = min(base["trials"], SCALED_TRIALS)
+            scaled = {**changes, "beta": beta, "rounds": rounds, "trials": trials}
+            found.append(plan(5, "bc", f"scaled-n{number}", **scaled))
+    for name, zeta in zetas(0, 0.02, 0.05, 0.1, 0.2, 0.5, 1):
+        best = best_alpha({**base, "zeta": zeta})
+        found.append(plan(6, "wga", name, zeta=zeta, alpha=best))
     return found
 
 
-def _plan(figure: int, rule: str, name: str, **changes: float) -> CellPlan:
-    config: dict[str, Any] = {**CONSTANTS, **changes, "rule": rule, "figure": figure}
-    return CellPlan(f"figure{figure}-{rule}-{name}", config, int(config["rounds"]))
+def _averaging(collaborators: int) -> float:
+    """The alpha with which everybody's noise counts alike."""
+    return collaborators / (collaborators + 1)
 
 
 def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
@@ -137,20 +158,65 @@ RULES = ("alone", "wga", "bc")
 
 
 def exact_steady(config: Values) -> float:
-    """The loss that is reached in the end, in closed form; BC's for alpha = N / (N + 1)."""
-    a, eta, sigma, count = (config[k] for k in ("a", "eta", "sigma", "collaborators"))
-    alone = eta * sigma**2 / (2 * (2 - eta * a))
+    """The loss that is reached in the end: of WGA noise and bias, of BC noise alone."""
     match config["rule"]:
         case "alone":
-            exact = alone
+            exact = alone_steady(config)
         case "wga":
             alpha = config["alpha"]
-            noise = (1 - alpha) ** 2 + alpha**2 / count
-            exact = noise * alone + (alpha * config["zeta"]) ** 2 / (2 * a)
+            noise = (1 - alpha) ** 2 + alpha**2 / config["collaborators"]
+            bias = (alpha * config["zeta"]) ** 2 / (2 * config["a"])
+            exact = noise * alone_steady(config) + bias
         case _:
-            beta = config["beta"]
-            exact = alone * (1 + count * beta / (beta + eta * a)) / (count + 1)
+            exact = config["a"] * _corrected_variance(config) / 2
     return _rounded(exact)
+
+
+def alone_steady(config: Values) -> float:
+    """Training alone's: eta sigma^2 / (2 (2 - eta a))."""
+    a, eta, sigma = (config[k] for k in ("a", "eta", "sigma"))
+    return float(eta * sigma**2 / (2 * (2 - eta * a)))
+
+
+@dataclass(frozen=True, slots=True)
+class Recursion:
+    """A round of BC around the means: x' = keep_x x + pull c + noise, c' = keep_c c + noise.
+
+    x is the model, c the bias as a gradient. Numbers, or arrays of one shape, an entry a setting.
+    """
+
+    keep_x: Any
+    keep_c: Any
+    pull: Any
+    noise_x: Any  # variances of the noise, and their covariance
+    noise_c: Any
+    noise_xc: Any
+
+
+def recursion(config: Values, eta: Any, alpha: Any, beta: Any) -> Recursion:
+    """BC's with these settings.
+
+    The noise of c is the others' less the user's own, that of x their weighted sum.
+    """
+    own = config["sigma"] ** 2
+    others = own / config["collaborators"]
+    return Recursion(
+        keep_x=1 - eta * config["a"],
+        keep_c=1 - beta,
+        pull=eta * alpha,
+        noise_x=eta**2 * ((1 - alpha) ** 2 * own + alpha**2 * others),
+        noise_c=beta**2 * (own + others),
+        noise_xc=-eta * beta * (alpha * others - (1 - alpha) * own),
+    )
+
+
+def _corrected_variance(config: Values) -> float:
+    """The variance of x that BC's recursion leaves as it is."""
+    of = recursion(config, config["eta"], config["alpha"], config["beta"])
+    cc = of.noise_c / (1 - of.keep_c**2)
+    xc = (of.keep_c * of.pull * cc + of.noise_xc) / (1 - of.keep_c * of.keep_x)
+    xx = 2 * of.keep_x * of.pull * xc + of.pull**2 * cc + of.noise_x
+    return float(xx / (1 - of.keep_x**2))
 
 
 def best_alpha(config: Values) -> float:

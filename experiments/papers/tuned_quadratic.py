@@ -10,26 +10,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from erosion.experiments.cells import CellPlan, Tick, Values
+from erosion.experiments.papers.quadratic import Constants, recursion
 
 Floats = NDArray[np.float64]
 
 
-def plans() -> list[CellPlan]:
-    """One cell for each number of collaborators."""
+ROUNDS = 1000  # for which all is tuned
+
+
+def plans(constants: Constants | None = None) -> list[CellPlan]:
+    """One cell for each number of collaborators: as given, and ten times as many."""
+    base = (constants or Constants()).model_dump(include={"a", "zeta", "sigma", "start"})
+    of_all = (constants or Constants()).collaborators
     return [
-        CellPlan(
-            f"tuned-n{count}",
-            {"collaborators": count, "rounds": 1000, "zeta": 1.0, "sigma": 1.0, "start": 1.0},
-            1000,
-        )
-        for count in (10, 100)
+        CellPlan(f"tuned-n{count}", {**base, "collaborators": count, "rounds": ROUNDS}, ROUNDS)
+        for count in (of_all, 10 * of_all)
     ]
 
 
 def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     """The best loss after the last round of training alone and of bias correction."""
     del data_dir
-    etas = np.geomspace(1e-4, 1, 80)
+    etas = np.geomspace(1e-4, 1, 80) / config["a"]
     alone = _losses(config, etas, np.zeros(1), np.zeros(1), lambda: None)
     alphas = np.linspace(0, 1, 41)
     betas = np.geomspace(1e-4, 1, 60)
@@ -48,25 +50,20 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
 
 
 def _losses(config: Values, etas: Floats, alphas: Floats, betas: Floats, tick: Tick) -> Floats:
-    """Expected loss after the rounds for every step size, alpha and beta, with a = 1."""
+    """Expected loss after the rounds for every step size, alpha and beta."""
     eta, alpha, beta = np.meshgrid(etas, alphas, betas, indexing="ij")
-    own_noise = config["sigma"] ** 2
-    others_noise = own_noise / config["collaborators"]
+    of = recursion(config, eta, alpha, beta)
     shift = -config["zeta"]  # E[m - u] of the gradients
     x = np.full(eta.shape, float(config["start"]))
     c = np.zeros(eta.shape)
     xx, xc, cc = (np.zeros(eta.shape) for _ in range(3))
-    noise_x = eta**2 * ((1 - alpha) ** 2 * own_noise + alpha**2 * others_noise)
-    noise_c = beta**2 * (own_noise + others_noise)
-    noise_xc = -eta * beta * (alpha * others_noise - (1 - alpha) * own_noise)
-    keep_x, keep_c, pull = 1 - eta, 1 - beta, eta * alpha
     for _ in range(int(config["rounds"])):
         xx, xc, cc = (
-            keep_x**2 * xx + 2 * keep_x * pull * xc + pull**2 * cc + noise_x,
-            keep_c * (keep_x * xc + pull * cc) + noise_xc,
-            keep_c**2 * cc + noise_c,
+            of.keep_x**2 * xx + 2 * of.keep_x * of.pull * xc + of.pull**2 * cc + of.noise_x,
+            of.keep_c * (of.keep_x * xc + of.pull * cc) + of.noise_xc,
+            of.keep_c**2 * cc + of.noise_c,
         )
-        x, c = keep_x * x - pull * (shift - c), keep_c * c + beta * shift
+        x, c = of.keep_x * x - of.pull * (shift - c), of.keep_c * c + beta * shift
         tick()
-    losses: Floats = (x**2 + xx) / 2
+    losses: Floats = config["a"] * (x**2 + xx) / 2
     return losses

@@ -5,11 +5,12 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from erosion.experiments.cells import CellPlan, ExperimentError, read_cells
-from erosion.experiments.experiment import carry_out
+from erosion.experiments.experiment import carry_out, with_constants
 from erosion.experiments.papers import EXPERIMENTS, named, quadratic, titanic, tuned_quadratic
 from erosion.experiments.papers.mean_estimation import plans as mean_plans
 from erosion.experiments.papers.mean_estimation import run as run_mean
@@ -33,19 +34,91 @@ def test_the_steady_states_in_closed_form_by_hand() -> None:
     # half of each: (1/4 + 1/40) 0.1 / 3.8 + 1/8
     wga = {**base, "rule": "wga", "alpha": 0.5}
     assert quadratic.exact_steady(wga) == pytest.approx(0.275 * 0.1 / 3.8 + 0.125, rel=1e-4)
-    # (1 + 10/11) / 11: beta is a hundredth, eta a a tenth
-    bc = {**base, "rule": "bc", "beta": 0.01}
-    assert quadratic.exact_steady(bc) == pytest.approx((1 + 10 / 11) / 11 * 0.1 / 3.8, rel=1e-4)
+    # eta = a = beta = alpha = 1: x' = c - (the others' noise), c' = their difference, so that
+    # var x = (1 + 1/10) + 1/10, and the loss is half of it
+    direct = {**base, "rule": "bc", "eta": 1.0, "alpha": 1.0, "beta": 1.0}
+    assert quadratic.exact_steady(direct) == pytest.approx(1.2 / 2, rel=1e-4)
+
+
+@pytest.mark.parametrize("rule", ["wga", "bc"])
+def test_bias_correction_without_its_bias_is_gradient_averaging(rule: str) -> None:
+    """With a beta next to 0 the bias is never learned, and its noise neither."""
+    base = {"a": 2.0, "eta": 0.2, "sigma": 3.0, "collaborators": 4, "zeta": 0.0, "alpha": 0.3}
+    noise = 0.7**2 + 0.3**2 / 4
+    alone = 0.2 * 9 / (2 * (2 - 0.4))
+    found = quadratic.exact_steady({**base, "rule": rule, "beta": 1e-9})
+    assert found == pytest.approx(noise * alone, rel=1e-4)
+
+
+def test_for_small_steps_bias_correction_s_steady_state_is_that_of_the_paper_s_analysis() -> None:
+    """BC/alone = 1/(N+1) + N/(N+1) beta/(beta + eta a), but for terms of the order of eta."""
+    for count in (1, 10, 100):
+        config = {"a": 1.0, "eta": 1e-4, "sigma": 1.0, "collaborators": count, "zeta": 1.0}
+        config |= {"alpha": count / (count + 1), "beta": 1e-4, "rule": "bc"}
+        expected = 1 / (count + 1) + count / (count + 1) / 2
+        ratio = quadratic.exact_steady(config) / quadratic.alone_steady(config)
+        assert ratio == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize("rule", quadratic.RULES)
 def test_a_simulated_quadratic_ends_at_its_closed_form(rule: str) -> None:
-    config = {**quadratic.CONSTANTS, "rule": rule, "figure": 2, "rounds": 900, "trials": 400}
+    constants = quadratic.Constants(rounds=900, trials=400, a=0.5, eta=0.4, sigma=2.0, beta=0.02)
+    (config,) = (
+        plan.config for plan in quadratic.plans(constants) if plan.name == f"figure2-{rule}-zeta1"
+    )
     figures = quadratic.run(config, None, no_tick)
     assert figures["steady"] == pytest.approx(figures["exact"], rel=0.15)
     assert 0 < figures["standard_error"] < 0.1 * figures["steady"]
-    if rule != "bc":  # whose closed form leaves out terms of the order of eta
-        assert abs(figures["steady"] - figures["exact"]) < 4 * figures["standard_error"]
+    assert abs(figures["steady"] - figures["exact"]) < 4 * figures["standard_error"]
+
+
+def test_the_tuned_losses_come_to_rest_where_the_recursion_does() -> None:
+    """A run that is long enough ends at the exact steady state, whatever its constants."""
+    config = {"a": 2.0, "collaborators": 5, "zeta": 3.0, "sigma": 0.7, "start": 4.0}
+    settings = {"eta": 0.1, "alpha": 0.6, "beta": 0.05}
+    losses = tuned_quadratic._losses(
+        {**config, "rounds": 2000}, *(np.array([value]) for value in settings.values()), no_tick
+    )
+    steady = quadratic.exact_steady({**config, **settings, "rule": "bc"})
+    assert losses.item() == pytest.approx(steady, rel=1e-4)
+
+
+def test_a_caller_s_constants_make_cells_of_their_own(tmp_path: Path) -> None:
+    mine = with_constants(EXPERIMENTS["quadratic"], ["zeta=3", "rounds = 60", "trials=4"])
+    names = {plan.name for plan in mine.plans()}
+    assert {"figure2-bc-zeta3", "figure2-bc-zeta6", "figure5-bc-fixed-n10", "tuned-n10"} <= names
+    page = carry_out(mine, pattern="figure2-*", folder=tmp_path)
+    text = page.read_text()
+    assert "Here a = 1, zeta = 3, sigma = 1, N = 10, step size eta = 0.1" in text
+    assert "60 rounds, 4 trials" in text
+    rows = [line for line in text.splitlines() if line.startswith("| figure")]
+    assert len(rows) == 6
+    assert all(row.endswith("| - |") for row in rows)  # what another program found is of ours
+    with pytest.raises(ExperimentError, match="not planned by quadratic"):
+        carry_out(EXPERIMENTS["quadratic"], folder=tmp_path, draw_only=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("zeta", "give NAME=NUMBER"),
+        ("zeta=many", "give NAME=NUMBER"),
+        ("zeta=NaN", "zeta = nan; it must be a finite number"),
+        ("zeta=-1", "zeta = -1; it must be more than 0"),
+        ("eta=1.5", "eta \\* a is 1.5"),
+        ("zetta=1", "did you mean zeta"),
+        ("rounds=10", "it must be 60 or more"),
+        ("trials=2.5", "it must be a whole number"),
+    ],
+)
+def test_a_constant_that_makes_no_sense_is_refused(given: str, says: str) -> None:
+    with pytest.raises(ExperimentError, match=says):
+        with_constants(EXPERIMENTS["quadratic"], [given])
+
+
+def test_an_experiment_without_constants_says_so() -> None:
+    with pytest.raises(ExperimentError, match="titanic takes no constants"):
+        with_constants(EXPERIMENTS["titanic"], ["seed=1"])
 
 
 def test_the_best_weight_for_a_mean_is_the_formula_s() -> None:
