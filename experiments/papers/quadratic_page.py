@@ -94,7 +94,6 @@ def _constants(curves: Mapping[str, Cell]) -> list[str]:
         f" alpha = N/(N+1), beta = {first['beta']:g}, the start {first['start']:g},"
         f" {first['rounds']} rounds, {first['trials']} trials; a figure varies some of these, and"
         " `erosion experiment quadratic --set NAME=VALUE --results FOLDER` takes others.",
-        "",
     ]
 
 
