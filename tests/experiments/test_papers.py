@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from erosion.experiments.cells import CellPlan, ExperimentError, read_cells
+from erosion.experiments.cells import CellPlan, ExperimentError, Values, read_cells
 from erosion.experiments.experiment import carry_out, with_constants
 from erosion.experiments.papers import EXPERIMENTS, named, quadratic, titanic, tuned_quadratic
 from erosion.experiments.papers.mean_estimation import plans as mean_plans
@@ -53,8 +53,10 @@ def test_bias_correction_without_its_bias_is_gradient_averaging(rule: str) -> No
 def test_for_small_steps_bias_correction_s_steady_state_is_that_of_the_paper_s_analysis() -> None:
     """BC/alone = 1/(N+1) + N/(N+1) beta/(beta + eta a), but for terms of the order of eta."""
     for count in (1, 10, 100):
-        config = {"a": 1.0, "eta": 1e-4, "sigma": 1.0, "collaborators": count, "zeta": 1.0}
-        config |= {"alpha": count / (count + 1), "beta": 1e-4, "rule": "bc"}
+        config: Values = {
+            **{"a": 1.0, "eta": 1e-4, "sigma": 1.0, "collaborators": count, "zeta": 1.0},
+            **{"alpha": count / (count + 1), "beta": 1e-4, "rule": "bc"},
+        }
         expected = 1 / (count + 1) + count / (count + 1) / 2
         ratio = quadratic.exact_steady(config) / quadratic.alone_steady(config)
         assert ratio == pytest.approx(expected, rel=1e-3)
@@ -76,9 +78,8 @@ def test_the_tuned_losses_come_to_rest_where_the_recursion_does() -> None:
     """A run that is long enough ends at the exact steady state, whatever its constants."""
     config = {"a": 2.0, "collaborators": 5, "zeta": 3.0, "sigma": 0.7, "start": 4.0}
     settings = {"eta": 0.1, "alpha": 0.6, "beta": 0.05}
-    losses = tuned_quadratic._losses(
-        {**config, "rounds": 2000}, *(np.array([value]) for value in settings.values()), no_tick
-    )
+    eta, alpha, beta = (np.array([value]) for value in settings.values())
+    losses = tuned_quadratic._losses({**config, "rounds": 2000}, eta, alpha, beta, no_tick)
     steady = quadratic.exact_steady({**config, **settings, "rule": "bc"})
     assert losses.item() == pytest.approx(steady, rel=1e-4)
 
