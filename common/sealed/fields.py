@@ -16,7 +16,10 @@ def _from_hexadecimal(value: object) -> object:
 
 
 def _from_hexadecimal_float(value: object) -> object:
-    return float.fromhex(value) if isinstance(value, str) else value
+    try:
+        return float.fromhex(value) if isinstance(value, str) else value
+    except OverflowError:  # which pydantic would not take for a wrong value
+        raise ValueError("the number is too large") from None
 
 
 Hexadecimal = Annotated[
@@ -37,4 +40,5 @@ ExactFloat = Annotated[
     BeforeValidator(_from_hexadecimal_float),
     PlainSerializer(lambda value: float(value).hex(), return_type=str),
 ]
-Length = Annotated[ExactFloat, Field(ge=0, allow_inf_nan=False)]
+# Far beyond any vector of float32, and its square is a number.
+Length = Annotated[ExactFloat, Field(ge=0, le=1e100, allow_inf_nan=False)]

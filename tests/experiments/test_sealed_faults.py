@@ -1,7 +1,7 @@
 """One hospital gone wrong in sealed rounds is named and loses its own part, or one round."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +11,11 @@ from erosion.client.sealed.sealed_site import MaskedUpdate, Released, SealedSite
 from erosion.client.sealed.sum_ledger import SumLedger
 from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import Refusal, RunError
+from erosion.common.protocol.messages import StepResult
 from erosion.common.rounds.study_run import Outcome
+from erosion.common.rounds.transport import Connection, Reply, Request
 from erosion.common.sealed.distances.distance import Question
-from erosion.common.sealed.legs import MASKED
+from erosion.common.sealed.legs import DISTANCE, MASKED
 from erosion.common.sealed.roster import Hello, Receipt, Roster, RoundContext, View, sign_hello
 from erosion.common.sealed.sums.sum_rules import SumRules
 from tests.support.sealed_study import (
@@ -164,6 +166,33 @@ def test_garbage_in_any_leg_of_any_round_costs_its_sender_its_part(
     for record in sealed.records[ARM]:
         assert record.outcome == "done"
         assert reason in record.hospitals["carol"].reason
+
+
+@dataclass
+class Boasting(Line):
+    """Carol's answers to leg 2 come with lengths that no update has."""
+
+    length: str = ""
+
+    def ask(self, requests: Mapping[Connection, Request], seconds: float) -> Iterator[Reply]:
+        for reply in super().ask(requests, seconds):
+            content = reply.content
+            if isinstance(content, StepResult) and content.header.step == DISTANCE:
+                if content.header.hospital == "carol":
+                    said = {"whole": self.length, "measured": self.length}
+                    values = {**content.header.values, "lengths": said}
+                    header = content.header.model_copy(update={"values": values})
+                    content = replace(content, header=header)
+            yield replace(reply, content=content)
+
+
+@pytest.mark.parametrize("length", ["0x1p5000", "0x1p1000", "-0x1p0", "inf", "nan"])
+def test_a_length_that_no_update_has_does_not_end_the_run(tmp_path: Path, length: str) -> None:
+    study = sealed_study(rounds=1)
+    sealed, _ = run_in(tmp_path, Boasting(study, hospitals(tmp_path), length=length))
+    (record,) = sealed.records[ARM]
+    assert record.outcome == "done"
+    assert "values whose lengths.whole is wrong" in record.hospitals["carol"].reason
 
 
 @pytest.mark.parametrize(

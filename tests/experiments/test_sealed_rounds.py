@@ -82,11 +82,11 @@ def test_cosines_and_layer_weights_are_the_plain_ones(
 
 
 class BoastfulSite(SealedSite):
-    """Says that its update is longer than any number that it could be."""
+    """Says that its update is longer than it could be."""
 
     @property
     def lengths(self) -> Lengths | None:
-        return Lengths(whole=1e308, measured=1e308)
+        return Lengths(whole=1e99, measured=1e99)
 
 
 def test_a_length_out_of_all_proportion_costs_a_hospital_its_place_and_nobody_else(
