@@ -93,6 +93,15 @@ def _place(context: RoundContext) -> Place:
     return Place(context.study, context.run, context.round)
 
 
+def _known_as(greeted: Greeted) -> tuple[bytes, bytes]:
+    """Its update is known again by its values, and by its round.
+
+    Trained once more in the same round it may differ by a hair: on a graphics card, after the data
+    were corrected, or where a method keeps something here between rounds.
+    """
+    return greeted.update_hash, digest("round", *_place(greeted.context))
+
+
 Phase = Greeted | Measured | Masked | None
 P = TypeVar("P", Greeted, Measured, Masked)
 
@@ -170,7 +179,8 @@ class SealedSite:
             raise Refusal(f"The question for a distance cannot be answered: {problem}.")
         with self._ledger.transaction():
             self._ledger.answer(_place(greeted.context), legs.DISTANCE)
-            self._ledger.count_distance(greeted.update_hash)
+            for what in _known_as(greeted):
+                self._ledger.count_distance(what)
         self._phase = None  # once: a question that fails from here on is not put again
         name, hash_ = self._identity.name, roster.roster_hash(greeted.context, everyone)
         measured = greeted.measure.scaled(greeted.update)
@@ -267,11 +277,12 @@ class SealedSite:
         with self._ledger.transaction():
             self._ledger.answer(_place(measured.greeted.context), legs.UNMASK)
             self._commit(measured, view)  # of a helper, which has only now been told
-            self._ledger.commit(
-                digest("delivered", measured.greeted.update_hash),
-                digest("names", *names),
-                "The update of this site was in another sum already, of other hospitals.",
-            )
+            for what in _known_as(measured.greeted):
+                self._ledger.commit(
+                    digest("delivered", what),
+                    digest("names", *names),
+                    "The update of this site was in another sum already, of other hospitals.",
+                )
         self._phase = None
         self._noise.prepare(measured.paillier)  # for the next round
         return Released(
@@ -326,11 +337,11 @@ class SealedSite:
             digest("arm", context.arm),
             "Updates from these parameters are in the sums of another arm.",
         )
-        self._ledger.commit(
-            digest("sum", greeted.update_hash),
-            digest("view", *sorted(measured.roster), "weights", *entries, float(view.scale)),
-            "The update of this site was in another sum already.",
-        )
+        use = digest("view", *sorted(measured.roster), "weights", *entries, float(view.scale))
+        for what in _known_as(greeted):
+            self._ledger.commit(
+                digest("sum", what), use, "The update of this site was in another sum already."
+            )
 
     def _opened(self, measured: Measured, envelopes: Mapping[str, bytes]) -> dict[str, Shares]:
         name = self._identity.name

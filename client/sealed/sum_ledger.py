@@ -8,7 +8,7 @@ from typing import NamedTuple
 from erosion.common.errors import Refusal
 from erosion.common.support.private_database import PrivateDatabase
 
-MOST_DISTANCES = 3  # of one update
+MOST_DISTANCES = 3  # of one update, and in one round
 NAME = "sealed-sums.sqlite"
 
 _TABLES = """
@@ -60,12 +60,12 @@ class SumLedger:
         if known != use:
             raise Refusal(why_not)
 
-    def count_distance(self, of_update: bytes) -> None:
-        """Note one more answer. Raises Refusal beyond the last."""
+    def count_distance(self, of: bytes) -> None:
+        """Note one more answer about an update, or in a round. Raises Refusal beyond the last."""
         ((given,),) = self._file.execute(
             "insert into distances values (?, 1)"
             " on conflict (of_update) do update set given = given + 1 returning given",
-            (of_update,),
+            (of,),
         )
         if given > MOST_DISTANCES:
             raise Refusal(

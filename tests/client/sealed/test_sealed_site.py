@@ -306,6 +306,41 @@ def test_a_site_that_gave_no_shares_yet_is_in_one_sum_only_too() -> None:
         other.mask(dict.fromkeys(other.measure(), 0.25))
 
 
+def test_an_update_that_was_trained_again_and_differs_by_a_hair_is_in_no_second_sum() -> None:
+    """Else two sums with other weights are two equations in what is nearly the same update."""
+    at = sites(4)
+    told = dict.fromkeys(NAMES[:4], 0.2)
+
+    def trained_again(number: int) -> Script:
+        script = by_hand(4, at=at, context=attempt(number))
+        hair = np.float32(1 + number * 1e-6)
+        script.updates = {name: update * hair for name, update in script.updates.items()}
+        script.measure()
+        return script
+
+    first = trained_again(1)
+    total = first.sum(told)
+    with pytest.raises(Refusal, match="another sum already"):
+        trained_again(2).mask(dict.fromkeys(told, 0.25))
+    again = trained_again(3)
+    assert again.sum(told) == pytest.approx(total, rel=1e-5)
+    with pytest.raises(Refusal, match="3 distances"):
+        trained_again(4)
+
+
+def test_an_update_that_was_trained_again_is_in_no_sum_of_other_hospitals() -> None:
+    at = sites(5)
+    told = dict.fromkeys(NAMES[:5], 0.2)
+    script = by_hand(5, at=at)
+    script.measure()
+    script.sum(told)
+    without = by_hand(5, at=at, context=attempt(1), lost={"masked": ["s4"]})
+    without.updates = {n: update * np.float32(1.000001) for n, update in without.updates.items()}
+    without.measure()
+    with pytest.raises(Refusal, match="of other hospitals"):
+        without.sum(told)
+
+
 def test_one_arm_for_updates_from_the_same_parameters() -> None:
     at = sites(3)
     script = by_hand(at=at)
