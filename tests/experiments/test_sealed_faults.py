@@ -177,12 +177,15 @@ class Boasting(Line):
     def ask(self, requests: Mapping[Connection, Request], seconds: float) -> Iterator[Reply]:
         for reply in super().ask(requests, seconds):
             content = reply.content
-            if isinstance(content, StepResult) and content.header.step == DISTANCE:
-                if content.header.hospital == "carol":
-                    said = {"whole": self.length, "measured": self.length}
-                    values = {**content.header.values, "lengths": said}
-                    header = content.header.model_copy(update={"values": values})
-                    content = replace(content, header=header)
+            if (
+                isinstance(content, StepResult)
+                and content.header.hospital == "carol"
+                and content.header.step == DISTANCE
+            ):
+                said = {"whole": self.length, "measured": self.length}
+                values = {**content.header.values, "lengths": said}
+                header = content.header.model_copy(update={"values": values})
+                content = replace(content, header=header)
             yield replace(reply, content=content)
 
 
