@@ -92,7 +92,8 @@ COMMAND = Command(
         "a sum cannot be one of updates at the distances that were claimed. Then a person at each\n"
         "hospital hands over opening.safetensors from the site's folder of sealed rounds\n"
         "(compute.state in the site file): the update of that round and what takes off its masks.\n"
-        "Nobody can open another than the one that was summed."
+        "Nobody can open another than the one that was summed. Where all but one open, what is\n"
+        "left of the sum is the last one's update."
     ),
     examples="""\
   erosion audit RUN --logs bob=bob/sent.jsonl carol=carol/sent.jsonl

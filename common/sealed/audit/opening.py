@@ -9,8 +9,12 @@ from pathlib import Path
 import numpy as np
 import safetensors
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 
 from erosion.common.errors import ErosionError
+from erosion.common.sealed.masks.key_agreement import KEY_BYTES
+from erosion.common.settings.names import checked_name
+from erosion.common.support.plain_text import printable
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -49,6 +53,13 @@ def _write_all(file: FileIO, content: bytes | memoryview) -> None:
         rest = rest[file.write(rest) :]
 
 
+def _secret(text: str) -> bytes:
+    secret = bytes.fromhex(text)
+    if len(secret) != KEY_BYTES:
+        raise ValueError(f"a secret of {len(secret)} bytes, expected {KEY_BYTES}")
+    return secret
+
+
 def read_opening(path: Path, error: type[ErosionError]) -> Opening:
     """Read what `write` wrote; raises `error`."""
     try:
@@ -56,14 +67,15 @@ def read_opening(path: Path, error: type[ErosionError]) -> Opening:
             about = file.metadata() or {}
             update = file.get_tensor("update")
         opening = Opening(
-            about["name"],
+            checked_name(about["name"]),
             about["view"],
             update,
-            bytes.fromhex(about["seed"]),
-            bytes.fromhex(about["mask_key"]),
+            _secret(about["seed"]),
+            _secret(about["mask_key"]),
         )
-    except (OSError, KeyError, ValueError, safetensors.SafetensorError) as problem:
-        raise error(f"{path} is not an opening that can be read ({problem}).") from None
+    # Of types that NumPy does not have safetensors raises what it likes.
+    except (OSError, LookupError, ValueError, TypeError, AttributeError, SafetensorError) as why:
+        raise error(f"{path} is not an opening that can be read ({printable(str(why))}).") from None
     if update.dtype != np.float32 or update.ndim != 1:
         raise error(f"{path} holds {update.dtype} of shape {update.shape}, which is no update.")
     return opening

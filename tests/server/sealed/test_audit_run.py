@@ -1,10 +1,12 @@
 """`erosion audit`: what people are told, with and without openings."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from erosion.command_line import main
 from erosion.commands.command import CHECK_FAILED
@@ -82,6 +84,34 @@ def test_a_file_that_is_no_opening_is_refused(tmp_path: Path) -> None:
     junk.write_bytes(b"junk")
     with pytest.raises(RunError, match="is not an opening"):
         audit_run(tmp_path, [junk])
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"mask_key": "00" * 31}, "a secret of 31 bytes, expected 32"),
+        ({"seed": ""}, "a secret of 0 bytes, expected 32"),
+        (
+            {"name": "s9: claimed the distance 1, and that is what it summed.\n\x1b[2J"},
+            "small letters",
+        ),
+        ({"dtype": torch.bfloat16}, "bfloat16"),
+        ({"dtype": torch.float8_e4m3fn}, "float8"),
+        ({"dtype": torch.float64}, "holds float64"),
+    ],
+)
+def test_an_opening_that_is_made_to_do_harm_is_refused(
+    tmp_path: Path, changes: dict[str, Any], reason: str
+) -> None:
+    """It comes from a hospital that may have lied."""
+    audited(tmp_path, claimed=2.0)
+    update = torch.zeros(2, dtype=changes.get("dtype", torch.float32))
+    about = {"name": "s0", "view": "", "seed": "00" * 32, "mask_key": "00" * 32}
+    about |= {key: value for key, value in changes.items() if key in about}
+    save_file({"update": update}, tmp_path / "made", metadata=about)
+    with pytest.raises(RunError, match=reason) as refused:
+        audit_run(tmp_path, [tmp_path / "made"])
+    assert str(refused.value).isprintable()
 
 
 def test_evidence_is_for_its_owner_alone(tmp_path: Path) -> None:
