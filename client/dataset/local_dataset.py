@@ -162,6 +162,16 @@ class LocalDataset:
         return torch.from_numpy(self._groups[self.split.training])
 
     @property
+    def test_patients(self) -> NDArray[np.int64]:
+        """Numbers of the test samples' patients: (n,), equal for one patient's rows."""
+        return self._groups[self.split.test]
+
+    @property
+    def patients(self) -> NDArray[np.int64]:
+        """The same of all samples: (n,)."""
+        return self._groups
+
+    @property
     def test_targets(self) -> Targets:
         """Of the test patients: (n, ...)."""
         return self._targets[self.split.test]

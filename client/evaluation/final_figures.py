@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from erosion.client.dataset.local_dataset import LocalDataset
 from erosion.client.evaluation.metrics import measure_with_intervals
@@ -29,6 +30,7 @@ def final_figures(
     """
     study, task = dataset.study, dataset.study.task
     targets, training = _targets(dataset), dataset.training_targets
+    patients = _patients(dataset)
 
     def measured(predicted: Floats) -> FinalMetrics:
         return measure_with_intervals(
@@ -36,6 +38,7 @@ def final_figures(
             predicted,
             targets,
             training,
+            patients=patients,
             resamples=study.evaluation.bootstrap,
             seed=dataset.seed("bootstrap"),
         )
@@ -68,6 +71,12 @@ def _targets(dataset: LocalDataset) -> Targets:
     return dataset.targets if is_cross_fitted else dataset.test_targets
 
 
+def _patients(dataset: LocalDataset) -> NDArray[np.int64]:
+    """Whose rows those are: (n,) equal for one patient's."""
+    is_cross_fitted = dataset.study.evaluation.folds is not None
+    return dataset.patients if is_cross_fitted else dataset.test_patients
+
+
 def _verdict(
     dataset: LocalDataset, predictions: Mapping[str, Floats], targets: Targets
 ) -> Comparison | None:
@@ -82,6 +91,7 @@ def _verdict(
         (arm, reference),
         (predictions[arm], predictions[reference]),
         targets,
+        patients=_patients(dataset),
         seed=dataset.seed("comparison"),
         level=CROSS_FITTED_SIGNIFICANCE if is_cross_fitted else SIGNIFICANCE,
         strict=study.evaluation.strict,

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from math import isfinite
 
 import numpy as np
+from numpy.typing import NDArray
 
 from erosion.common.protocol.messages import FinalMetrics, Interval, Metrics
 from erosion.common.tasks.task import Floats, Targets, Task
@@ -30,16 +31,20 @@ def measure_with_intervals(
     targets: Targets,
     training: Targets,
     *,
+    patients: NDArray[np.int64] | None = None,
     resamples: int,
     seed: int,
 ) -> FinalMetrics:
     """Metrics with 95 % percentile intervals over `resamples` draws of the patients.
 
-    The same seed draws the same patients for every arm. Draws in which a metric is undefined, such
-    as AUROC where one class is drawn, are left out of its interval; where all are, it has none.
+    `patients`: (n,) equal for rows of one patient, which are drawn together. The same seed draws
+    the same patients for every arm. Draws in which a metric is undefined, such as AUROC where one
+    class is drawn, are left out of its interval; where all are, it has none.
     """
     gathered: dict[str, list[Floats]] = {}
-    for weights in _draws(len(targets), resamples, seed):
+    own = np.arange(len(targets)) if patients is None else patients
+    _, patients = np.unique(own, return_inverse=True)
+    for weights in _draws(patients, resamples, seed):
         for name, values in _figures(task, predictions, targets, weights, training).items():
             gathered.setdefault(name, []).append(values)
     point = measure(task, predictions, targets, training)
@@ -63,13 +68,17 @@ def _figures(
     return {name: np.mean([figures[name] for figures in each], axis=0) for name in each[0]}
 
 
-def _draws(num_patients: int, resamples: int, seed: int) -> Iterator[Floats]:
-    """How often each patient is drawn in each resample: (some resamples, n) at a time."""
+def _draws(patients: NDArray[np.int64], resamples: int, seed: int) -> Iterator[Floats]:
+    """How often each row's patient is drawn in each resample: (some resamples, n) at a time.
+
+    `patients`: (n,) numbers from 0.
+    """
     generator = np.random.default_rng(seed)
-    at_a_time = max(1, CHUNK // num_patients)
+    num_patients = int(patients.max()) + 1
+    at_a_time = max(1, CHUNK // len(patients))
     for start in range(0, resamples, at_a_time):
         count = min(at_a_time, resamples - start)
         drawn = generator.integers(num_patients, size=(count, num_patients))
         drawn += np.arange(count)[:, None] * num_patients
         counts = np.bincount(drawn.ravel(), minlength=count * num_patients)
-        yield counts.reshape(count, num_patients).astype(np.float64)
+        yield counts.reshape(count, num_patients).astype(np.float64)[:, patients]

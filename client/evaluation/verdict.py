@@ -17,32 +17,36 @@ def compare(
     predictions: tuple[Floats, Floats],
     targets: Targets,
     *,
+    patients: NDArray[np.int64] | None = None,
     seed: int,
     level: float = SIGNIFICANCE,
     strict: bool = False,
 ) -> Comparison:
     """The first arm against the second, by the task's loss of each test patient.
 
-    `predictions` are each (n, k); or (m, n, k), several of each patient, whose losses are averaged
-    first. No difference is claimed unless p <= `level` and the smallest group of patients that the
-    task needs has at least five: those outside the commonest class, or events. If `strict`, neither
-    unless the same would be claimed with one patient more, on whom the better arm errs as badly as
-    the loss allows: errors on rare patients may be absent from a sample.
+    `predictions` are each (n, k); or (m, n, k), several of each row, whose losses are averaged
+    first. `patients`: (n,) equal for rows of one patient, whose differences are added up: rows of
+    one patient are wrong together, and are no evidence one by one. No difference is claimed unless
+    p <= `level` and the smallest group of patients that the task needs has at least five: those
+    outside the commonest class, or events. If `strict`, neither unless the same would be claimed
+    with one patient more, on whom the better arm errs as badly as the loss allows: errors on rare
+    patients may be absent from a sample.
     """
     arm, reference = (_losses(task, p, targets) for p in predictions)
-    differences = arm - reference
+    by_row = arm - reference
+    differences, targets = _of_patients(task, by_row, targets, patients)
     smallest = task.smallest_group(targets)
-    mean = float(differences.mean())
+    mean = float(by_row.mean())
     p_value = sign_flip_p_value(differences, seed=seed)
     conclusion = _conclusion(mean, p_value, smallest, level)
     if strict and conclusion in ("better", "worse"):
-        worst = task.largest_difference
+        worst = task.largest_difference * len(by_row) / len(differences)  # with as many rows
         if not _holds_with_one_more(differences, worst, level=level, seed=seed):
             conclusion = "no clear difference"
     return Comparison(
         arm=arms[0],
         reference=arms[1],
-        num_samples=len(targets),
+        num_samples=len(differences),
         smallest_class=smallest,
         mean_difference=mean,
         p_value=p_value,
@@ -57,6 +61,18 @@ def _losses(task: Task, predictions: Floats, targets: Targets) -> Floats:
         return task.patient_losses(predictions, targets)
     losses: Floats = np.mean([task.patient_losses(one, targets) for one in predictions], axis=0)
     return losses
+
+
+def _of_patients(
+    task: Task, differences: Floats, targets: Targets, patients: NDArray[np.int64] | None
+) -> tuple[Floats, Targets]:
+    """Each patient's sum of differences, and its target: of several, that of the last stratum."""
+    if patients is None:
+        return differences, targets
+    _, patients = np.unique(patients, return_inverse=True)
+    order = np.lexsort((task.strata(targets), patients))
+    last = order[np.append(np.diff(patients[order]) > 0, True)]
+    return np.bincount(patients, weights=differences), targets[last]
 
 
 def _conclusion(mean_difference: float, p_value: float, smallest_class: int, level: float) -> str:

@@ -111,7 +111,7 @@ class Comparison(Settings):
 
     arm: str
     reference: str
-    num_samples: int
+    num_samples: int  # patients, several rows of whom count as one
     smallest_class: int  # test patients outside the commonest class, or what else the task needs;
     # below the site's smallest cell only whether they are enough
     mean_difference: float  # loss of `arm` minus that of `reference`; below 0: `arm` is better

@@ -39,6 +39,13 @@ class UserResult(Settings):
     weights: dict[str, float]  # of each hospital in the first arm: mean over all rounds, own is 1
     stopped: dict[str, EarlyStop] = Field(default_factory=dict)  # by arm, those that ended early
 
+    @property
+    def num_tested(self) -> int:
+        """Its test patients; without a comparison their rows, of which nobody is then counted."""
+        if self.comparison is not None:
+            return self.comparison.num_samples
+        return next(iter(self.arms.values())).num_samples
+
     def of_base_rate(self, metric: str) -> float | None:
         """A metric of its base rate; None where it is undefined or was not measured."""
         return None if self.base_rate is None else self.base_rate.get(metric)

@@ -113,6 +113,16 @@ class Result(Settings):
         return "patients" if self.cross_fitting else "test patients"
 
     @property
+    def tested_size(self) -> str:
+        """How many those are, and their rows where some have several.
+
+        Without a comparison nobody has counted them, and every row stands for a patient.
+        """
+        rows = next(iter(self.arms.values())).metrics.num_samples
+        patients = self.comparison.num_samples if self.comparison else rows
+        return ("" if patients == rows else f"{rows} rows of ") + f"{patients} {self.tested}"
+
+    @property
     def task(self) -> type[Task]:
         """What the metrics mean."""
         return REGISTRY[self.outcome]

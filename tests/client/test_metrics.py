@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from erosion.client.evaluation.metrics import measure, measure_with_intervals
+from erosion.common.protocol.messages import Interval
 from tests.support.tasks import classes_of
 
 MAJORITY = np.array([0])  # a training part whose commonest class is 0
@@ -100,6 +101,26 @@ def test_intervals_are_percentiles_over_resampled_patients(
         low, high = np.quantile(values, [0.025, 0.975])
         assert final.intervals[name].low == pytest.approx(low)
         assert final.intervals[name].high == pytest.approx(high)
+
+
+def test_the_rows_of_one_patient_are_drawn_together() -> None:
+    probabilities, labels = random_predictions(3, 25, 2)
+
+    def loss_interval(times: int, patients: np.ndarray | None) -> Interval:
+        return measure_with_intervals(
+            classes_of(2),
+            np.repeat(probabilities, times, axis=0),
+            np.repeat(labels, times),
+            MAJORITY,
+            patients=patients,
+            resamples=150,
+            seed=5,
+        ).intervals["log_loss"]
+
+    once = loss_interval(1, None)
+    assert loss_interval(1, np.arange(25) + 3) == once
+    together = loss_interval(4, np.repeat(np.arange(25), 4))
+    assert (together.low, together.high) == pytest.approx((once.low, once.high))
 
 
 def test_intervals_hold_the_point_and_narrow_with_patients() -> None:

@@ -13,6 +13,7 @@ from erosion.client.dataset.load import load_patients
 from erosion.client.dataset.local_dataset import LocalDataset
 from erosion.client.dataset.same_patient import same_patient
 from erosion.client.dataset.split import split_patients
+from erosion.client.evaluation.final_figures import final_figures
 from erosion.client.training.limits import check_limits
 from erosion.common.errors import DataError, Refusal
 from tests.support.small_study import make_site, make_study
@@ -201,6 +202,21 @@ def test_a_limit_of_patients_counts_patients_and_not_their_stays(tmp_path: Path)
     strict = site.model_copy(update={"limits": site.limits.model_copy(update={"min_patients": 11})})
     with pytest.raises(Refusal, match=r"fewer training patients than limits\.min_patients = 11"):
         check_limits(strict, STUDY, prepared.num_training, prepared.num_training_patients)
+
+
+def test_a_verdict_counts_patients_and_not_their_stays(tmp_path: Path) -> None:
+    site = make_site(tmp_path, stays(4), data={"patient": "pid"})
+    prepared = LocalDataset(site, STUDY)
+    stays_tested, tested = len(prepared.test_targets), len(set(prepared.test_patients.tolist()))
+    assert stays_tested == 4 * tested
+    arms = {
+        arm: np.full((stays_tested, 2), [chance, 1 - chance])
+        for arm, chance in (("fedavg", 0.4), ("local", 0.5))
+    }
+    found = final_figures(prepared, arms, None)
+    assert found.comparison is not None
+    assert found.comparison.num_samples == tested
+    assert found.arms["fedavg"].num_samples == stays_tested
 
 
 def test_a_patient_key_that_is_absent_or_empty_is_explained(tmp_path: Path) -> None:

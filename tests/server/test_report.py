@@ -75,6 +75,16 @@ def test_figures_have_their_intervals_and_the_majority_beside_them(folder: Path)
     assert "commonest class 0.626" in text  # in the figure, too
 
 
+def test_patients_with_several_rows_are_counted_once(folder: Path) -> None:
+    run = make_run()
+    assert run.result.comparison is not None
+    comparison = run.result.comparison.model_copy(update={"num_samples": 40})
+    result = run.result.model_copy(update={"comparison": comparison})
+    text = Page(written(replace(run, result=result), folder)).text
+    assert "Measured on 91 rows of 40 test patients of home" in text
+    assert "the same 40 test patients" in text
+
+
 def test_what_was_chosen_is_shown_where_something_was(folder: Path) -> None:
     run = make_run()
     assert "What was chosen" not in written(run, folder)

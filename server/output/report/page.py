@@ -109,12 +109,11 @@ def _key_figures(run: RunData) -> str:
     result = run.result
     arms = list(result.arms)
     best = arms.index(result.verdict.best_arm) if result.verdict.best_arm in arms else None
-    size = result.arms[arms[0]].metrics.num_samples
     classes = f" ({text(class_sizes(result))})" if result.class_counts else ""
     headings = ("Arm", *(m.heading for m in result.task.metrics), "Rounds", "Time per round")
     return (
         "<h2>Key figures</h2>\n"
-        f'<p class="note">{_measured_on(result, size, classes)} Small print: 95 % bootstrap'
+        f'<p class="note">{_measured_on(result, classes)} Small print: 95 % bootstrap'
         f" intervals. {text(how_to_read(result))}</p>\n"
         + table(
             headings,
@@ -132,14 +131,14 @@ def _key_figures(run: RunData) -> str:
     )
 
 
-def _measured_on(result: Result, size: int, classes: str) -> str:
+def _measured_on(result: Result, classes: str) -> str:
     """Whom the figures are of, and which model is delivered."""
-    user, cross = text(result.user), result.cross_fitting
+    user, cross, size = text(result.user), result.cross_fitting, result.tested_size
     if cross is None:
-        return f"Measured on {size} test patients of {user}{classes} on whom nothing was trained."
+        return f"Measured on {size} of {user}{classes} on whom nothing was trained."
     cuts = f" This was done with {cross.repeats} different cuts," if cross.repeats > 1 else ""
     return (
-        f"Measured on all {size} patients of {user}{classes}, cut into {cross.folds} folds: each"
+        f"Measured on all {size} of {user}{classes}, cut into {cross.folds} folds: each"
         " was predicted by runs of every arm that were made without its fold."
         f"{cuts + ' and the figures are means over them.' if cuts else ''} The models in the run"
         " folder were then trained on all of these patients, so they have seen a little more than"

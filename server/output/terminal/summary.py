@@ -70,8 +70,7 @@ def user_first(weights: dict[str, float], user: str) -> dict[str, float | None]:
 
 
 def _heading(result: Result) -> Text:
-    size = next(iter(result.arms.values())).metrics.num_samples
-    return Text(f"{size} {result.tested} of {result.user}").append(
+    return Text(f"{result.tested_size} of {result.user}").append(
         f" ({class_sizes(result)})" if result.class_counts else "", style="dim"
     )
 
