@@ -21,7 +21,7 @@ from erosion.server.output.result_words import what_may_be_unseen
 from erosion.server.output.round_news import grouped, news_of
 from erosion.server.run.absences import absences
 from erosion.server.run.privacy_spent import privacy_spent
-from erosion.server.run.result import Selected, verdict
+from erosion.server.run.result import CrossFitting, Selected, verdict
 from erosion.server.run.run_folder import RunFolder
 from tests.support.html_page import EVIL, Page
 from tests.support.stopped_run import NOTE, make_stopped_run
@@ -83,6 +83,20 @@ def test_patients_with_several_rows_are_counted_once(folder: Path) -> None:
     text = Page(written(replace(run, result=result), folder)).text
     assert "Measured on 91 rows of 40 test patients of home" in text
     assert "the same 40 test patients" in text
+
+
+@pytest.mark.parametrize("scaling", ["federated", "local"])
+def test_the_page_says_whose_means_a_cross_fitted_study_was_scaled_by(
+    folder: Path, scaling: str
+) -> None:
+    run = make_run()
+    result = run.result.model_copy(update={"cross_fitting": CrossFitting(folds=5, repeats=5)})
+    study = run.study.model_copy(update={"scaling": scaling})
+    text = Page(written(replace(run, result=result, study=study), folder)).text
+    assert "Measured on all 91 patients of home" in text
+    assert "prediction for everyone, from these same patients" in text
+    included = "deviations for scaling include every patient, but in arms that ask nobody else"
+    assert (included in text) == (scaling == "federated")
 
 
 def test_what_was_chosen_is_shown_where_something_was(folder: Path) -> None:

@@ -113,7 +113,7 @@ def _key_figures(run: RunData) -> str:
     headings = ("Arm", *(m.heading for m in result.task.metrics), "Rounds", "Time per round")
     return (
         "<h2>Key figures</h2>\n"
-        f'<p class="note">{_measured_on(result, classes)} Small print: 95 % bootstrap'
+        f'<p class="note">{_measured_on(run, classes)} Small print: 95 % bootstrap'
         f" intervals. {text(how_to_read(result))}</p>\n"
         + table(
             headings,
@@ -131,8 +131,9 @@ def _key_figures(run: RunData) -> str:
     )
 
 
-def _measured_on(result: Result, classes: str) -> str:
+def _measured_on(run: RunData, classes: str) -> str:
     """Whom the figures are of, and which model is delivered."""
+    result = run.result
     user, cross, size = text(result.user), result.cross_fitting, result.tested_size
     if cross is None:
         return f"Measured on {size} of {user}{classes} on whom nothing was trained."
@@ -142,7 +143,9 @@ def _measured_on(result: Result, classes: str) -> str:
         " was predicted by runs of every arm that were made without its fold."
         f"{cuts + ' and the figures are means over them.' if cuts else ''} The models in the run"
         " folder were then trained on all of these patients, so they have seen a little more than"
-        " those that the figures are of. Means and deviations for scaling include every patient."
+        " those that the figures are of."
+        + " Means and deviations for scaling include every patient, but in arms that ask nobody"
+        " else." * (run.study.scaling in ("federated", "user"))
     )
 
 
