@@ -72,7 +72,7 @@ def _of_patients(
     _, patients = np.unique(patients, return_inverse=True)
     order = np.lexsort((task.strata(targets), patients))
     last = order[np.append(np.diff(patients[order]) > 0, True)]
-    return np.bincount(patients, weights=differences), targets[last]
+    return np.bincount(patients, weights=differences).astype(np.float64), targets[last]
 
 
 def _conclusion(mean_difference: float, p_value: float, smallest_class: int, level: float) -> str:

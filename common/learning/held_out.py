@@ -6,17 +6,28 @@ import torch
 from torch import Tensor
 
 
-def hold_out(strata: Tensor, share: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Split patients by their strata (n,) at random: indices of the rest and of those held out.
+def hold_out(
+    strata: Tensor, share: float, generator: torch.Generator, patients: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Split rows by their strata (n,) at random: indices of the rest and of those held out.
 
-    `share` of each stratum is held out, rounded, and at least one patient of two or more; a stratum
-    never loses all its patients.
+    `patients`: (n,) equal for rows of one patient, which stay together, in the last stratum of
+    theirs; None: each row is another patient. `share` of each stratum's patients is held out,
+    rounded, and at least one of two or more; a stratum never loses all its patients.
     """
+    numbers = torch.arange(len(strata))
+    if patients is not None:
+        _, numbers = torch.unique(patients, return_inverse=True)
+        num_patients = int(numbers.max()) + 1
+        strata = strata.new_zeros(num_patients).scatter_reduce(
+            0, numbers, strata, "amax", include_self=False
+        )
     held_out = torch.zeros(len(strata), dtype=torch.bool)
     for stratum in sorted(set(strata.tolist())):
         members = torch.nonzero(strata == stratum).flatten()
         members = members[torch.randperm(len(members), generator=generator)]
         held_out[members[: held_out_count(len(members), share)]] = True
+    held_out = held_out[numbers]
     return torch.nonzero(~held_out).flatten(), torch.nonzero(held_out).flatten()
 
 

@@ -153,7 +153,7 @@ class LocalWork:
         """
         generator = round_generator(self.seed, self.agent, 0, self.secret)
         strata = torch.from_numpy(self.task.strata(self.targets.cpu().numpy()))
-        rest, held_out = hold_out(strata, share, generator)
+        rest, held_out = hold_out(strata, share, generator, self.patients)
         return self.only(rest), self.only(held_out)
 
     def loss(self, parameters: Tensor) -> float:

@@ -146,8 +146,10 @@ def test_claims_about_patients_with_several_rows_are_no_more_often_false() -> No
         truth = generator.uniform(0.1, 0.9, size=30)
         labels = (generator.uniform(size=30) < truth).astype(np.int64)[patients]
         noisy = np.clip(truth + generator.normal(0, 0.15, size=(2, 30)), 0, 1)[:, patients]
-        both = tuple(np.stack([1 - p, p], axis=1) for p in noisy)
-        found = compare(classes_of(2), ("new", "old"), both, labels, patients=patients, seed=study)
+        arm, reference = (np.stack([1 - p, p], axis=1) for p in noisy)
+        found = compare(
+            classes_of(2), ("new", "old"), (arm, reference), labels, patients=patients, seed=study
+        )
         claims += found.conclusion in ("better", "worse")
     assert claims <= 5
 

@@ -203,6 +203,21 @@ def test_the_local_model_is_trained_alone_and_without_the_held_out_patients() ->
     assert outcome.samples_seen == 6  # of 8
 
 
+def test_a_patient_with_several_rows_is_held_out_with_all_of_them_or_not_at_all() -> None:
+    patients = torch.arange(8).repeat_interleave(3)
+    task = replace(work(0.0, (0, 0, 0, 1, 1, 1) * 4), patients=patients)
+    rest, held_out = task.hold_out(0.25)
+    assert rest.patients is not None
+    assert held_out.patients is not None
+    assert not set(rest.patients.tolist()) & set(held_out.patients.tolist())
+    # One of the four patients of each class.
+    assert held_out.targets.tolist() in ([0, 0, 0, 1, 1, 1], [1, 1, 1, 0, 0, 0])
+    alone = replace(task, inputs=torch.arange(24.0)[:, None], patients=torch.arange(24) + 7)
+    unnamed = replace(alone, patients=None)
+    for part, same in zip(alone.hold_out(0.25), unnamed.hold_out(0.25), strict=True):
+        assert part.inputs.equal(same.inputs)
+
+
 # -- FedFomo -------------------------------------------------------------------------------------
 
 
