@@ -1,7 +1,7 @@
 """One study over the network, from the first hospital's arrival to the report."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -29,6 +29,7 @@ from erosion.server.output.events import RunEvent, RunFinished, StudyStarted
 from erosion.server.output.report.write import write_report
 from erosion.server.run import provenance
 from erosion.server.run.absences import absences
+from erosion.server.run.journal import read_records
 from erosion.server.run.ledger import as_csv, contributions
 from erosion.server.run.privacy_spent import privacy_spent
 from erosion.server.run.result import (
@@ -105,7 +106,8 @@ class Coordinator:
                 outcome = self._run.run()
             finally:
                 self._transport.close()
-        result = result_of(outcome, keeper.started, time.monotonic() - clock)
+        in_folds = [] if self._study.evaluation.folds is None else read_records(folder.trials)
+        result = result_of(outcome, keeper.started, time.monotonic() - clock, in_folds)
         write(folder, result, outcome)
         self._notify(RunFinished(result, folder.path))
         return result
@@ -132,8 +134,13 @@ def storage_in(spool: Path | None) -> Storage:
     return Storage(partial(store, spool), partial(DiskCohort, folder=spool))
 
 
-def result_of(outcome: Outcome, started: str, seconds: float) -> Result:
-    """The figures and the verdict. `started`: ISO 8601, UTC; `seconds`: of this start alone."""
+def result_of(
+    outcome: Outcome, started: str, seconds: float, in_folds: Sequence[RoundRecord] = ()
+) -> Result:
+    """The figures and the verdict. `started`: ISO 8601, UTC; `seconds`: of this start alone.
+
+    `in_folds`: the rounds of a cross-fitted evaluation, which the figures come from.
+    """
     study, evaluation = outcome.study, outcome.evaluated.header
     arms = {
         arm: ArmResult(
@@ -163,7 +170,14 @@ def result_of(outcome: Outcome, started: str, seconds: float) -> Result:
         comparison=evaluation.comparison,
         class_counts=evaluation.class_counts,
         contributions=contributions(study.hospitals, outcome.records[first_arm]),
-        absent=absences(study.hospitals, study.user, outcome.records),
+        absent=absences(
+            study.hospitals,
+            study.user,
+            {
+                arm: [*(record for record in in_folds if record.arm == arm), *final]
+                for arm, final in outcome.records.items()
+            },
+        ),
         privacy=privacy_spent(study, outcome.records),
         peak_megabytes=peak_megabytes() or 0.0,
         cross_fitting=None if folds is None else CrossFitting(folds=folds, repeats=repeats),

@@ -12,7 +12,7 @@ class Absent(Settings):
     """A hospital whose update was wanted in a round and is not in it."""
 
     hospital: str
-    rounds: dict[str, int]  # arm -> rounds missed, of arms that it missed any of
+    rounds: dict[str, int]  # arm -> rounds missed, of arms that it missed any of; folds' included
     wanted: dict[str, int]  # arm -> rounds in which it was wanted, of the same arms
     everywhere: bool  # it gave nothing to any arm
     reason: str  # the latest, completing "the hospital ..."

@@ -15,6 +15,7 @@ from erosion.client.training.hospital import Hospital
 from erosion.common.errors import DataError, Refusal, RunError, StudyError
 from erosion.common.protocol.messages import EvaluateRequest, Metrics
 from erosion.common.rounds.cross_fitting import fold_studies, folds_of, mean_curves
+from erosion.common.rounds.records import HospitalRecord, RoundRecord
 from erosion.common.rounds.study_run import StudyRun, play_in_turn
 from erosion.common.rounds.surroundings import Surroundings
 from erosion.common.settings.base import validate
@@ -22,6 +23,7 @@ from erosion.common.study.selection import Fold
 from erosion.common.study.study import Study
 from erosion.experiments.in_process import InProcess
 from erosion.experiments.simulator import simulate
+from erosion.server.coordination.coordinator import result_of
 from erosion.server.coordination.run_keeper import RunKeeper
 from erosion.server.run.run_folder import RunFolder
 from tests.support.scripted import Kept
@@ -126,6 +128,20 @@ def test_the_models_delivered_are_those_of_a_run_on_all_patients(tmp_path: Path)
         # The curve is that of the folds: all patients, once for each cut.
         assert [r.user_metrics and r.user_metrics.num_samples for r in records] == [40, 40, 40]
     assert set(outcome.personal) == {"personal_intercept"}
+
+
+def test_who_was_missing_in_the_folds_is_told_with_the_figures(tmp_path: Path) -> None:
+    outcome = simulate(study(), hospitals(tmp_path))
+    assert result_of(outcome, "", 0.0).absent == ()
+    accepted, away = HospitalRecord("accepted"), HospitalRecord("absent", "did not answer")
+    in_folds = [
+        RoundRecord("personal_intercept", number, "done", "", {"a": accepted, "b": away})
+        for number in (1, 2)
+    ]
+    (absent,) = result_of(outcome, "", 0.0, in_folds).absent
+    assert (absent.hospital, absent.everywhere) == ("b", False)
+    assert absent.rounds == {"personal_intercept": 2}
+    assert absent.wanted == {"personal_intercept": 5}  # and three of the final run
 
 
 def test_a_run_that_is_interrupted_in_a_fold_ends_the_same(tmp_path: Path) -> None:
