@@ -143,7 +143,11 @@ def test_the_page_about_choosing_ranks_methods_as_the_tables_do() -> None:
     explored = losses("which-rule", "## Over 5 settings")
     assert min(explored, key=lambda arm: explored[arm]) == "evidence_erosion"
     confirmed = losses("confirmation", "## Over 4 settings")
-    assert min(confirmed, key=lambda arm: confirmed[arm]) == "weight_erosion_recommended"
+    ahead = sorted(confirmed, key=lambda arm: confirmed[arm])[:2]
+    assert ahead == ["weight_erosion_recommended", "evidence_erosion"]
+    page = (ROOT / "experiments" / "results" / "confirmation" / "README.md").read_text()
+    is_partial = "planned cells have been run" in page
+    assert is_partial == ("over few splits so far" in flowing("docs/choosing.md"))
     worst = sorted(confirmed, key=lambda arm: confirmed[arm])[-2:]
     assert set(worst) == {"bias_correction", "weighted_gradient"}
     assert "they have the worst mean ranks" in flowing("docs/choosing.md")
@@ -244,7 +248,10 @@ def test_beside_flamby_the_recommended_rule_does_as_the_text_says() -> None:
     behind = [difference for (_, place), difference in apart.items() if place == 3 + fedavg]
     assert len(behind) == 2
     assert all(-0.0055 < difference < 0 for difference in behind)
+    tuned_ahead = [difference < 0 for (_, place), difference in apart.items() if place == 3 + tuned]
+    assert tuned_ahead == [True]
     text = flowing("experiments/README.md")
+    assert "by half a hundredth, and fine-tuning at one" in text
     assert "at no hospital clearly less accurate than training alone, FedAvg or fine-tuning" in text
     assert "at three of four clearly more accurate than FedAvg" in text
     assert "clearly ahead of it at two hospitals, by half a hundredth" in text
