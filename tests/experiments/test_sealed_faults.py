@@ -4,10 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from gmpy2 import mpz
 
-from erosion.client.sealed.sealed_site import MaskedUpdate, Released, SealedSite
+from erosion.client.sealed.sealed_site import MaskedUpdate, Released, SealedSite, Values
 from erosion.client.sealed.sum_ledger import SumLedger
 from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import Refusal, RunError
@@ -136,6 +137,21 @@ class FewWords(SealedSite):
         return replace(masked, words=masked.words[:-1].copy())
 
 
+class FarAway(SealedSite):
+    """Sums, as it says, an update that is far longer than the others'."""
+
+    times = np.float32(100)
+
+    def hello(self, context: RoundContext, update: Values, *rest: object) -> Hello:
+        return super().hello(context, self.times * update, *rest)  # type: ignore[arg-type]
+
+
+class FartherAway(FarAway):
+    """So far that its distance says less than there is."""
+
+    times = np.float32(3000)
+
+
 class Refuses(SealedSite):
     """Stops in leg 2."""
 
@@ -154,6 +170,8 @@ class Refuses(SealedSite):
         (NoShares, "shares its secrets out to others"),
         (Refuses, "Not today"),
         (NoReceipt, "its receipt is not signed"),
+        (FarAway, "out of all proportion"),
+        (FartherAway, "out of all proportion"),
         (FewWords, "'words' of shape (5,), expected (6,)"),
     ],
 )

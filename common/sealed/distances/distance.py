@@ -56,6 +56,11 @@ class Asker:
         sealed = [public.encrypt(value, noise()) for value in self.own.tolist()]
         return Question(public, sealed, self.scale)
 
+    @property
+    def farthest(self) -> float:
+        """Any d_i from here on may stand for a larger one."""
+        return (2.0**MOST_BITS - 2.0**OWN_BITS) / self.scale / self.own_norm
+
     def distance(self, answer: mpz) -> float:
         """d_i of a site's answer."""
         low = self.key.decrypt(answer) % (1 << _LOW)

@@ -180,6 +180,9 @@ def measure(trained: Trained, keys: CoordinatorKeys, records: SumRecords) -> Leg
     )
     said = _usable_answers(answered.replies, trained, public)
     distances = {name: asker.distance(sealed) for name, (sealed, _) in said.items()}
+    for name in _far(distances, asker.farthest):
+        trained.faults.reject(name, f"distance {distances[name]:.4g}: out of all proportion")
+        del said[name], distances[name]
     lengths = {name: values.lengths for name, (_, values) in said.items() if values.lengths}
     envelopes = {name: values.envelopes for name, (_, values) in said.items()}
     dealt = {name: values.dealt for name, (_, values) in said.items()}
@@ -218,6 +221,19 @@ def _usable_answers(
         faults.reject(name, "the length that it gave is out of all proportion")
         del usable_answers[name]
     return usable_answers
+
+
+def _far(distances: Mapping[HospitalName, float], farthest: float) -> list[HospitalName]:
+    """Whose update is far longer than the others', or so far away that it cannot be told how far.
+
+    At the distance d an update is from d - 1 to d + 1 times as long as the user's.
+    """
+    left_out = []
+    for name, apart in distances.items():
+        usual = median([1.0, *(other + 1 for n, other in distances.items() if n != name)])
+        if apart - 1 > OUTSIZED * usual or apart >= farthest:
+            left_out.append(name)
+    return left_out
 
 
 def _outsized(lengths: Mapping[HospitalName, legs.Lengths], attempt: Attempt) -> list[HospitalName]:

@@ -60,6 +60,14 @@ def test_an_update_far_away_saturates() -> None:
     assert ask([4, 0], [1e9, 0]) == pytest.approx(2**8 - 1, abs=1e-9)  # the least: |u| = 2^22
 
 
+def test_no_update_that_is_too_far_passes_for_a_nearer_one() -> None:
+    """Farthest is 255 * 2^22 / (2^19 * 5) = 408."""
+    assert Asker.of(paillier_key(), f32([3, 4]), 5.0, SEED).farthest == 408.0
+    assert ask([3, 4], [3000, 4000]) >= 408.0
+    assert ask([3, 4], [-3000, -4000]) >= 408.0
+    assert ask([3, 4], [1200, 1600]) == pytest.approx(399.0)
+
+
 def test_decrypting_undoes_encrypting_with_either_noise() -> None:
     key = paillier_key()
     for message in (0, 1, 2**64, int(key.public.n) - 1):
