@@ -143,6 +143,10 @@ class SealedSite:
         """That of the round that a distance was given in. Raises Refusal."""
         return self._expect(Measured).roster_hash
 
+    def identify(self, identity: Identity) -> None:
+        """Take these keys from the next leg 1 on."""
+        self._identity = identity
+
     def hello(self, context: RoundContext, update: Values, measure: SealedMeasure = WHOLE) -> Hello:
         """Leg 1: fresh keys for the update that was just trained; an earlier attempt is over.
 

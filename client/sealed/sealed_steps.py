@@ -60,6 +60,7 @@ class SealedSteps:
         # A study has one arm whose updates are summed; in another they would be summed once more.
         if request.study.arms[request.arm].user_only:
             raise Refusal(f"{request.arm} asks no hospital but the user.")
+        self._rounds.identify(self._identity)  # keys may have been pinned or renewed meanwhile
         settings, layout = request.study.arms[request.arm], request.study.build_context.layout
         values = update.contiguous().numpy()
         return HelloKeys.of(self._rounds.hello(context, values, settings.sealed_measure(layout)))

@@ -10,11 +10,14 @@ from torch import Tensor
 from erosion.client.sealed.sealed_site import Greeted, Identity
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import Refusal
-from erosion.common.protocol.messages import TrainRequest, TrainResult
+from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
 from erosion.common.sealed import legs
 from erosion.common.sealed.distances.modulus_proof import prove
 from erosion.common.sealed.distances.numbers import to_rows
-from erosion.common.support.keys import new_private_key
+from erosion.common.sealed.masks.key_agreement import new_pair
+from erosion.common.sealed.pinned_keys import as_text
+from erosion.common.sealed.roster import sign_hello
+from erosion.common.support.keys import new_private_key, private_pem
 from tests.common.sealed.keys import noise, paillier_key
 from tests.support.sealed_study import ARM, hospitals, sealed_study
 from tests.support.small_study import make_site, sixty_patients
@@ -103,6 +106,35 @@ def test_without_keys_a_hospital_says_what_it_needs(tmp_path: Path) -> None:
     bob = Hospital(make_site(tmp_path, sixty_patients("bob"), name="bob", file="bob.csv"))
     with pytest.raises(Refusal, match=r"no key for sealed rounds.*sealed\.peers"):
         bob.answer(request())
+
+
+def test_keys_that_are_pinned_while_it_runs_are_good_from_the_next_round_on(tmp_path: Path) -> None:
+    keys = {name: new_private_key() for name in ("bob", "carol", "dave")}
+    peers, private = tmp_path / "peers.pem", tmp_path / "node.key"
+    private.touch(mode=0o600)
+    private.write_bytes(private_pem(keys["bob"]))
+    files = {"peers": peers, "private_key": private}
+    csv = sixty_patients("bob")
+    bob = Hospital(make_site(tmp_path, csv, name="bob", file="bob.csv", sealed=files))
+
+    def measured(number: int, *pinned: str) -> StepResult | TrainResult:
+        peers.write_text(as_text({name: keys[name].public_key() for name in pinned}))
+        bob.answer(request(round=number))
+        phase = bob._sealed._rounds.phase
+        assert isinstance(phase, Greeted)
+        roster = {"bob": phase.hello}
+        for name in ("carol", "dave"):
+            (_, mask), (_, seal) = new_pair(), new_pair()
+            roster[name] = sign_hello(keys[name], phase.context, name, mask, seal)
+        said = {name: legs.HelloKeys.of(hello).model_dump() for name, hello in roster.items()}
+        values = {**with_roster("bob"), "roster": said, "scale": (2.0**22).hex()}
+        return bob.answer(question(round=number, values=values))
+
+    with pytest.raises(Refusal, match="The key of dave is not known here"):
+        measured(1, "carol")
+    measured(2, "carol", "dave")
+    keys["dave"] = new_private_key()
+    measured(3, "carol", "dave")
 
 
 def test_a_hospital_may_take_part_in_sealed_studies_only(tmp_path: Path) -> None:
