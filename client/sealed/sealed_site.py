@@ -248,7 +248,8 @@ class SealedSite:
         except ValueError:
             raise Refusal("A mask key in the roster is no key.") from None
         self._phase = Masked(measured, told, shares)
-        receipt = roster.sign_receipt(self._identity.node_key, told, name, words_hash(words))
+        rules = self._rules.among(measured.roster)
+        receipt = roster.sign_receipt(self._identity.node_key, told, name, words_hash(words), rules)
         opening = Opening(name, told.hash.hex(), greeted.update, measured.seed, greeted.mask_key)
         return MaskedUpdate(words, receipt, seed_hash(measured.seed), opening)
 
@@ -278,6 +279,9 @@ class SealedSite:
         weights = {other: view.weights[other] for other in names}
         if problem := self._rules.problem_with(weights):
             raise Refusal(f"The sum of those who delivered would show too much: {problem}.")
+        for other in names:  # enough of the rest could do without it
+            if problem := delivered[other].rules.problem_with(weights):
+                raise Refusal(f"{other} would be in no sum of those who delivered: {problem}.")
         with self._ledger.transaction():
             self._ledger.answer(_place(measured.greeted.context), legs.UNMASK)
             self._commit(measured, view)  # of a helper, which has only now been told

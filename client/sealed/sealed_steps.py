@@ -98,7 +98,8 @@ class SealedSteps:
         asked = _read(legs.MaskedAsked, request)
         masked = self._rounds.masked(asked.weights, asked.scale, asked.envelopes)
         self._opening.write(masked.opening)
-        said = legs.MaskedSaid(signature=masked.receipt.signature, seed=masked.seed)
+        rules, signature = legs.Rules.of(masked.receipt.rules), masked.receipt.signature
+        said = legs.MaskedSaid(rules=rules, signature=signature, seed=masked.seed)
         return LocalAnswer({legs.WORDS: torch.from_numpy(masked.words)}, _as_json(said))
 
     def _unmask(self, request: TrainRequest) -> LocalAnswer:

@@ -22,7 +22,7 @@ FEWEST_OF_A_CLASS = 5  # test patients; with fewer the test is not to be trusted
 
 MOST_METRICS, LONGEST_METRIC = 64, 100  # of one model; characters of a name
 
-PROTOCOL = 3  # raised when a message changes its meaning
+PROTOCOL = 4  # raised when a message changes its meaning
 
 
 class FeatureSums(Settings):

@@ -9,11 +9,14 @@ from pydantic import Field
 
 from erosion.common.sealed import fields
 from erosion.common.sealed.roster import Hello, Receipt, Roster
+from erosion.common.sealed.sums.sum_rules import SumRules
 from erosion.common.settings.base import Settings
 from erosion.common.settings.names import Name
 
 DISTANCE, MASKED, UNMASK = "sealed_distance", "sealed_masked", "sealed_unmask"  # steps
 STEPS = frozenset({DISTANCE, MASKED, UNMASK})
+
+MOST_KNOWN = 1 << 16  # hospitals that a site's rules name
 
 ATTEMPT = "attempt"  # the value of a train request that says that its round is sealed
 
@@ -84,9 +87,30 @@ class MaskedAsked(Settings):
     envelopes: dict[Name, fields.Envelope]  # the others' for this site
 
 
-class MaskedSaid(Settings):
-    """A signature of what the site was told and of what it put under its masks."""
+class Rules(Settings):
+    """A site's own for every sum that it is in."""
 
+    min_summed: int = Field(ge=0, le=2**31)
+    largest_share: fields.ExactFloat
+    known: frozenset[Name] | None = Field(max_length=MOST_KNOWN)
+
+    @classmethod
+    def of(cls, rules: SumRules) -> "Rules":
+        """As they travel."""
+        return cls(
+            min_summed=rules.min_summed, largest_share=rules.largest_share, known=rules.known
+        )
+
+    @property
+    def rules(self) -> SumRules:
+        """As they are used."""
+        return SumRules(self.min_summed, self.largest_share, self.known)
+
+
+class MaskedSaid(Settings):
+    """A signature of what the site was told, of what it put under its masks, and of its rules."""
+
+    rules: Rules
     signature: fields.Signature
     seed: fields.Hash  # of the seed of its self mask
 
@@ -95,17 +119,19 @@ class ReceiptSaid(Settings):
     """One hospital's receipt on its way to the others."""
 
     words: fields.Hash
+    rules: Rules
     signature: fields.Signature
 
     @classmethod
     def of(cls, receipt: Receipt) -> "ReceiptSaid":
         """As it travels."""
-        return cls(words=receipt.words, signature=receipt.signature)
+        rules = Rules.of(receipt.rules)
+        return cls(words=receipt.words, rules=rules, signature=receipt.signature)
 
     @property
     def receipt(self) -> Receipt:
         """As it is used."""
-        return Receipt(self.words, self.signature)
+        return Receipt(self.words, self.rules.rules, self.signature)
 
 
 class UnmaskAsked(Settings):

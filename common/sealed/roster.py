@@ -17,6 +17,7 @@ from torch import Tensor
 from erosion.common.sealed.digest import Part, digest
 from erosion.common.sealed.masks.key_agreement import agree, derive, new_pair
 from erosion.common.sealed.masks.mask import Words
+from erosion.common.sealed.sums.sum_rules import SumRules
 from erosion.common.support.keys import PrivateKey, PublicKey
 
 ATTEMPT_BYTES = 16
@@ -113,9 +114,13 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """A site's signature of what it put under its masks, and of what it was told."""
+    """A site's signature of what it put under its masks, of what it was told, and of its rules.
+
+    The others take the masks off without it: so they keep its rules for it.
+    """
 
     words: bytes  # SHA-256 of its masked update
+    rules: SumRules
     signature: bytes
 
 
@@ -145,14 +150,15 @@ def _bytes(values: Tensor) -> memoryview:
     return values.view(torch.uint8).numpy().data.cast("B")
 
 
-def sign_receipt(key: PrivateKey, view: View, name: str, words: bytes) -> Receipt:
+def sign_receipt(key: PrivateKey, view: View, name: str, words: bytes, rules: SumRules) -> Receipt:
     """`words` is the masked update's hash."""
-    return Receipt(words, key.sign(digest("masked", view.hash, name, words), _SIGNATURE))
+    return Receipt(words, rules, key.sign(_delivered(view, name, words, rules), _SIGNATURE))
 
 
 def is_receipt(key: PublicKey, view: View, name: str, receipt: Receipt) -> bool:
     """Whether the site of that name delivered, and was told the same view."""
-    return _verify(key, receipt.signature, digest("masked", view.hash, name, receipt.words))
+    signed = _delivered(view, name, receipt.words, receipt.rules)
+    return _verify(key, receipt.signature, signed)
 
 
 def _is_key(probe: bytes, key: bytes) -> bool:
@@ -165,6 +171,10 @@ def _is_key(probe: bytes, key: bytes) -> bool:
 
 def _signed(context: RoundContext, name: str, mask: bytes, seal: bytes) -> bytes:
     return digest("keys", *context.parts, name, mask, seal)
+
+
+def _delivered(view: View, name: str, words: bytes, rules: SumRules) -> bytes:
+    return digest("masked", view.hash, name, words, *rules.parts)
 
 
 def _verify(key: PublicKey, signature: bytes, content: bytes) -> bool:

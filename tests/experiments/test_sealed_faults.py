@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 from gmpy2 import mpz
 
-from erosion.client.sealed.sealed_site import MaskedUpdate, Released, SealedSite, Values
+from erosion.client.sealed.sealed_site import (
+    Identity,
+    MaskedUpdate,
+    Released,
+    SealedSite,
+    Values,
+)
 from erosion.client.sealed.sum_ledger import SumLedger
 from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import Refusal, RunError
@@ -17,7 +23,15 @@ from erosion.common.rounds.study_run import Outcome
 from erosion.common.rounds.transport import Connection, Reply, Request
 from erosion.common.sealed.distances.distance import Question
 from erosion.common.sealed.legs import DISTANCE, MASKED
-from erosion.common.sealed.roster import Hello, Receipt, Roster, RoundContext, View, sign_hello
+from erosion.common.sealed.roster import (
+    Hello,
+    Receipt,
+    Roster,
+    RoundContext,
+    View,
+    sign_hello,
+    sign_receipt,
+)
 from erosion.common.sealed.sums.sum_rules import SumRules
 from tests.support.sealed_study import (
     ARM,
@@ -31,14 +45,16 @@ from tests.support.sealed_study import (
 )
 
 
-def run_with(folder: Path, carol: type[SealedSite], **changes: object) -> Outcome:
+def run_with(
+    folder: Path, carol: type[SealedSite], *troubles: Trouble, **changes: object
+) -> Outcome:
     """The study with carol as another site than the honest one."""
     folder.mkdir()
     sites = hospitals(folder)
     identity = sites["carol"]._sealed._given
     assert identity is not None
     sites["carol"]._sealed.__dict__["_rounds"] = carol(identity, SumLedger(None), SumRules())
-    return run_in(folder, Line(sealed_study(**changes), sites))[0]
+    return run_in(folder, Line(sealed_study(**changes), sites, troubles))[0]
 
 
 class WrongShares(SealedSite):
@@ -127,6 +143,19 @@ class WeakKey(SealedSite):
         return sign_hello(key, context, self._identity.name, bytes(32), honest.seal)
 
 
+class NoSuchRules(SealedSite):
+    """Takes part in a sum that the rules forbid which it tells the others."""
+
+    def masked(
+        self, weights: Mapping[str, float], scale: float, envelopes: Mapping[str, bytes]
+    ) -> MaskedUpdate:
+        view = View(self.roster_hash, weights, scale)
+        masked = super().masked(weights, scale, envelopes)
+        key, words = self._identity.node_key, masked.receipt.words
+        receipt = sign_receipt(key, view, self._identity.name, words, SumRules(min_summed=99))
+        return replace(masked, receipt=receipt)
+
+
 class FewWords(SealedSite):
     """Masks less than its update."""
 
@@ -170,6 +199,7 @@ class Refuses(SealedSite):
         (NoShares, "shares its secrets out to others"),
         (Refuses, "Not today"),
         (NoReceipt, "its receipt is not signed"),
+        (NoSuchRules, "its own limits allow no such sum: 4 hospitals"),
         (FarAway, "out of all proportion"),
         (FartherAway, "out of all proportion"),
         (FewWords, "'words' of shape (5,), expected (6,)"),
@@ -234,6 +264,23 @@ def test_who_spoils_a_sum_is_named_and_not_asked_any_more(
     assert "carol is not asked any more" in first.note
     assert [record.outcome for record in later] == ["done"] * 3
     assert not any("carol" in record.hospitals for record in later)
+
+
+class Careful(SealedSite):
+    """Is in sums of four or more only."""
+
+    def __init__(self, identity: Identity, ledger: SumLedger, _rules: SumRules) -> None:
+        super().__init__(identity, ledger, SumRules(min_summed=4))
+
+
+def test_a_sum_that_one_of_its_hospitals_would_not_be_in_is_not_made(tmp_path: Path) -> None:
+    late = Trouble(2, MASKED, late=["bob"])
+    sealed = run_with(tmp_path / "sealed", Careful, late)
+    assert [r.outcome for r in sealed.records[ARM]] == ["done", "skipped", "done", "done"]
+    note = sealed.records[ARM][1].note
+    assert note == (
+        "too few sent their masked update for carol (3 hospitals in the sum; limits.min_summed = 4)"
+    )
 
 
 def test_who_stops_in_leg_3_of_every_round_does_not_stall_the_study(tmp_path: Path) -> None:

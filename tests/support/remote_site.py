@@ -88,7 +88,7 @@ class RemoteSite:
         assert isinstance(result, StepResult)
         said = legs.MaskedSaid.model_validate(result.header.values)
         words = result.tensors[legs.WORDS].numpy()
-        receipt = Receipt(words_hash(words), said.signature)
+        receipt = Receipt(words_hash(words), said.rules.rules, said.signature)
         return MaskedUpdate(words, receipt, said.seed, opening=None)  # type: ignore[arg-type]
 
     def unmask(

@@ -46,7 +46,7 @@ class ContextOf(Settings):
 class Evidence(Settings):
     """One round. The user's own update lies beside it."""
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     context: ContextOf
     roster: dict[str, HelloKeys]
     weights: dict[str, fields.ExactFloat]

@@ -73,9 +73,12 @@ def sum_up(measured: Measured, wanted: Wanted, records: SumRecords) -> Leg[Summe
             " there"
         )
     weights = {name: told[name] for name in delivered}
+    lost = sorted(set(view.members) - set(delivered))
     if problem := RULES.problem_with(weights):
-        lost = sorted(set(view.members) - set(delivered))
         raise Skipped(f"too few hospitals sent their masked update ({problem})", lost)
+    for name, receipt in running.receipts.items():
+        if problem := receipt.rules.problem_with(weights):
+            raise Skipped(f"too few sent their masked update for {name} ({problem})", lost)
     records.begin(pending.model_copy(update={"delivered": tuple(delivered)}))
     answered = yield _unmask(measured, view, running.receipts)
     released = {n: (r.values.seeds, r.values.keys) for n, r in answered.replies.items()}
@@ -119,10 +122,13 @@ def _taker(measured: Measured, view: View) -> Callable[[HospitalName, Receipt], 
 
     def takes(name: HospitalName, receipt: Receipt) -> bool:
         key = trained.sites.get(name)
-        if key is None or is_receipt(key, view, name, receipt):
-            return True
-        trained.faults.reject(name, "its receipt is not signed by the key it is enrolled with")
-        return False
+        if key is not None and not is_receipt(key, view, name, receipt):
+            trained.faults.reject(name, "its receipt is not signed by the key it is enrolled with")
+            return False
+        if problem := receipt.rules.problem_with(view.weights):
+            trained.faults.reject(name, f"its own limits allow no such sum: {problem}")
+            return False
+        return True
 
     return takes
 

@@ -35,7 +35,8 @@ class RunningSum:
         """Add an answer to leg 3, and return it without its words. The first become the sum."""
         words = cast(Words, answer.tensors[legs.WORDS].numpy())
         if self._only is None or name in self._only:
-            receipt = Receipt(words_hash(words), answer.values.signature)
+            said = answer.values
+            receipt = Receipt(words_hash(words), said.rules.rules, said.signature)
             if not self._takes(name, receipt):
                 return SiteAnswer({}, answer.values)
             self.receipts[name] = receipt

@@ -1,8 +1,10 @@
 """Limits on a sum's weights, so that nobody can take it apart."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from erosion.common.sealed.digest import Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,6 +14,16 @@ class SumRules:
     min_summed: int = 3  # with 2, the coordinator and one of them see the other
     largest_share: float = 0.5  # of the largest weight in the peers' sum
     known: frozenset[str] | None = None  # who may be counted on to hide others; None: everybody
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What goes into a hash of them."""
+        known = ("all",) if self.known is None else ("known", *sorted(self.known))
+        return (self.min_summed, float(self.largest_share), *known)
+
+    def among(self, names: Collection[str]) -> "SumRules":
+        """The same where only those are there, so that no others need be named."""
+        return self if self.known is None else replace(self, known=self.known.intersection(names))
 
     def problem_with(self, weights: Mapping[str, float]) -> str | None:
         """Why a sum with these weights would show too much of one hospital, or None.

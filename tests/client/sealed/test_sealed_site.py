@@ -138,6 +138,36 @@ def test_fewer_delivered_than_allowed_are_not_unmasked() -> None:
         script.sum(FACTORS)
 
 
+@pytest.mark.parametrize(
+    ("rules", "reason"),
+    [
+        (SumRules(min_summed=7), "6 hospitals in the sum; limits.min_summed = 7"),
+        (SumRules(largest_share=0.15), "one hospital has 0.167 of the sum"),
+        (SumRules(known=frozenset({"s0", "s1", "s6", "s9"})), "limits.summed_with, 2 hospitals"),
+    ],
+)
+def test_a_sites_stricter_rules_are_kept_where_the_masks_come_off_without_it(
+    rules: SumRules, reason: str
+) -> None:
+    """Of seven, five are enough to unmask a sum without s6, which s0 does not help with."""
+    at = sites(7)
+    at["s0"]._rules = rules
+    script = by_hand(7, at=at, lost={"masked": ["s6"], "unmask": ["s0"]})
+    told = dict.fromkeys(script.measure(), 0.125)
+    masked = script.mask(told)
+    with pytest.raises(Refusal, match=f"s0 would be in no sum of those who delivered: .*{reason}"):
+        script.unmask(masked)
+
+
+def test_a_receipt_whose_rules_were_changed_on_the_way_is_none() -> None:
+    script = by_hand(4)
+    masked = script.mask(dict.fromkeys(script.measure(), 0.2))
+    lax = replace(masked["s0"].receipt, rules=LENIENT)
+    masked["s0"] = replace(masked["s0"], receipt=lax)
+    with pytest.raises(Refusal, match="s0 was told something else, or did not deliver"):
+        script.unmask(masked)
+
+
 def test_who_is_told_other_weights_cannot_be_unmasked() -> None:
     """The others see by the receipt that s0 was told something else."""
 
