@@ -116,11 +116,12 @@ class _Read:
 def _grouped(source: DataSource, read: _Read, is_test: NDArray[np.bool_] | None) -> Patients:
     """The rows with what ties them to one patient."""
     what, places = read.what, read.places
+    together = "kept on one side of the split" if is_test is None else "kept"
     found = same_patient(read.rows, read.targets, read.keys)
     told = list(read.notes)
     kept = np.arange(len(read.rows))
     if len(found.exact):
-        action = "dropped" if source.duplicates == "drop" else "kept on one side of the split"
+        action = "dropped" if source.duplicates == "drop" else together
         told.append(
             f"{_number(found.exact, what)} the same as another one, {action}:"
             f" {_some(found.exact, places)}"
@@ -129,8 +130,8 @@ def _grouped(source: DataSource, read: _Read, is_test: NDArray[np.bool_] | None)
             kept = np.setdiff1d(kept, found.exact)
     if len(found.near):
         told.append(
-            f"{_number(found.near, what)} nearly the same as another one, kept on one side of the"
-            f" split: {_some(found.near, places)}"
+            f"{_number(found.near, what)} nearly the same as another one, {together}:"
+            f" {_some(found.near, places)}"
         )
     groups = np.unique(found.groups[kept], return_inverse=True)[1]
     return Patients(
@@ -154,6 +155,12 @@ def _some(rows: NDArray[np.int64], places: Sequence[str]) -> str:
 
 def checked_for(study: Study, site: Site, patients: Patients) -> Patients:
     """The user's patients must be such that a model can be measured; a peer is only told."""
+    if site.name == study.user and (seen := _tested_and_trained_on(patients)):
+        note = (
+            f"{seen} test patients have rows among the training patients, too"
+            " (evaluation.split_column): figures of them are not of new patients"
+        )
+        patients = replace(patients, notes=(*patients.notes, note))
     what = study.task.why_unmeasurable(patients.targets)
     if not what:
         return patients
@@ -163,3 +170,11 @@ def checked_for(study: Study, site: Site, patients: Patients) -> Patients:
             f" {study.task.unmeasurable_remedy}"
         )
     return replace(patients, notes=(*patients.notes, what))
+
+
+def _tested_and_trained_on(patients: Patients) -> int:
+    """How many patients the table itself puts on both sides of the split."""
+    if patients.is_test is None:
+        return 0
+    tested, trained_on = patients.groups[patients.is_test], patients.groups[~patients.is_test]
+    return len(np.intersect1d(tested, trained_on))

@@ -186,6 +186,18 @@ def test_duplicates_do_not_straddle_a_hospitals_own_split(tmp_path: Path) -> Non
     assert not set(training) & set(test)
 
 
+def test_patients_whom_a_declared_split_has_on_both_sides_are_told_of(tmp_path: Path) -> None:
+    head, *rows = doubled().splitlines()
+    parts = ["test" if number >= 50 else "train" for number in range(60)]
+    text = "\n".join([f"{head},part", *map(",".join, zip(rows, parts, strict=True)), ""])
+    study = make_study(evaluation={"split_column": "part"})
+    same, *others = load_patients(make_site(tmp_path, text), study).notes
+    assert "20 rows are the same as another one, kept: line 42" in same
+    assert len(others) == 1
+    assert "10 test patients have rows among the training patients, too" in others[0]
+    assert len(load_patients(make_site(tmp_path, text, name="b"), study).notes) == 1
+
+
 def stays(per_patient: int, missing: str = "") -> str:
     rows, labels = continuous(40)
     lines = [

@@ -38,6 +38,14 @@ def test_it_prints_the_figures_of_a_simulation(
     assert "104 test patients" in printed
 
 
+def test_of_a_cross_fitted_study_it_says_whom_it_measured(tmp_path: Path) -> None:
+    path = shorter(tmp_path, ("test_share = 0.8", "folds = 2"))
+    with (tmp_path / "printed").open("w+", encoding="utf-8") as printed:
+        simulate_testbed(path, data_dir=None, console=Console(file=printed, width=200))
+        printed.seek(0)
+        assert "130 patients, each predicted by models that never saw them" in printed.read()
+
+
 def test_it_is_for_one_user(tmp_path: Path) -> None:
     path = shorter(tmp_path, ('user = "home"', 'user = "all"'))
     with pytest.raises(StudyError, match="every hospital as its user"):
