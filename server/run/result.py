@@ -171,9 +171,17 @@ def verdict(
             best, finding = None, f"On {size}, no clear difference between {arm} and {reference}."
     text = (
         f"{_warning(task, arms, base_rate, best)}{finding}"
-        f" {figures[0].upper()}{figures[1:]}, p = {comparison.p_value:.3f}."
+        f" {figures[0].upper()}{figures[1:]}, p {p_value_text(comparison.p_value, '= ')}."
     )
     return Verdict(best_arm=best, text=text)
+
+
+def p_value_text(p_value: float, equal: str = "") -> str:
+    """With the three digits that count: 0.005 could be on either side of a level of 0.005.
+
+    `equal` stands before a number that is no bound.
+    """
+    return "< 0.001" if p_value < 0.001 else f"{equal}{p_value:.3g}"
 
 
 def beside_each_other(

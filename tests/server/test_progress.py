@@ -194,7 +194,7 @@ def test_who_was_missing_stands_below_the_verdict(monkeypatch: pytest.MonkeyPatc
     missing = absences(HOSPITALS, "home", records)
     told = replace(run, result=run.result.model_copy(update={"absent": missing}))
     words = " ".join(plain_text(told, monkeypatch).split())
-    after = words[words.index("p = 0.006.") :]
+    after = words[words.index("p = 0.0061.") :]
     assert "miscoded took no part (a number that is not finite)." in after
     pattern = r"large-tumours was missing in some rounds: \d+ of \d\d in weight_er"
     assert re.search(pattern, after)
@@ -291,7 +291,7 @@ def test_the_summary_has_figures_weights_verdict_and_path(
     assert re.search(r"home +████████ 1\.00", summary)
     assert re.search(r"miscoded +eroded +0\.00", summary)
     assert "On 91 test patients, weight_erosion predicts better than local." in words
-    assert "p = 0.006." in words
+    assert "p = 0.0061." in words
     assert f"Report: {FOLDER}/report.html" in summary  # in one piece
     body = [line for line in summary.splitlines() if not line.startswith("Report:")]
     assert max(len(line) for line in body) <= columns

@@ -346,6 +346,25 @@ def test_too_few_patients_is_said_without_a_winner(folder: Path) -> None:
     assert '<tr class="best">' not in html
 
 
+@pytest.mark.parametrize(
+    ("p_value", "told"),
+    [
+        (1 / 20_001, "p < 0.001."),
+        (0.0052, "p = 0.0052."),
+        (0.0204, "p = 0.0204."),
+        (0.6, "p = 0.6."),
+    ],
+)
+def test_a_p_value_is_told_on_its_side_of_a_level_and_never_as_zero(
+    p_value: float, told: str
+) -> None:
+    result = make_run().result
+    assert result.comparison is not None
+    comparison = result.comparison.model_copy(update={"p_value": p_value})
+    finals = {arm: found.metrics for arm, found in result.arms.items()}
+    assert verdict(result.task, comparison, finals).text.endswith(told)
+
+
 def test_a_class_of_few_test_patients_is_named_beside_the_verdict() -> None:
     counts = {"naevus": 60, "melanoma": 28, "vascular": 3, "wart": None}
     assert what_may_be_unseen(91, counts).endswith(

@@ -11,6 +11,7 @@ from erosion.server.output.report.overview_figures import loss_figure
 from erosion.server.output.report.page import day, verdict_box, whole_page
 from erosion.server.output.result_words import absences_by_user, class_sizes_of, stops_by_user
 from erosion.server.run.overview import Overview, UserResult
+from erosion.server.run.result import p_value_text
 from erosion.server.run.run_folder import USERS
 
 STRONGEST = 0.55  # opacity of a weight's colour at the largest weight; the figure stays legible
@@ -73,7 +74,7 @@ def _figures(overview: Overview, links: Mapping[str, str]) -> str:
             *(figure_text(line.arms[arm].get(metric.name)) for metric in task.of_patients()),
             *(_beside(line, arm, reference, metric.name) for metric in shown),
             figure_text(line.of_base_rate(task.verdict_metric)),
-            figure_text(line.adjusted_p_value),
+            "–" if line.adjusted_p_value is None else p_value_text(line.adjusted_p_value),
             line.conclusion,
         )
         for user, line in overview.users.items()

@@ -10,6 +10,7 @@ from erosion.common.protocol.messages import FinalMetrics
 from erosion.server.output.plain_text import figure_text
 from erosion.server.output.result_words import absences_by_user, stops_by_user, verdict_sentences
 from erosion.server.run.overview import TOO_FEW, UNCLEAR, Overview, UserResult
+from erosion.server.run.result import p_value_text
 
 SHORT = {UNCLEAR: "unclear", TOO_FEW: "too few"}
 
@@ -69,7 +70,7 @@ def _lines(overview: Overview, arms: list[str]) -> RenderableType:
             *(figure_text(first.get(metric.name)) for metric in given),
             *(_pair([line.arms[arm] for arm in arms], metric.name) for metric in shown),
             *(figure_text(line.of_base_rate(task.verdict_metric)) for _ in base_rate),
-            figure_text(line.adjusted_p_value),
+            "–" if line.adjusted_p_value is None else p_value_text(line.adjusted_p_value),
             _finding(line),
         )
     return table
