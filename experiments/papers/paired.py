@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
+ROUNDED = 1e-6  # cells' figures, or less finely
 LEVEL = 0.05  # of all intervals of a table together
 INTERVALS = "Student's intervals of paired differences over splits, by Bonferroni"
 
@@ -19,8 +20,11 @@ class Difference(NamedTuple):
 
     @property
     def leaves_out_zero(self) -> bool:
-        """Whether the interval says that there is a difference."""
-        return self.low > 0 or self.high < 0
+        """Whether the interval says that there is a difference.
+
+        One without a width does not: few splits that differ alike do not show how far they vary.
+        """
+        return self.high - self.low > ROUNDED and (self.low > 0 or self.high < 0)
 
     def text(self, form: str = "+.3f") -> str:
         """For a table; marked where the interval leaves out 0."""

@@ -28,6 +28,12 @@ def test_an_interval_on_one_side_of_zero_is_marked() -> None:
     assert found.text().endswith("\\*")
 
 
+def test_two_splits_that_differ_alike_show_nothing() -> None:
+    found = paired_difference([0.3, 0.5], [0.2, 0.4], comparisons=72)
+    assert found.mean == pytest.approx(0.1)
+    assert not found.leaves_out_zero
+
+
 def test_every_cell_is_a_valid_study_with_all_arms() -> None:
     raw = load_study(study_path("heart-disease")).model_dump(mode="json")
     for plan in fed_heart.plans()[:4]:

@@ -214,6 +214,16 @@ def test_harm_is_against_the_absent_attacker_and_pairs_the_seeds() -> None:
     assert (one_seed.harmed, one_seed.perhaps_harmed) == (False, True)  # one proves nothing
 
 
+def test_what_rounding_makes_alike_in_every_seed_is_no_harm() -> None:
+    outcomes = [
+        outcome(method, attack, seed, loss + seed / 100)
+        for method in ("fedfomo", "local")
+        for attack, loss in {"none": 0.3, "absent": 0.3, "sign_flip": 0.300005}.items()
+        for seed in (0, 1)
+    ]
+    assert not any(row.harmed or row.below_alone for row in rows(outcomes))
+
+
 def test_the_page_says_who_fails_and_when_a_weight_ends() -> None:
     text = page([small_summary()])
     assert "| sign flip | weight_erosion (+0.500) | none | weight_erosion (+0.405) |" in text

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isnan
 from statistics import median
 
 from scipy import stats
 
 from erosion.experiments.cells import Cell
-from erosion.experiments.papers.paired import LEVEL
+from erosion.experiments.papers.paired import LEVEL, ROUNDED
 from erosion.experiments.papers.robustness.attacks import ABSENT, NO_ATTACK
 from erosion.experiments.papers.robustness.grid import ATTACKERS, one_arm_study
 from erosion.experiments.standard_error import mean_and_error
@@ -35,6 +36,10 @@ class Mean:
 
     mean: float
     error: float  # standard error; nan with a single seed
+
+    def is_above(self, limit: float) -> bool:
+        """Whether it is by more than so many standard errors above 0; never with a single seed."""
+        return not isnan(self.error) and self.mean > limit * max(self.error, ROUNDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,7 @@ class Row:
     @property
     def harmed(self) -> bool:
         """Whether the user would do clearly better had the attacker never answered."""
-        return self.to_absent.mean > self.limit * self.to_absent.error
+        return self.to_absent.is_above(self.limit)
 
     @property
     def perhaps_harmed(self) -> bool:
@@ -76,7 +81,7 @@ class Row:
     @property
     def below_alone(self) -> bool:
         """Whether the user would do clearly better without anybody."""
-        return self.to_alone.mean > self.limit * self.to_alone.error
+        return self.to_alone.is_above(self.limit)
 
 
 @dataclass(frozen=True, slots=True)
