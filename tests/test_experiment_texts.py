@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from math import ceil
 from pathlib import Path
 from statistics import fmean
@@ -73,6 +74,18 @@ def test_of_all_rules_the_recommended_one_has_the_best_mean_rank(name: str, says
     assert len(ranks) > 20
     best = min(float(rank) for _, rank in ranks)
     assert [name for name, rank in ranks if float(rank) == best] == [RECOMMENDED]
+
+
+@pytest.mark.parametrize("name", ["which-rule", "confirmation", "tuned-rules"])
+def test_a_picture_of_differences_says_over_how_many_splits_it_is(name: str) -> None:
+    folder = ROOT / "experiments" / "results" / name
+    settings = Counter(path.stem.rpartition("-")[0] for path in folder.glob("cells/*.json"))
+    picture = (folder / "differences.svg").read_text()
+    told = Counter(re.findall(r"\((\d+) splits\)", picture))
+    assert told == Counter(str(splits) for splits in settings.values())
+    if name == "confirmation":  # which the main README shows
+        caption = flowing("README.md").split("that had not been looked at when", 1)[1][:200]
+        assert ("so far" in caption) == (set(settings.values()) != {50})
 
 
 def test_the_erosion_share_that_is_recommended_is_the_one_that_lost_least() -> None:

@@ -155,7 +155,8 @@ class RulePage:
     def _picture(self, found: Mapping[Setting, Sequence[Values]]) -> bytes:
         """The differences from some others, a row for each setting."""
         comparisons = len(found) * len(OTHERS)
-        names = [f"{study}, {user}" for study, user in found]
+        # The picture may stand without its page: how few splits there are is in it.
+        names = [f"{study}, {user} ({len(of)} splits)" for (study, user), of in found.items()]
         with picture(columns=len(DRAWN), height=0.8 + 0.32 * len(found)) as (figure, content):
             panels = figure.subplots(1, len(DRAWN), sharey=True)
             for other, axes, colour in zip(DRAWN, panels, COLOURS, strict=False):
