@@ -139,6 +139,18 @@ class SealedSite:
         return self._phase
 
     @property
+    def context(self) -> RoundContext:
+        """The attempt that it is at. Raises Refusal."""
+        match self._phase:
+            case Greeted() as greeted:
+                return greeted.context
+            case Measured() as measured:
+                return measured.greeted.context
+            case Masked() as masked:
+                return masked.measured.greeted.context
+        return self._expect(Greeted).context
+
+    @property
     def roster_hash(self) -> bytes:
         """That of the round that a distance was given in. Raises Refusal."""
         return self._expect(Measured).roster_hash

@@ -69,6 +69,10 @@ class SealedSteps:
         """Legs 2 to 4. Raises Refusal."""
         if request.step not in self._steps:
             raise Refusal(f"The step {request.step!r} is not one of a sealed round.")
+        at = self._rounds.context  # what was approved, and who is the user, is of leg 1
+        asked = (request.study.digest, request.run, request.arm, request.round)
+        if asked != (at.study, at.run, at.arm, at.round):
+            raise Refusal("A leg of another sealed round than the one that this site is at.")
         return self._steps[request.step](request)
 
     def _distance(self, request: TrainRequest) -> LocalAnswer:

@@ -88,6 +88,11 @@ def question(**changes: Any) -> TrainRequest:
         (question(enclosed={}), "brings no 'sealed_own'"),
         (question(enclosed={legs.SEALED_OWN: torch.zeros(6, 512)}), "brings no 'sealed_own'"),
         (question(), "other keys for this site"),
+        (question(study=sealed_study(user="erin")), "another sealed round"),
+        (question(run="other"), "another sealed round"),
+        (question(round=2), "another sealed round"),
+        (request(legs.MASKED, round=2), "another sealed round"),
+        (request(legs.UNMASK, arm="other"), "another sealed round"),
         (question(values=with_roster("bob", "carol", "alice")), "The roster has alice; only"),
         (question(values=with_roster("bob", "carol", "ghost")), "The roster has ghost; only"),
     ],
@@ -96,7 +101,7 @@ def test_a_request_that_is_not_as_it_should_be_is_refused(
     tmp_path: Path, asked: TrainRequest, reason: str
 ) -> None:
     bob = hospitals(tmp_path)["bob"]
-    if asked.step == legs.DISTANCE:
+    if asked.step in legs.STEPS:
         bob.answer(request())
     with pytest.raises(Refusal, match=reason):
         bob.answer(asked)
