@@ -11,7 +11,14 @@ from erosion.common.protocol.messages import CROSS_FITTED_SIGNIFICANCE, SIGNIFIC
 from erosion.experiments.cells import read_cells
 from erosion.experiments.experiment import RESULTS
 from erosion.experiments.papers.verdict.grid import plans
-from erosion.experiments.papers.verdict.page import Pooled, holding, pooled, worst_and_mean
+from erosion.experiments.papers.verdict.page import (
+    HARDLY,
+    Pooled,
+    between_near_equals,
+    holding,
+    pooled,
+    worst_and_mean,
+)
 from erosion.experiments.papers.verdict.refits import HOLD_OUT
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -107,6 +114,13 @@ def test_the_page_about_evaluation_quotes_the_whole_studies(whole_studies: list[
         worst, right = worst_and_mean(whole_studies, scheme, level)
         row = f"| {name} | p ≤ {level:g} | {100 * right:.1f} % | {100 * worst:.1f} % |"
         assert row in text
+    means, worsts = zip(
+        *(between_near_equals(whole_studies, scheme) for scheme in (HOLD_OUT, CROSS_FITTED)),
+        strict=True,
+    )
+    assert f"(in whole studies, by {HARDLY:g} of log loss or less)" in text
+    assert f"in {100 * means[0]:.1f} % on a test part and in {100 * means[1]:.1f} % cross" in text
+    assert f"in {100 * worsts[0]:.1f} % and {100 * worsts[1]:.1f} % in the worst cell" in text
     worst, _ = worst_and_mean(whole_studies, CROSS_FITTED, 0.01)
     assert f"wrong in {100 * worst:.1f} % of one cell's studies" in text
     counts = {study.studies for study in whole_studies}

@@ -94,6 +94,8 @@ def test_the_page_says_whose_means_a_cross_fitted_study_was_scaled_by(
     study = run.study.model_copy(update={"scaling": scaling})
     text = Page(written(replace(run, result=result, study=study), folder)).text
     assert "Measured on all 91 patients of home" in text
+    assert "in 0.61 % of such studies" not in text  # the folds' models are not independent
+    assert "would come of 0.61 % of all draws" in text
     assert "prediction for everyone, from these same patients" in text
     included = "deviations for scaling include every patient, but in arms that ask nobody else"
     assert (included in text) == (scaling == "federated")

@@ -96,12 +96,27 @@ def _how_sure(result: Result) -> str:
         f" at least {comparison.smallest_class} of them {text(result.task.group_word)}. The mean"
         f" difference is {_signed(comparison.mean_difference)} (below 0, {text(comparison.arm)} is"
         " better)."
-        " Were the two equally good, chance alone would give a difference as large in"
-        f" {_share(comparison.p_value)} of such studies. A difference is claimed only where"
-        f" that is at most {100 * comparison.level:g} % and {text(needs)}."
+        f" {_what_chance_does(result, comparison)} A difference is claimed only where"
+        f" this share is at most {100 * comparison.level:g} % and {text(needs)}."
         f"{ONE_MORE if comparison.strict else ''}"
         f"{_what_is_assumed(result, comparison)}"
         " The rest of this page describes; it proves nothing.</p>"
+    )
+
+
+def _what_chance_does(result: Result, comparison: Comparison) -> str:
+    """What the p-value says, which is less where the models share most of their patients."""
+    share = _share(comparison.p_value)
+    if result.cross_fitting is None:
+        return (
+            "Were the two equally good, chance alone would give a difference as large in"
+            f" {share} of such studies."
+        )
+    return (
+        "Were every patient’s difference as likely the other way round, as large a mean would come"
+        f" of {share} of all draws. That is not how often chance gives one: the folds’ models share"
+        " most of their patients, so that arms that hardly differ are told apart more often, and"
+        " the level is stricter than for a test part."
     )
 
 
@@ -151,14 +166,8 @@ def _measured_on(run: RunData, classes: str) -> str:
 
 def _what_is_assumed(result: Result, comparison: Comparison) -> str:
     """What the test cannot see."""
-    trained = (
-        " The folds' models share most of their patients, so the level is stricter than for a test"
-        " part."
-        if result.cross_fitting
-        else ""
-    )
     return (
-        f"{trained} The test knows only patients like these."
+        " The test knows only patients like these."
         f" {text(what_may_be_unseen(comparison.num_samples, result.class_counts))}"
     )
 
