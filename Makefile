@@ -61,9 +61,10 @@ contracts: $(VENV)/installed
 docs: $(VENV)/installed
 	$(BIN)/mkdocs build --quiet
 
-# As many processes as there are cores, and no more than four: tests start processes of their own.
-# Each begins with a share of its own, so that a module's tests share what was set up for them.
-PARALLEL = --numprocesses auto --maxprocesses 4 --dist worksteal
+# One process more than there are cores, as many tests wait for processes that they start, and five at
+# most. Each begins with a share of its own, so that a module's tests share what was set up for them.
+WORKERS := $(shell cores=$$(nproc); echo $$((cores < 4 ? cores + 1 : 5)))
+PARALLEL = --numprocesses $(WORKERS) --dist worksteal
 
 unit: $(VENV)/installed
 	$(BIN)/pytest $(PARALLEL)
