@@ -29,6 +29,7 @@ from erosion.server.output.report.overview_page import write_overview
 from erosion.server.output.terminal.overview_table import print_overview
 from erosion.server.run.ledger import contributions
 from erosion.server.run.overview import EarlyStop, Overview, UserResult, mean_weights, overview
+from erosion.server.run.result import CrossFitting
 
 
 def for_every_user(study: Study, hospitals: Mapping[str, Hospital]) -> dict[str, Simulation]:
@@ -45,10 +46,12 @@ def side_by_side(study: Study, simulations: Mapping[str, Simulation], seconds: f
 
 def _line(study: Study, user: str, found: Simulation) -> UserResult:
     records = next(iter(found.records.values()))
+    folds, repeats = study.evaluation.folds, study.evaluation.repeats
     ledger = contributions(study.hospitals, records)
     return UserResult(
         arms=found.evaluation.arms,
         class_counts=found.evaluation.class_counts,
+        cross_fitting=None if folds is None else CrossFitting(folds=folds, repeats=repeats),
         base_rate=found.evaluation.base_rate,
         comparison=found.evaluation.comparison,
         weights=mean_weights(ledger, user, len(records)),

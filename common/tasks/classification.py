@@ -116,7 +116,7 @@ class Classification(Task):
     in_progress: ClassVar[tuple[str, ...]] = ("accuracy", "log_loss")
     verdict_metric: ClassVar[str] = "log_loss"
     group_word: ClassVar[str] = "outside the commonest class"
-    verdict_needs: ClassVar[str] = "at least {fewest} test patients are not of the commonest class"
+    verdict_needs: ClassVar[str] = "at least {fewest} {tested} are not of the commonest class"
     unmeasurable_remedy: ClassVar[str] = (
         "Add patients of another class, or check the target column and [data.values]."
     )

@@ -71,7 +71,7 @@ class Regression(Task):
     in_progress: ClassVar[tuple[str, ...]] = ("rmse", "squared_error")
     verdict_metric: ClassVar[str] = "squared_error"
     group_word: ClassVar[str] = "in all"
-    verdict_needs: ClassVar[str] = "there are at least {fewest} test patients"
+    verdict_needs: ClassVar[str] = "there are at least {fewest} {tested}"
     unmeasurable_remedy: ClassVar[str] = "Add patients, or check the target column."
 
     @property

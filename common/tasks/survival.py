@@ -102,7 +102,7 @@ class Survival(Task):
     in_progress: ClassVar[tuple[str, ...]] = ("harrell_c", "log_loss")
     verdict_metric: ClassVar[str] = "log_loss"
     group_word: ClassVar[str] = "with the event"
-    verdict_needs: ClassVar[str] = "at least {fewest} test patients had the event"
+    verdict_needs: ClassVar[str] = "at least {fewest} {tested} had the event"
     unmeasurable_remedy: ClassVar[str] = (
         "Add patients with the event, or check the columns of the target and [data.values]."
     )

@@ -54,7 +54,7 @@ class Task(Settings):
     in_progress: ClassVar[tuple[str, ...]]  # metrics in a line of progress
     verdict_metric: ClassVar[str]  # the mean of `patient_losses`; less is better
     group_word: ClassVar[str]  # what `smallest_group` counts, e.g. "outside the commonest class"
-    verdict_needs: ClassVar[str]  # e.g. "at least {fewest} test patients had the event"
+    verdict_needs: ClassVar[str]  # e.g. "at least {fewest} {tested} had the event"
     unmeasurable_remedy: ClassVar[str]  # what to do about `why_unmeasurable`
 
     @classmethod

@@ -14,7 +14,7 @@ from erosion.common.tasks import DEFAULT, REGISTRY
 from erosion.common.tasks.task import Task
 from erosion.server.run import provenance
 from erosion.server.run.absences import Absent
-from erosion.server.run.result import Contribution, Result, worse_than_base_rate
+from erosion.server.run.result import Contribution, CrossFitting, Result, worse_than_base_rate
 
 TOO_FEW, UNCLEAR = "too few patients", "no clear difference"
 
@@ -31,6 +31,7 @@ class UserResult(Settings):
 
     arms: dict[str, FinalMetrics]  # of its own model, on its own test patients
     class_counts: dict[str, int | None]  # of those patients
+    cross_fitting: CrossFitting | None = None  # None: the figures are of a test part
     base_rate: FinalMetrics | None = None  # of its training part's base rate
     comparison: Comparison | None
     adjusted_p_value: float | None = None  # Holm's, over all hospitals that were compared
@@ -70,6 +71,12 @@ class Overview(Settings):
     def arms(self) -> list[str]:
         """The arms' names, in their order."""
         return list(next(iter(self.users.values())).arms)
+
+    @property
+    def tested(self) -> str:
+        """What the patients are called whom the figures are of."""
+        is_cross_fitted = any(line.cross_fitting is not None for line in self.users.values())
+        return "patients" if is_cross_fitted else "test patients"
 
     @property
     def task(self) -> type[Task]:
@@ -115,6 +122,7 @@ def line_of(result: Result) -> UserResult:
     return UserResult(
         arms={arm: ended.metrics for arm, ended in result.arms.items()},
         class_counts=result.class_counts,
+        cross_fitting=result.cross_fitting,
         base_rate=result.base_rate,
         comparison=result.comparison,
         absent=result.absent,
@@ -177,7 +185,7 @@ def verdict(overview: Overview) -> str:
             f" {len(overview.users)} hospitals"
         )
     if too_few:
-        clauses.append(f"too few test patients to tell for {_counted(too_few)}")
+        clauses.append(f"too few {overview.tested} to tell for {_counted(too_few)}")
     finding = "; ".join(clauses)
     if not finding.startswith(arm):
         finding = finding[0].upper() + finding[1:]

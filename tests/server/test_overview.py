@@ -22,7 +22,7 @@ from erosion.server.run.overview import (
     mean_weights,
     overview,
 )
-from erosion.server.run.result import Contribution
+from erosion.server.run.result import Contribution, CrossFitting
 from tests.support.html_page import EVIL, Page
 from tests.support.synthetic_run import make_run, make_study
 
@@ -75,6 +75,22 @@ def printed(found: Overview) -> str:
     console = Console(file=stream, width=80, color_system=None, force_terminal=False)
     print_overview(console, found, Path("runs/x/report.html"))
     return stream.getvalue()
+
+
+def test_the_page_says_whom_a_cross_fitted_study_measured() -> None:
+    cross = CrossFitting(folds=5, repeats=5)
+    lines = {
+        user: line(p).model_copy(update={"cross_fitting": cross})
+        for user, p in (("a", 0.001), ("b", 0.5))
+    }
+    lines["c"] = line(0.5, TOO_FEW).model_copy(update={"cross_fitting": cross})
+    page = Page(render_overview(of(lines), {})).text
+    assert "measured on its own patients, each predicted by models that never saw them." in page
+    assert "too few patients to tell for 1 (c)" in page
+    assert "est patients" not in page
+    assert (
+        "measured on its own test patients." in Page(render_overview(of({"a": line(0.1)}), {})).text
+    )
 
 
 def test_holms_method_by_hand() -> None:

@@ -11,7 +11,7 @@ from erosion.server.output.report.overview_figures import loss_figure
 from erosion.server.output.report.page import day, verdict_box, whole_page
 from erosion.server.output.result_words import absences_by_user, class_sizes_of, stops_by_user
 from erosion.server.run.overview import Overview, UserResult
-from erosion.server.run.result import p_value_text
+from erosion.server.run.result import OWN_PATIENTS, p_value_text
 from erosion.server.run.run_folder import USERS
 
 STRONGEST = 0.55  # opacity of a weight's colour at the largest weight; the figure stays legible
@@ -48,10 +48,11 @@ def _verdict(overview: Overview) -> str:
         f"Study {text(overview.study)}, for each of {len(overview.users)} hospitals,"
         f" {text(day(overview.started))}"
     )
-    needs = overview.task.verdict_needs.format(fewest=FEWEST_OF_A_CLASS)
+    measured = OWN_PATIENTS if overview.tested == "patients" else overview.tested
+    needs = overview.task.verdict_needs.format(fewest=FEWEST_OF_A_CLASS, tested=overview.tested)
     note = (
         '<p class="note">Each hospital was the user once: one model of its own, measured on its own'
-        f" test patients. {tested} comparisons are looked at together here, so their p-values are"
+        f" {measured}. {tested} comparisons are looked at together here, so their p-values are"
         " adjusted by Holm’s method; a difference is claimed where the adjusted p-value is at most"
         f" {min(levels, default=SIGNIFICANCE):g} and {text(needs)}. A"
         " hospital’s own report looks at its own comparison alone.</p>"
@@ -81,7 +82,7 @@ def _figures(overview: Overview, links: Mapping[str, str]) -> str:
     ]
     headings = (
         "Hospital",
-        "Test patients",
+        overview.tested.capitalize(),
         *(metric.heading for metric in task.of_patients()),
         *(f"{metric.heading}, {arm}" for metric in shown),
         f"{loss.heading}, base rate",
@@ -92,7 +93,7 @@ def _figures(overview: Overview, links: Mapping[str, str]) -> str:
     return (
         "<h2>Each hospital’s own model</h2>\n"
         f'<figure><div class="scroll">{loss_figure(overview)}</div>\n<figcaption>'
-        f"{text(loss.heading)} on each hospital’s own test patients, a mark for each arm. The"
+        f"{text(loss.heading)} on each hospital’s own {overview.tested}, a mark for each arm. The"
         " further apart the marks of a row, the more the choice matters to that hospital."
         "</figcaption></figure>\n"
         + table(headings, rows, numbers=range(1, len(headings) - 1))
@@ -163,7 +164,7 @@ def _means(overview: Overview) -> str:
         rows.append(("Base rate", *map(figure_text, base_rates)))
     return (
         "<h2>Means over the hospitals</h2>\n"
-        '<p class="note">Each hospital counts once, however many test patients it has. These'
+        f'<p class="note">Each hospital counts once, however many {overview.tested} it has. These'
         " figures describe; they prove nothing.</p>\n"
         + table(
             ("Arm", *(metric.heading for metric in metrics)),

@@ -88,7 +88,7 @@ def _how_sure(result: Result) -> str:
     if comparison is None:
         return ""
     loss = result.task.metric(result.task.verdict_metric).label
-    needs = result.task.verdict_needs.format(fewest=FEWEST_OF_A_CLASS)
+    needs = result.task.verdict_needs.format(fewest=FEWEST_OF_A_CLASS, tested=result.tested)
     return (
         f'<p class="note">The verdict rests on one comparison, {text(comparison.arm)} with'
         f" {text(comparison.reference)}, declared before the run: a paired sign-flip test of the"
