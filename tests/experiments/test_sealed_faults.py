@@ -22,7 +22,7 @@ from erosion.common.protocol.messages import StepResult
 from erosion.common.rounds.study_run import Outcome
 from erosion.common.rounds.transport import Connection, Reply, Request
 from erosion.common.sealed.distances.distance import Question
-from erosion.common.sealed.legs import DISTANCE, MASKED
+from erosion.common.sealed.legs import DISTANCE, MASKED, UNMASK
 from erosion.common.sealed.roster import (
     Hello,
     Receipt,
@@ -281,6 +281,39 @@ def test_a_sum_that_one_of_its_hospitals_would_not_be_in_is_not_made(tmp_path: P
     assert note == (
         "too few sent their masked update for carol (3 hospitals in the sum; limits.min_summed = 4)"
     )
+
+
+class Slanders(SealedSite):
+    """Releases another share of bob's secret than it holds, as if bob had dealt it a wrong one."""
+
+    def unmask(
+        self,
+        delivered: Mapping[str, Receipt],
+        told: tuple[View, Mapping[str, bytes]] | None = None,
+    ) -> Released:
+        released = super().unmask(delivered, told)
+        return replace(released, seeds={**released.seeds, "bob": b"\1" * 33})
+
+
+def test_one_hospitals_word_does_not_put_another_out(tmp_path: Path) -> None:
+    """With one away, the shares of the three that are left are all needed."""
+    away = Trouble(2, UNMASK, lost=["erin"])
+    sealed = run_with(tmp_path / "sealed", Slanders, away)
+    assert [r.outcome for r in sealed.records[ARM]] == ["done", "skipped", "done", "done"]
+    assert sealed.records[ARM][1].note == (
+        "2 shares of bob's secret came, 3 are needed; carol gave none that is the one that bob says"
+        " it dealt"
+    )
+    assert sealed.records[ARM][3].hospitals["bob"].outcome == "accepted"
+    assert "carol released wrong shares of bob" in sealed.records[ARM][3].note
+
+
+def test_whose_word_is_against_one_others_twice_in_a_row_is_not_asked_any_more(
+    tmp_path: Path,
+) -> None:
+    away = [Trouble(number, UNMASK, lost=["erin"]) for number in (1, 2)]
+    sealed = run_with(tmp_path / "sealed", Slanders, *away)
+    assert "bob, carol is not asked any more" in sealed.records[ARM][1].note
 
 
 def test_who_stops_in_leg_3_of_every_round_does_not_stall_the_study(tmp_path: Path) -> None:

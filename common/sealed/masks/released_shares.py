@@ -20,10 +20,15 @@ COMMITMENT_BYTES = 16
 class CannotUnmask(Exception):  # noqa: N818 - ends the round, not the run
     """The masks cannot be taken off: the sum stays hidden."""
 
-    def __init__(self, why: str, culprit: str | None = None) -> None:
-        """`culprit`: the site whose secret cannot be had; None: too few helped."""
+    def __init__(
+        self, why: str, culprit: str | None = None, contradicts: str | None = None
+    ) -> None:
+        """`culprit`: the site whose secret cannot be had; None: too few helped.
+
+        `contradicts`: the only site that has no right share of it, which may be either's fault.
+        """
         super().__init__(why)
-        self.culprit = culprit
+        self.culprit, self.contradicts = culprit, contradicts
 
 
 def commitment(share: bytes) -> bytes:
@@ -48,9 +53,12 @@ class ReleasedShares:
             if of in pair[which] and self._is_right(which, of, site)
         }
         if len(right) < self.needed:
-            raise CannotUnmask(
-                f"{len(right)} shares of {of}'s secret came, {self.needed} are needed", of
-            )
+            without = [site for site in self.released if self.places[site] not in right]
+            other = without[0] if len(without) == 1 and without != [of] else None
+            why = f"{len(right)} shares of {of}'s secret came, {self.needed} are needed"
+            if other is not None:
+                why += f"; {other} gave none that is the one that {of} says it dealt"
+            raise CannotUnmask(why, of, other)
         try:
             return shamir.combine(dict(sorted(right.items())[: self.needed]))
         except ValueError:
