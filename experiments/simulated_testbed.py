@@ -14,7 +14,7 @@ from erosion.common.study.study import Study, load_study
 from erosion.experiments.simulator import Simulation, simulate
 from erosion.experiments.testbed_sites import testbed_sites
 from erosion.server.output.plain_text import figure_text
-from erosion.server.run.result import OWN_PATIENTS, verdict
+from erosion.server.run.result import verdict, whom_it_tests
 
 
 def simulate_testbed(
@@ -61,6 +61,6 @@ def _print(console: Console, study: Study, found: Simulation) -> None:
         table.add_row(arm, *(figure_text(metrics.get(metric.name)) for metric in task.metrics))
     console.print(table)
     console.print()
-    tested = "test patients" if study.evaluation.folds is None else OWN_PATIENTS
+    tested = whom_it_tests(study)
     said = verdict(task, ended.comparison, dict(ended.arms), ended.base_rate, tested=tested)
     console.print(Text(said.text))

@@ -93,7 +93,7 @@ def simulate(
             hospitals and a small model.
     """
     from erosion.experiments import simulator
-    from erosion.server.run.result import verdict
+    from erosion.server.run.result import verdict, whom_it_tests
 
     checked = load_study(study)
     with tempfile.TemporaryDirectory() as made:
@@ -105,8 +105,14 @@ def simulate(
     metrics = dict(found.evaluation.arms)
     records = tuple(record for arm in found.records.values() for record in arm)
     ended = found.evaluation
-    text = verdict(type(checked.task), ended.comparison, metrics, ended.base_rate).text
-    return Run(checked, text, None, None, records, metrics)
+    said = verdict(
+        type(checked.task),
+        ended.comparison,
+        metrics,
+        ended.base_rate,
+        tested=whom_it_tests(checked),
+    )
+    return Run(checked, said.text, None, None, records, metrics)
 
 
 def _data_dir(given: AnyPath | None) -> Path:

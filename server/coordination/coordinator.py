@@ -33,13 +33,13 @@ from erosion.server.run.journal import read_records
 from erosion.server.run.ledger import as_csv, contributions
 from erosion.server.run.privacy_spent import privacy_spent
 from erosion.server.run.result import (
-    OWN_PATIENTS,
     ArmResult,
     CrossFitting,
     Result,
     SecondsPerRound,
     Selected,
     verdict,
+    whom_it_tests,
 )
 from erosion.server.run.run_folder import RunFolder
 from erosion.server.run.witness import Witness
@@ -186,7 +186,7 @@ def result_of(
             evaluation.comparison,
             evaluation.arms,
             evaluation.base_rate,
-            tested="test patients" if folds is None else OWN_PATIENTS,
+            tested=whom_it_tests(study),
         ),
     )
 

@@ -15,6 +15,7 @@ from erosion.common.protocol.messages import (
     Metrics,
 )
 from erosion.common.settings.base import Settings
+from erosion.common.study.study import Study
 from erosion.common.tasks import DEFAULT, REGISTRY
 from erosion.common.tasks.task import Task
 from erosion.server.run.absences import Absent
@@ -126,6 +127,11 @@ class Result(Settings):
     def task(self) -> type[Task]:
         """What the metrics mean."""
         return REGISTRY[self.outcome]
+
+
+def whom_it_tests(study: Study) -> str:
+    """What the patients are called in a verdict on the study."""
+    return "test patients" if study.evaluation.folds is None else OWN_PATIENTS
 
 
 def read_result(path: Path) -> Result:

@@ -111,6 +111,10 @@ def test_a_simulation_on_own_files(tmp_path: Path) -> None:
         sites[name] = tmp_path / f"{name}.csv"
     found = erosion.simulate(study, sites, progress=False)
     assert len(found.rounds) == 2 * len(study.arms)
+    assert " test patients" in found.verdict
+    cross_fitted = make_study(rounds=2, evaluation={"folds": 2, "bootstrap": 100})
+    tested = erosion.simulate(cross_fitted, sites, progress=False).verdict
+    assert "40 patients, each predicted by models that never saw them" in tested
     with pytest.raises(erosion.ErosionError, match="does not name elsewhere"):
         erosion.simulate(study, {**sites, "elsewhere": tmp_path / "a.csv"}, progress=False)
     with pytest.raises(erosion.ErosionError, match=r"no HOSPITAL/site\.toml"):
