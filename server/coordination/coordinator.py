@@ -108,6 +108,7 @@ class Coordinator:
                 self._transport.close()
         in_folds = [] if self._study.evaluation.folds is None else read_records(folder.trials)
         result = result_of(outcome, keeper.started, time.monotonic() - clock, in_folds)
+        result = result.model_copy(update={"resumed": keeper.is_resumed})
         write(folder, result, outcome)
         self._notify(RunFinished(result, folder.path))
         return result

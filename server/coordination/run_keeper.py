@@ -33,6 +33,11 @@ class RunKeeper:
         self._folds: list[Curves] = []
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="journal")
 
+    @property
+    def is_resumed(self) -> bool:
+        """Whether an earlier start of the run had begun its rounds."""
+        return self._earlier is not None
+
     def __enter__(self) -> Self:
         """Nothing is open yet."""
         return self

@@ -86,7 +86,8 @@ class Result(Settings):
     commit: str  # of this program; "unknown" outside a git checkout
     command: str
     started: str  # ISO 8601, UTC
-    seconds: float
+    seconds: float  # since it was started, or taken up again
+    resumed: bool = False  # it was taken up again after an interruption
     outcome: str = DEFAULT  # of the task; it says what the metrics mean
     arms: dict[str, ArmResult] = Field(min_length=1)
     base_rate: FinalMetrics | None = None  # of the training part's base rate as everyone's

@@ -85,6 +85,14 @@ def test_patients_with_several_rows_are_counted_once(folder: Path) -> None:
     assert "the same 40 test patients" in text
 
 
+def test_the_page_says_from_when_a_resumed_run_is_timed(folder: Path) -> None:
+    run = make_run()
+    assert "since it was last taken up" not in Page(written(run, folder)).text
+    resumed = replace(run, result=run.result.model_copy(update={"resumed": True}))
+    text = Page(written(resumed, folder.with_name("resumed"))).text
+    assert text.count("since it was last taken up") == 2  # its seconds and its memory
+
+
 @pytest.mark.parametrize("scaling", ["federated", "local"])
 def test_the_page_says_whose_means_a_cross_fitted_study_was_scaled_by(
     folder: Path, scaling: str

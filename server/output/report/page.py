@@ -328,12 +328,13 @@ def _events(run: RunData) -> str:
 
 def _making(run: RunData, study_file: str, versions: Mapping[str, str]) -> str:
     study, result = run.study, run.result
+    since = " since it was last taken up" if result.resumed else ""
     rows: list[tuple[str, str]] = [
         ("Command", result.command),
         ("Program", f"commit {result.commit}"),
         ("Versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
-        ("Started", f"{result.started}, took {seconds_text(result.seconds)}"),
-        ("Memory", f"{result.peak_megabytes:.0f} MB at most, at the coordinator"),
+        ("Started", f"{result.started}, took {seconds_text(result.seconds)}{since}"),
+        ("Memory", f"{result.peak_megabytes:.0f} MB at most, at the coordinator{since}"),
         ("Seed", str(result.seed)),
         ("Hospitals", ", ".join(study.hospitals)),
         ("Model", _settings(study.model)),
