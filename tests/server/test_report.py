@@ -109,6 +109,20 @@ def test_the_page_says_whose_means_a_cross_fitted_study_was_scaled_by(
     assert (included in text) == (scaling == "federated")
 
 
+def test_a_rule_that_leaves_the_users_own_update_out_has_other_weights(folder: Path) -> None:
+    run = make_run(rounds=3)
+    usual = Page(written(run, folder)).text
+    assert "home’s own is 1 throughout" in usual
+    assert "weight (home = 1)" in usual
+    last = run.records[2]
+    left_out = replace(last.hospitals["home"], weight_after=0.0)
+    changed = replace(last, hospitals={**last.hospitals, "home": left_out})
+    records = [changed if record is last else record for record in run.records]
+    text = Page(written(replace(run, records=records), folder.with_name("krum"))).text
+    assert "where the rule leaves home’s own out, the largest is 1" in text
+    assert "home = 1" not in text
+
+
 def test_what_was_chosen_is_shown_where_something_was(folder: Path) -> None:
     run = make_run()
     assert "What was chosen" not in written(run, folder)

@@ -48,8 +48,8 @@ def weight_figure(run: RunData) -> str:
         run,
         _peer_lines(run, lambda entry: entry.weight_after, _when_eroded),
         title=f"weight of each hospital after each round of {run.first_arm}",
-        y_label=f"weight ({run.result.user} = 1)",
-        reference=(run.result.user, 1.0),
+        y_label=f"weight ({run.result.user} = 1)" if run.own_counts_one else "weight (largest = 1)",
+        reference=(run.result.user, 1.0) if run.own_counts_one else None,
     )
 
 

@@ -242,13 +242,16 @@ def _weights(run: RunData) -> str:
     heading = f"<h2>How much each hospital counts in {arm}</h2>\n"
     if not weights:
         return heading + f"<p>{arm} used no update of another hospital.</p>"
+    unit = f"{user}’s own is 1 throughout"
+    if not run.own_counts_one:
+        unit = f"where the rule leaves {user}’s own out, the largest is 1"
     skipped = any(record.outcome == "skipped" for record in run.of(run.first_arm))
     shade = " Shaded: skipped rounds, in which nothing was learned." if skipped else ""
     return (
         heading
         + _figure(
             weights,
-            f"Weight of each hospital’s update after each round; {user}’s own is 1 throughout. At"
+            f"Weight of each hospital’s update after each round; {unit}. At"
             f" weight 0 a hospital has no more influence.{shade}",
         )
         + _figure(

@@ -31,6 +31,12 @@ class RunData:
         every = dict.fromkeys([*self.study.hospitals, *named])
         return [name for name in every if name != self.result.user]
 
+    @property
+    def own_counts_one(self) -> bool:
+        """Whether weights are relative to the user's own in all rounds; Krum may leave that out."""
+        own = [record.hospitals.get(self.result.user) for record in self.of(self.first_arm)]
+        return all(entry is None or entry.weight_after in (None, 1.0) for entry in own)
+
     def of(self, arm: str) -> list[RoundRecord]:
         """The rounds of one arm."""
         return [record for record in self.records if record.arm == arm]
