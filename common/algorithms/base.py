@@ -80,6 +80,9 @@ class TensorTerms:
     shape: tuple[int | None, ...]  # None: any length
     dtype: torch.dtype = torch.float32  # or uint8, uint32, int64
     most_values: int = 2**24  # where a length is left open
+    is_measured: bool = (
+        False  # rejected where it is out of all proportion to the others', as updates
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +129,7 @@ class SiteAnswer:
 
     tensors: Tensors
     values: Any = None  # of the type that `Brings.values` names
+    norm: float | None = None  # Euclidean, of what is measured of its tensors; None: nothing is
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,11 +1,13 @@
 """FedLin (Mitra, Jaafar, Pappas, Hassani 2021, Algorithm 1, without sparsification)."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from erosion.common.aggregation.cohort import HospitalName
 from erosion.common.algorithms.base import (
     TRAIN,
     UPDATES,
@@ -60,10 +62,13 @@ class FedLin(Averaging):
         by_samples = self.weighting == "samples"
 
         def exchanges(state: FedAvgState, begun: RoundStart) -> Exchanges[FedAvgState]:
-            terms = {_GRADIENT: TensorTerms(tuple(begun.parameters.shape))}
+            terms = {_GRADIENT: TensorTerms(tuple(begun.parameters.shape), is_measured=True)}
             found = yield Ask(_GRADIENT, brings=Brings(tensors=terms, values=_Counted))
             answers = found.replies.values()
-            shares = torch.tensor([a.values.num_samples if by_samples else 1 for a in answers])
+            counts = {n: a.values.num_samples for n, a in found.replies.items()}
+            shares = torch.ones(len(counts), dtype=torch.float64)
+            if by_samples:
+                shares = torch.tensor(_capped(counts, begun.user), dtype=torch.float64)
             mean = torch.zeros(begun.parameters.shape, dtype=torch.float64)
             for share, answer in zip((shares / shares.sum()).tolist(), answers, strict=True):
                 mean += share * answer.tensors[_GRADIENT].double()
@@ -93,6 +98,12 @@ class FedLin(Averaging):
     def problem_with_training(self, training: Training) -> str | None:
         """The correction is one of plain SGD's steps."""
         return training.problem_for_plain_sgd("fedlin")
+
+
+def _capped(counts: Mapping[HospitalName, int], user: HospitalName) -> list[int]:
+    """Counts of samples; as in updates, a peer has no more than all others together."""
+    total = sum(counts.values())
+    return [n if name == user else min(n, max(1, total - n)) for name, n in counts.items()]
 
 
 def _gradient(work: LocalWork) -> Tensor:

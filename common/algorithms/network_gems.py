@@ -88,7 +88,10 @@ class NetworkGems(SharedModel, GemsOptions):
         hidden: dict[str, Tensor] = {}
         width_in = widths[0]
         for depth, width in enumerate(own[1:-1]):
-            terms = {_NEURONS: TensorTerms((width, width_in + 1)), _RADII: TensorTerms((width,))}
+            terms = {
+                _NEURONS: TensorTerms((width, width_in + 1), is_measured=True),
+                _RADII: TensorTerms((width,)),
+            }
             values = {"hospitals": num_hospitals}
             found = yield Ask(
                 NEURONS,

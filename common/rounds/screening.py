@@ -100,15 +100,19 @@ def _update(result: TrainResult, expected: Expected) -> Answer:
 def reject_outsized(
     answers: Mapping[HospitalName, Answer], user: HospitalName, params_norm: float, dim: int
 ) -> dict[HospitalName, Answer]:
-    """The answers of an exchange, less updates of peers that are out of all proportion.
+    """The answers of an exchange, less those of peers that are out of all proportion.
 
-    What is usual is the median norm of the *other* hospitals' updates, so that no site sets its own
-    measure. With fewer than three others a median says little: the user's own update may be small
-    because its training has converged. Then the model's own norm counts as usual, too. Where
-    most others sent zeros there is no such measure, and a root mean square of LARGEST_STEP is the
-    bound.
+    Updates are measured, and of other answers the tensors whose terms say so. What is usual is the
+    median norm of what the *other* hospitals sent, so that no site sets its own measure. With fewer
+    than three others a median says little: the user's own update may be small because its training
+    has converged. Then the model's own norm counts as usual, too. Where most others sent zeros,
+    there is no such measure, and a root mean square of LARGEST_STEP is the bound.
     """
-    norms = {n: a.norm for n, a in answers.items() if isinstance(a, Update) and a.norm is not None}
+    norms = {
+        n: a.norm
+        for n, a in answers.items()
+        if isinstance(a, Update | SiteAnswer) and a.norm is not None
+    }
     screened = dict(answers)
     ordered = sorted(norms.values())
     for name, length in norms.items():
@@ -183,7 +187,10 @@ def _step_answer(result: StepResult, expected: Expected) -> Answer:
             first = mismatch.errors(include_url=False, include_input=False)[0]
             where = ".".join(str(part) for part in first["loc"])
             return Rejection(f"values whose {where or 'form'} is wrong: {first['msg']}")
-    return SiteAnswer({name: result.tensors[name] for name in expected.brings.tensors}, values)
+    tensors = {name: result.tensors[name] for name in expected.brings.tensors}
+    measured = [name for name, terms in expected.brings.tensors.items() if terms.is_measured]
+    length = math.hypot(*(norm(tensors[name].flatten()) for name in measured))
+    return SiteAnswer(tensors, values, length if measured else None)
 
 
 def _problem_with(tensors: Mapping[str, Tensor], terms: Mapping[str, TensorTerms]) -> str | None:

@@ -76,12 +76,25 @@ def test_gradients_count_by_samples_where_updates_do() -> None:
     in_progress, _ = begun(arm)
     in_progress.answer(
         {
-            "a": gradient_of(arm, work(0.0, (1,))),  # -1/2 U
-            "b": gradient_of(arm, work(0.0, (0, 0, 0), agent="b")),  # 1/2 U, three patients
+            "a": gradient_of(arm, work(0.0, (1, 1, 1))),  # -1/2 U, three patients
+            "b": gradient_of(arm, work(0.0, (0,), agent="b")),  # 1/2 U
         }
     )
     mean = in_progress.ask.to_all.tensors["mean_gradient"]
-    assert along(mean) == pytest.approx(0.25)
+    assert along(mean) == pytest.approx(-0.25)
+
+
+def test_a_peers_gradient_counts_for_no_more_than_all_others_together() -> None:
+    arm = FedLin(weighting="samples")
+    in_progress, _ = begun(arm)
+    of_b = arm.gradient(work(0.0, (0,), agent="b"))  # 1/2 U
+    in_progress.answer(
+        {
+            "a": gradient_of(arm, work(0.0, (1,))),  # -1/2 U
+            "b": SiteAnswer(of_b.tensors, _Counted(2**53)),
+        }
+    )
+    assert along(in_progress.ask.to_all.tensors["mean_gradient"]) == pytest.approx(0.0)
 
 
 def test_alone_a_hospital_trains_as_without_correction() -> None:

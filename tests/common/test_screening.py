@@ -15,6 +15,8 @@ from erosion.common.protocol.messages import (
     EvaluateReply,
     EvaluateResult,
     FinalMetrics,
+    StepReply,
+    StepResult,
     TrainReply,
     TrainResult,
 )
@@ -180,6 +182,33 @@ def test_a_user_whose_training_has_converged_does_not_outlaw_its_only_peer() -> 
         reject_outsized(updates_of(user=1e-6, b=1e6), "user", params_norm=1.0, dim=1)["b"],
         Rejection,
     )
+
+
+def stepped(gradient: Tensor, beside: Tensor, *, is_measured: bool) -> Answer:
+    terms = {"gradient": TensorTerms((2,), is_measured=is_measured), "radius": TensorTerms((1,))}
+    header = StepReply(hospital="a", arm="fedlin", round=1, step="gradient", seconds=0.1)
+    expected = Expected("fedlin", 1, 2, step="gradient", brings=Brings(tensors=terms))
+    return screen(StepResult(header, {"gradient": gradient, "radius": beside}), "a", expected)
+
+
+def test_an_answer_without_an_update_is_measured_by_what_its_terms_say() -> None:
+    few, large = numbers(3, 4), numbers(4000)
+    answers = {
+        "user": stepped(few, large, is_measured=True),
+        "b": stepped(few, large / 4000, is_measured=True),
+        "c": stepped(2 * few, large, is_measured=True),
+        "d": stepped(1e30 * few, large, is_measured=True),
+    }
+    screened = reject_outsized(answers, "user", params_norm=5.0, dim=2)
+    rejected = screened.pop("d")
+    assert isinstance(rejected, Rejection)
+    assert "5e+30" in rejected.reason
+    assert all(screened[name] is answers[name] for name in screened)
+    free = {
+        "user": stepped(few, large, is_measured=False),
+        "b": stepped(1e30 * few, large, is_measured=False),
+    }
+    assert reject_outsized(free, "user", params_norm=5.0, dim=2) == free
 
 
 def test_zeros_of_others_make_no_room_for_a_huge_update() -> None:

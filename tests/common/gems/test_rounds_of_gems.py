@@ -84,6 +84,9 @@ def network_round(neurons_of_c: Mapping[str, Tensor]) -> tuple[RoundRecord, Tens
             id="infinite",
         ),
         pytest.param(
+            {"neurons": NEURONS * 1e30, "radii": torch.ones(2)}, "usual", id="out of proportion"
+        ),
+        pytest.param(
             {"neurons": NEURONS * float("nan"), "radii": torch.ones(2)}, "finite", id="not a number"
         ),
     ],
