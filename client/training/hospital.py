@@ -312,6 +312,7 @@ class Hospital:
             secret=secret_of(request, self._secret),
             patients=prepared.training_patients,
             told_samples=prepared.told_samples,
+            smallest_cell=self.site.limits.min_cell,
             privacy=self._private.step(request, arm, prepared.told_samples),
             kept={name: tensor.to(device) for name, tensor in kept.items() if name != _ERROR},
             enclosed={

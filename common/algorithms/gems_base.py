@@ -163,9 +163,8 @@ class GemsBase(ArmBase, BallOptions):
         return meets
 
     def parts(self, work: LocalWork) -> tuple[LocalWork, LocalWork]:
-        """The patients to train on, and those held out: the same where none can be spared."""
-        rest, held_out = work.hold_out(self.validation_share)
-        return (rest, held_out) if len(held_out.targets) else (rest, rest)
+        """The patients to train on, and those held out: the same where too few can be spared."""
+        return work.hold_out(self.validation_share)
 
     def longer(self, work: LocalWork) -> LocalWork:
         """The work with as many steps or passes as `local_rounds` rounds have."""

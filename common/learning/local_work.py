@@ -54,6 +54,7 @@ class LocalWork:
     # None: each row is of another
     privacy: PrivateStep | None = None  # how updates are made; None: by the local training
     told_samples: int | None = None  # n as others are told it; None: as it is
+    smallest_cell: int = 1  # patients that a part must have whom something that leaves is about
     trainer: Trainer = train_locally  # what does the local training
 
     @property
@@ -149,11 +150,13 @@ class LocalWork:
     def hold_out(self, share: float) -> tuple["LocalWork", "LocalWork"]:
         """The work without `share` of each stratum's (class's) patients, and with those alone.
 
-        They are the same patients in every round.
+        They are the same patients in every round, and where draws are secret in every study.
+        Either part has a cell of patients at least, and so has what two shares differ in; where
+        there are too few for that, both are all of them.
         """
-        generator = round_generator(self.seed, self.agent, 0, self.secret)
+        generator = round_generator(0 if self.secret else self.seed, self.agent, 0, self.secret)
         strata = torch.from_numpy(self.task.strata(self.targets.cpu().numpy()))
-        rest, held_out = hold_out(strata, share, generator, self.patients)
+        rest, held_out = hold_out(strata, share, generator, self.patients, self.smallest_cell)
         return self.only(rest), self.only(held_out)
 
     def loss(self, parameters: Tensor) -> float:
