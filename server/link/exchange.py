@@ -110,12 +110,16 @@ class Exchange:
                 self._forgotten.popitem(last=False)
         return struck
 
-    def fail(self, problem: OSError) -> None:
-        """Our own disk does not take replies in: the run must end."""
-        self._problem = problem
+    def fail(self, request_id: str, problem: OSError) -> None:
+        """Our own disk does not take a reply in: the run must end, if it still waits for it."""
+        with self._lock:
+            if request_id in self._asked:
+                self._problem = problem
         self.news.set()
 
     def raise_problem(self) -> None:
-        """Raise it, in the thread that can end the run."""
-        if self._problem is not None:
-            raise self._problem
+        """Raise it, once, in the thread that can end the run: the next one has a line again."""
+        with self._lock:
+            problem, self._problem = self._problem, None
+        if problem is not None:
+            raise problem

@@ -2,6 +2,7 @@
 
 import mmap
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -13,7 +14,8 @@ class FileSpace:
         self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - see `memory`
 
     def __del__(self) -> None:
-        self._file.close()
+        with suppress(AttributeError):  # it could not be made
+            self._file.close()
 
     def write(self, data: memoryview) -> None:
         """Append. Raises OSError."""

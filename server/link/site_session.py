@@ -39,7 +39,7 @@ TICK_SECONDS = 1.0
 PING_TICKS, SILENT_TICKS = 5, 25  # of silence, until a site is asked whether it lives, and given up
 PROBE_SECONDS = 5.0  # for an answer, where a second connection with a site's key comes
 SMALLEST_DATA_BYTES = 2**15  # of a frame that does not end its message
-FRAMES_PER_TICK, MOST_FRAMES = 50, 500  # other than data; an honest site sends one now and then
+FRAMES_PER_TICK, MOST_FRAMES = 50, 500  # other than data and replies that were asked for
 LARGE_BYTES = 2**20  # a transfer from here on takes its turn where memory is short
 LONGEST_REASON = 10_000  # characters of an error
 
@@ -235,7 +235,7 @@ class SiteSession:
         spool = self._spool_for(description.num_bytes) if is_wanted else None
         if spool is not None:
             await self._enter(spool)
-            space = self._opened(spool)
+            space = self._opened(spool, request_id)
         elif is_wanted:
             space = MemorySpace(description.num_bytes)
         self._to_disk = spool is not None
@@ -249,12 +249,15 @@ class SiteSession:
         is_used = self._spool is not None and self._spool.is_used and num_bytes >= LARGE_BYTES
         return self._spool if is_used else None
 
-    def _opened(self, spool: Spool) -> Space:
+    def _opened(self, spool: Spool, request_id: str) -> Space:
         try:
             return spool.space()
         except OSError as problem:
-            self._exchange.fail(problem)
-            raise LineFault("the coordinator's disk does not take the reply in") from None
+            raise self._full(request_id, problem) from None
+
+    def _full(self, request_id: str, problem: OSError) -> LineFault:
+        self._exchange.fail(request_id, problem)
+        return LineFault("the coordinator's disk does not take the reply in")
 
     async def _take_data(self, body: memoryview) -> None:
         arriving = self._arriving
@@ -265,16 +268,19 @@ class SiteSession:
                 await asyncio.get_running_loop().run_in_executor(None, arriving.take, body)
             else:
                 arriving.take(body)
+            if arriving.is_whole:
+                await self._finish(arriving)
+                return
         except OSError as problem:
-            self._exchange.fail(problem)
-            raise LineFault("the coordinator's disk does not take the reply in") from None
-        if arriving.is_whole:
-            await self._finish(arriving)
-        elif len(body) < SMALLEST_DATA_BYTES:
+            raise self._full(text_in(arriving.head, "re"), problem) from None
+        if len(body) < SMALLEST_DATA_BYTES:
             raise LineFault("a message in tiny pieces")
 
     async def _finish(self, arrived: Assembly) -> None:
         await self._leave()
+        self._frames_left += (
+            1  # its head's: rounds may be so short that there are hundreds in a second
+        )
         asked, self._answers, self._arriving = self._answers, None, None
         if asked is None:
             return
