@@ -1,6 +1,7 @@
 """Writes files atomically, so that a reader never sees half of one."""
 
 import contextlib
+import fcntl
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -37,6 +38,35 @@ def write_atomically(path: Path, content: bytes | str, *, mode: int | None = Non
     """Replace `path` by `content`; see `replacing`."""
     with replacing(path, mode=mode) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Nobody else can hold the folder meanwhile. Raises BlockingIOError where somebody does.
+
+    It is let go of when this program ends, however it ends. Where a file system knows no locks, or
+    there is no such folder, nothing is held.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            stack.callback(os.close, handle)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError:
+            pass
+        yield
+
+
+def cut_to_whole_lines(path: Path) -> None:
+    """Take off a last line that was not written to its end: the disk was full. Raises OSError."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return
+    if (num_bytes := content.rfind(b"\n") + 1) < len(content):
+        os.truncate(path, num_bytes)
 
 
 def umask() -> int:

@@ -112,6 +112,7 @@ def _run(options: argparse.Namespace) -> int:
         from erosion.server.output.progress import progress
         from erosion.server.output.registry import open_outputs
         from erosion.server.run.run_folder import (
+            alone_in,
             new_run_folder,
             open_run_folder,
             resumed_run_folder,
@@ -141,7 +142,7 @@ def _run(options: argparse.Namespace) -> int:
     else:
         folder = new_run_folder(options.runs, study)
     terminal = progress(log_format=options.log_format)
-    with Observers({"terminal": terminal, **outputs}) as observers:
+    with alone_in(folder.path), Observers({"terminal": terminal, **outputs}) as observers:
         run_study(study, folder, observers, setup)
     return 0
 
@@ -184,6 +185,7 @@ def _run_queue(options: argparse.Namespace) -> int:
     from erosion.server.output.observers import Observers
     from erosion.server.output.progress import progress
     from erosion.server.output.registry import open_outputs
+    from erosion.server.run.run_folder import alone_in
 
     open_outputs(options.output)  # a name that is not known ends the program now
     logging.getLogger("erosion.queue").setLevel(logging.INFO)
@@ -192,14 +194,15 @@ def _run_queue(options: argparse.Namespace) -> int:
         outputs = open_outputs(options.output)
         return Observers({"terminal": progress(log_format=options.log_format), **outputs})
 
-    run_queue(
-        options.queue,
-        options.runs,
-        observers,
-        _setup(options),
-        start_with_quorum=options.start_with_quorum,
-        until_empty=options.until_empty,
-    )
+    with alone_in(options.queue):
+        run_queue(
+            options.queue,
+            options.runs,
+            observers,
+            _setup(options),
+            start_with_quorum=options.start_with_quorum,
+            until_empty=options.until_empty,
+        )
     return 0
 
 

@@ -70,7 +70,10 @@ class RunKeeper:
     def resume(
         self, study: Study, firsts: Mapping[str, RunState]
     ) -> tuple[Mapping[str, RunState], Sequence[RoundRecord]]:
-        """From the checkpoints; the journal is cut back to what they have."""
+        """From the checkpoints; the journal is cut back to what they have.
+
+        Raises CheckpointError, also where the journal lacks what they have.
+        """
         states = {arm: self._last(study, arm, first) for arm, first in firsts.items()}
         last_round = {arm: state.round for arm, state in states.items()}
         records = cut_back(self._folder.journal, last_round)

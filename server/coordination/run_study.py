@@ -25,7 +25,7 @@ from erosion.server.output.observers import Observers
 from erosion.server.output.report.overview_page import write_overview
 from erosion.server.run.overview import Overview, line_of, overview
 from erosion.server.run.result import Result, read_result
-from erosion.server.run.run_folder import RunFolder, user_folder
+from erosion.server.run.run_folder import RunFolder, alone_in, user_folder
 from erosion.server.run.status import CoordinatorStatus
 
 RunOne = Callable[[Study, RunFolder], Result]
@@ -96,7 +96,7 @@ def run_queue(
         return_freed_memory() if on_disk else keep_freed_memory()
         of_study = study.federation.longest_wait_seconds or study.federation.join_deadline_seconds
         bounded = replace(setup, longest_wait_seconds=setup.longest_wait_seconds or of_study)
-        with observers_of() as observers:
+        with alone_in(folder.path), observers_of() as observers:
             run_on(link, study, folder, observers, bounded, others_stay=True)
 
     def prepared(study: Study) -> Study:

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from erosion.common.errors import CheckpointError
 from erosion.common.protocol.messages import Metrics
 from erosion.common.rounds.records import HospitalRecord, RoundRecord
-from erosion.common.support.files import write_atomically
+from erosion.common.support.files import cut_to_whole_lines, write_atomically
 
 FORMAT = 1  # raised when a key changes its meaning
 REMEDY = "Use the version that wrote it, or run the study again."
@@ -22,7 +22,8 @@ class Journal:
     """Appends round records. A line is on the disk when `append` returns."""
 
     def __init__(self, path: Path) -> None:
-        """Open `path`, making it if need be."""
+        """Open `path`, making it if need be; a last line that was cut off is removed."""
+        cut_to_whole_lines(path)
         self._file = path.open("a", encoding="utf-8")
 
     def append(self, record: RoundRecord) -> None:
@@ -49,15 +50,20 @@ def cut_back(path: Path, last_round: Mapping[str, int]) -> list[RoundRecord]:
     """Keep every arm's rounds up to its last finished one; what is kept, in order.
 
     A round is written here before its checkpoint: one that was never finished is done again.
-    Raises CheckpointError.
+    Raises CheckpointError, also where a finished one is not here.
     """
-    if not path.exists():
-        return []
-    records = read_records(path)
-    lines = [line for line in read_journal(path) if line["round"] <= last_round.get(line["arm"], 0)]
-    text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
-    write_atomically(path, text)
-    return [record for record in records if record.round <= last_round.get(record.arm, 0)]
+    every = read_records(path) if path.exists() else []
+    records = [record for record in every if record.round <= last_round.get(record.arm, 0)]
+    for arm, last in last_round.items():
+        if [record.round for record in records if record.arm == arm] != [*range(1, last + 1)]:
+            raise CheckpointError(
+                f"{path} lacks rounds of {arm}, of which {last} are finished: its checkpoint is"
+                " there. Bring the journal back from a backup, or start the study anew."
+            )
+    if every:
+        lines = (x for x in read_journal(path) if x["round"] <= last_round.get(x["arm"], 0))
+        write_atomically(path, "".join(json.dumps(x, allow_nan=False) + "\n" for x in lines))
+    return records
 
 
 def read_records(path: Path) -> list[RoundRecord]:

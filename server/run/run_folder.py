@@ -1,5 +1,7 @@
 """The layout of a run's folder: every file's place and name."""
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -8,7 +10,7 @@ import tomli_w
 
 from erosion.common.errors import RunError
 from erosion.common.study.study import Study
-from erosion.common.support.files import write_atomically
+from erosion.common.support.files import held, write_atomically
 
 MODELS = "models"  # folder of every arm's model
 USERS = "users"  # the folder of the hospitals' parts
@@ -178,6 +180,19 @@ def user_folder(whole: RunFolder, study: Study) -> RunFolder:
     except OSError as problem:
         raise RunError(f"The run folder {folder.path} cannot be used: {problem}.") from None
     return folder
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Two coordinators in one folder would write over each other's files. Raises RunError."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(held(folder))
+        except BlockingIOError:
+            raise RunError(
+                f"Another coordinator is at work in {folder}. Let it go on, or stop it first."
+            ) from None
+        yield
 
 
 def write_study(path: Path, study: Study) -> None:

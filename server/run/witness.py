@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from erosion.common.errors import CheckpointError
 from erosion.common.settings.base import Settings
+from erosion.common.support.files import cut_to_whole_lines
 
 
 class Witnessed(Settings):
@@ -27,6 +28,8 @@ class Witness:
     """Appends to the file; it is made with the first line."""
 
     def __init__(self, path: Path) -> None:
+        """Go on with `path`; a last line that was cut off is removed. Raises OSError."""
+        cut_to_whole_lines(path)
         self._path = path
 
     def __call__(self, hospital: str, kind: str, head: str) -> None:

@@ -3,15 +3,21 @@
 Real sites and the line are in tests/e2e/test_resume.py.
 """
 
+import shutil
 import signal
 from pathlib import Path
 
 import pytest
 
 from erosion.command_line import main
+from erosion.common.errors import CheckpointError
+from erosion.common.rounds.records import RoundRecord
+from erosion.common.rounds.study_run import first_state
 from erosion.common.study.study import Study
-from erosion.server.run.journal import read_journal
-from erosion.server.run.run_folder import RunFolder, open_run_folder
+from erosion.server.coordination.run_keeper import RunKeeper
+from erosion.server.run.journal import Journal, read_journal, read_records
+from erosion.server.run.run_folder import RunFolder, alone_in, open_run_folder
+from erosion.server.run.witness import Witness, read_witness
 from tests.support.killed_coordinator import BULLETS, conduct, same_run
 from tests.support.patience import PATIENCE
 from tests.support.processes import start
@@ -69,3 +75,53 @@ def test_a_folder_without_a_run_is_not_resumed(
 ) -> None:
     assert main(["server", "--resume", str(tmp_path), "--insecure"]) == 7
     assert "is not a run folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("what", [["--resume"], ["--queue"]])
+def test_two_coordinators_do_not_share_a_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], what: list[str]
+) -> None:
+    folder = open_run_folder(tmp_path / "run", small_study())
+    folder.spool.mkdir()  # the other's, with updates of the round under way
+    with alone_in(folder.path):
+        assert main(["server", *what, str(folder.path), "--insecure"]) == 7
+    assert "Another coordinator is at work" in capsys.readouterr().err
+    assert folder.spool.exists()
+
+
+@pytest.mark.parametrize("kept", [0, 6])
+def test_a_journal_that_lacks_rounds_of_the_checkpoints_is_not_gone_on_with(
+    tmp_path: Path, uninterrupted: RunFolder, kept: int
+) -> None:
+    folder = RunFolder(tmp_path / "run")
+    shutil.copytree(uninterrupted.path, folder.path)
+    lines = folder.journal.read_text().splitlines(keepends=True)
+    folder.journal.write_text("".join(lines[:kept]))
+    firsts = {arm: first_state(small_study(), arm) for arm in small_study().arms}
+    with RunKeeper(folder) as keeper, pytest.raises(CheckpointError, match="lacks"):
+        keeper.resume(small_study(), firsts)
+    assert len(folder.journal.read_text().splitlines()) == kept
+
+
+def test_a_line_that_a_full_disk_cut_off_does_not_spoil_the_next(
+    tmp_path: Path, uninterrupted: RunFolder
+) -> None:
+    trials, witness = tmp_path / "trials.jsonl", tmp_path / "witness.jsonl"
+    records = read_records(uninterrupted.journal)
+    for record in records[:2]:
+        append(trials, record)
+        with trials.open("a") as file:
+            file.write('{"format": 1, "arm": "weight_er')
+        Witness(witness)("a", "train", f"{record.round}")
+        with witness.open("a") as file:
+            file.write('{"time": "2026')
+    append(trials, records[2])
+    Witness(witness)("a", "train", "3")
+    assert [record.round for record in read_records(trials)] == [1, 2, 3]
+    assert read_witness(witness, "a") == ["1", "2", "3"]
+
+
+def append(path: Path, record: RoundRecord) -> None:
+    journal = Journal(path)
+    journal.append(record)
+    journal.close()
