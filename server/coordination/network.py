@@ -32,7 +32,7 @@ from erosion.common.rounds.transport import (
 from erosion.common.study.study import Study
 from erosion.common.support.plain_text import printable
 from erosion.server.enrolment.rejections import TurnedAway
-from erosion.server.link import NODE_LEFT, UNREADABLE, LinkGrid
+from erosion.server.link import LEFT, NODE_LEFT, UNREADABLE, LinkGrid
 
 DESCRIBE_SECONDS = 300.0  # a site may load its data before it answers
 NOTICE_SECONDS = 60.0
@@ -183,6 +183,9 @@ class NetworkTransport:
                 del message
                 yield reply
                 del reply
+        for connection in [c for c in waiting if not self._is_connected(c)]:
+            del waiting[connection]  # it left before it could be asked
+            yield Reply(connection, Absence(LEFT), left=True)
         self._grid.probe(self._sites[connection].node_id for connection in waiting)
         for connection, sent in waiting.items():
             yield too_late(connection, seconds, sent.bytes_sent)
@@ -204,6 +207,10 @@ class NetworkTransport:
         """Who was asked and has not answered; for other threads to look at."""
         nodes = self._grid.unanswered()
         return {connection for connection, s in list(self._sites.items()) if s.node_id in nodes}
+
+    def _is_connected(self, connection: Connection) -> bool:
+        site = self._sites[connection]
+        return self._grid.sessions().get(site.node_id) == site.session
 
     def _revoked(self) -> Iterator[News]:
         """Part with hospitals whose key was revoked or has expired, and report strangers."""

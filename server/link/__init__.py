@@ -5,7 +5,7 @@ serves all of them on an event loop, so a site that waits costs no thread. Of Fl
 public interface is used.
 """
 
-from erosion.server.link.grid import NODE_LEFT, UNREADABLE, LinkGrid
+from erosion.server.link.grid import LEFT, NODE_LEFT, UNREADABLE, LinkGrid
 from erosion.server.link.link import Link
 
-__all__ = ["NODE_LEFT", "UNREADABLE", "Link", "LinkGrid"]
+__all__ = ["LEFT", "NODE_LEFT", "UNREADABLE", "Link", "LinkGrid"]

@@ -30,6 +30,7 @@ TIMES_REQUEST = 16  # and so often the request beside it
 # Codes of the errors that stand for replies: the site left or lost its connection, and it sent what
 # cannot be read.
 NODE_LEFT, UNREADABLE = NODE_UNAVAILABLE, MESSAGE_UNAVAILABLE
+LEFT = "the site left or lost its connection"
 
 
 class LinkGrid(MessageGrid):
@@ -170,7 +171,7 @@ class LinkGrid(MessageGrid):
     def _why_gone(self, asked: Asked) -> Error:
         ending = self._sessions.ending(asked.node_id)
         if ending is None or ending.reason is Reason.SILENT:
-            return Error(NODE_UNAVAILABLE, "the site left or lost its connection")
+            return Error(NODE_UNAVAILABLE, LEFT)
         code = MESSAGE_UNAVAILABLE if ending.reason is Reason.ABUSE else NODE_UNAVAILABLE
         return Error(code, f"the site's connection was ended: {ending.text}")
 
