@@ -101,7 +101,10 @@ def _count(metrics: MetricRecord, key: str) -> int:
 def _numbers(metrics: MetricRecord, key: str, how_many: int) -> Tensor:
     value = metrics.get(key)
     listed = value if isinstance(value, list) else [value]
-    numbers = [float(n) for n in listed if isinstance(n, int | float)]
+    try:
+        numbers = [float(n) for n in listed if isinstance(n, int | float)]
+    except OverflowError:
+        raise ValueError(f"{key!r} with a number that is too large") from None
     if len(listed) != how_many or len(numbers) != how_many:
         raise ValueError(f"{key!r} = {shown(value)}, not {how_many} numbers")
     return torch.tensor(numbers, dtype=torch.float32)

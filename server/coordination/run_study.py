@@ -10,7 +10,7 @@ from erosion.common.errors import CheckpointError, RunError
 from erosion.common.protocol import wire
 from erosion.common.protocol.flower_messages import BoundedMessage
 from erosion.common.rounds.study_run import check_start
-from erosion.common.rounds.waiting import UserDeclinedError
+from erosion.common.rounds.waiting import HospitalsAwayError, UserDeclinedError
 from erosion.common.study.study import Study
 from erosion.common.support.allocator import keep_freed_memory, return_freed_memory
 from erosion.common.support.files import write_atomically
@@ -104,6 +104,11 @@ def run_queue(
 
     try:
         StudyQueue(queue, runs, run_one, prepare=prepared).serve(until_empty=until_empty)
+    except OSError as problem:
+        raise RunError(
+            f"The queue {queue} cannot be gone on with ({problem}). Put that right, then start it"
+            " again: it goes on with the run that it was at."
+        ) from problem
     finally:
         link.stop()
 
@@ -184,6 +189,7 @@ def run_every_user(
     results: dict[str, Result] = {}
     declined: dict[str, str] = {}
     failed: dict[str, str] = {}
+    problems: list[RunError] = []
     for user in study.hospitals:
         part = user_folder(folder, study.for_user(user))
         try:
@@ -192,12 +198,15 @@ def run_every_user(
             declined[user] = str(problem)
         except RunError as problem:
             failed[user] = str(problem)
+            problems.append(problem)
         else:
             continue
         notify(UserFailed(user, {**declined, **failed}[user]))
+    are_away = bool(problems) and all(isinstance(p, HospitalsAwayError) for p in problems)
+    unfinished = HospitalsAwayError if are_away else RunError  # who is away may come
     if not results:
         first = next(iter({**failed, **declined}.values()))
-        raise RunError(f"No hospital has a model. The first one's reason: {first}")
+        raise unfinished(f"No hospital has a model. The first one's reason: {first}")
     found = overview(
         study,
         {user: line_of(result) for user, result in results.items()},
@@ -207,7 +216,7 @@ def run_every_user(
     )
     write_overview(folder.report, found)
     if failed:
-        raise RunError(
+        raise unfinished(
             f"{', '.join(failed)}: no model yet, for the reasons above. {folder.report} shows the"
             f" others. Go on with `erosion server --resume {folder.path}`."
         )

@@ -10,6 +10,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from erosion.common.errors import ErosionError
@@ -63,14 +64,19 @@ class StudyQueue:
         try:
             study = self._prepare(load_study(path))
             folder = self._run_folder(path, study)
-            self._run(study, folder)
+            if not folder.has_ended:  # else it was cut off before its file was put away
+                self._run(study, folder)
         except HospitalsAwayError as problem:
             self._turns[path.name] += 1
             logger.warning("%s waits for its next turn: %s", path.name, problem)
         except ErosionError as problem:
-            logger.error("%s is left out: %s", path.name, problem)
-            self._put_away(path, FAILED)
-            write_atomically(self._folder / FAILED / f"{path.stem}.txt", f"{problem}\n")
+            self._leave_out(path, str(problem))
+        except OSError:  # the folder's own disk: no study's fault
+            raise
+        except Exception as problem:  # a fault of ours, which must not keep the others waiting
+            logging.getLogger("erosion").info("%s", path.name, exc_info=True)  # where -v is given
+            words = f"a fault of this program ({type(problem).__name__}: {problem}); -v shows more"
+            self._leave_out(path, words)
         else:
             logger.info("%s has ended; its report is %s", path.name, folder.report)
             self._put_away(path, DONE)
@@ -80,7 +86,9 @@ class StudyQueue:
         runs = self._known_runs()
         if path.name in runs:
             try:
-                folder = resumed_run_folder(Path(runs[path.name]))
+                folder = RunFolder(Path(runs[path.name]))
+                if not folder.has_ended:
+                    folder = resumed_run_folder(folder.path)
                 if self._prepare(load_study(folder.study)).digest == study.digest:
                     return folder
             except ErosionError as problem:
@@ -89,10 +97,16 @@ class StudyQueue:
         self._note_runs({**runs, path.name: str(folder.path.resolve())})
         return folder
 
+    def _leave_out(self, path: Path, why: str) -> None:
+        logger.error("%s is left out: %s", path.name, why)
+        self._put_away(path, FAILED)
+        write_atomically(self._folder / FAILED / f"{path.stem}.txt", f"{why}\n")
+
     def _put_away(self, path: Path, where: str) -> None:
         target = self._folder / where
         target.mkdir(exist_ok=True)
-        path.replace(target / path.name)
+        with suppress(FileNotFoundError):  # somebody took it away meanwhile
+            path.replace(target / path.name)
         self._turns.pop(path.name, None)
         self._note_runs({k: v for k, v in self._known_runs().items() if k != path.name})
 

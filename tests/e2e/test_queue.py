@@ -89,6 +89,47 @@ def test_a_queue_that_was_cut_off_goes_on_with_the_run_unless_the_study_is_anoth
     assert (folders[0] == folders[1]) != is_edited
 
 
+def test_a_fault_of_the_program_costs_a_study_its_own_turn_alone(tmp_path: Path) -> None:
+    queue = tmp_path / "queue"
+    put(queue, "a.toml", small_study(name="first"))
+    put(queue, "b.toml", small_study(name="second"))
+    seen: list[str] = []
+
+    def run(study: Study, _folder: RunFolder) -> None:
+        seen.append(study.name)
+        if study.name == "first":
+            raise ZeroDivisionError("division by zero")
+
+    run_all(queue, run)
+    assert seen == ["first", "second"]
+    assert "ZeroDivisionError" in (queue / "failed" / "a.txt").read_text()
+    assert (queue / "done" / "b.toml").exists()
+
+
+def test_a_study_file_that_is_taken_away_while_it_runs_costs_nothing(tmp_path: Path) -> None:
+    queue = tmp_path / "queue"
+    put(queue, "a.toml", small_study(name="first"))
+    put(queue, "b.toml", small_study(name="second"))
+    run_all(queue, lambda study, _: (queue / "a.toml").unlink(missing_ok=True))
+    assert [path.name for path in (queue / "done").iterdir()] == ["b.toml"]
+
+
+def test_a_study_that_ended_before_its_file_was_put_away_is_not_run_again(tmp_path: Path) -> None:
+    queue = tmp_path / "queue"
+    put(queue, "a.toml", small_study())
+
+    def run(_study: Study, folder: RunFolder) -> None:
+        folder.result.touch()
+        folder.report.touch()
+        raise CutOff
+
+    with pytest.raises(CutOff):
+        run_all(queue, run)
+    run_all(queue, run)
+    assert (queue / "done" / "a.toml").exists()
+    assert len(list((tmp_path / "runs").iterdir())) == 1
+
+
 def test_sites_stay_connected_from_one_study_to_the_next(tmp_path: Path) -> None:
     """Real programs; carol is in the last study alone, and comes once updates were kept."""
     queue, address = tmp_path / "queue", free_address()

@@ -354,6 +354,9 @@ def test_evidence_erosion_takes_its_noise_from_the_metrics() -> None:
     without = EvidenceErosion(user=0, num_rounds=2, evaluate=False, quorum=1)
     run(without, InProcessGrid({**near, 9: moved_by(1, 0, name=2)}))
     assert "'noise' = None, not 1 numbers" in reasons(without)["2"]
+    endless = EvidenceErosion(user=0, num_rounds=2, evaluate=False, quorum=1)
+    run(endless, InProcessGrid({**near, 9: moved_by(1, 0, name=2, noise=10**400)}))
+    assert "'noise' with a number that is too large" in reasons(endless)["2"]
 
 
 def test_the_mean_of_two_halves_and_its_noise() -> None:

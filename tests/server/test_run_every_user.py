@@ -7,7 +7,7 @@ import pytest
 
 from erosion.command_line import main
 from erosion.common.errors import RunError
-from erosion.common.rounds.waiting import UserDeclinedError
+from erosion.common.rounds.waiting import HospitalsAwayError, UserDeclinedError
 from erosion.common.study.study import Study
 from erosion.server.coordination.run_study import run_every_user
 from erosion.server.output.events import EveryUserFinished, RunEvent, UserFailed
@@ -124,3 +124,22 @@ def test_the_whole_runs_folder_says_where_the_models_are(
     (tmp_path / "users").mkdir()
     assert main(["predict", str(tmp_path), "new.csv"]) == 8
     assert "users/HOSPITAL" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("finished", [0, 2])
+def test_a_run_that_only_lacks_hospitals_that_are_away_may_have_another_turn(
+    folder: RunFolder, finished: int
+) -> None:
+    away = {
+        name: HospitalsAwayError("carol did not connect") for name in STUDY.hospitals[finished:]
+    }
+    with pytest.raises(HospitalsAwayError, match="carol"):
+        run_every_user(STUDY, folder, Parts(**away).run_one, lambda _event: None)
+    assert not folder.has_ended
+
+
+def test_a_run_that_failed_otherwise_has_no_other_turn(folder: RunFolder) -> None:
+    parts = Parts(bob=HospitalsAwayError("carol did not connect"), carol=RunError("No figures."))
+    with pytest.raises(RunError) as problem:
+        run_every_user(STUDY, folder, parts.run_one, parts.events.append)
+    assert not isinstance(problem.value, HospitalsAwayError)
