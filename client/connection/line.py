@@ -338,6 +338,7 @@ def _seconds_in(said: object) -> float:
 def _time_in(said: dict[str, Any], name: str) -> datetime | None:
     """A time that the coordinator said; None where it did not, or not clearly."""
     try:
-        return datetime.fromisoformat(said[name])
+        time = datetime.fromisoformat(said[name])
     except (KeyError, ValueError, TypeError):
         return None
+    return time if time.tzinfo is not None else None

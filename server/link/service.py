@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections import Counter
+import time
+from collections import Counter, deque
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any, NoReturn
@@ -34,6 +35,7 @@ logger = logging.getLogger("erosion.line")
 
 GREETING_SECONDS = 10.0
 MOST_GREETINGS = 4  # of one hospital at a time
+MOST_COMINGS, COMINGS_SECONDS = 60, 60.0  # of one hospital in so many seconds: each is told of
 IN_USE = (
     "its key is in use by another connection: the site runs twice, or a copy of its key is used"
     " elsewhere"
@@ -61,6 +63,7 @@ class Service:
         self._sessions, self._ours, self._spool = sessions, ours, spool
         self._certificate_expires = certificate_expires
         self._greetings: Counter[str] = Counter()  # under way, by hospital
+        self._comings: dict[str, deque[float]] = {}  # when each hospital came, lately
         self._probed: set[int] = set()  # nodes of which it is being found out if they live
 
     @property
@@ -93,6 +96,9 @@ class Service:
             node_id = self._sessions.node_id(hospital)
             peer = Peer(node_id, hospital, certificate, context.peer())
             await self._make_room(peer, context)
+            if hospital is not None and self._comes_too_often(hospital):
+                text = f"it connected {MOST_COMINGS} times in {COMINGS_SECONDS:.0f} s"
+                await self._refuse(context, Reason.ABUSE, text, name)
         except LineFault as problem:
             await self._refuse(context, Reason.ABUSE, f"it sent {problem}", name)
         finally:
@@ -153,6 +159,14 @@ class Service:
             await self._refuse(context, Reason.IN_USE, IN_USE, peer.hospital or "")
         earlier.end(Reason.SILENT, "the site has come back by another connection")
         self._sessions.close(earlier)
+
+    def _comes_too_often(self, hospital: str) -> bool:
+        comings = self._comings.setdefault(hospital, deque(maxlen=MOST_COMINGS))
+        now = time.monotonic()
+        if len(comings) == MOST_COMINGS and now - comings[0] < COMINGS_SECONDS:
+            return True
+        comings.append(now)
+        return False
 
     async def _serve(self, peer: Peer, context: Any) -> None:
         session = self._sessions.begin(peer, self._session)

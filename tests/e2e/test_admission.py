@@ -29,7 +29,7 @@ from erosion.server.enrolment.enrolment import (
     revoke_site,
 )
 from erosion.server.enrolment.federation_folder import FederationFolder, OwnAuthority
-from erosion.server.link import Link, link, site_session
+from erosion.server.link import Link, link, service, site_session
 from erosion.server.link.open_link import make_link
 from erosion.server.link.site_session import SiteSession
 from tests.support.enrolled import make_federation, unpack_kit
@@ -420,6 +420,23 @@ def test_a_stranger_is_told_of_once_however_often_it_tries(enrolled: Enrolled) -
     for _ in range(5):
         enrolled.refused(stranger)
     assert len(enrolled.recorded()) == 1
+
+
+def test_a_hospital_that_comes_and_goes_without_end_is_kept_out_for_a_while(
+    enrolled: Enrolled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "MOST_COMINGS", 3)
+    for _ in range(3):
+        with enrolled.line("bob").connect():
+            wait_until(lambda: enrolled.connected() == ["bob"])
+        wait_until(lambda: enrolled.connected() == [])
+    assert "it connected 3 times in 60 s" in enrolled.refused(enrolled.line("bob"))
+    assert enrolled.recorded() == [("bob", "it connected 3 times in 60 s")]
+    with enrolled.line("alice").connect():
+        wait_until(lambda: enrolled.connected() == ["alice"])
+    monkeypatch.setattr(service, "COMINGS_SECONDS", 0.0)  # a while later
+    with enrolled.line("bob").connect():
+        wait_until(lambda: enrolled.connected() == ["bob"])
 
 
 def test_the_certificate_names_the_hospital(enrolled: Enrolled) -> None:

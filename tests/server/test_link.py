@@ -1,6 +1,7 @@
 """The coordinator's end of the line: its connections, where updates are kept, what is sent."""
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,7 @@ def test_an_app_may_use_one_record_for_all_its_messages_and_change_it_in_between
 def test_a_call_that_was_answered_and_is_slow_to_end_is_waited_for_and_nothing_is_printed(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # another test's have lost their file
     serve, answered, ended = Service._serve, [], []
 
     async def slow_to_end(service: Service, peer: Any, context: Any) -> None:
@@ -82,3 +84,19 @@ def test_a_call_that_was_answered_and_is_slow_to_end_is_waited_for_and_nothing_i
         link.stop()
     assert len(ended) == 2
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_time_that_could_be_anywhere_tells_a_site_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = Service._welcome
+    naive = {"time": "2026-01-01T12:00:00", "expires": "2026-01-01", "certificate_expires": "soon"}
+    monkeypatch.setattr(Service, "_welcome", lambda *given: {**told(*given), **naive})
+    link = Link("127.0.0.1:0")
+    link.start()
+    try:
+        welcome = SiteLine(link.address).check(seconds=PATIENCE)
+    finally:
+        link.stop()
+    assert welcome.problem is None
+    assert (welcome.ahead, welcome.expires, welcome.certificate_expires) == (None, None, None)
