@@ -107,7 +107,8 @@ def _match(column: NumberFeature | CategoryFeature | CodedColumn, profile: Profi
     confidence = NAME_WEIGHT * names + (1 - NAME_WEIGHT) * fits
     # Values that fit say little by themselves: many columns hold 0 and 1.
     confidence *= 1.0 if names > 0.5 else 0.5 + names
-    unsaid = (*words, *profile.unsaid, *_sentinels(column, profile, unit or UnitChange()))
+    codes = _sentinels(column, profile, unit or UnitChange())
+    unsaid = tuple(dict.fromkeys((*words, *profile.unsaid, *codes)))
     return Match(
         column.name,
         profile.name,

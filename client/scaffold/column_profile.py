@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
@@ -15,7 +15,7 @@ from erosion.client.dataset.column_values import MISSING_MARKERS, NumberMarks
 from erosion.client.dataset.decimal_mark import found_decimal
 from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.dataset.text_table import TextColumn, TextTable
-from erosion.client.scaffold.known_words import MISSING_WORDS
+from erosion.client.scaffold.known_words import MISSING_WORDS, SENTINELS
 
 Kind = Literal["number", "category", "identifier", "date", "text", "constant", "empty"]
 
@@ -41,7 +41,9 @@ DATES = (
 FIRST_YEAR = 1850  # of a date; 31.12.0020 is a slip
 TIME = re.compile(r"(?<=\d)[T ]\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?$")  # behind a date
 IDENTIFIER = re.compile(
-    r"(^|[\W_])(id|pid|mrn|nr|no|number|patient|case|fall|record)($|[\W_])", re.I
+    r"(^|[\W_])(id|pid|mrn|nr|no|number|patient|case|fall|record|index|row|unnamed|column)"
+    r"($|[\W_])",
+    re.I,
 )
 
 
@@ -61,7 +63,9 @@ class Profile:
     not_numbers: tuple[str, ...] = ()  # texts in a column of numbers
     date_formats: tuple[str, ...] = ()  # that all values of a column of dates fit
     thousands: str = ""  # mark between groups of three digits in a column of numbers
-    unsaid: tuple[str, ...] = ()  # texts by which people say that a value is not known
+    unsaid: tuple[str, ...] = ()  # texts by which people say that a value is not known: words, and
+    # of a number also codes such as 999 that stand apart from the other values
+    values: Mapping[str, float] = field(default_factory=dict)  # of the texts that are numbers
 
 
 def read_whole(path: Path) -> tuple[TextTable, list[Profile]]:
@@ -99,7 +103,13 @@ def profile(name: str, column: TextColumn, decimal: str = ".") -> Profile:
     values = [parsed[text] for text in said if text not in odd]
     kind = _kind(name, said, values if numeric else None, sum(said.values()))
     is_number = numeric and kind == "number"
-    if not is_number:  # among other words, "unknown" may be a category
+    if is_number:
+        apart = _standing_apart({text: parsed[text] for text in said if text not in odd})
+        measured = {text: count for text, count in said.items() if text not in apart}
+        distinct = [parsed[text] for text in measured if text not in odd]
+        if _kind(name, measured, distinct, sum(measured.values())) == "number":
+            said, unsaid = measured, (*unsaid, *apart)
+    else:  # among other words, "unknown" may be a category
         said, unsaid = counts, ()
         kind = _kind(name, counts, values if not no_numbers else None, sum(counts.values()))
     return Profile(
@@ -115,6 +125,22 @@ def profile(name: str, column: TextColumn, decimal: str = ".") -> Profile:
         date_formats=_date_formats(said) if kind in ("date", "constant") else (),
         thousands=thousands if is_number else "",
         unsaid=unsaid,
+        values={t: parsed[t] for t in said if t not in no_numbers} if numeric else {},
+    )
+
+
+def _standing_apart(values: Mapping[str, float]) -> tuple[str, ...]:
+    """Codes for "not known" among numbers (text -> value): negative where nothing else is, or
+    farther from all other values than those are from one another."""
+    codes = {text: value for text, value in values.items() if value in SENTINELS}
+    others = [value for text, value in values.items() if text not in codes]
+    if not codes or not others:
+        return ()
+    low, high = min(others), max(others)
+    return tuple(
+        text
+        for text, value in codes.items()
+        if (value < 0 <= low) or value < low - (high - low) or value > high + (high - low)
     )
 
 
@@ -128,7 +154,12 @@ def _kind(
         return "constant"
     whole = numbers is not None and all(value.is_integer() for value in numbers)
     distinct = len(counts) == num_present
-    if distinct and num_present > MOST_CATEGORIES and (numbers is None or (whole and _is_id(name))):
+    if distinct and num_present > MOST_CATEGORIES and numbers is not None and whole:
+        first, last = min(numbers), max(numbers)
+        counts_rows = first in (0, 1) and last - first == num_present - 1  # 1, 2, 3, ...
+        if counts_rows or _is_id(name):
+            return "identifier"
+    if distinct and num_present > MOST_CATEGORIES and numbers is None:
         return "date" if _date_formats(counts) else "identifier"
     if KEY.search(name) and whole and len(counts) > MOST_CATEGORIES:
         return "identifier"  # of patients with several rows

@@ -153,7 +153,9 @@ MISSING_WORDS = frozenset(
         "#ref!",
     ]
 )
-SENTINELS = frozenset({-1, -9, -99, -999, -9999, 99, 999, 9999, 99999})  # numbers for the same
+SENTINELS = frozenset(  # numbers for the same
+    {-1, -8, -9, -88, -99, -888, -999, -9999, 88, 99, 888, 999, 9999, 99999}
+)
 
 # Words in the name of a column of dates.
 BIRTH = ("birth", "born", "geb", "gebdat", "geburt", "naiss", "dob", "nacim", "nascita")

@@ -64,10 +64,11 @@ def _marks(matches: Sequence[Match], notes: Sequence[str]) -> list[str]:
 
 
 def _patient(profiles: Sequence[Profile]) -> list[str]:
-    keys = [profile.name for profile in profiles if profile.kind == "identifier"]
+    """The column that repeats most is no number of the row."""
+    keys = [profile for profile in profiles if profile.kind == "identifier"]
     return [
-        f'# ? patient = "{_escaped(key)}"  # if several rows can be of one patient'
-        for key in keys[:1]
+        f'# ? patient = "{_escaped(key.name)}"  # if several rows can be of one patient'
+        for key in sorted(keys, key=lambda profile: len(profile.counts))[:1]
     ]
 
 
@@ -97,7 +98,8 @@ def _units(matches: Sequence[Match]) -> list[str]:
         return []
     lines = ["", "[data.units]  # the study's unit = the data's x factor (+ offset)"]
     lines += [
-        f'# ? "{_escaped(m.column)}" = {unit_text(m.unit)}  # {m.local} seems to be in another unit'
+        f'# ? "{_escaped(m.column)}" = {unit_text(m.unit)}'
+        f"  # {_escaped(str(m.local))} seems to be in another unit"
         for m in converted
         if m.unit is not None
     ]

@@ -1,15 +1,16 @@
 """`erosion study new`: a commented study file from one hospital's table, valid as it is."""
 
+import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from erosion.client.scaffold.column_profile import Profile
 from erosion.client.scaffold.known_units import header_unit
-from erosion.client.scaffold.known_words import MISSING_WORDS
+from erosion.client.scaffold.known_words import MISSING_WORDS, SAME_VALUES, SENTINELS
 from erosion.common.errors import DataError
 from erosion.common.settings.codes import canonical
 
@@ -19,6 +20,7 @@ FEWEST_FOR_TYPICAL = 20  # values
 # Patients: a fifth of so many may be told of, and cross-fitting was measured up to about here.
 # See docs/evaluation.md.
 CROSS_FITTED = range(60, 401)
+NO = SAME_VALUES[1] | SAME_VALUES[3]  # no, or alive
 
 _HEAD = """\
 # {name}: predict {target}. A first draft, made from {file}; go through it before you hand it on.
@@ -95,7 +97,7 @@ def study_draft(
             features.append(_feature(profile))
             remarks += _remarks(profile)
         else:
-            left_out.append(f"# {profile.name}: left out, {_why(profile)}")
+            left_out.append(f"# {_escaped(profile.name)}: left out, {_why(profile)}")
     if not features:
         raise DataError(f"{file} has no column that a model could read, but for the target.")
     text = _HEAD.format(
@@ -136,8 +138,8 @@ def _outcome(target: Profile) -> tuple[str, list[str]]:
     """The lines of the task that say what is predicted."""
     key = f'target = "{_escaped(target.name)}"  # what is predicted'
     if target.kind == "category" and len(target.counts) <= MOST_CLASSES:
-        told = [text for text in target.counts if text.lower() not in MISSING_WORDS]
-        classes = sorted(dict.fromkeys(map(canonical, told if len(told) > 1 else target.counts)))
+        told = [text for text in target.counts if not _is_unknown(text, target.counts)]
+        classes = _in_order(told if len(told) > 1 else target.counts)
         listed = ", ".join(f'"{_escaped(value)}"' for value in classes)
         remarks = [
             f"{target.name}: the last class, {classes[-1]!r}, counts as the positive one; change"
@@ -171,22 +173,22 @@ def _outcome(target: Profile) -> tuple[str, list[str]]:
 
 def _survival(event: Profile, time: Profile) -> tuple[str, list[str]]:
     """The lines of the task where a time until an event is predicted."""
-    if time.kind not in ("number", "category") or not all(map(_is_number, time.counts)):
+    if time.kind not in ("number", "category") or not time.values:
         raise DataError(f"--time {time.name!r} must be a number; {_why(time)}.")
-    codes = sorted(dict.fromkeys(map(canonical, event.counts)))
+    codes = _in_order(event.counts)
     if len(codes) != 2:
         raise DataError(
             f"The target {event.name!r} must say whether the event happened: two values. It has"
             f" {len(codes)}."
         )
-    times = [float(text) for text, count in time.counts.items() for _ in range(count)]
+    times = [value for text, value in time.values.items() for _ in range(time.counts[text])]
     cuts = sorted({_nice(float(np.quantile(times, share))) for share in (0.2, 0.4, 0.6, 0.8)})
     if len(cuts) < 2:
         raise DataError(f"--time {time.name!r} has too few different values for intervals.")
     unit = _escaped(header_unit(time.name))
     text = (
         f'outcome = "survival"  # when an event happens\n'
-        f"cut_points = [{', '.join(f'{cut:g}' for cut in cuts)}]"
+        f"cut_points = [{', '.join(f'{cut:.12g}' for cut in cuts)}]"
         "  # ends of the intervals; nothing is predicted beyond the last\n"
         f'target = {{ time = "{_escaped(time.name)}", event = "{_escaped(event.name)}",'
         f' unit = "{unit}", happened = ["{_escaped(codes[1])}"],'
@@ -199,11 +201,21 @@ def _survival(event: Profile, time: Profile) -> tuple[str, list[str]]:
     return text, remarks
 
 
-def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
+def _is_unknown(text: str, texts: Iterable[str]) -> bool:
+    """Whether a value of the target says that it is not known: a word, or 9 beside 0 and 1."""
+    if text.lower() in MISSING_WORDS:
+        return True
+    codes = {float(t) for t in texts if re.fullmatch(r"-?\d+(\.0*)?", t)}
+    others = codes - SENTINELS - {9}
+    is_code = re.fullmatch(r"-?\d+(\.0*)?", text) is not None and float(text) not in others
+    return is_code and len(others) > 1 and others <= {0, 1, 2, 3}
+
+
+def _in_order(texts: Iterable[str]) -> list[str]:
+    """Codes as a study has them, the one that means no or alive first: the last is positive."""
+    return sorted(
+        dict.fromkeys(map(canonical, texts)), key=lambda code: (code.casefold() not in NO, code)
+    )
 
 
 def _nice(value: float) -> float:
@@ -220,7 +232,7 @@ def _feature(profile: Profile) -> str:
         return f'  {{ name = "{name}", categories = [{listed}] }},{_share(profile)}'
     low, high = rounded_outwards(float(profile.numbers.min()), float(profile.numbers.max()))
     unit = _escaped(header_unit(profile.name))
-    keys = f'name = "{name}", unit = "{unit}", range = [{low:g}, {high:g}]{_typical(profile)}'
+    keys = f'name = "{name}", unit = "{unit}", range = [{low:.12g}, {high:.12g}]{_typical(profile)}'
     return f"  {{ {keys} }},{_share(profile)}"
 
 
@@ -257,6 +269,12 @@ def _remarks(profile: Profile) -> list[str]:
     if profile.not_numbers:
         some = ", ".join(map(repr, profile.not_numbers[:3]))
         found.append(f"{profile.name}: {some} are no numbers; map them in the site file")
+    if profile.unsaid:
+        some = ", ".join(map(repr, profile.unsaid[:5]))
+        found.append(
+            f"{profile.name}: {some} is taken for “not known”; say so in the site file"
+            f' ({profile.unsaid[0]!r} = "" under [data.values]), or widen the range'
+        )
     if profile.thousands:
         found.append(
             f'{profile.name}: digits seem to be grouped by "{profile.thousands}"; declare it as'
@@ -287,7 +305,8 @@ def _why(profile: Profile) -> str:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"')
+    """As TOML has it between quotation marks, in one line."""
+    return json.dumps(text, ensure_ascii=False)[1:-1].replace("\x7f", "\\u007f")
 
 
 def _short(value: float) -> str:

@@ -39,6 +39,7 @@ def _run(options: argparse.Namespace) -> int:
     from erosion.client.scaffold.column_profile import read_whole
     from erosion.client.scaffold.study_draft import study_draft
     from erosion.client.scaffold.table_folder import hospital_name, tables_in
+    from erosion.client.scaffold.telling import telling
     from erosion.common.study.study import load_study
     from erosion.common.support.files import write_atomically
 
@@ -65,6 +66,12 @@ def _run(options: argparse.Namespace) -> int:
         file=table,
         time=options.time,
     )
+    remarks += [
+        f"{column}: by it alone nearly every patient's {options.target} is told; take it out if it"
+        " is known only afterwards"
+        for column in telling(read, profiles, options.target)
+        if column != options.time
+    ]
     write_atomically(output, text)
     study = load_study(output)
     print(f"{output}: {len(study.hospitals)} hospitals, made from {table}. Look at:")

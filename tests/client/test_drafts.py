@@ -161,6 +161,13 @@ def drafted(folder: Path, table: str, target: str, *more: str) -> Study:
     return load_study(folder / "study.toml")
 
 
+def site_of(folder: Path) -> Path:
+    """The site file of the hospital whose table `drafted` wrote."""
+    command = ["site", "new", "--study", str(folder / "study.toml"), "--name", "hospital-1"]
+    assert main([*command, "--data", str(folder / "trial.csv")]) == 0
+    return folder / "sites/hospital-1.toml"
+
+
 def test_a_time_until_an_event_is_predicted_by_survival(tmp_path: Path) -> None:
     rows = "".join(f"{40 + i % 40},{10 * i + 3},{i % 3 == 0:d}\n" for i in range(60))
     study = drafted(tmp_path, "age,days (days),death\n" + rows, "death", "--time", "days (days)")
@@ -310,3 +317,90 @@ def test_a_draft_is_cross_fitted_where_that_is_cheap_and_was_measured(
     evaluation = load_study(tmp_path / "study.toml").evaluation
     assert evaluation.folds == folds
     assert evaluation.repeats == (5 if folds else 1)
+
+
+def test_codes_for_not_known_are_no_measurements(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ages = [*range(30, 90), 999, 999, -9]
+    study = drafted(tmp_path, column("age", ages), "ill")
+    feature = study.task.features[0]
+    assert isinstance(feature, NumberFeature)
+    assert feature.range == (10.0, 110.0)
+    assert "age: '999', '-9' is taken for “not known”" in capsys.readouterr().out
+    match = one_match(tmp_path, feature.model_dump(mode="json"), column("age", ages))
+    assert set(match.unsaid) == {"999", "-9"}
+    # A laboratory value may well be 99, and a base excess -9.
+    crp = profiles_of(tmp_path, column("crp", [*range(5, 95, 2), 99]))[0]
+    excess = profiles_of(tmp_path, column("excess", [n / 2 for n in range(-19, 20)]))[0]
+    assert crp.unsaid == excess.unsaid == ()
+
+
+def test_a_code_for_not_known_is_no_class(tmp_path: Path) -> None:
+    rows = "".join(f"{30 + i % 50},{[1, 2, 1, 2, 9][i % 5]}\n" for i in range(100))
+    study = drafted(tmp_path, "age,ill\n" + rows, "ill")
+    assert [label.name for label in getattr(study.task, "classes")] == ["1", "2"]  # noqa: B009
+
+
+@pytest.mark.parametrize(
+    ("values", "positive"),
+    [("ja nein", "ja"), ("dead survived", "dead"), ("0 1", "1"), ("benign malignant", "malignant")],
+)
+def test_the_last_class_is_not_the_one_that_means_no(
+    tmp_path: Path, values: str, positive: str
+) -> None:
+    rows = "".join(f"{30 + i},{values.split()[i % 2]}\n" for i in range(40))
+    study = drafted(tmp_path, "age,ill\n" + rows, "ill")
+    assert getattr(study.task, "classes")[-1].name == positive  # noqa: B009
+
+
+def test_the_number_of_a_row_is_no_feature(tmp_path: Path) -> None:
+    rows = "".join(f"{i},{30 + i % 50},P{i // 2},{i // 50}\n" for i in range(100))
+    kinds = {p.name: p.kind for p in profiles_of(tmp_path, ",age,pid,ill\n" + rows)}
+    assert kinds == {
+        "(column 1)": "identifier",
+        "age": "number",
+        "pid": "identifier",
+        "ill": "category",
+    }
+    study = drafted(tmp_path, "row,age,pid,ill\n" + rows, "ill")
+    assert [feature.name for feature in study.task.features] == ["age"]
+    assert '# ? patient = "pid"' in site_of(tmp_path).read_text()
+
+
+def test_names_and_values_may_hold_line_ends_and_quotation_marks(tmp_path: Path) -> None:
+    rows = "".join(f'{30 + i},"a\n{"<b>"[: i % 2]}",x\ty,{i % 2}\n' for i in range(40))
+    study = drafted(tmp_path, '"age\n(years)","say ""x""\\","\x7f\n",ill\n' + rows, "ill")
+    assert [feature.name for feature in study.task.features] == ["age\n(years)", 'say "x"\\']
+    site = load_site(site_of(tmp_path))
+    assert len(load_patients(site, study).targets) == 40
+
+
+def test_ranges_of_large_numbers_hold_all_values(tmp_path: Path) -> None:
+    study = drafted(tmp_path, column("order", range(1234567000, 1234567400, 10)), "ill")
+    feature = study.task.features[0]
+    assert isinstance(feature, NumberFeature)
+    assert feature.range == (1234566900.0, 1234567490.0)
+
+
+def test_times_until_an_event_may_have_a_decimal_comma(tmp_path: Path) -> None:
+    rows = "".join(f"{30 + i},{i},5;{['ja', 'nein'][i % 2]}\n".replace(",", ";", 1)
+                   for i in range(60))  # fmt: skip
+    study = drafted(tmp_path, "age;days;death\n" + rows, "death", "--time", "days")
+    assert getattr(study.task, "cut_points") == (10.0, 25.0, 35.0, 50.0)  # noqa: B009
+    assert getattr(study.task, "target").happened == ("ja",)  # noqa: B009
+
+
+def test_columns_that_tell_the_outcome_are_pointed_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header = "age,cause,discharge,hours,ill\n"
+    rows = "".join(
+        f"{40 + 7 * i % 41},{['', 'MI', '', 'stroke'][i % 4]},{['home', 'exitus'][i % 2]},"
+        f"{[200 + i, 20 + i % 50][i % 2]},{i % 2}\n"
+        for i in range(100)
+    )
+    drafted(tmp_path, header + rows, "ill")
+    told = capsys.readouterr().out
+    named = [line.split(":")[0] for line in told.splitlines() if "by it alone" in line]
+    assert named == ["  - cause", "  - discharge", "  - hours"]

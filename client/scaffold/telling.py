@@ -1,0 +1,64 @@
+"""Columns that tell the outcome by themselves: mostly such as are known only afterwards."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from erosion.client.dataset.column_values import MISSING_MARKERS
+from erosion.client.dataset.text_table import TextColumn, TextTable
+from erosion.client.scaffold.column_profile import Profile
+from erosion.common.settings.codes import canonical
+
+FEWEST = 10  # patients outside the commonest class, to judge by
+MOST_WRONG = 0.05  # of those, by the column alone
+
+
+def telling(table: TextTable, profiles: Sequence[Profile], target: str) -> list[str]:
+    """The columns of numbers or categories by which alone nearly every patient's class is told.
+
+    Also by whether they have a value at all: a cause of death says who died.
+    """
+    outcome = next(profile for profile in profiles if profile.name == target)
+    if outcome.kind != "category":
+        return []
+    texts = [canonical(text) for text in table.columns[target].texts]
+    known = np.array([text.lower() not in MISSING_MARKERS for text in texts])
+    codes = np.unique(texts, return_inverse=True)[1][table.columns[target].codes]
+    kept = known[table.columns[target].codes]
+    is_other = codes != np.bincount(codes[kept]).argmax()
+    num_others = int(is_other[kept].sum())
+    if num_others < FEWEST:
+        return []
+    return [
+        profile.name
+        for profile in profiles
+        if profile.name != target
+        and profile.kind in ("number", "category")
+        and _wrong(profile, table.columns[profile.name], is_other, kept) <= MOST_WRONG * num_others
+    ]
+
+
+def _wrong(
+    profile: Profile, column: TextColumn, is_other: NDArray[np.bool_], kept: NDArray[np.bool_]
+) -> int:
+    """Patients whom a rule by this column alone takes for the wrong side.
+
+    The rule may name a side for each category, for values below and above one number, and for
+    missing values.
+    """
+    num_texts = len(column.texts)
+    others = np.bincount(column.codes[kept & is_other], minlength=num_texts)
+    rest = np.bincount(column.codes[kept & ~is_other], minlength=num_texts)
+    if profile.kind == "category":
+        has_value = np.array([text in profile.counts for text in column.texts])
+        wrong = int(np.minimum(others, rest)[has_value].sum())
+    else:
+        has_value = np.array([text in profile.values for text in column.texts])
+        by_size = sorted(
+            np.flatnonzero(has_value).tolist(), key=lambda i: profile.values[column.texts[i]]
+        )
+        above = np.cumsum([0, *others[by_size]]) - np.cumsum([0, *rest[by_size]])
+        # Below a cut the rest and above it the others, or the other way round.
+        wrong = int(min((above + rest[by_size].sum()).min(), (others[by_size].sum() - above).min()))
+    return wrong + int(min(others[~has_value].sum(), rest[~has_value].sum()))
