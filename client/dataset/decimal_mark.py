@@ -7,6 +7,8 @@ from typing import Literal
 DecimalMark = Literal[".", ","]
 
 _COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?")
+_BY_POINT = re.compile(r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+")
+_HUNDREDS = re.compile(r"[+-]?[1-9]\d{2}")
 _GROUPED = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+")  # 1,234 may be a thousand or 1.234
 
 
@@ -22,3 +24,18 @@ def found_decimal(texts: Iterable[str]) -> DecimalMark:
             return "."
         commas = commas or (_COMMA.fullmatch(text) is not None and _GROUPED.fullmatch(text) is None)
     return "," if commas else "."
+
+
+def groups_by_point(texts: Iterable[str]) -> bool:
+    """Whether the points of a column group thousands: it holds 980 and 1.250.
+
+    Who writes three decimals throughout writes 980.000, and who leaves out zeros 1.25.
+    """
+    numbers = [text for text in texts if text[-1:].isdecimal()]
+    pointed = [text for text in numbers if "." in text]
+    return (
+        any(text.endswith("0") for text in pointed)
+        and all(_BY_POINT.fullmatch(text) for text in pointed)
+        and any(_HUNDREDS.fullmatch(text) for text in numbers)
+        and all(len(text.lstrip("+-")) <= 3 for text in numbers if "." not in text)
+    )

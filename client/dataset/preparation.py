@@ -54,7 +54,10 @@ Unit = Annotated[
 
 
 class TimeBetween(Settings):
-    """A number of the study that is the time between two dates."""
+    """A number of the study that is the time between two dates.
+
+    Of years with two digits, the start of `years_between` is the last one before its end.
+    """
 
     kind: Literal["years_between", "days_between"]
     start: str = Field(min_length=1)  # column in the data, e.g. the date of birth
@@ -117,5 +120,9 @@ def _between(start: date | str, end: date | str, wanted: TimeBetween) -> str:
         return NOT_A_DATE + start
     if not isinstance(end, date):
         return NOT_A_DATE + end
+    if wanted.kind == "years_between" and "%y" in wanted.date_format and start > end:
+        # strptime takes the 45 of a date of birth for 2045.
+        day = 28 if (start.month, start.day) == (2, 29) else start.day
+        start = start.replace(year=start.year - 100, day=day)
     days = (end - start).days
     return f"{days / DAYS_A_YEAR:.4f}" if wanted.kind == "years_between" else str(days)

@@ -31,6 +31,7 @@ class StudyColumn:
     text: TextColumn | None  # as the data have it; None where they have none
     plain: Parse  # of a text in the study's own words
     parse: Parse  # of a text in the data
+    is_number: bool
 
 
 def study_columns(
@@ -56,8 +57,16 @@ def study_columns(
         parsers[column.name] = target_parser(column, written, source.units.get(column.name))
     if split_column is not None:
         parsers[split_column] = target_parser(SPLIT)
+    columns = (*task.features, *task.target_columns)
+    numbers = {column.name for column in columns if isinstance(column, NumberFeature)}
     return {
-        name: StudyColumn(name, _text(table, source, name), parse, _mapped(parse, source, name))
+        name: StudyColumn(
+            name,
+            _text(table, source, name),
+            parse,
+            _mapped(parse, source, name),
+            name in numbers,
+        )
         for name, parse in parsers.items()
     }
 

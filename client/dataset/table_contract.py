@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from erosion.client.dataset.codes_for_unknown import CODES, standing_apart
 from erosion.client.dataset.column_values import MISSING_MARKERS, REFUSED, Fault
+from erosion.client.dataset.decimal_mark import groups_by_point
 from erosion.client.dataset.declared_maps import check_maps
 from erosion.client.dataset.preparation import NOT_A_DATE
 from erosion.client.dataset.sources.data_source import TableSource
@@ -87,9 +89,12 @@ def check_table(
             f"{dropped.sum()} of {len(dropped)} patients dropped, because a value is missing"
         )
     if dropped.all() and not check.problems:
+        named = zip(check.study, [*columns, *target_columns], strict=False)
+        bare = [name for name, values in named if np.isnan(values).all()]
+        where = f" (of {', '.join(bare)}: all)" if bare else ""
         check.problems.append(
-            "every patient lacks a value of a column whose missing values drop the patient; fill"
-            ' them in, or let the study say missing = "impute"'
+            f"every patient lacks a value of a column whose missing values drop the patient{where};"
+            ' fill them in; for a feature the study could say missing = "impute"'
         )
     if check.problems:
         raise DataError(_message(table, check.problems))
@@ -182,6 +187,8 @@ class _Check:
                 values[index] = value
         for fault, texts in faulty.items():
             self.problems.append(self._faulty_values(name, column.text, fault, texts))
+        if column.is_number:
+            self._numbers(name, column.text.texts, values)
         return values[column.text.codes]
 
     def patients(self) -> NDArray[np.int64] | None:
@@ -206,6 +213,27 @@ class _Check:
                 " which rows are of one patient"
             )
         return column.codes
+
+    def _numbers(self, name: str, texts: Sequence[str], values: NDArray[np.float64]) -> None:
+        """Say what is read as numbers (texts,) and may be meant otherwise."""
+        is_found_out = self.source.decimal is None and self.source.thousands is None
+        if is_found_out and groups_by_point(texts):
+            self.problems.append(
+                f"column {name}: such as 980 and 1.250 stand side by side, so the point seems to"
+                ' group thousands; write thousands = "." under [data], or decimal = "." if it does'
+                " not"
+            )
+        if not np.isin(values, list(CODES)).any():
+            return
+        known = {
+            text: v for text, v in zip(texts, values.tolist(), strict=True) if not math.isnan(v)
+        }
+        if codes := standing_apart(known):
+            self.notes.append(
+                f"column {name}: {', '.join(map(repr, codes))} is taken for a measurement, and lies"
+                " far from all others; if it stands for “not known”, write"
+                f' "{codes[0]}" = "" under [data.values.{_toml_key(name)}]'
+            )
 
     def _missing_column(self, name: str, local: str) -> str:
         if name in self.source.derive:

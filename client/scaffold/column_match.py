@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from erosion.client.dataset.codes_for_unknown import CODES
 from erosion.client.dataset.column_values import Fault, feature_parser, target_parser
 from erosion.client.dataset.preparation import TimeBetween, UnitChange
 from erosion.client.scaffold.column_profile import Profile
@@ -20,7 +21,6 @@ from erosion.client.scaffold.known_words import (
     MISSING_WORDS,
     SAME_VALUES,
     SAME_WORDS,
-    SENTINELS,
 )
 from erosion.common.settings.codes import canonical
 from erosion.common.tasks.features import CategoryFeature, NumberFeature
@@ -189,7 +189,7 @@ def _sentinels(
     odd = []
     for text in profile.counts:
         value = float(text) if re.fullmatch(r"[+-]?\d+(\.0*)?", text) else math.nan
-        if value in SENTINELS and not low <= value * unit.factor + unit.offset <= high:
+        if value in CODES and not low <= value * unit.factor + unit.offset <= high:
             odd.append(text)
     return odd
 

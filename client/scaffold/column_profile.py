@@ -11,11 +11,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from erosion.client.dataset.codes_for_unknown import standing_apart
 from erosion.client.dataset.column_values import MISSING_MARKERS, NumberMarks
-from erosion.client.dataset.decimal_mark import found_decimal
+from erosion.client.dataset.decimal_mark import found_decimal, groups_by_point
 from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.dataset.text_table import TextColumn, TextTable
-from erosion.client.scaffold.known_words import MISSING_WORDS, SENTINELS
+from erosion.client.scaffold.known_words import MISSING_WORDS
 
 Kind = Literal["number", "category", "identifier", "date", "text", "constant", "empty"]
 
@@ -104,7 +105,7 @@ def profile(name: str, column: TextColumn, decimal: str = ".") -> Profile:
     kind = _kind(name, said, values if numeric else None, sum(said.values()))
     is_number = numeric and kind == "number"
     if is_number:
-        apart = _standing_apart({text: parsed[text] for text in said if text not in odd})
+        apart = standing_apart({text: parsed[text] for text in said if text not in odd})
         measured = {text: count for text, count in said.items() if text not in apart}
         distinct = [parsed[text] for text in measured if text not in odd]
         if _kind(name, measured, distinct, sum(measured.values())) == "number":
@@ -126,21 +127,6 @@ def profile(name: str, column: TextColumn, decimal: str = ".") -> Profile:
         thousands=thousands if is_number else "",
         unsaid=unsaid,
         values={t: parsed[t] for t in said if t not in no_numbers} if numeric else {},
-    )
-
-
-def _standing_apart(values: Mapping[str, float]) -> tuple[str, ...]:
-    """Codes for "not known" among numbers (text -> value): negative where nothing else is, or
-    farther from all other values than those are from one another."""
-    codes = {text: value for text, value in values.items() if value in SENTINELS}
-    others = [value for text, value in values.items() if text not in codes]
-    if not codes or not others:
-        return ()
-    low, high = min(others), max(others)
-    return tuple(
-        text
-        for text, value in codes.items()
-        if (value < 0 <= low) or value < low - (high - low) or value > high + (high - low)
     )
 
 
@@ -185,7 +171,7 @@ def _thousands(texts: Collection[str], decimal: str) -> str:
         num = sum(re.fullmatch(grouped, text) is not None for text in texts)
         if mark != decimal and num > MOSTLY_GROUPED * len(texts):
             return mark
-    return ""
+    return "." if decimal == "." and groups_by_point(texts) else ""
 
 
 def _number(text: str, decimal: str, thousands: str) -> float:

@@ -153,9 +153,6 @@ MISSING_WORDS = frozenset(
         "#ref!",
     ]
 )
-SENTINELS = frozenset(  # numbers for the same
-    {-1, -8, -9, -88, -99, -888, -999, -9999, 88, 99, 888, 999, 9999, 99999}
-)
 
 # Words in the name of a column of dates.
 BIRTH = ("birth", "born", "geb", "gebdat", "geburt", "naiss", "dob", "nacim", "nascita")

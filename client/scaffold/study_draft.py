@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from erosion.client.dataset.codes_for_unknown import CODES
 from erosion.client.scaffold.column_profile import Profile
 from erosion.client.scaffold.known_units import header_unit
-from erosion.client.scaffold.known_words import MISSING_WORDS, SAME_VALUES, SENTINELS
+from erosion.client.scaffold.known_words import MISSING_WORDS, SAME_VALUES
 from erosion.common.errors import DataError
 from erosion.common.settings.codes import canonical
 
@@ -206,7 +207,7 @@ def _is_unknown(text: str, texts: Iterable[str]) -> bool:
     if text.lower() in MISSING_WORDS:
         return True
     codes = {float(t) for t in texts if re.fullmatch(r"-?\d+(\.0*)?", t)}
-    others = codes - SENTINELS - {9}
+    others = codes - CODES - {9}
     is_code = re.fullmatch(r"-?\d+(\.0*)?", text) is not None and float(text) not in others
     return is_code and len(others) > 1 and others <= {0, 1, 2, 3}
 

@@ -229,6 +229,9 @@ def test_a_folder_is_no_table(tmp_path: Path) -> None:
 def test_every_patient_dropped_is_an_error(tmp_path: Path) -> None:
     site = make_site(tmp_path, "age,sex,ill\n?,f,0\n1,?,1\n")
     assert "every patient lacks a value" in problem_of(site, make_study(task=policy("drop")))
+    site = make_site(tmp_path, "age,sex,ill\n1,f,\n1,m,\n")
+    message = problem_of(site, make_study(task=policy("drop")))
+    assert "whose missing values drop the patient (of ill: all); fill them in" in message
 
 
 def test_one_class_is_an_error_for_the_user_and_a_note_for_a_peer(tmp_path: Path) -> None:

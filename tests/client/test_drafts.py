@@ -1,7 +1,7 @@
 """Drafts of study and site files from tables that hospitals really have."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -159,6 +159,11 @@ def drafted(folder: Path, table: str, target: str, *more: str) -> Study:
     command = ["study", "new", str(folder / "trial.csv"), "--target", target, *more]
     assert main(command) == 0
     return load_study(folder / "study.toml")
+
+
+def features_of(study: Study) -> Sequence[NumberFeature | CategoryFeature]:
+    assert isinstance(study.task, TabularTask)
+    return study.task.features
 
 
 def site_of(folder: Path) -> Path:
@@ -324,7 +329,7 @@ def test_codes_for_not_known_are_no_measurements(
 ) -> None:
     ages = [*range(30, 90), 999, 999, -9]
     study = drafted(tmp_path, column("age", ages), "ill")
-    feature = study.task.features[0]
+    feature = features_of(study)[0]
     assert isinstance(feature, NumberFeature)
     assert feature.range == (10.0, 110.0)
     assert "age: '999', '-9' is taken for “not known”" in capsys.readouterr().out
@@ -364,21 +369,21 @@ def test_the_number_of_a_row_is_no_feature(tmp_path: Path) -> None:
         "ill": "category",
     }
     study = drafted(tmp_path, "row,age,pid,ill\n" + rows, "ill")
-    assert [feature.name for feature in study.task.features] == ["age"]
+    assert [feature.name for feature in features_of(study)] == ["age"]
     assert '# ? patient = "pid"' in site_of(tmp_path).read_text()
 
 
 def test_names_and_values_may_hold_line_ends_and_quotation_marks(tmp_path: Path) -> None:
     rows = "".join(f'{30 + i},"a\n{"<b>"[: i % 2]}",x\ty,{i % 2}\n' for i in range(40))
     study = drafted(tmp_path, '"age\n(years)","say ""x""\\","\x7f\n",ill\n' + rows, "ill")
-    assert [feature.name for feature in study.task.features] == ["age\n(years)", 'say "x"\\']
+    assert [feature.name for feature in features_of(study)] == ["age\n(years)", 'say "x"\\']
     site = load_site(site_of(tmp_path))
     assert len(load_patients(site, study).targets) == 40
 
 
 def test_ranges_of_large_numbers_hold_all_values(tmp_path: Path) -> None:
     study = drafted(tmp_path, column("order", range(1234567000, 1234567400, 10)), "ill")
-    feature = study.task.features[0]
+    feature = features_of(study)[0]
     assert isinstance(feature, NumberFeature)
     assert feature.range == (1234566900.0, 1234567490.0)
 

@@ -82,6 +82,13 @@ def test_ages_are_made_of_dates(tmp_path: Path) -> None:
     assert "column age is derived from 'left', which is missing; correct [data.derive" in message
 
 
+def test_nobody_is_born_after_an_admission_where_years_have_two_digits(tmp_path: Path) -> None:
+    derive = {"kind": "years_between", "start": "born", "end": "in", "date_format": "%d.%m.%y"}
+    text = "born,in,sex,ill\n01.06.45,01.06.20,f,0\n01.06.80,01.06.20,f,1\n29.02.00,28.02.00,m,1\n"
+    found = load(tmp_path, text, TASK, derive={"age": derive})
+    assert found.rows[:, 0].round(1).tolist() == [75.0, 40.0, 100.0]
+
+
 def test_a_column_that_is_not_recorded_is_missing_for_everybody(tmp_path: Path) -> None:
     text = "age,cholesterol,diabetes,ill\n50,200,no,0\n60,210,yes,1\n"
     found = load(tmp_path, text, {**LAB, "missing": "impute"}, absent=["smoker"])

@@ -157,6 +157,40 @@ def test_thousands_are_declared_never_guessed(tmp_path: Path) -> None:
         site_of(tmp_path, text, thousands=",", decimal=",")
 
 
+def test_points_that_group_thousands_are_no_decimal_points(tmp_path: Path) -> None:
+    """1.250 white cells beside 980 were read as one and a quarter."""
+    task = make_study().task.model_dump(mode="json")
+    task["features"][0] = {"name": "cells"}
+    study = make_study(task=task)
+    text = "cells,sex,ill\n980,f,0\n1.250,m,1\n12.300,m,1\n"
+
+    def numbers(text: str, **data: Any) -> list[float]:
+        return ages(load_patients(site_of(tmp_path, text, **data), study))
+
+    with pytest.raises(DataError, match=r'group thousands; write thousands = "\." under \[data\]'):
+        numbers(text)
+    assert numbers(text, thousands=".") == [980, 1250, 12300]
+    assert numbers(text, decimal=".") == [980, 1.25, 12.3]
+    for decimals in (("980.000", "1.250"), ("980", "1.25"), ("5", "1.250"), ("980", "1.253")):
+        plain = text.replace("980", decimals[0]).replace("1.250", decimals[1])
+        plain = plain.replace("12.300", "12.345")
+        assert numbers(plain)[:2] == [float(cell) for cell in decimals]
+
+
+def test_a_number_that_may_mean_not_known_is_told_of(tmp_path: Path) -> None:
+    task = make_study().task.model_dump(mode="json")
+    task["features"][0] = {"name": "cells"}
+    study = make_study(task=task)
+    text = "cells,sex,ill\n5,f,0\n7,m,1\n999,m,1\n-9,m,1\n"
+    (note,) = load_patients(site_of(tmp_path, text), study).notes
+    assert note == (
+        "column cells: '999', '-9' is taken for a measurement, and lies far from all others; if it"
+        ' stands for “not known”, write "999" = "" under [data.values.cells]'
+    )
+    assert not load_patients(site_of(tmp_path, text.replace("999", "9").replace("-9", "99"),
+                                     values={"cells": {"99": "8"}}), study).notes  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("cell", "remedy"),
     [
