@@ -86,13 +86,29 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _code_parser(known: Mapping[str, float], wrong: str) -> Parse:
+    truth = _truth_values(known)
+
     def parse(text: str) -> float | Fault:
         code = known.get(canonical(text))
+        if code is None and truth:
+            code = truth.get(canonical(text).casefold())
         if code is not None:  # before the markers: a study may have a category "NA"
             return code
         return math.nan if text.lower() in MISSING_MARKERS else Fault(wrong, _MAP)
 
     return parse
+
+
+def _truth_values(known: Mapping[str, float]) -> Mapping[str, float]:
+    """Where the study tells true from false, or 1 from 0: the code of each of these words.
+
+    A file of text writes True where Parquet and a database have a boolean, which is read as 1.
+    """
+    words = {name.casefold(): code for name, code in known.items()}
+    for no, yes in (("false", "true"), ("0", "1")):
+        if no in words and yes in words:
+            return {"false": words[no], "0": words[no], "true": words[yes], "1": words[yes]}
+    return {}
 
 
 def _number_parser(feature: NumberFeature, marks: NumberMarks, unit: UnitChange | None) -> Parse:

@@ -43,6 +43,7 @@ class Applied:
     num_rows: int
     key_name: str  # column that says who a patient is; "" where the source names none
     key: TextColumn | None
+    notes: tuple[str, ...]  # what was found out, imputed or left out
 
 
 def predict(
@@ -61,11 +62,15 @@ def predict(
     column. `output` is a CSV file, or None for the standard output. `arm`: another than the one
     that the run ended with. `weights`: the folder with the file that the model started from, where
     parts of it are frozen. A patient who lacks a value that the study drops patients for gets
-    empty cells. Raises CheckpointError for the run folder, ModelError for its
+    empty cells. What was found out in reading, imputed or left out is told on the standard error.
+    Raises CheckpointError for the run folder, ModelError for its
     model's code or weights, and DataError for the data.
     """
     saved = load_saved_model(run_folder, arm, weights)
-    text = _as_csv(saved.task, apply_model(saved, _source(data_path, source)))
+    applied = apply_model(saved, _source(data_path, source))
+    for note in applied.notes:
+        print(f"Noted: {note}", file=sys.stderr)
+    text = _as_csv(saved.task, applied)
     if output is None:
         sys.stdout.write(text)
     else:
@@ -93,7 +98,12 @@ def apply_model(saved: SavedModel, source: TableSource) -> Applied:
     inputs = table_inputs(saved.task, checked.rows, saved.card.scaling, saved.card.missing_means)
     key = None if source.patient is None else table.columns[source.patient]
     return Applied(
-        _predictions(saved, inputs), checked.places, table.num_rows, source.patient or "", key
+        _predictions(saved, inputs),
+        checked.places,
+        table.num_rows,
+        source.patient or "",
+        key,
+        checked.notes,
     )
 
 

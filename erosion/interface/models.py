@@ -79,11 +79,22 @@ class Model(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
                 f"A {type(frame).__name__} has no column names. Give a pandas DataFrame with the"
                 f" columns {', '.join(self.feature_names_in_[:6])} ..."
             )
+        known = [name for name in self.feature_names_in_ if name in frame.columns]
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "frame.parquet"
-            known = [name for name in self.feature_names_in_ if name in frame.columns]
-            frame[known].to_parquet(path, index=False)
-            applied = apply_model(self.saved, TableFile(path=path))
+            try:
+                frame[known].to_parquet(path, index=False)
+            except (ValueError, TypeError, NotImplementedError) as problem:  # pyarrow's are these
+                raise DataError(
+                    f"The frame cannot be read: {problem}. Give each column once, with numbers or"
+                    " text and not both."
+                ) from None
+            try:
+                applied = apply_model(self.saved, TableFile(path=path))
+            except DataError as problem:
+                told = str(problem).replace(f"Data file {path}", "The frame")
+                remedy = "(A frame has no site file: rename columns and replace values in it.)"
+                raise DataError(f"{told}\n  {remedy}") from None
         predictions = np.full((len(frame), applied.predictions.shape[1]), np.nan)
         predictions[applied.rows] = applied.predictions
         return predictions

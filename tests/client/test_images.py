@@ -109,8 +109,16 @@ def test_class_folder_problems_are_explained(tmp_path: Path) -> None:
     (tmp_path / "cat/notes.txt").write_text("no image")
     message = problem_of(ImageFiles(path=tmp_path))
     assert "cat/small.png has 4 x 4 pixels; the study wants 5 x 4: resize it" in message
-    assert "cat/deep.png is of mode I;16; save it with 8 bits per channel" in message
+    assert (
+        "cat/deep.png is of mode I;16; save it in grey or RGB, with 8 bits per channel" in message
+    )
     assert "cat/notes.txt is not an image that can be read" in message
+    white = Image.new("RGB", (5, 4), "white")
+    Image.new("RGB", (5, 4)).save(tmp_path / "cat/film.gif", save_all=True, append_images=[white])
+    assert "cat/film.gif holds 2 images, as films" in problem_of(ImageFiles(path=tmp_path))
+    (tmp_path / "cat/patient-1").mkdir()  # whose images nobody would miss
+    message = problem_of(ImageFiles(path=tmp_path))
+    assert "cat/patient-1: folders in the folder of a class are not read; move their" in message
     (tmp_path / "bird").mkdir()
     assert "folder 'bird' is not of the study's classes" in problem_of(ImageFiles(path=tmp_path))
 

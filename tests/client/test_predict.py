@@ -48,6 +48,20 @@ def test_imputed_values_are_the_mean_and_dropped_patients_stay_empty(tmp_path: P
         assert (tmp_path / "out.csv").read_text().splitlines()[2] == line
 
 
+def test_what_was_found_out_in_reading_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = make_study(task=with_missing("impute"))
+    data = data_file(tmp_path, "age;sex\n60,5;f\n;\n?;f\n")
+    predict(run_folder(tmp_path, study), data, tmp_path / "out.csv")
+    assert capsys.readouterr().err == (
+        'Noted: columns are separated by ";" (found out; separator sets it)\n'
+        "Noted: 1 line holds no value at all, and is left out\n"
+        "Noted: numbers are written 1,5 (found out; decimal sets it)\n"
+        "Noted: missing values to be imputed: age 1\n"
+    )
+
+
 def test_missing_means_stand_in_without_scaling(tmp_path: Path) -> None:
     study = make_study(task=with_missing("impute"))
     folder = run_folder(tmp_path, study, scaling=None, missing_means=[1.0, 0.0])

@@ -218,3 +218,22 @@ def test_what_programs_write_for_nothing_is_missing(tmp_path: Path, marker: str)
 def test_a_large_table_is_counted_without_being_read_twice(tmp_path: Path) -> None:
     rows = "".join(f"{20 + i % 80},{'fm'[i % 2]},{i % 3}\n" for i in range(5_000))
     assert "'120.5' on line 5002" in problem(tmp_path, "age,sex,ill\n" + rows + "120.5,f,0\n")
+
+
+@pytest.mark.parametrize(
+    ("classes", "cells"),
+    [
+        (["False", "True"], ["0", "1"]),  # a boolean of Parquet
+        ([False, True], ["false", "TRUE"]),
+        ([0, 1], ["False", "True"]),
+    ],
+)
+def test_true_and_false_are_one_and_nought(
+    tmp_path: Path, classes: list[object], cells: list[str]
+) -> None:
+    task = {**make_study().task.model_dump(mode="json"), "classes": classes}
+    text = f"age,sex,ill\n40,f,{cells[0]}\n50,m,{cells[1]}\n60,m,{cells[1]}\n"
+    found = load_patients(site_of(tmp_path, text), make_study(task=task))
+    assert found.targets.tolist() == [0, 1, 1]
+    with pytest.raises(DataError, match="not a value of the study's classes"):
+        load_patients(site_of(tmp_path, text.replace(cells[1], "yes")), make_study(task=task))

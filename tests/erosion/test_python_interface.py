@@ -160,8 +160,14 @@ def test_what_a_model_cannot_use_is_explained(tmp_path: Path, patients: pd.DataF
     model = erosion.load_model(run_folder(tmp_path))
     with pytest.raises(erosion.ErosionError, match="Give a pandas DataFrame with the columns age"):
         model.predict([[1, 2]])
-    with pytest.raises(erosion.ErosionError, match="age"):
+    with pytest.raises(erosion.ErosionError, match=r"^The frame:\n  column age is missing"):
         model.predict(patients[["sex"]])
+    with pytest.raises(erosion.ErosionError, match=r"The frame cannot be read: .*column age"):
+        model.predict(pd.DataFrame({"age": [50, "60"], "sex": ["f", "m"]}))
+    with pytest.raises(erosion.ErosionError, match="Duplicate column names"):
+        model.predict(patients[["age", "age", "sex"]])
+    with pytest.raises(erosion.ErosionError, match=r"The frame cannot be read: .*complex"):
+        model.predict(pd.DataFrame({"age": [1j], "sex": ["f"]}))
     with pytest.raises(erosion.ErosionError, match=r"no model of an arm 'x'; it has none"):
         erosion.load_model(tmp_path, arm="x")
 

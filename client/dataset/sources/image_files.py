@@ -194,12 +194,21 @@ def _channels_first(images: NDArray[np.uint8], task: ImageTask) -> NDArray[np.ui
 
 def _read_folders(source: ImageFiles, task: ImageTask) -> LabelledImages:
     path = source.path
-    files = [
+    inside = [
         (file, code)
         for folder, code in class_folders(source, path, task)
         for file in sorted(folder.iterdir())
-        if file.is_file() and not file.name.startswith(".")
+        if not file.name.startswith(".")
     ]
+    files = [(file, code) for file, code in inside if file.is_file()]
+    deeper = [f"{file.parent.name}/{file.name}" for file, _ in inside if file.is_dir()]
+    if deeper:
+        more = ", ..." if len(deeper) > SHOWN else ""
+        problem = (
+            f"{', '.join(deeper[:SHOWN])}{more}: folders in the folder of a class are not read;"
+            " move their images up into it"
+        )
+        raise faults(path, [problem])
     if not files:
         raise faults(path, ["it holds no images; make one folder of images per class"])
     check_decoded(path, len(files) * int(np.prod(task.shape)))
@@ -249,9 +258,11 @@ def _read_image(file: Path, task: ImageTask, resize: Resize) -> NDArray[np.uint8
         with image:
             if resize == "refuse" and (wrong := wrong_size(image.size, task)):
                 return wrong
-            if image.mode not in ("1", "L", "P", "RGB", "RGBA"):
+            if image.mode not in ("1", "L", "LA", "P", "RGB", "RGBA"):
                 # Pillow would clip 16-bit pixels to white.
-                return f"is of mode {image.mode}; save it with 8 bits per channel"
+                return f"is of mode {image.mode}; save it in grey or RGB, with 8 bits per channel"
+            if (frames := getattr(image, "n_frames", 1)) > 1:
+                return f"holds {frames} images, as films and stacks do; save the one that is meant"
             return fitted(image.convert("L" if task.shape[0] == 1 else "RGB"), task, resize)
     except (UnidentifiedImageError, Image.DecompressionBombError):
         return "is not an image that can be read; remove it or save it as PNG"
