@@ -34,7 +34,7 @@ def measure(
 
     With layer weights w_l, <g, h> is the sum over layers of w_l <g_l, h_l>. Euclidean:
     |g_i - g_0| / |g_0|. Cosine: 1 - <g_i, g_0> / (|g_i| |g_0|), from 0 (same direction) to 2; a
-    zero update has no direction and is at distance 1.
+    zero update, or one no longer than its noise, has no direction and is at distance 1.
     `noise` (n,): how much of each peer's <g_i, g_i> is noise for privacy on average; it is no
     distance, and is taken off.
     """
@@ -51,8 +51,9 @@ def measure(
     if kind == "euclidean":
         apart = (squares - 2 * with_own + own).clamp(min=0.0).sqrt() / own.sqrt()
     else:
-        cosine = with_own / (squares * own).sqrt()
-        apart = 1 - cosine.nan_to_num(nan=0.0).clamp(-1.0, 1.0)  # 0 / 0 where g_i = 0
+        lengths = (squares * own).sqrt()  # 0 where g_i is, or is no longer than its noise
+        cosine = torch.where(lengths > 0, with_own / lengths, 0.0)
+        apart = 1 - cosine.clamp(-1.0, 1.0)
     return Distances(float(own.sqrt()), apart[1:].tolist())
 
 

@@ -355,6 +355,9 @@ def test_noise_is_taken_off_a_distance_by_hand() -> None:
     assert found == pytest.approx([sqrt(8.0 / 20.5)])
     angle = measure(cohort, "cosine", [], noise=[16.0]).to_own  # <g, g> = 80, <g, g_0> = 40
     assert angle == pytest.approx([1 - 40 / (8 * 5)])
+    # An update no longer than its noise has no direction, whichever way that pointed.
+    assert list(measure(cohort, "cosine", [], noise=[80.0]).to_own) == [1.0]
+    assert list(measure(cohort, "cosine", [], noise=[90.0]).to_own) == [1.0]
 
 
 def test_expected_noise_counts_what_carries_it_and_believes_no_tiny_hospital() -> None:
