@@ -72,7 +72,7 @@ def descend(
     point = spaces.kept(start)
     apart = spaces.apart(point)
     distances = apart.norm(dim=1)
-    scale = float(distances.max())
+    scale = float(distances[spaces.shares > 0].max())  # what does not count sets no measure
     gaps = (distances - spaces.radii).clamp(min=0.0)
     best = Found(point, gaps, float(spaces.shares @ gaps), 0)
     for step in range(1, max_steps + 1):

@@ -61,7 +61,7 @@ def meet_from_afar(
 
 def meet_balls(balls: Balls, *, learning_rate: float = 0.01) -> tuple[Tensor, Meeting]:
     """The model (d,) that `meet` finds for balls at hand, each counting alike."""
-    apart = balls.centres - balls.centres.mean(dim=0)
+    apart = balls.centres - balls.centres[0]  # exactly 0 where all are the same
     meeting = meet(apart @ apart.T, balls.radii, learning_rate=learning_rate)
     return meeting.coefficients @ balls.centres, meeting
 

@@ -64,7 +64,8 @@ def largest_pairwise_set(balls: Balls) -> list[int]:
 
     Larger balls are tried first.
     """
-    apart = torch.cdist(balls.centres, balls.centres)
+    # Not by way of inner products, whose rounding sets apart what is the same.
+    apart = torch.cdist(balls.centres, balls.centres, compute_mode="donot_use_mm_for_euclid_dist")
     meets = (apart <= balls.radii + balls.radii[:, None]).numpy()
     by_radius = np.argsort(-balls.radii.numpy(), kind="stable").tolist()
     return max((_greedy(meets, first, by_radius) for first in by_radius), key=len, default=[])

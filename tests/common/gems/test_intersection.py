@@ -154,6 +154,14 @@ def test_a_ball_of_weight_zero_does_not_count() -> None:
     assert float(meeting.gaps[2]) == pytest.approx(48.5)  # it is told how far it is, all the same
 
 
+def test_a_ball_of_weight_zero_far_away_does_not_make_a_gap_count_as_none() -> None:
+    three = in_the_plane((0, 0, 1), (4, 0, 1), (0, 1e7, 1))
+    weights = torch.tensor([1.0, 1.0, 0.0])
+    meeting = meet(three.centres @ three.centres.T, three.radii, weights=weights)
+    assert not meeting.in_all
+    assert meeting.residual == pytest.approx(2, abs=1e-2)
+
+
 def test_there_must_be_a_ball_that_counts() -> None:
     with pytest.raises(ValueError, match="no ball"):
         meet(torch.eye(2), torch.ones(2), weights=torch.zeros(2))

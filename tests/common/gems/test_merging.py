@@ -76,6 +76,14 @@ def test_neurons_that_are_the_same_make_no_empty_cluster() -> None:
     assert found.merged == 6
 
 
+def test_many_neurons_that_are_the_same_become_one() -> None:
+    """Whatever rounding a fast way to measure distances would have."""
+    one = torch.linspace(-3, 7, 40, dtype=torch.float64).reshape(1, -1).sin() * 3
+    same = balls(one.repeat(30, 1), torch.zeros(30))
+    assert len(largest_pairwise_set(same)) == 30
+    assert merge_neurons(same, 5).neurons.shape == (1, 40)
+
+
 def test_a_dead_neurons_large_ball_takes_its_cluster_nowhere_else() -> None:
     pair = torch.tensor([[1.0, 0.0], [1.2, 0.0]])
     found = merge_neurons(of(pair, 0.05, 4000.0), clusters=1)
