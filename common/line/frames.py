@@ -19,6 +19,7 @@ from enum import IntEnum
 from typing import Any, Self, TypeGuard
 
 from erosion.common.errors import ErosionError
+from erosion.common.support.plain_text import printable
 
 WIRE = 1  # raised when a frame changes its meaning
 SERVICE, METHOD = "erosion.v1.Line", "Connect"
@@ -97,7 +98,8 @@ class Versions:
     @property
     def words(self) -> str:
         """For people."""
-        return f"erosion {self.software} (protocol {self.wire}.{self.protocol})"
+        software = printable(self.software, at_most=40)
+        return f"erosion {software} (protocol {self.wire}.{self.protocol})"
 
     def fit(self, other: "Versions") -> bool:
         """Do both sides mean the same by what they send?"""

@@ -20,6 +20,7 @@ SIGNIFICANCE = 0.02  # of a comparison on a test part; docs/evaluation.md says w
 CROSS_FITTED_SIGNIFICANCE = 0.005  # of one on cross-fitted predictions, whose models share patients
 FEWEST_OF_A_CLASS = 5  # test patients; with fewer the test is not to be trusted
 
+MOST_SECONDS = 1e9  # of one answer; those of a round's answers are added up
 MOST_METRICS, LONGEST_METRIC = 64, 100  # of one model; characters of a name
 
 PROTOCOL = 4  # raised when a message changes its meaning
@@ -130,7 +131,7 @@ class TrainReply(Settings):
     step: str = "train"
     num_samples: int
     samples_seen: int
-    seconds: float = Field(ge=0)  # of local work
+    seconds: float = Field(ge=0, le=MOST_SECONDS)  # of local work
     metrics: Metrics | None = None  # the user's, of the parameters that it received
     sealed: HelloKeys | None = None  # of a sealed round, in place of the update
     noise_multiplier: float | None = None  # of the update, where it has noise for privacy
@@ -143,7 +144,7 @@ class StepReply(Settings):
     arm: str
     round: int
     step: str
-    seconds: float = Field(ge=0)  # of local work
+    seconds: float = Field(ge=0, le=MOST_SECONDS)  # of local work
     values: dict[str, JsonValue] = Field(default_factory=dict, max_length=64)  # the method's, small
 
 

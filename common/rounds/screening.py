@@ -153,9 +153,13 @@ def problem_with_evaluation(
     user: HospitalName,
     finals: Mapping[str, RunState],
     *,
+    loss: str,
     is_fold: bool = False,
 ) -> str | None:
-    """Why the user's final figures cannot be used; None where they can. A fold has none."""
+    """Why the user's final figures cannot be used; None where they can. A fold has none.
+
+    `loss`: the metric that all of them must have.
+    """
     header = result.header
     if header.hospital != user:
         return f"it answered as {header.hospital!r}"
@@ -165,6 +169,12 @@ def problem_with_evaluation(
         return f"its figures lack {', '.join(missing)}"
     if strange := sorted((header.arms.keys() | result.personal.keys()) - finals.keys()):
         return f"it has figures of {', '.join(strange)[:100]}, which it was not asked about"
+    compared = header.comparison
+    if compared is not None and not {compared.arm, compared.reference} <= finals.keys():
+        return "it compared arms which it was not asked about"
+    figures = [*header.arms.values(), *([header.base_rate] if header.base_rate else [])]
+    if any(found.get(loss) is None for found in figures):
+        return f"its figures lack the {loss} of an arm, or of the base rate"
     for arm, personal in result.personal.items():
         dim = len(finals[arm].params)
         if personal.dtype != torch.float32 or personal.dim() not in (1, 2):

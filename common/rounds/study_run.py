@@ -186,8 +186,13 @@ class StudyRun:
             (reply,) = where.transport.ask({connection: request}, EVALUATE_SECONDS)
             match reply.content:
                 case EvaluateResult() as result:
-                    is_fold = study.fold is not None
-                    wrong = problem_with_evaluation(result, user, finals, is_fold=is_fold)
+                    wrong = problem_with_evaluation(
+                        result,
+                        user,
+                        finals,
+                        loss=study.task.verdict_metric,
+                        is_fold=study.fold is not None,
+                    )
                     if wrong is None:
                         return result
                     problem = wrong

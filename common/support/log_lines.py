@@ -19,4 +19,4 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             values["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(values, ensure_ascii=False)
+        return json.dumps(values)  # ASCII: safe on any stream, whatever others have sent

@@ -199,6 +199,13 @@ def run_every_user(
         except RunError as problem:
             failed[user] = str(problem)
             problems.append(problem)
+        except OSError:  # the run's own disk
+            raise
+        except Exception as problem:  # a fault of ours, which must not cost the others their models
+            logging.getLogger("erosion").info("the part of %s", user, exc_info=True)
+            words = f"a fault of this program ({type(problem).__name__}: {problem}); -v shows more"
+            failed[user] = words
+            problems.append(RunError(words))
         else:
             continue
         notify(UserFailed(user, {**declined, **failed}[user]))

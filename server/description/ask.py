@@ -45,7 +45,9 @@ def ask_all(
                 asked[request] = node, session
         for reply in link.grid.pull_messages(list(asked)):
             node, _ = asked.pop(reply.metadata.reply_to_message_id)
-            known = link.hospital_of(node) if link.enrolled_only else None
+            known = link.hospital_of(node)
+            if link.enrolled_only and known is None:
+                continue  # its key was revoked since it was asked
             name, told = _read(reply, study, known)
             if name not in study.hospitals or name in description.replies:
                 continue

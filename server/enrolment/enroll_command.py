@@ -28,6 +28,8 @@ from erosion.server.enrolment.serving_certificate import ServingCertificate
 from erosion.server.enrolment.site_kit import authority_fingerprint
 from erosion.server.sealed.peers_file import write_peers
 
+MOST_DAYS = 36_500  # a certificate's dates end with the year 9999
+
 Handler = Callable[[argparse.Namespace], None]
 
 
@@ -48,7 +50,7 @@ def add_enroll_commands(parser: argparse.ArgumentParser) -> Any:
 
     init = command("init", _init, "make a federation: its authority and its certificate")
     _add_hosts(init, "names or addresses by which sites reach this machine, the first dialled")
-    init.add_argument("--port", type=int, default=DEFAULT_PORT, help="default: %(default)s")
+    init.add_argument("--port", type=_port, default=DEFAULT_PORT, help="default: %(default)s")
     _add_days(init, COORDINATOR_DAYS)
 
     site = command("site", _site, "enrol a hospital, and make the kit to hand to it")
@@ -78,7 +80,7 @@ def add_enroll_commands(parser: argparse.ArgumentParser) -> Any:
     renew.add_argument("--new-key", action="store_true", help="replace a site's key, too, at once")
     _add_out(renew)
     _add_hosts(renew, "for the coordinator: other names than before")
-    renew.add_argument("--days", type=float, help="default: as for a new one")
+    renew.add_argument("--days", type=_days, help="default: as for a new one")
     return commands
 
 
@@ -90,8 +92,20 @@ def _add_hosts(parser: argparse.ArgumentParser, summary: str) -> None:
 
 def _add_days(parser: argparse.ArgumentParser, days: int) -> None:
     parser.add_argument(
-        "--days", type=float, default=days, help="until it expires (default: %(default)s)"
+        "--days", type=_days, default=days, help="until it expires (default: %(default)s)"
     )
+
+
+def _days(text: str) -> float:
+    if not abs(days := float(text)) <= MOST_DAYS:
+        raise argparse.ArgumentTypeError(f"{text} days; give at most {MOST_DAYS}")
+    return days
+
+
+def _port(text: str) -> int:
+    if not 1 <= (port := int(text)) <= 65535:
+        raise argparse.ArgumentTypeError(f"there is no port {text}; give one from 1 to 65535")
+    return port
 
 
 def _add_out(parser: argparse.ArgumentParser) -> None:

@@ -56,9 +56,10 @@ def init_federation(
     except OSError as problem:
         raise EnrolmentError(f"The folder {folder.path} cannot be made: {problem}.") from None
     authority = certificates.new_authority()
+    identity = certificates.issue(authority, place.hosts, days)
     write_private(folder.authority_key, private_pem(authority.key))
     write_private(folder.authority, certificates.pem(authority.certificate))
-    _write_identity(folder, certificates.issue(authority, place.hosts, days))
+    _write_identity(folder, identity)
     write_key_registry(folder.roster, KeyRegistry())
     folder.write_place(place)
 

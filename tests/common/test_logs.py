@@ -23,3 +23,10 @@ def test_a_record_is_one_line_of_json_with_its_traceback() -> None:
     assert (plain["level"], plain["logger"]) == ("warning", "erosion.test")
     assert "traceback" not in plain
     assert "ValueError" in failed["traceback"]
+
+
+def test_a_record_of_any_text_can_be_written_to_any_stream() -> None:
+    record = logging.LogRecord("erosion", logging.INFO, "", 0, "\ud800 \u00e9\n", (), None)
+    line = JsonLines().format(record)
+    assert line.isascii()
+    assert json.loads(line)["message"] == "\ud800 \u00e9\n"

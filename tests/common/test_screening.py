@@ -1,7 +1,9 @@
 """Answers that can be used, and those that cannot."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from torch import Tensor
 from erosion.common.aggregation.cohort import Update
 from erosion.common.algorithms.base import Brings, TensorTerms
 from erosion.common.protocol.messages import (
+    Comparison,
     EvaluateReply,
     EvaluateResult,
     FinalMetrics,
@@ -223,7 +226,12 @@ def test_the_users_own_update_is_measured_by_nobody() -> None:
     assert reject_outsized(answers, "user", params_norm=1.0, dim=1) == answers
 
 
-def evaluated(hospital: str = "a", arms: Sequence[str] = ("x",), **personal: Tensor) -> str | None:
+def evaluated(
+    hospital: str = "a",
+    arms: Sequence[str] = ("x",),
+    changes: Mapping[str, Any] = MappingProxyType({}),
+    **personal: Tensor,
+) -> str | None:
     figures = FinalMetrics(**metrics().model_dump(), intervals={})
     header = EvaluateReply(
         hospital=hospital,
@@ -232,9 +240,36 @@ def evaluated(hospital: str = "a", arms: Sequence[str] = ("x",), **personal: Ten
         comparison=None,
         scaling=None,
         class_counts={},
-    )
+    ).model_copy(update=changes)
     finals = {"x": RunState(1, torch.zeros(2), None)}
-    return problem_with_evaluation(EvaluateResult(header, personal), "a", finals)
+    result = EvaluateResult(header, personal)
+    return problem_with_evaluation(result, "a", finals, loss="log_loss")
+
+
+def test_final_figures_compare_known_arms_by_their_loss() -> None:
+    def comparison(arm: str, reference: str) -> Comparison:
+        return Comparison(
+            arm=arm,
+            reference=reference,
+            num_samples=10,
+            smallest_class=5,
+            mean_difference=0.0,
+            p_value=1.0,
+            conclusion="better",
+        )
+
+    lossless = FinalMetrics.model_validate({"num_samples": 10, "auroc": 0.5, "intervals": {}})
+    undefined = lossless.model_validate({**lossless.model_dump(), "log_loss": None})
+    assert evaluated(changes={"comparison": comparison("x", "x")}) is None
+    assert evaluated(changes={"base_rate": None}) is None
+    for changes in (
+        {"comparison": comparison("x", "y")},
+        {"comparison": comparison("y", "x")},
+        {"arms": {"x": lossless}},
+        {"arms": {"x": undefined}},
+        {"base_rate": lossless},
+    ):
+        assert evaluated(changes=changes)
 
 
 def test_final_figures_are_of_the_user_and_of_every_arm() -> None:
@@ -252,3 +287,10 @@ def test_final_figures_are_of_the_user_and_of_every_arm() -> None:
         evaluated(x=torch.zeros(2, dtype=torch.float64)),
     ):
         assert problem is not None
+
+
+def test_seconds_that_add_up_to_no_number_are_refused() -> None:
+    said: dict[str, Any] = {"hospital": "a", "arm": "x", "round": 1, "step": "s"}
+    assert StepReply(**said, seconds=1e6).seconds == 1e6
+    with pytest.raises(ValueError, match="less than or equal"):
+        StepReply(**said, seconds=1.7e308)

@@ -264,6 +264,17 @@ def test_another_version_is_told_both(enrolled: Enrolled, monkeypatch: pytest.Mo
     assert OURS.words in text
 
 
+def test_a_version_that_is_no_text_to_be_shown_is_told_as_far_as_it_is(
+    enrolled: Enrolled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strange = "9.8.7\ud800\x1b[2J" + "7" * 900
+    line = enrolled.line()
+    monkeypatch.setattr(line_module, "OURS", Versions(OURS.wire, OURS.protocol + 1, strange))
+    assert "erosion 9.8.7\ufffd" in enrolled.refused(line)
+    ((_, text),) = enrolled.recorded()
+    assert len(text) < 300
+
+
 def test_an_expired_certificate_is_refused_by_the_site(enrolled: Enrolled) -> None:
     line = enrolled.line()
     renew_coordinator(enrolled.keys, days=-0.5)

@@ -510,3 +510,24 @@ def test_where_no_federation_is_the_remedy_is_said(
 ) -> None:
     assert main(["enroll", "site", "bob", "--folder", str(tmp_path / "none")]) == 9
     assert "erosion enroll init" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "odd", [("--days", "nan"), ("--days", "inf"), ("--days", "1e9"), ("--port", "99999")]
+)
+def test_a_number_that_cannot_be_is_named_and_nothing_is_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], odd: tuple[str, str]
+) -> None:
+    folder = tmp_path / "federation"
+    with pytest.raises(SystemExit):
+        main(["enroll", "init", "--host", "a.example", "--folder", str(folder), *odd])
+    assert odd[1] in capsys.readouterr().err
+    assert not folder.exists()
+
+
+def test_a_certificate_that_cannot_be_made_leaves_no_half_of_a_federation(tmp_path: Path) -> None:
+    folder, place = FederationFolder(tmp_path / "federation"), Address(hosts=("a.example",), port=1)
+    with pytest.raises(OverflowError):
+        init_federation(folder, place, days=1e9)
+    init_federation(folder, place)
+    assert folder.place.exists()

@@ -23,7 +23,7 @@ RESULT = make_run(("fedavg", "local"), STUDY.hospitals, rounds=2).result
 class Parts:
     """Runs a hospital's part as a test wants it."""
 
-    def __init__(self, **problems: RunError) -> None:
+    def __init__(self, **problems: Exception) -> None:
         self.problems, self.events, self.ran = problems, list[RunEvent](), list[str]()
 
     def run_one(self, study: Study, folder: RunFolder) -> Result:
@@ -143,3 +143,22 @@ def test_a_run_that_failed_otherwise_has_no_other_turn(folder: RunFolder) -> Non
     with pytest.raises(RunError) as problem:
         run_every_user(STUDY, folder, parts.run_one, parts.events.append)
     assert not isinstance(problem.value, HospitalsAwayError)
+
+
+def test_a_fault_of_the_program_costs_one_hospital_its_model_and_the_others_nothing(
+    folder: RunFolder,
+) -> None:
+    parts = Parts(alice=KeyError("log_loss"))
+    with pytest.raises(RunError, match="alice: no model yet"):
+        run_every_user(STUDY, folder, parts.run_one, parts.events.append)
+    assert parts.ran == list(STUDY.hospitals)
+    assert parts.events == [
+        UserFailed("alice", "a fault of this program (KeyError: 'log_loss'); -v shows more")
+    ]
+
+
+def test_a_full_disk_ends_the_run_at_once(folder: RunFolder) -> None:
+    parts = Parts(alice=OSError("No space left on device"))
+    with pytest.raises(OSError, match="No space"):
+        run_every_user(STUDY, folder, parts.run_one, parts.events.append)
+    assert parts.ran == ["alice"]
