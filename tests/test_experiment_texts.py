@@ -11,7 +11,7 @@ import pytest
 
 from erosion.common.algorithms.weight_erosion import PRESETS
 from erosion.experiments.cells import read_cells
-from erosion.experiments.papers import local_steps
+from erosion.experiments.papers import local_steps, mnist
 from erosion.experiments.papers.paired import paired_difference
 from erosion.experiments.papers.rule_page import RECOMMENDED
 
@@ -55,6 +55,30 @@ def test_the_evaluation_page_quotes_the_verdicts_error_rates() -> None:
             claims("gain-0.06", patients, rule) for rule in ("declared", "one more patient")
         )
         assert f"| {patients} | {ordinary:.1f} | {strict:.1f} |" in text
+
+
+def test_the_mnist_grid_is_as_published_as_far_as_it_was_run() -> None:
+    text = flowing("experiments/README.md")
+    assert "the published accuracy lies in the interval of ours" in text
+    assert "in every setting the three schemes stand in the published order" in text
+    page = flowing("experiments/results/mnist/README.md")
+    counts = re.findall(
+        r"(?:in the published order|lies in the interval of ours) in (\d+) of (\d+)", page
+    )
+    assert len(counts) == 4
+    assert all(found == of for found, of in counts)
+    assert "Where all have the same (distribution A), there is nobody to leave out, and" in text
+    bests = {
+        name: max(cell.figures["accuracy"])
+        for name, cell in read_cells(ROOT / "experiments/results/mnist", mnist.plans()).items()
+    }
+    pairs = [
+        (bests[f"A-{agents}-weight_erosion"], bests[f"A-{agents}-fedavg"])
+        for agents in (10, 20, 50, 100)
+        if f"A-{agents}-fedavg" in bests and f"A-{agents}-weight_erosion" in bests
+    ]
+    assert pairs
+    assert all(erosion <= averaging for erosion, averaging in pairs)
 
 
 @pytest.mark.parametrize(
