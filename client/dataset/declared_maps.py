@@ -1,7 +1,7 @@
 """Finds what a site file declares and no study or table uses: typing errors, mostly."""
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from erosion.client.dataset.column_values import Fault
@@ -20,17 +20,20 @@ class MapFindings:
 
 
 def check_maps(
-    table: TextTable, source: TableSource, columns: dict[str, StudyColumn]
+    table: TextTable,
+    source: TableSource,
+    columns: dict[str, StudyColumn],
+    unasked: Collection[str] = (),
 ) -> MapFindings:
     """Hold every declaration against the study's columns and the table's values.
 
     A declaration for a column that neither the study nor the table has, but that is spelt much like
     one of the study's, is a problem; for any other column it is noted, because a site file may
-    serve several studies.
+    serve several studies. `unasked` are columns of the study that are not read this time.
     """
     found = MapFindings()
     for where, name in _declared(source):
-        if name in columns:
+        if name in columns or name in unasked:
             continue
         near = difflib.get_close_matches(name, columns, n=1, cutoff=0.8)
         if near and name not in table.header:

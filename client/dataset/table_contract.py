@@ -58,7 +58,7 @@ def check_table(
     check = _Check(table, source, study, notes=list(table.notes))
     if source.decimal is None and decimal_mark(table, task, source) == ",":
         check.notes.append("numbers are written 1,5 (found out; decimal sets it)")
-    check.declarations()
+    check.declarations(() if with_target else [column.name for column in task.target_columns])
     check.header()
     patients = check.patients()
     columns: list[NDArray[np.float64]] = []
@@ -134,9 +134,9 @@ class _Check:
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def declarations(self) -> None:
+    def declarations(self, unasked: Sequence[str]) -> None:
         """Note what the site file declares in vain."""
-        found = check_maps(self.table, self.source, self.study)
+        found = check_maps(self.table, self.source, self.study, unasked)
         self.problems += found.problems
         self.notes += found.notes
 

@@ -15,8 +15,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "study",
         nargs="?",
         default="breast-cancer",
-        help="a study file with a [testbed] table, or the name of one that comes with the program"
-        " (default: breast-cancer)",
+        help="a study file, or a folder with study.toml, with site files or tables beside it; or"
+        " the name of a study that comes with the program (default: breast-cancer)",
     )
     add_runs(parser)
     add_data_dir(parser)

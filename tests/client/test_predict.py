@@ -40,6 +40,17 @@ def test_a_site_files_mapping_can_be_used(tmp_path: Path) -> None:
     assert "0.500000,0.500000,healthy" in (tmp_path / "out.csv").read_text()
 
 
+def test_a_site_files_words_for_the_target_are_no_slip(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A target that is spelt much like a feature was taken for a typing error."""
+    task = {**make_study().task.model_dump(mode="json"), "target": "ages"}
+    source = TableFile(path=Path("unused"), columns={"ages": "Alt"}, values={"ages": {"ja": "1"}})
+    data = data_file(tmp_path, "sex,age\nf,50\n")
+    predict(run_folder(tmp_path, make_study(task=task)), data, None, source=source)
+    assert capsys.readouterr().err == ""
+
+
 def test_imputed_values_are_the_mean_and_dropped_patients_stay_empty(tmp_path: Path) -> None:
     for missing, line in (("impute", "0.500000,0.500000,healthy"), ("drop", ",,")):
         study = make_study(task=with_missing(missing))

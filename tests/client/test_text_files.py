@@ -113,6 +113,16 @@ def test_a_last_line_of_totals_is_asked_about_and_can_be_left_out(
     assert found.notes == ()
 
 
+def test_lines_at_the_end_may_have_other_columns(tmp_path: Path) -> None:
+    text = ROWS + ",,\n\nTotal,150\nPrinted on Monday\n"
+    found = load(tmp_path, text, footer_lines=2)
+    assert ages(found) == [40, 50, 60]
+    assert found.notes == ("1 line holds no value at all, and is left out",)
+    assert ages(load(tmp_path, text.replace("Total,150", "70,f,1"), footer_lines=2)) == ages(found)
+    assert "line 7 has 2, line 8 has 1" in problem(tmp_path, text, footer_lines=1)
+    assert "line 3 has 2" in problem(tmp_path, text.replace("50,m,1", "50,m"), footer_lines=2)
+
+
 def test_rows_of_another_length_are_told_by_line_and_never_shown(tmp_path: Path) -> None:
     text = ROWS + "\nMiller,secret\n70,m,1,extra,secret\n"
     message = problem(tmp_path, text)

@@ -3,9 +3,9 @@
 import codecs
 import csv
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
@@ -81,11 +81,16 @@ def read_delimited(path: Path, origin: str, marks: Marks, wanted: Collection[str
             | dict.fromkeys(looked_at, pa.large_string()),
         ),
     )
+    footer_lines = marks.footer_lines
     if broken:
-        raise DataError(_uneven(path, layout))
+        footer_lines -= len(broken)  # they are skipped already
+        if _uneven_at_end(path, layout, marks.footer_lines) < len(broken):
+            raise DataError(_uneven(path, layout))
     found = {name: table.column(name) for name in table.column_names}
     columns = {name: text_column(name, found[name]) for name in looked_at}
-    lines = _lines(path, layout, marks, columns)
+    lines = _lines(path, layout, columns, footer_lines)
+    if not marks.footer_lines:
+        lines = _with_totals(path, layout, lines)
     return TextTable(
         origin,
         tuple(layout.header),
@@ -226,6 +231,12 @@ def _rows(path: Path, layout: _Layout) -> Iterator[_Row]:
             before = now
 
 
+def _uneven_at_end(path: Path, layout: _Layout, num_lines: int) -> int:
+    """How many of the last lines have another number of columns than the header."""
+    last = deque(_rows(path, layout), maxlen=num_lines)
+    return sum(row.width != len(layout.header) for row in last)
+
+
 def _uneven(path: Path, layout: _Layout) -> str:
     width = len(layout.header)
     lines = [row for row in _rows(path, layout) if row.width != width]
@@ -249,7 +260,9 @@ class _Lines:
     notes: tuple[str, ...] = ()
 
 
-def _lines(path: Path, layout: _Layout, marks: Marks, columns: Mapping[str, TextColumn]) -> _Lines:
+def _lines(
+    path: Path, layout: _Layout, columns: Mapping[str, TextColumn], footer_lines: int
+) -> _Lines:
     """Only where a line may be other than the next row, the file is read again, with care."""
     num_rows = len(next(iter(columns.values())).codes)
     bare = np.logical_and.reduce([_is_empty(column) for column in columns.values()])
@@ -257,15 +270,21 @@ def _lines(path: Path, layout: _Layout, marks: Marks, columns: Mapping[str, Text
     kept = np.arange(num_rows)
     notes: list[str] = []
     if bare.any() or _count_lines(path, layout.encoding) != layout.header_lines + num_rows:
-        rows = list(_rows(path, layout))
+        rows = [row for row in _rows(path, layout) if row.width == len(layout.header)]
         if len(rows) == num_rows:  # else the two readers differ on a strange quotation mark
             numbers = np.array([row.line for row in rows])
             kept = np.flatnonzero([not row.is_empty for row in rows])
         notes += _strange(rows, num_rows - len(kept))
-    kept = kept[: max(0, len(kept) - marks.footer_lines)]
-    if len(kept) and not marks.footer_lines and (said := _totals(path, layout, len(kept))):
-        notes.append(f"line {numbers[kept[-1]]} {said}")
-    return _Lines(numbers, kept, tuple(notes))
+    return _Lines(numbers, kept[: max(0, len(kept) - footer_lines)], tuple(notes))
+
+
+def _with_totals(path: Path, layout: _Layout, lines: _Lines) -> _Lines:
+    """The lines with a note where the last one seems to hold totals."""
+    said = _totals(path, layout, len(lines.kept))
+    if not said:
+        return lines
+    note = f"line {lines.numbers[lines.kept[-1]]} {said}"
+    return replace(lines, notes=(*lines.notes, note))
 
 
 def _strange(rows: Sequence[_Row], num_empty: int) -> Iterator[str]:

@@ -294,11 +294,12 @@ def _ledger(run: RunData) -> str:
         f"<h2>What each hospital contributed to {text(run.first_arm)}</h2>\n"
         '<p class="note">A hospital takes part in a round when its update arrives and is accepted.'
         " The weight summed over those rounds is the measure that Grimberg et al. (2020) propose"
-        " for crediting hospitals.</p>\n"
+        " for crediting hospitals. The numbers of training samples (rows of a table, or images) are"
+        " those that the hospitals tell: rounded, so that they are about no few patients.</p>\n"
         + table(
             (
                 "Hospital",
-                "Training patients",
+                "Training samples, rounded",
                 "Rounds taken part in",
                 "Weight, summed",
                 "Final weight",
