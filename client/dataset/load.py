@@ -32,6 +32,8 @@ class Patients:
     is_test: NDArray[np.bool_] | None = None  # (n,) as the table says; None: it does not
     row_hashes: NDArray[np.uint64] | None = None  # (n,) of all that the table says of the row, the
     # columns that the study does not ask for too; None: of images
+    keys: NDArray[np.int64] | None = None  # (n,) equal for rows of one identifier; None: they have
+    # none
 
     @property
     def num_patients(self) -> int:
@@ -141,6 +143,7 @@ def _grouped(source: DataSource, read: _Read, is_test: NDArray[np.bool_] | None)
         tuple(told),
         None if is_test is None else is_test[kept],
         None if read.row_hashes is None else read.row_hashes[kept],
+        None if read.keys is None else read.keys[kept],
     )
 
 

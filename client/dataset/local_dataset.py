@@ -96,6 +96,11 @@ class LocalDataset:
         self._rows = patients.rows
         self._targets = patients.targets
         self._groups = patients.groups
+        # What else ties rows together is judged among all rows. Whose gradients are cut together
+        # must not depend on others, or one patient's record could move the sum by more than a cut.
+        self._trained = patients.groups
+        if study.privacy is not None and site.name != study.user and patients.keys is not None:
+            self._trained = patients.keys
         self._parts: tuple[Part, Part] | None = None
         self._scaled_by: Scaling | None = None  # with which `_parts` were made
         self.cells = cells
@@ -158,8 +163,11 @@ class LocalDataset:
 
     @property
     def training_patients(self) -> Tensor:
-        """Numbers of the training samples' patients: (n,) int64, equal for one patient's rows."""
-        return torch.from_numpy(self._groups[self.split.training])
+        """Numbers of the training samples' patients: (n,) int64, equal for one patient's rows.
+
+        With privacy they follow from the rows' identifiers alone, where these have one.
+        """
+        return torch.from_numpy(self._trained[self.split.training])
 
     @property
     def test_patients(self) -> NDArray[np.int64]:

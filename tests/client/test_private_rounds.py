@@ -16,6 +16,7 @@ from erosion.client.consent.consent import dataset_of
 from erosion.client.consent.review import review
 from erosion.client.consent.review_list import listing
 from erosion.client.consent.store import ConsentStore
+from erosion.client.dataset.local_dataset import LocalDataset
 from erosion.client.preflight.data import check_study_here
 from erosion.client.privacy.privacy_ledger import FILE_NAME, PrivacyLedger, Release
 from erosion.client.site_file import Site
@@ -90,6 +91,30 @@ def _folders(parent: Path) -> tuple[str, str]:
     for name in ("one", "other"):
         (parent / name).mkdir()
     return "one", "other"
+
+
+def rows_of(last_age: int) -> str:
+    """Twelve patients, each in the table twice and with two identifiers, and one more."""
+    ages = [*range(30, 42), *range(30, 42), last_age]
+    lines = [f"{number},{age},f,{int(age > 35)}" for number, age in enumerate(ages)]
+    return "\n".join(["id,age,sex,ill", *lines]) + "\n"
+
+
+@pytest.mark.parametrize("identifier", ["id", None])
+def test_with_an_identifier_no_record_changes_who_else_is_cut_together(
+    tmp_path: Path, identifier: str | None
+) -> None:
+    """The thirteenth age is what makes it a surprise that the others agree."""
+    parts = []
+    for last_age in (42, 41):
+        site = make_site(
+            tmp_path, rows_of(last_age), name="b", file="b.csv", data={"patient": identifier}
+        )
+        of_others = LocalDataset(site, private_study()).training_patients[:-1]
+        parts.append(torch.unique(of_others, return_inverse=True)[1].tolist())
+    assert (parts[0] == parts[1]) == (identifier is not None)
+    if identifier is not None:
+        assert parts[0] == list(range(24))
 
 
 def test_the_users_step_is_the_same_without_noise(tmp_path: Path) -> None:
