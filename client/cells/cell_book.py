@@ -6,7 +6,7 @@ difference is about no fewer. Nothing is removed; of the patients only keyed sum
 kept.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -51,20 +51,27 @@ class CellBook:
             without="Nothing is told without it.",
         )
 
-    def is_nearly_told(self, kind: str, label: str, patients: Hashes, cell: int) -> bool:
+    def is_nearly_told(self, kinds: Mapping[str, Hashes], label: str, cell: int) -> bool:
         """Whether figures of nearly the same patients have left, but none of just these.
 
-        Where not, these count as having left from now on.
+        `kinds`: the patients by each kind of hash; by any of these may they be nearly the same.
+        Where they are not, they count as having left from now on.
         """
-        sketch = sketch_of(patients)
+        sketches = {kind: sketch_of(patients) for kind, patients in kinds.items()}
         with self.locked():
-            _, sketches, told = self._rows(kind)
-            apart = num_differing(sketch, sketches) if told else np.array([BUCKETS])
-            if ((apart > 0) & (apart < 2 * cell)).any():
+            apart = {kind: self._apart(kind, sketch) for kind, sketch in sketches.items()}
+            if not apart[next(iter(kinds))].all():  # the very same values were told of
+                return False
+            if any(((found > 0) & (found < 2 * cell)).any() for found in apart.values()):
                 return True
-            if (apart > 0).all():
-                self._add(kind, label, sketch, "")
+            for kind, sketch in sketches.items():
+                if apart[kind].all():
+                    self._add(kind, label, sketch, "")
         return False
+
+    def _apart(self, kind: str, sketch: Sketch) -> NDArray[np.int64]:
+        _, sketches, told = self._rows(kind)
+        return num_differing(sketch, sketches) if told else np.array([BUCKETS])
 
     def tell(
         self,

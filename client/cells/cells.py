@@ -137,20 +137,36 @@ class Cells:
                 f" write fewer evaluation.folds than {folds}."
             )
 
-    def check_test_part(self, name: str, rows: Rows, targets: Targets, groups: Groups) -> None:
-        """Refuse to measure models on few patients, or on nearly those of an earlier test part."""
+    def check_test_part(
+        self,
+        name: str,
+        rows: Rows,
+        targets: Targets,
+        groups: Groups,
+        whole_rows: Hashes | None = None,
+    ) -> None:
+        """Refuse to measure models on few patients, or on nearly those of an earlier test part.
+
+        `whole_rows`: (n,) hashes of all that the table says of each row: by them the patients are
+        known again in a study of other columns, too.
+        """
         if len(np.unique(groups)) < self.cell:
             raise Refusal(
                 f"{name} does not measure models on fewer than {self.cell} patients"
                 " (limits.min_cell): raise evaluation.test_share, or write fewer selection.folds."
             )
-        patients = patient_hashes(_with_targets(rows, targets), groups, self._keys)
-        if self._book.is_nearly_told(TEST_PART, TEST_PART, patients, self.cell):
+        kinds = {TEST_PART: patient_hashes(_with_targets(rows, targets), groups, self._keys)}
+        if whole_rows is not None:
+            told = np.ascontiguousarray(whole_rows)[:, None].view(np.uint8)
+            kinds[f"{TEST_PART}, whole rows"] = patient_hashes(told, groups, self._keys)
+        if self._book.is_nearly_told(kinds, TEST_PART, self.cell):
             raise Refusal(
                 f"{name} measured models on nearly these test patients before: a few came, went or"
-                " were corrected since, and the two runs' figures together would show these"
-                f" few (limits.min_cell = {self.cell}). Give the study another seed or name, which"
-                " draws another test part."
+                " were corrected since, or another study's columns leave them out, and the two"
+                f" runs' figures together would show these few (limits.min_cell = {self.cell})."
+                " Give the study another seed or name, which draws another test part; where there"
+                " are folds or evaluation.split_column, the columns and policies of the earlier"
+                " study."
             )
 
     def told(self) -> list[str]:

@@ -84,13 +84,15 @@ class LocalDataset:
         if site.name == study.user and study.evaluation.folds is not None:
             cells.check_folds(site.name, patients.num_patients, study.evaluation.folds)
         # Without a test part, the final figures are of all patients, each with its fold.
-        test = self.split.test if is_tested else np.arange(len(patients.targets))
+        every = np.arange(len(patients.targets))
         self.tells_of_test_part = len(np.unique(patients.groups[self.split.test])) >= cells.cell
-        # The folds of two cuts may nearly agree; each is measured if it is large enough.
-        if site.name == study.user and study.evaluation_fold is None:
-            cells.check_test_part(
-                site.name, patients.rows[test], patients.targets[test], patients.groups[test]
-            )
+        if site.name == study.user:
+            # The folds of two cuts may nearly agree, so of these all patients are looked at.
+            looked_at = [every] if study.evaluation.folds is not None else [self.split.test]
+            if study.selection_fold is not None:
+                looked_at.append(every)  # of whom the part to train on is not settled
+            for part in looked_at:
+                self._check_measured(site.name, cells, patients, part)
         self.split = self._settled(site.name, cells, patients)
         self._device = torch.device(site.compute.device)
         self._rows = patients.rows
@@ -108,6 +110,19 @@ class LocalDataset:
         training = self.split.training
         self.told_samples = cells.num_samples(patients.rows[training], patients.groups[training])
         self.missing_values = self._missing_values()
+
+    @staticmethod
+    def _check_measured(
+        name: str, cells: Cells, patients: Patients, part: NDArray[np.int64]
+    ) -> None:
+        hashes = patients.row_hashes
+        cells.check_test_part(
+            name,
+            patients.rows[part],
+            patients.targets[part],
+            patients.groups[part],
+            None if hashes is None else hashes[part],
+        )
 
     def _settled(self, name: str, cells: Cells, patients: Patients) -> Split:
         """The split with those left out of training whom two studies' updates would show."""
