@@ -35,7 +35,7 @@ def make_app(hospital: Hospital, consent: Consent) -> ClientApp:
 
     def train(record: RecordDict) -> RecordDict:
         request = wire.decode_train(record, studies)
-        consent.note_step(request)
+        consent.note_step(request, hospital.keeps(request))
         result = hospital.answer(request)
         if isinstance(result, TrainResult):
             return wire.encode_train_result(result)
@@ -43,7 +43,7 @@ def make_app(hospital: Hospital, consent: Consent) -> ClientApp:
 
     def evaluate(record: RecordDict) -> RecordDict:
         request = wire.decode_evaluate(record, studies)
-        consent.note_evaluation(request)
+        consent.note_evaluation(request, hospital.keeps(request))
         return wire.encode_evaluate_result(hospital.evaluate(request))
 
     def summarise(record: RecordDict) -> RecordDict:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
 from erosion.common.sealed import legs
 from erosion.common.study.study import Study, study_from_json
 from erosion.common.support.files import version_of
+from erosion.common.support.plain_text import printable
 from erosion.common.tasks.inputs import TabularTask
 
 WITHIN_LIMITS = "limits"  # who decided, where the site file's rule did
@@ -92,8 +93,11 @@ class Consent:
         self._waiting -= approved
         return bool(approved)
 
-    def note_step(self, request: TrainRequest) -> None:
-        """Note that a step of a round is about to be answered; Refusal where it must not be."""
+    def note_step(self, request: TrainRequest, kept: Mapping[str, Tensor] | None = None) -> None:
+        """Note that a step of a round is about to be answered; Refusal where it must not be.
+
+        `kept`: what the site keeps of earlier rounds, and the answer is computed from, too.
+        """
         approved = self.check(request.study)
         self._check_fields(request)
         answer = Answer(
@@ -104,9 +108,11 @@ class Consent:
             request.round,
             _place_of(request),
         )
-        self._note(answer, _hash_of_step(request))
+        self._note(answer, _hash_of_step(request, kept or {}))
 
-    def note_evaluation(self, request: EvaluateRequest) -> None:
+    def note_evaluation(
+        self, request: EvaluateRequest, kept: Mapping[str, Tensor] | None = None
+    ) -> None:
         """The same for the final figures of a run."""
         approved = self.check(request.study)
         study = request.study
@@ -114,7 +120,7 @@ class Consent:
         # A fold's predictions stay here, so they count as a round and not as final figures.
         number = 0 if study.fold is None else study.rounds + 2
         answer = Answer(approved, request.run, study.digest, "", number, FINAL_FIGURES)
-        self._note(answer, _hash_of_evaluation(request))
+        self._note(answer, _hash_of_evaluation(request, kept or {}))
 
     def _check_fields(self, request: TrainRequest) -> None:
         """An approved study has so many rounds, and names are short and printable."""
@@ -144,8 +150,8 @@ class Consent:
         earlier = self._store.note(self._coordinator, self._dataset, answer, content)
         if earlier is not None:
             raise Refusal(
-                f"{self._site.name} answered {what} of this run once, to other parameters. It does"
-                " not answer it twice: start a new run."
+                f"{self._site.name} answered {what} of this run once, to other parameters or from"
+                " another state of what it keeps. It does not answer it twice: start a new run."
             )
 
     def _check_budgets(self, answer: Answer) -> None:
@@ -230,7 +236,8 @@ class Consent:
 
 def _check_names(**names: str) -> None:
     for name, value in names.items():
-        if len(value) > _LONGEST_NAME or not (value.isascii() and value.isprintable()):
+        # As the log writes it, by which answers are found again.
+        if not value.isascii() or value != printable(value, at_most=_LONGEST_NAME):
             raise Refusal(f"The request's {name} is too long, or is not in plain letters.")
 
 
@@ -279,19 +286,24 @@ def _place_of(request: TrainRequest) -> str:
     return TRAIN if request.step == TRAIN else f"{request.step} ({request.exchange})"
 
 
-def _hash_of_step(request: TrainRequest) -> str:
+def _hash_of_step(request: TrainRequest, kept: Mapping[str, Tensor]) -> str:
     if request.step in legs.STEPS:
         return ""  # of which the sealed site keeps a book: a resumed round has fresh keys
-    tensors = {"parameters": request.parameters, **request.enclosed}
+    tensors = {"parameters": request.parameters, **request.enclosed, **_as_kept(kept)}
     values = sorted(item for item in request.values.items() if item[0] != legs.ATTEMPT)
     return _hash(tensors, str(request.scaling), str(values))
 
 
-def _hash_of_evaluation(request: EvaluateRequest) -> str:
-    tensors: dict[str, Tensor | None] = dict(request.parameters)
+def _hash_of_evaluation(request: EvaluateRequest, kept: Mapping[str, Tensor]) -> str:
+    tensors: dict[str, Tensor | None] = {**request.parameters, **_as_kept(kept)}
     for arm, enclosed in request.enclosed.items():
         tensors |= {f"{arm}/{name}": tensor for name, tensor in enclosed.items()}
     return _hash(tensors, str(request.scaling))
+
+
+def _as_kept(kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """By names that nothing has that is sent."""
+    return {f"\0kept/{name}": tensor for name, tensor in kept.items()}
 
 
 def _hash(tensors: "dict[str, Tensor | None] | dict[str, Tensor]", *words: str) -> str:

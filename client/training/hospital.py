@@ -137,6 +137,19 @@ class Hospital:
             columns=tuple(prepared.summaries()),
         )
 
+    def keeps(self, request: TrainRequest | EvaluateRequest) -> Tensors:
+        """What is kept here of the run and an answer starts from, as tensors by arm and name."""
+        if isinstance(request, TrainRequest):
+            moments = {request.arm: Moment(request.round, request.exchange)}
+        else:
+            moments = dict.fromkeys(request.parameters, Moment(request.study.rounds + 1))
+        return {
+            f"{arm}/{name}": tensor
+            for arm, moment in moments.items()
+            if _arm(request, arm)
+            for name, tensor in self._kept.before(_state_key(request, arm), moment).items()
+        }
+
     def answer(self, request: TrainRequest) -> TrainResult | StepResult:
         """Take the step that the request names."""
         return self.train(request) if request.step == TRAIN else self._take_step(request)

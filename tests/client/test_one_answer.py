@@ -1,0 +1,101 @@
+"""Asked again, a site gives the answer that it gave, or none: over the program that serves it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from flwr.app import Context, Message, RecordDict
+
+from erosion.client.connection.app import make_app
+from erosion.client.consent.consent import Consent, decide
+from erosion.client.consent.review_list import entry_of
+from erosion.client.consent.store import ConsentStore
+from erosion.client.training.hospital import Hospital
+from erosion.common.protocol import wire
+from erosion.common.protocol.flower_messages import RequestMessage
+from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
+from erosion.common.study.study import Study
+from tests.support.small_study import make_site, make_study, twenty_patients
+
+ARMS = {
+    "ditto": {},
+    "scaffold": {},
+    "bias": {"algorithm": "fedavg", "own_parameters": ["output_bias"]},
+}
+
+
+class Served:
+    """A site's program, asked by hand."""
+
+    def __init__(self, folder: Path, **keys: object) -> None:
+        state = {"state": str(folder / "state")}
+        site = make_site(folder, twenty_patients(), compute=state)
+        store = ConsentStore(site.consent_folder)
+        self.study: Study = make_study(arms=ARMS, **keys)
+        decide(store, entry_of(self.study, store), approve=True, by="somebody")
+        self._app = make_app(Hospital(site, secret=b"secret"), Consent(site, store, "c"))
+
+    def _ask(self, kind: str, content: RecordDict) -> Message:
+        request = RequestMessage(content, "1", 2, kind, group_id="", ttl=60.0)
+        return self._app(request, Context(1, 2, {}, RecordDict(), {}))
+
+    def train(self, arm: str, number: int) -> bytes | str:
+        """The update of a round, which always starts from the same parameters; or the refusal."""
+        request = TrainRequest(self.study, arm, number, torch.full((6,), 0.1 * number), None, "r")
+        reply = self._ask(wire.TRAIN, wire.encode_train(request))
+        if reply.has_error():
+            return str(reply.error.reason)
+        return wire.decode_train_result(reply.content).delta.numpy().tobytes()
+
+    def evaluate(self, arm: str) -> str:
+        request = EvaluateRequest(self.study, {arm: torch.full((6,), 0.5)}, None, "r")
+        content = wire.Encoder().evaluate(request, with_study=True)
+        reply = self._ask(wire.EVALUATE, content)
+        return str(reply.error.reason) if reply.has_error() else wire.header_text(reply.content)
+
+
+@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("order", [(3,), (1, 3), (2, 3), (1, 2, 3)], ids=str)
+def test_rounds_that_are_asked_for_again_in_any_order_have_one_answer_each(
+    tmp_path: Path, arm: str, order: tuple[int, ...]
+) -> None:
+    site = Served(tmp_path)
+    first = {number: site.train(arm, number) for number in (1, 2, 3)}
+    assert all(isinstance(answer, bytes) for answer in first.values())
+    for number in order:
+        again = site.train(arm, number)
+        assert again == first[number] or "once" in str(again)
+
+
+def test_a_run_that_is_asked_for_again_from_its_beginning_is_the_same(tmp_path: Path) -> None:
+    site = Served(tmp_path)
+    first = [site.train("scaffold", number) for number in (1, 2, 3)]
+    assert [site.train("scaffold", number) for number in (1, 2, 3)] == first
+    assert site.train("scaffold", 3) == first[2]
+
+
+def test_final_figures_are_of_one_personal_model(tmp_path: Path) -> None:
+    site = Served(tmp_path, evaluation={"test_share": 0.4, "bootstrap": 100})
+    for number in (1, 2, 3):
+        site.train("ditto", number)
+    first = site.evaluate("ditto")
+    assert "log_loss" in first
+    assert site.evaluate("ditto") == first
+    site.train("ditto", 1)  # back to what the run began with
+    assert "once, to other parameters or from another state" in site.evaluate("ditto")
+
+
+def test_an_arm_that_the_study_lacks_is_no_path(tmp_path: Path) -> None:
+    site = Served(tmp_path)
+    assert "the study has ditto, scaffold, bias" in str(site.train("../ditto", 1))
+    assert "the study has ditto, scaffold, bias" in site.evaluate("../../ditto")
+
+
+@pytest.mark.parametrize("run", ["a  b", " a", "a ", "a" * 201])
+def test_a_run_that_the_log_would_write_otherwise_is_refused(tmp_path: Path, run: str) -> None:
+    """Or an answer could not be found again in the log, by which a restored book is mended."""
+    site = Served(tmp_path)
+    request = TrainRequest(site.study, "ditto", 1, torch.zeros(6), None, run)
+    reply = site._ask(wire.TRAIN, wire.encode_train(request))
+    assert reply.has_error()
+    assert "run is too long, or is not in plain letters" in str(reply.error.reason)
