@@ -1,6 +1,7 @@
 """A study in plain words for the person who decides: what it asks, what leaves, what changed."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -8,10 +9,12 @@ from erosion.client.consent.store import ConsentStore, StudyEntry
 from erosion.client.privacy.privacy_words import promised
 from erosion.client.site_file import Site
 from erosion.client.training.limits import problem_with_code
+from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import ModelError
 from erosion.common.learning.installed import Installed
 from erosion.common.rounds.cross_fitting import folds_of
 from erosion.common.study.study import Study
+from erosion.common.support.plain_text import printable
 
 _MOST_CHANGES = 40  # lines
 
@@ -59,8 +62,9 @@ def asked(site: Site, study: Study) -> Iterator[str]:
             " whom the models then predict"
         )
     if site.name == study.user and not folds:
-        share = study.evaluation.test_share
-        yield f"{share:.0%} of the patients are set aside, and the models are measured on them"
+        declared = study.evaluation.split_column is not None
+        share = "those" if declared else f"{study.evaluation.test_share:.0%} of the patients"
+        yield f"{share} are set aside, and the models are measured on them"
 
 
 def leaving(site: Site, study: Study) -> Iterator[str]:
@@ -84,6 +88,8 @@ def leaving(site: Site, study: Study) -> Iterator[str]:
         beside = f" and {more:,} further numbers" if more else ""
         noise = ", with noise" if is_private else ""
         yield f"{name}: in every round that asks it, a model update of {number}{beside}{noise}"
+        if steps := [step for step in arm.site_steps() if step != TRAIN]:
+            yield f"{name}: what the steps {', '.join(steps)} of its rounds ask beside that"
     if site.name == study.user:
         yield "as the user: the models' figures on the test patients, every round and at the end"
         yield "as the user: its personal model, to its coordinator"
@@ -133,12 +139,21 @@ def _whom(site: Site, study: Study) -> str:
 
 
 def _inputs(study: Study) -> str:
+    """Every column by its name: a person decides about each."""
+    outcome = ", ".join(_column(column.name) for column in study.task.target_columns)
+    split = study.evaluation.split_column
+    also = "" if split is None else f", and {_column(split)}, which says whom nobody trains on"
     features = getattr(study.task, "features", None)
     if features is None:
-        return f"images of shape {tuple(study.task.input_shape)} and their class"
-    names = [feature.name for feature in features]
-    shown = ", ".join(names[:12]) + (f", ... ({len(names)} in all)" if len(names) > 12 else "")
-    return f"{len(names)} columns ({shown}) and the outcome"
+        return f"images of shape {tuple(study.task.input_shape)} and their {outcome}{also}"
+    names = ", ".join(_column(feature.name) for feature in features)
+    return f"{len(features)} columns ({names}), the outcome ({outcome}){also}"
+
+
+def _column(name: str) -> str:
+    """In quotes where it could be taken for more than a name."""
+    shown = printable(name, at_most=80)
+    return shown if re.fullmatch(r"[\w.-]+", shown) else json.dumps(shown, ensure_ascii=False)
 
 
 def _changed(study: Study, store: ConsentStore) -> list[str]:

@@ -38,6 +38,7 @@ def _run(options: argparse.Namespace) -> int:
         from erosion.client.consent.review_list import entry_of, listing, named
         from erosion.client.consent.store import ConsentStore
         from erosion.client.site_file import load_site
+        from erosion.common.errors import StudyError
         from erosion.common.study.study import load_study, study_from_json
 
     site = load_site(options.site)
@@ -50,8 +51,11 @@ def _run(options: argparse.Namespace) -> int:
             entry = entry_of(load_study(options.study), store)
         else:
             entry = named(options.digest, store)
-        study = study_from_json(entry.content)
-        print("\n".join(map(shown, review(site, study, store))))
+        try:
+            print("\n".join(map(shown, review(site, study_from_json(entry.content), store))))
+        except StudyError:  # of another version of this program
+            if not options.decline:
+                raise
         approve = options.approve
         if not (options.approve or options.decline):
             if not sys.stdin.isatty():

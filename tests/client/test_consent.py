@@ -13,7 +13,8 @@ from erosion.client.consent.review_list import entry_of, listing, named
 from erosion.client.consent.site_secret import site_secret
 from erosion.client.consent.store import Answer, ConsentStore
 from erosion.client.site_file import Approval, Budget, Site
-from erosion.common.errors import Refusal, SiteError, StudyError
+from erosion.command_line import main
+from erosion.common.errors import Refusal, SiteError, StudyError, Undecided
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
 from erosion.common.rounds.model_selection import SelectedSettings, chosen, trials
 from erosion.common.sealed import legs
@@ -258,6 +259,56 @@ def test_the_review_says_that_mini_batches_come_in_the_files_order(
         review(site(tmp_path), fixed, store)
     )
     assert "order" not in "\n".join(review(site(tmp_path), study(), store))
+
+
+def test_the_review_names_every_column_that_is_asked_for(
+    tmp_path: Path, store: ConsentStore
+) -> None:
+    """Whatever stands at the end of many, as the outcome, or beside both."""
+    columns = [f"x{number}" for number in range(30)] + ["hiv_status", "a, b) and   nothing else"]
+    task = {"kind": "tabular", "target": "pregnant", "classes": ["no", "yes"], "features": columns}
+    asked = study(task=task, user="b", evaluation={"split_column": "ward"})
+    text = "\n".join(review(site(tmp_path), asked, store))
+    assert "32 columns (x0, x1, " in text
+    assert 'x29, hiv_status, "a, b) and nothing else"), the outcome (pregnant), and ward' in text
+    assert "those are set aside" in text
+    assert "30%" not in text
+
+
+def test_the_review_names_the_further_steps_of_a_method(
+    tmp_path: Path, store: ConsentStore
+) -> None:
+    text = "\n".join(review(site(tmp_path), study(arms={"fedlin": {}, "local": {}}), store))
+    assert "fedlin: what the steps gradient of its rounds ask beside that" in text
+    assert "local: what" not in text
+
+
+def test_an_approved_study_that_cannot_be_read_any_more_stands_in_no_other_ones_way(
+    tmp_path: Path, store: ConsentStore
+) -> None:
+    """As after an update of this program; it can be declined, too."""
+    approve(store, study(seed=5))
+    entry = replace(store.studies("approved")[0], content='{"name": "of another version"}')
+    store.put(entry)
+    consent = Consent(site(tmp_path), store, "c")
+    with pytest.raises(Undecided):
+        consent.check(study())
+    approve(store, study())
+    assert consent.check(study()) == study().digest
+    with pytest.raises(Undecided):  # of which nobody knows any more what it was
+        consent.check(study(seed=6))
+    file = tmp_path / "site.toml"
+    file.write_text(
+        f'name = "b"\ndata.path = "data.csv"\ncoordinator.address = "127.0.0.1:1"\n'
+        f'compute.state = "{tmp_path}/state"\n'
+    )
+    folder = tmp_path / "state" / "b"
+    there = ConsentStore(folder)
+    there.put(entry)
+    assert main(["review", str(file), entry.digest[:12], "--approve"]) != 0
+    assert there.studies("declined") == []
+    assert main(["review", str(file), entry.digest[:12], "--decline"]) == 0
+    assert [found.digest for found in there.studies("declined")] == [entry.digest]
 
 
 def test_a_study_is_named_by_how_its_digest_begins(store: ConsentStore) -> None:
