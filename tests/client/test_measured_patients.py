@@ -13,7 +13,7 @@ from erosion.common.rounds.model_selection import trials
 from erosion.common.study.study import Study
 from tests.support.small_study import make_site, make_study
 
-ARMS = {"fedavg": {}, "local": {}}
+ARMS = ["fedavg", "local"]
 
 
 def table(num: int = 60, *, lacking: int | None = None) -> str:
