@@ -182,8 +182,12 @@ class Service:
         tasks = (reader, writer, over)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if reader.done() and isinstance(problem := _failure(reader), LineFault):
+            problem = _failure(reader) if reader.done() else None
+            if isinstance(problem, LineFault):
                 session.end(Reason.ABUSE, f"it sent {problem}")
+            elif problem is not None:  # there is no memory, say
+                who, kind = peer.hospital or peer.node_id, type(problem).__name__
+                logger.error("what %s sent cannot be taken in (%s: %s)", who, kind, problem)
         finally:
             for task in tasks:
                 task.cancel()

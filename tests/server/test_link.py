@@ -13,6 +13,7 @@ from erosion.client.connection.line import SiteLine
 from erosion.server.link import Link
 from erosion.server.link.link import most_connections
 from erosion.server.link.service import Service
+from erosion.server.link.site_session import SiteSession
 from tests.support.patience import PATIENCE, wait_until
 
 
@@ -100,3 +101,26 @@ def test_a_time_that_could_be_anywhere_tells_a_site_nothing(
         link.stop()
     assert welcome.problem is None
     assert (welcome.ahead, welcome.expires, welcome.certificate_expires) == (None, None, None)
+
+
+def test_what_cannot_be_taken_in_for_a_reason_of_our_own_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def no_memory(_session: SiteSession, _received: bytes) -> None:
+        raise MemoryError("7 GiB")
+
+    monkeypatch.setattr(SiteSession, "_take", no_memory)
+    link = Link("127.0.0.1:0")
+    link.start()
+    try:
+        with SiteLine(link.address) as line:
+            wait_until(lambda: link.grid.get_node_ids())
+            (node_id,) = link.grid.get_node_ids()
+            link.grid.push_messages([Message(RecordDict(), node_id, "train")])
+            request = line.receive(PATIENCE)
+            assert request is not None
+            line.reply(request, Message(RecordDict(), reply_to=request))
+            wait_until(lambda: not link.grid.get_node_ids())
+    finally:
+        link.stop()
+    assert f"what {node_id} sent cannot be taken in (MemoryError: 7 GiB)" in caplog.messages
