@@ -255,6 +255,11 @@ class ArmBase(Settings):
         """
         return work.received
 
+    @property
+    def trainings(self) -> int:
+        """How often as long as the study's local training that of a round is."""
+        return 1
+
     def attachment_sizes(self, dim: int) -> Mapping[str, int]:
         """Attachments that every update must bring, and how many numbers each holds."""
         del dim

@@ -72,6 +72,11 @@ class GemsBase(ArmBase, BallOptions):
     local_rounds: int = Field(default=1, ge=1, le=10_000)
     validation_share: float = Field(default=0.25, gt=0, lt=1)
 
+    @property
+    def trainings(self) -> int:
+        """The optimum takes `local_rounds` of them."""
+        return self.local_rounds
+
     def build(self, context: BuildContext) -> Algorithm[GemsState]:
         """`gems_rounds` rounds; then the run ends."""
 

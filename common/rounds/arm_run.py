@@ -30,7 +30,13 @@ from erosion.common.rounds.records import (
     RunState,
     StepRecord,
 )
-from erosion.common.rounds.screening import Expected, reject_outsized, sample_cap, screen
+from erosion.common.rounds.screening import (
+    Expected,
+    reject_outsized,
+    sample_cap,
+    screen,
+    seen_cap,
+)
 from erosion.common.rounds.transport import Connection, Reply, Transport
 from erosion.common.rounds.undoing import (
     LastRound,
@@ -265,8 +271,11 @@ class ArmRun:
             if (name := who.get(reply.connection)) is not None:
                 # In a trial the user trains without a fold of the patients that it described.
                 count = None if self.study.fold is not None else described[name]
-                most = None if name == self.study.user else sample_cap(described, name)
-                terms = replace(expected, num_samples=count, most_samples=most)
+                terms = replace(expected, num_samples=count)
+                if name != self.study.user:
+                    most, times = sample_cap(described, name), self.study.arms[self.arm].trainings
+                    seen = seen_cap(self.study.training, described[name], times)
+                    terms = replace(terms, most_samples=most, most_seen=seen)
                 self._take(taken, name, reply, terms, ask)
             del reply  # what is used of it is in the answer
 

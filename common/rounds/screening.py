@@ -12,6 +12,7 @@ from torch import Tensor
 from erosion.common.aggregation.cohort import HospitalName, Update
 from erosion.common.aggregation.vectors import is_finite, norm
 from erosion.common.algorithms.base import TRAIN, UPDATES, Brings, SiteAnswer, TensorTerms
+from erosion.common.learning.training import Training
 from erosion.common.protocol.messages import EvaluateResult, StepResult, TrainResult
 from erosion.common.rounds.records import Answer, Rejection, RunState
 
@@ -34,6 +35,7 @@ class Expected:
     sealed: bool = False  # fresh keys come in place of the update
     num_samples: int | None = None  # that the hospital described; None: not known
     most_samples: int | None = None  # that it may count for; None: as many as it has
+    most_seen: int | None = None  # samples used that are believed; None: as many as it says
 
 
 def screen(result: object, agent: HospitalName, expected: Expected) -> Answer:
@@ -90,7 +92,7 @@ def _update(result: TrainResult, expected: Expected) -> Answer:
         round=header.round,
         delta=delta,
         num_samples=min(header.num_samples, expected.most_samples or MOST_SAMPLES),
-        samples_seen=header.samples_seen,
+        samples_seen=min(header.samples_seen, expected.most_seen or MOST_SAMPLES),
         norm=length,
         attachments={name: result.attachments[name] for name in expected.brings.tensors},
         hello=header.sealed.hello if expected.sealed and header.sealed else None,
@@ -146,6 +148,15 @@ def _median_without(ordered: Sequence[float], value: float) -> float:
 def sample_cap(described: Mapping[HospitalName, int], name: HospitalName) -> int:
     """The samples that a peer may count for: no more than all other hospitals have together."""
     return max(1, sum(described.values()) - described.get(name, 0))
+
+
+def seen_cap(training: Training, num_samples: int, times: int) -> int:
+    """The samples that a peer is believed to have used in a round of `times` local trainings.
+
+    Some methods train on two halves, and a described count is rounded: twice and twice as many.
+    """
+    batch = min(training.batch_size, num_samples)
+    return max(1, 4 * times * training.steps_with(num_samples) * batch)
 
 
 def problem_with_evaluation(

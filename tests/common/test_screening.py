@@ -13,6 +13,7 @@ from torch import Tensor
 
 from erosion.common.aggregation.cohort import Update
 from erosion.common.algorithms.base import Brings, TensorTerms
+from erosion.common.learning.training import Training
 from erosion.common.protocol.messages import (
     Comparison,
     EvaluateReply,
@@ -32,6 +33,7 @@ from erosion.common.rounds.screening import (
     reject_outsized,
     sample_cap,
     screen,
+    seen_cap,
 )
 from tests.support.scripted import metrics
 
@@ -158,6 +160,17 @@ def test_a_peer_counts_for_no_more_than_all_others_together() -> None:
     answer = screen(answered(numbers(1, 2), num_samples=10**9), "a", expected)
     assert isinstance(answer, Update)
     assert answer.num_samples == 100
+
+
+def test_a_peer_is_believed_to_have_used_what_a_round_can_use() -> None:
+    steps = Training(steps=5, batch_size=4)
+    assert seen_cap(steps, 60, 1) == 4 * 5 * 4
+    assert seen_cap(steps, 2, 1) == 4 * 5 * 2
+    assert seen_cap(Training(epochs=3, batch_size=32), 60, 1) == 4 * 3 * 2 * 32
+    assert seen_cap(steps, 60, 7) == 7 * seen_cap(steps, 60, 1)
+    expected = Expected("fedavg", 1, 2, most_seen=80)
+    answers = [screen(answered(numbers(1, 2), samples_seen=n), "a", expected) for n in (20, 2**53)]
+    assert [a.samples_seen for a in answers if isinstance(a, Update)] == [20, 80]
 
 
 def updates_of(**norms: float) -> dict[str, Answer]:

@@ -337,3 +337,16 @@ def test_a_trial_that_stops_counts_with_what_it_reached() -> None:
     (tried,) = choice.tried
     assert tried == pytest.approx((1 / 2, 1 / 3, 1 / 3, 1 / 3))
     assert choice.rounds == 2
+
+
+def test_samples_that_nobody_can_have_used_are_no_contribution() -> None:
+    def respond(name: str, request: TrainRequest) -> TrainResult:
+        result = trained(name, request)
+        if name != "b":
+            return result
+        return replace(result, header=result.header.model_copy(update={"samples_seen": 2**53}))
+
+    kept = Kept()
+    study_run(everybody(study(), respond=respond), kept).run()
+    seen = [{n: e.samples_seen for n, e in r.hospitals.items()} for r in kept.records]
+    assert seen == [{"a": 10, "b": 80, "c": 10}] * 4  # 4 times 5 steps of 4 patients
