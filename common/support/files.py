@@ -40,6 +40,12 @@ def write_atomically(path: Path, content: bytes | str, *, mode: int | None = Non
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
+def remove_unfinished(path: Path) -> None:
+    """What `replacing` left where this program was killed; nobody else must write there now."""
+    for unfinished in path.parent.glob(f".{path.name}.*"):
+        unfinished.unlink(missing_ok=True)
+
+
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
     """Nobody else can hold the folder meanwhile. Raises BlockingIOError where somebody does.

@@ -12,6 +12,7 @@ from erosion.common.rounds.records import RoundRecord, RunState
 from erosion.common.rounds.surroundings import Decisions
 from erosion.common.sealed.sums.sum_records import RecordFiles
 from erosion.common.study.study import Study
+from erosion.common.support.files import remove_unfinished
 from erosion.server.run.fold_record import read_folds, write_folds
 from erosion.server.run.journal import Journal, cut_back
 from erosion.server.run.run_decisions import RunDecisions, read_run_decisions
@@ -123,6 +124,7 @@ class RunKeeper:
 
     def _last(self, study: Study, arm: str, first: RunState) -> RunState:
         path = self._folder.checkpoint(arm)
+        remove_unfinished(path)
         if not path.exists():
             return first
         return checkpoint.load(path, first, arm=arm, study_digest=study.digest)

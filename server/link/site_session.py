@@ -40,6 +40,7 @@ PING_TICKS, SILENT_TICKS = 5, 25  # of silence, until a site is asked whether it
 PROBE_SECONDS = 5.0  # for an answer, where a second connection with a site's key comes
 SMALLEST_DATA_BYTES = 2**15  # of a frame that does not end its message
 FRAMES_PER_TICK, MOST_FRAMES = 50, 500  # other than data and replies that were asked for
+FRAME_BYTES = 2**16  # of a head, each counts as a frame: reading one of 4 MiB takes a while
 LARGE_BYTES = 2**20  # a transfer from here on takes its turn where memory is short
 LONGEST_REASON = 10_000  # characters of an error
 
@@ -195,7 +196,7 @@ class SiteSession:
         if kind is Kind.DATA:
             await self._take_data(body)
             return
-        self._frames_left -= 1
+        self._frames_left -= _frames_in(len(body))
         if self._frames_left < 0:
             raise LineFault("more frames in a second than any site has use for")
         match kind:
@@ -278,9 +279,8 @@ class SiteSession:
 
     async def _finish(self, arrived: Assembly) -> None:
         await self._leave()
-        self._frames_left += (
-            1  # its head's: rounds may be so short that there are hundreds in a second
-        )
+        # Rounds may be so short that there are hundreds in a second.
+        self._frames_left += _frames_in(arrived.head["bytes"] - arrived.num_bytes)
         asked, self._answers, self._arriving = self._answers, None, None
         if asked is None:
             return
@@ -312,6 +312,10 @@ class _Nowhere:
     def memory(self) -> memoryview:
         """Nothing."""
         return memoryview(b"")
+
+
+def _frames_in(num_bytes: int) -> int:
+    return 1 + num_bytes // FRAME_BYTES
 
 
 def _error(described: Any) -> Error:

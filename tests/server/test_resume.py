@@ -61,6 +61,7 @@ def test_killed_at_any_moment_and_resumed_is_bit_identical(
     assert not folder.has_ended
     conduct(text, str(folder.path), None)
     assert same_run(study, folder, uninterrupted)
+    assert not list((folder.path / "checkpoints").glob(".*"))
 
 
 def test_a_run_that_ended_is_not_resumed(

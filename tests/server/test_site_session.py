@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from flwr.app import RecordDict
 
-from erosion.common.line.frames import Kind, json_frame
+from erosion.common.line.frames import Kind, LineFault, frame, json_frame
 from erosion.common.protocol.flower_messages import RequestMessage
 from erosion.server.link.exchange import Asked, Exchange
 from erosion.server.link.file_space import FileSpace
@@ -18,9 +18,9 @@ from erosion.server.link.site_session import MOST_FRAMES, Peer, SiteSession
 NODE, SESSION = 7, 1
 
 
-def ask(exchange: Exchange, request_id: str) -> None:
+def ask(exchange: Exchange, request_id: str, most_bytes: int = 0) -> None:
     request = RequestMessage(RecordDict(), request_id, NODE, "train", group_id="", ttl=60.0)
-    exchange.ask(request_id, Asked(request, NODE, SESSION, 0))
+    exchange.ask(request_id, Asked(request, NODE, SESSION, most_bytes))
 
 
 def take_in(exchange: Exchange, frames: Iterable[bytes]) -> None:
@@ -41,6 +41,16 @@ def test_a_site_may_answer_every_request_however_short_the_rounds_are() -> None:
         ask(exchange, name)
     take_in(exchange, (json_frame(Kind.MESSAGE, {"re": name, "records": {}}) for name in names))
     assert exchange.answered(set(names)) == names
+
+
+def test_large_heads_that_come_to_nothing_are_more_than_any_site_has_use_for() -> None:
+    exchange = Exchange()
+    ask(exchange, "r1", most_bytes=8)
+    arrays = {"a": {"arrays": [["x", "float32", [2], "erosion.float32.le", 8]]}}
+    head = {"re": "r1", "records": arrays, "nothing": "x" * 2**20}
+    begun_and_cut = [json_frame(Kind.MESSAGE, head), frame(Kind.CUT)]
+    with pytest.raises(LineFault, match="more frames"):
+        take_in(exchange, begun_and_cut * (MOST_FRAMES // 10))
 
 
 def test_a_full_disk_ends_the_run_that_waits_for_the_reply_and_not_the_next_one() -> None:
