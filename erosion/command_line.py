@@ -14,6 +14,7 @@ from erosion.commands import COMMANDS
 from erosion.commands.command import Command
 from erosion.common.errors import ErosionError
 from erosion.common.support.log_lines import JsonLines
+from erosion.common.support.plain_text import shown
 
 FAULT, INTERRUPTED = 70, 130  # 70: EX_SOFTWARE of sysexits.h
 
@@ -82,7 +83,7 @@ def _say(words: str, options: argparse.Namespace, problem: BaseException | None 
         return
     if problem is not None:
         traceback.print_exception(problem)
-    print(f"erosion: {words}", file=sys.stderr)
+    print(f"erosion: {shown(words)}", file=sys.stderr)
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from erosion.client.cells.sketch import BUCKETS, Hashes, Sketch, num_differing, sketch_of
 from erosion.client.cells.trained_sets import TrainedSet
-from erosion.common.errors import Refusal
+from erosion.common.errors import Refusal, SiteError
 from erosion.common.support.private_database import PrivateDatabase
 
 FILE_NAME = "cells.sqlite"
@@ -29,6 +29,7 @@ create table if not exists told (
   sketch blob not null,
   figures text not null
 );
+create table if not exists made_with (one integer primary key, secret text not null);
 create table if not exists trained (
   number integer primary key,
   hashes blob not null,
@@ -50,6 +51,22 @@ class CellBook:
             holds="the figures that left this site",
             without="Nothing is told without it.",
         )
+
+    def check_secret(self, name: str) -> None:
+        """Raise SiteError where the patients were noted down by another secret than that of `name`.
+
+        `name`: a hash of the site's secret, without which no patient would be known again.
+        """
+        with self.locked():
+            self._file.execute("insert or ignore into made_with values (1, ?)", (name,))
+            ((known,),) = self._file.execute("select secret from made_with")
+        if known != name:
+            raise SiteError(
+                f"{self._file.path}, which holds the figures that left this site, was made with"
+                " another secret.key than lies beside it, and would know no patient again. Restore"
+                " both from one backup. Where the secret is lost, move the whole folder away: the"
+                " site begins anew, and its approvals and budgets with it."
+            )
 
     def is_nearly_told(self, kinds: Mapping[str, Hashes], label: str, cell: int) -> bool:
         """Whether figures of nearly the same patients have left, but none of just these.

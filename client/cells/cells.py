@@ -47,6 +47,8 @@ class Cells:
         self._keys = keys_of(secret)
         folder = site.compute.state
         self._book = CellBook(None if folder is None else folder / site.name)
+        if secret:
+            self._book.check_secret(hashlib.sha256(b"erosion book" + secret).hexdigest())
 
     def num_samples(self, rows: Rows, groups: Groups) -> int:
         """How many samples there are, to a multiple of the cell."""

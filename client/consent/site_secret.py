@@ -30,7 +30,7 @@ def site_secret(folder: Path) -> bytes:
         ) from None
     if len(secret) != NUM_BYTES:
         raise SiteError(
-            f"The site's secret {path} has {len(secret)} bytes instead of {NUM_BYTES}. Delete it: a"
-            " new one is drawn, and rounds that are asked for again will be refused."
+            f"The site's secret {path} has {len(secret)} bytes instead of {NUM_BYTES}. Restore it"
+            " from a backup: without it no patient of earlier figures is known again."
         )
     return secret

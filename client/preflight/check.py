@@ -20,6 +20,7 @@ from erosion.client.preflight.sealed import check_sealed
 from erosion.client.site_file import Site, load_site
 from erosion.common.errors import DataError
 from erosion.common.study.study import Study, load_study
+from erosion.common.support.plain_text import shown
 from erosion.common.tasks.inputs import TabularTask
 
 STYLES = {
@@ -76,9 +77,9 @@ def _show(finding: Finding, console: Console) -> None:
     line.add_column(width=8, no_wrap=True)
     line.add_column(width=16, no_wrap=True)
     line.add_column(overflow="fold")
-    text = Text(finding.text)
+    text = Text(shown(finding.text))
     if finding.remedy:
-        text.append(f"\n→ {finding.remedy}", style="bold")
+        text.append(f"\n→ {shown(finding.remedy)}", style="bold")
     line.add_row(
         Text(finding.outcome.value, style=STYLES[finding.outcome]), Text(finding.what), text
     )
@@ -96,7 +97,7 @@ def _show_columns(site: Site, task: TabularTask, console: Console) -> None:
         table.add_column(heading, justify="right")
     for column in counts:
         called = f" ({column.in_file} in the file)" if column.in_file != column.name else ""
-        table.add_row(Text(column.name + called), *_cells(column))
+        table.add_row(Text(shown(column.name + called)), *_cells(column))
     console.print()
     console.print(table)
 

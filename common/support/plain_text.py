@@ -14,6 +14,13 @@ def printable(text: str, *, at_most: int = 300) -> str:
     return clean if len(clean) <= at_most else clean[: at_most - 1] + "…"
 
 
+def shown(text: str) -> str:
+    """`text` with its lines, without what could rewrite a screen or turn a line around."""
+    return "\n".join(
+        "".join(c if c.isprintable() else "\ufffd" for c in line) for line in text.split("\n")
+    )
+
+
 def most_said(reasons: Iterable[str]) -> str:
     """The reason that most gave, to follow what it is the reason for; "" where nobody gave any."""
     ordered = Counter(sorted(reasons)).most_common(1)

@@ -3,10 +3,12 @@
 import argparse
 import getpass
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from erosion.commands.command import Command
 from erosion.common.support.imports import imports_for_good
+from erosion.common.support.plain_text import shown
 
 EXAMPLES = """\
   erosion review site.toml                          the studies that wait, and those decided
@@ -26,9 +28,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--by", metavar="NAME", help="who decides (default: the login name)")
 
 
-def shown(line: str) -> str:
-    """A line without what could hide or turn around what a coordinator wrote into its study."""
-    return "".join(character if character.isprintable() else "\ufffd" for character in line)
+def _lines(lines: Iterable[str]) -> str:
+    """Each without what could hide or turn around what a coordinator wrote into its study."""
+    return "\n".join(shown(line).replace("\n", "\ufffd") for line in lines)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -45,14 +47,14 @@ def _run(options: argparse.Namespace) -> int:
     store = ConsentStore(site.consent_folder)
     try:
         if options.study is None and options.digest is None:
-            print("\n".join(map(shown, listing(site, store))))
+            print(_lines(listing(site, store)))
             return 0
         if options.study is not None:
             entry = entry_of(load_study(options.study), store)
         else:
             entry = named(options.digest, store)
         try:
-            print("\n".join(map(shown, review(site, study_from_json(entry.content), store))))
+            print(_lines(review(site, study_from_json(entry.content), store)))
         except StudyError:  # of another version of this program
             if not options.decline:
                 raise

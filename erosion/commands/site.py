@@ -5,6 +5,7 @@ from pathlib import Path
 
 from erosion.commands.command import Command
 from erosion.common.errors import DataError, SiteError, StudyError
+from erosion.common.support.plain_text import shown
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -99,29 +100,33 @@ def _write(name: str, table: Path, output: Path, task: object, options: argparse
     output.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(output, text)
     load_site(output)
-    print(f"{output}: made from {table}")
+
+    def say(line: str) -> None:
+        print(shown(line))
+
+    say(f"{output}: made from {table}")
     for note in read.notes:
-        print(f"  {note}")
+        say(f"  {note}")
     for match in matches:
         if match.between is not None:
             made = f"{match.between.start} and {match.between.end}"
-            print(f"  {match.column}: made of {made}? proposed")
+            say(f"  {match.column}: made of {made}? proposed")
         elif match.local is None:
-            print(f"  {match.column}: no column seems to hold it")
+            say(f"  {match.column}: no column seems to hold it")
         elif match.local != match.column or not match.is_plain:
             written = "written" if match.confidence >= options.accept else "proposed"
-            print(f"  {match.column}: {match.local!r}, {match.confidence:.2f}, {written}")
+            say(f"  {match.column}: {match.local!r}, {match.confidence:.2f}, {written}")
             if match.unit is not None:
-                print(f"    in another unit? x {unit_text(match.unit)} proposed")
+                say(f"    in another unit? x {unit_text(match.unit)} proposed")
             if match.values:
                 spelt = ", ".join(f"{a} = {b}" for a, b in match.values.items())
-                print(f"    values: {spelt}")
+                say(f"    values: {spelt}")
             if match.unknown:
-                print(f"    not understood: {', '.join(match.unknown[:8])}")
+                say(f"    not understood: {', '.join(match.unknown[:8])}")
             if match.odd:
-                print(f"    no numbers: {', '.join(map(repr, match.odd[:4]))}")
+                say(f"    no numbers: {', '.join(map(repr, match.odd[:4]))}")
             if match.unsaid:
-                print(f"    not known? {', '.join(map(repr, match.unsaid[:8]))} proposed")
+                say(f"    not known? {', '.join(map(repr, match.unsaid[:8]))} proposed")
 
 
 COMMAND = Command(

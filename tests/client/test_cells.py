@@ -185,6 +185,16 @@ def test_what_was_told_is_remembered_by_the_next_program(tmp_path: Path) -> None
     assert b"100." not in book.read_bytes().replace(str(before.mean).encode(), b"")
 
 
+def test_a_book_and_a_secret_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
+    """By another secret nobody is known again, and every figure would be told once more."""
+    values = normal(60)
+    told(Cells(site(tmp_path), SECRET), values)
+    with pytest.raises(SiteError, match=r"made with another secret\.key"):
+        Cells(site(tmp_path), b"drawn anew, because the file was lost")
+    assert Cells(site(tmp_path)).told()  # as `erosion review` looks at it
+    assert Hospital(site(tmp_path), secret=SECRET).told()
+
+
 def test_the_same_patients_under_another_name_are_the_same(tmp_path: Path) -> None:
     cells, values = Cells(site(), SECRET), normal(60)
     before = told(cells, values)

@@ -1,5 +1,6 @@
 """A site's approvals, budgets and its one answer to each question."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -360,3 +361,30 @@ def test_a_sealed_round_that_is_resumed_has_fresh_keys_and_is_the_same_question(
         consent.note_step(replace(trained, step=legs.MASKED, values={"scale": attempt}))
     with pytest.raises(Refusal, match="once, to other parameters"):
         consent.note_step(request(study(), value=1.0))
+
+
+@pytest.mark.parametrize("command", ["check", "review", "site"])
+def test_what_a_study_calls_its_columns_rewrites_no_screen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    names = ["age", "dose\x1b[2J\x1b[31m", "x\u202e", "y\r\nok  limits  kept"]
+    task = {"kind": "tabular", "target": "ill", "classes": ["no", "yes"], "features": names}
+    (tmp_path / "study.toml").write_text(
+        'name = "small"\nuser = "a"\nhospitals = ["a", "b"]\nrounds = 3\narms = ["local"]\n'
+        f"training.steps = 2\ntraining.batch_size = 4\nmodel.name = 'logistic'\n"
+        f"task = {{kind = 'tabular', target = 'ill', classes = ['no', 'yes'],"
+        f" features = {json.dumps(task['features'])}}}\n"
+    )
+    (tmp_path / "b.csv").write_text("age,dose,ill\n1,2,no\n2,3,yes\n")
+    site_file = tmp_path / "site.toml"
+    site_file.write_text('name = "b"\ndata.path = "b.csv"\ncoordinator.address = "127.0.0.1:1"\n')
+    study_file = ["--study", str(tmp_path / "study.toml")]
+    asked = {
+        "check": ["check", str(site_file), *study_file],
+        "review": ["review", str(site_file), *study_file],
+        "site": ["site", "new", *study_file, "--data", str(tmp_path / "b.csv")],
+    }
+    main(asked[command])
+    said = capsys.readouterr()
+    assert "dose\ufffd[2J" in (said.out + said.err).replace("\n", "")
+    assert all(line.isprintable() for line in (said.out + said.err).splitlines())
