@@ -158,7 +158,7 @@ def test_a_round_is_not_answered_on_anything_else(tmp_path: Path, other: dict[st
     study = private_study()
     peer(tmp_path).train(request(study))
     site = peer_site(tmp_path, other.get("older", PATIENTS))
-    hospital = Hospital(site, other.get("secret", SECRET))
+    hospital = Hospital(site, SECRET, noise_secret=other.get("secret", SECRET))
     with pytest.raises(Refusal, match="Start a new run"):
         hospital.train(request(study, value=other.get("value", 0.0)))
     assert spent(tmp_path) == pytest.approx(of_one(study))
