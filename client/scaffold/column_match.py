@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import starmap
 from typing import Literal
 
 import numpy as np
@@ -75,14 +76,19 @@ def match_columns(task: TabularTask, profiles: Sequence[Profile]) -> list[Match]
         *task.features,
         *task.target_columns,
     ]
+    # Columns of one name belong together, and thousands need not be compared with each other.
+    called = {profile.name: profile for profile in profiles}
+    pairs = [(column, called[column.name]) for column in wanted if column.name in called]
+    same = [m for m in starmap(_match, pairs) if m.confidence >= LEAST]
+    chosen = {match.column: match for match in same}
+    taken = {str(match.local) for match in same}
     scored = [
         match
         for column in wanted
+        if column.name not in chosen
         for profile in profiles
-        if (match := _match(column, profile)).confidence >= LEAST
+        if profile.name not in taken and (match := _match(column, profile)).confidence >= LEAST
     ]
-    chosen: dict[str, Match] = {}
-    taken: set[str] = set()
     for match in sorted(scored, key=lambda m: -m.confidence):
         if match.column not in chosen and match.local not in taken:
             chosen[match.column] = match

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from erosion.client.dataset.load import load_patients
 from erosion.client.dataset.preparation import UnitChange
 from erosion.client.dataset.text_table import TextColumn
+from erosion.client.scaffold import column_match
 from erosion.client.scaffold.column_match import Match, match_columns
 from erosion.client.scaffold.column_profile import Profile, profile, read_whole
 from erosion.client.scaffold.known_units import changes, header_unit, plain_name
@@ -91,6 +92,25 @@ def test_no_change_of_unit_is_proposed_where_the_header_or_the_values_speak_agai
     match = one_match(tmp_path, feature, lower)
     assert match.unit is None
     assert 0.7 < match.confidence < 1.0
+
+
+def test_columns_of_one_name_are_compared_with_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five thousand columns were compared with five thousand."""
+    compared: list[str] = []
+    alike = column_match._alike
+    monkeypatch.setattr(
+        column_match, "_alike", lambda *names: compared.append(names[0]) or alike(*names)
+    )
+    task = {**make_study().task.model_dump(mode="json"), "features": [f"g{i}" for i in range(40)]}
+    checked = make_study(task=task).task
+    assert isinstance(checked, TabularTask)
+    header = ",".join([*(f"g{i}" for i in range(39)), "other", "ill"])
+    rows = "".join(",".join(str(i + j) for j in range(40)) + f",{i % 2}\n" for i in range(30))
+    matches = match_columns(checked, profiles_of(tmp_path, f"{header}\n{rows}"))
+    assert [m.local for m in matches] == [*(f"g{i}" for i in range(39)), None, "ill"]
+    assert len(compared) == 41
 
 
 def test_units_by_hand() -> None:
