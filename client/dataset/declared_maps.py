@@ -45,7 +45,8 @@ def check_maps(
             found.notes.append(f"{where} names {name!r}, which this study does not use")
     found.problems.extend(_read_twice(source, columns))
     for name, column in columns.items():
-        if (meant := source.value_map(name)) and column.text is not None:
+        is_read = column.text is not None and name not in source.derive
+        if is_read and (meant := source.value_map(name)):
             _check_values(name, column, meant, found)
     for name in source.absent:
         if name in columns and source.local_name(name) in table.header:

@@ -4,6 +4,7 @@ A fixed list: columns are renamed, values recoded, numbers brought to the study'
 lengths of stay made of dates. Nothing of a site file is ever run as a program.
 """
 
+from collections.abc import Collection, Mapping
 from datetime import date, datetime
 from typing import Annotated, Literal
 
@@ -53,6 +54,14 @@ Unit = Annotated[
 ]
 
 
+def _quoted_date(value: object) -> object:
+    """A date in quotation marks is one, too: TOML writes it without."""
+    try:
+        return date.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
 class TimeBetween(Settings):
     """A number of the study that is the time between two dates.
 
@@ -61,7 +70,8 @@ class TimeBetween(Settings):
 
     kind: Literal["years_between", "days_between"]
     start: str = Field(min_length=1)  # column in the data, e.g. the date of birth
-    end: str | date  # column in the data, or one date for everybody
+    end: Annotated[str | date, BeforeValidator(_quoted_date, json_schema_input_type=str | date)]
+    # column in the data, or one date for everybody
     date_format: str = ISO  # as Python's strptime has it, e.g. "%d.%m.%Y"
 
     @property
@@ -73,11 +83,15 @@ class TimeBetween(Settings):
 NOT_A_DATE = "no date: "  # opens the text of a derived value that has none
 
 
-def time_between(table: TextTable, wanted: TimeBetween) -> TextColumn | None:
+def time_between(
+    table: TextTable, wanted: TimeBetween, meant: Mapping[str, str] | None = None
+) -> TextColumn | None:
     """The derived column as text, "" where a date is missing; None where a column is absent.
 
-    A text that is no date stays, behind NOT_A_DATE, so that it can be quoted.
+    Texts that `meant` maps to "" are missing dates. A text that is no date stays, behind
+    NOT_A_DATE, so that it can be quoted.
     """
+    unknown = {text for text, meaning in (meant or {}).items() if meaning == ""}
     if any(name not in table.columns for name in wanted.columns):
         return None
     start = table.columns[wanted.start]
@@ -86,8 +100,8 @@ def time_between(table: TextTable, wanted: TimeBetween) -> TextColumn | None:
         ends: list[date | str] = [wanted.end]
     else:
         end = table.columns[wanted.end]
-        ends = [_as_date(text, wanted.date_format) for text in end.texts]
-    starts = [_as_date(text, wanted.date_format) for text in start.texts]
+        ends = [_as_date(text, wanted.date_format, unknown) for text in end.texts]
+    starts = [_as_date(text, wanted.date_format, unknown) for text in start.texts]
     pairs, codes = np.unique(start.codes * len(ends) + end.codes, return_inverse=True)
     texts = [
         _between(starts[pair // len(ends)], ends[pair % len(ends)], wanted)
@@ -99,8 +113,10 @@ def time_between(table: TextTable, wanted: TimeBetween) -> TextColumn | None:
     return TextColumn(tuple(distinct), merged[codes])
 
 
-def _as_date(text: str, date_format: str) -> date | str:
+def _as_date(text: str, date_format: str, unknown: Collection[str]) -> date | str:
     """The date, or the text as it is; "" is missing."""
+    if canonical(text) in unknown:
+        return ""
     if text.lower() in ("", "na", "n/a", "#n/a", "<na>", "nan", "nat", "?", "null"):
         return ""
     for known in (date_format, ISO):

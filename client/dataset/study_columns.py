@@ -109,7 +109,7 @@ def _text(table: TextTable, source: TableSource, name: str) -> TextColumn | None
     if name in source.absent:
         return None
     if name in source.derive:
-        return time_between(table, source.derive[name])
+        return time_between(table, source.derive[name], source.value_map(name))
     return table.columns.get(source.local_name(name))
 
 
@@ -120,7 +120,8 @@ def _mapped(parse: Parse, source: TableSource, name: str) -> Parse:
         wanted = source.derive[name]
         not_a_date = Fault(
             f"no date of the form {wanted.date_format}",
-            "correct it, or set date_format under [data.derive.{key}]",
+            'correct it, or set date_format under [data.derive.{key}]; mapped to "" under'
+            " [data.values.{key}], it is missing",
         )
         return lambda text: not_a_date if text.startswith(NOT_A_DATE) else parse(text)
     return lambda text: parse(meant.get(canonical(text), text))

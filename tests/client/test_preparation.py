@@ -82,6 +82,19 @@ def test_ages_are_made_of_dates(tmp_path: Path) -> None:
     assert "column age is derived from 'left', which is missing; correct [data.derive" in message
 
 
+def test_dates_that_stand_for_not_known_are_mapped(tmp_path: Path) -> None:
+    derive = {"kind": "years_between", "start": "born", "end": "2020-06-01"}  # a date, quoted
+    text = "born,sex,ill\n1950-06-01,f,0\nunknown,f,1\n1900-01-01,m,1\n"
+    task = {**TASK, "missing": "impute"}
+    values = {"age": {"unknown": "", "1900-01-01": ""}}
+    found = load(tmp_path, text, task, derive={"age": derive}, values=values)
+    np.testing.assert_allclose(found.rows[:, 0], [70, np.nan, np.nan], atol=0.01)
+    assert found.notes == ("missing values to be imputed: age 2",)
+    message = problem_of(tmp_path, text, task, derive={"age": derive})
+    assert "'unknown' on line 3; correct it, or set date_format" in message
+    assert 'mapped to "" under [data.values.age], it is missing' in message
+
+
 def test_nobody_is_born_after_an_admission_where_years_have_two_digits(tmp_path: Path) -> None:
     derive = {"kind": "years_between", "start": "born", "end": "in", "date_format": "%d.%m.%y"}
     text = "born,in,sex,ill\n01.06.45,01.06.20,f,0\n01.06.80,01.06.20,f,1\n29.02.00,28.02.00,m,1\n"
