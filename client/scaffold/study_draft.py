@@ -184,6 +184,7 @@ def _survival(event: Profile, time: Profile) -> tuple[str, list[str]]:
         )
     times = [value for text, value in time.values.items() for _ in range(time.counts[text])]
     cuts = sorted({_nice(float(np.quantile(times, share))) for share in (0.2, 0.4, 0.6, 0.8)})
+    cuts = [cut for cut in cuts if cut > 0]  # many may have died at once
     if len(cuts) < 2:
         raise DataError(f"--time {time.name!r} has too few different values for intervals.")
     unit = _escaped(header_unit(time.name))

@@ -416,6 +416,12 @@ def test_times_until_an_event_may_have_a_decimal_comma(tmp_path: Path) -> None:
     assert getattr(study.task, "target").happened == ("ja",)  # noqa: B009
 
 
+def test_many_may_have_had_the_event_at_once(tmp_path: Path) -> None:
+    rows = "".join(f"{30 + i},{0 if i < 24 else i},{i % 2}\n" for i in range(60))
+    study = drafted(tmp_path, "age,days,death\n" + rows, "death", "--time", "days")
+    assert getattr(study.task, "cut_points") == (15.0, 35.0, 45.0)  # noqa: B009
+
+
 def test_columns_that_tell_the_outcome_are_pointed_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
