@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import ExifTags, Image
 
 from erosion.client.dataset.load import load_patients
 from erosion.client.dataset.preprocessing import image_inputs
@@ -99,6 +99,44 @@ def test_class_folders_are_read_in_the_order_of_their_names(tmp_path: Path) -> N
     found = ImageFiles(path=tmp_path).read(TASK)
     np.testing.assert_array_equal(found.images, PIXELS)
     assert found.targets.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["png", "webp", "tiff"])
+def test_a_picture_that_a_camera_took_on_its_side_is_put_upright(
+    tmp_path: Path, orientation: int, kind: str
+) -> None:
+    """By the table of Exif: where the stored first row and first column are to be shown."""
+    shown = PIXELS[0]  # (channels, height, width)
+    upside, mirrored, aside = shown[:, ::-1], shown[:, :, ::-1], shown.transpose(0, 2, 1)
+    stored = {
+        1: shown,
+        2: mirrored,  # first row on top, first column on the right
+        3: upside[:, :, ::-1],  # bottom, right
+        4: upside,  # bottom, left
+        5: aside,  # left, top
+        6: mirrored.transpose(0, 2, 1),  # right, top
+        7: upside[:, :, ::-1].transpose(0, 2, 1),  # right, bottom
+        8: upside.transpose(0, 2, 1),  # left, bottom
+    }[orientation]
+    notes = Image.Exif()
+    notes[ExifTags.Base.Orientation] = orientation
+    (tmp_path / "cat").mkdir()
+    picture = Image.fromarray(np.ascontiguousarray(np.moveaxis(stored, 0, 2)))
+    options: dict[str, Any] = {"lossless": True} if kind == "webp" else {}
+    picture.save(tmp_path / "cat" / f"a.{kind}", exif=notes, **options)
+    (tmp_path / "dog").mkdir()
+    Image.fromarray(np.moveaxis(shown, 0, 2)).save(tmp_path / "dog" / "b.png")
+    found = ImageFiles(path=tmp_path).read(TASK)
+    np.testing.assert_array_equal(found.images[0], shown)
+
+
+def test_damaged_notes_of_a_camera_are_no_reason_to_refuse_its_picture(tmp_path: Path) -> None:
+    for folder, exif in (("cat", b"Exif\0\0II*\0\xff\xff\xff\xff"), ("dog", b"nonsense")):
+        (tmp_path / folder).mkdir()
+        pixels = Image.fromarray(np.moveaxis(PIXELS[0], 0, 2))
+        pixels.save(tmp_path / folder / "a.png", exif=exif)
+    np.testing.assert_array_equal(ImageFiles(path=tmp_path).read(TASK).images[0], PIXELS[0])
 
 
 def test_class_folder_problems_are_explained(tmp_path: Path) -> None:

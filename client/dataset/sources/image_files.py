@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 from pydantic import AfterValidator, model_validator
 
 from erosion.client.dataset.sources.data_source import (
@@ -30,6 +30,17 @@ from erosion.client.finding import Finding
 from erosion.common.errors import DataError
 from erosion.common.tasks.inputs import ImageTask
 
+# How a camera held on its side says so (Exif 2.3, 4.6.4 A), and what puts the picture upright.
+UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+ON_ITS_SIDE = (5, 6, 7, 8)
 MAX_DECODED_BYTES = 8 * 2**30  # a small archive can unpack to any size
 
 
@@ -256,18 +267,34 @@ def _read_image(file: Path, task: ImageTask, resize: Resize) -> NDArray[np.uint8
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             image = Image.open(file)
         with image:
-            if resize == "refuse" and (wrong := wrong_size(image.size, task)):
+            turn = _orientation(image)
+            size = image.size[::-1] if turn in ON_ITS_SIDE else image.size
+            if resize == "refuse" and (wrong := wrong_size(size, task)):
                 return wrong
             if image.mode not in ("1", "L", "LA", "P", "RGB", "RGBA"):
                 # Pillow would clip 16-bit pixels to white.
                 return f"is of mode {image.mode}; save it in grey or RGB, with 8 bits per channel"
             if (frames := getattr(image, "n_frames", 1)) > 1:
                 return f"holds {frames} images, as films and stacks do; save the one that is meant"
-            return fitted(image.convert("L" if task.shape[0] == 1 else "RGB"), task, resize)
+            pixels = image.convert("L" if task.shape[0] == 1 else "RGB")
+            upright = pixels.transpose(UPRIGHT[turn]) if turn in UPRIGHT else pixels
+            return fitted(upright, task, resize)
     except (UnidentifiedImageError, Image.DecompressionBombError):
         return "is not an image that can be read; remove it or save it as PNG"
     except (OSError, SyntaxError, ValueError) as problem:
         return f"cannot be read ({problem}); save it again"
+
+
+def _orientation(image: Image.Image) -> int:
+    """How the picture is turned by what its camera wrote beside the pixels; 1: it is upright."""
+    if image.format == "TIFF":
+        return 1  # Pillow turns these itself
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return int(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except Exception:  # noqa: BLE001 - damaged notes may raise anything, and say nothing
+        return 1
 
 
 def check_decoded(path: Path, num_bytes: int) -> None:
