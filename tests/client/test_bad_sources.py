@@ -246,6 +246,10 @@ def test_links_in_a_circle_and_empty_folders_are_explained(tmp_path: Path, sourc
     (tmp_path / "cold/again").symlink_to(tmp_path / "cold")
     (tmp_path / "cold/self.png").symlink_to(tmp_path / "cold/self.png")
     (tmp_path / "warm").symlink_to(tmp_path / "warm")
+    if source is ImageFiles:
+        said = read_quietly(lambda: source(path=tmp_path).read(GREY))
+        assert "cold/again: folders in the folder of a class are not read" in said
+        (tmp_path / "cold/again").unlink()
     said = read_quietly(lambda: source(path=tmp_path).read(GREY))
     assert "it holds no" in said
     assert "make one folder of" in said
