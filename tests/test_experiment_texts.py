@@ -60,13 +60,15 @@ def test_the_evaluation_page_quotes_the_verdicts_error_rates() -> None:
 def test_the_mnist_grid_is_as_published_as_far_as_it_was_run() -> None:
     text = flowing("experiments/README.md")
     assert "the published accuracy lies in the interval of ours" in text
-    assert "in every setting the three schemes stand in the published order" in text
+    assert "in all settings but one the three schemes stand in the published order" in text
     page = flowing("experiments/results/mnist/README.md")
     counts = re.findall(
         r"(?:in the published order|lies in the interval of ours) in (\d+) of (\d+)", page
     )
-    assert len(counts) == 4
-    assert all(found == of for found, of in counts)
+    missing = [int(of) - int(found) for found, of in counts]
+    assert len(missing) == 4
+    assert missing[-1] == 0
+    assert sum(missing[:3]) == 1
     assert "Where all have the same (distribution A), there is nobody to leave out, and" in text
     bests = {
         name: max(cell.figures["accuracy"])
