@@ -4,16 +4,14 @@ Running and drawing are separate. A run that was cut off goes on with the cells 
 folder with cells of another configuration is refused, so that no table mixes two programs.
 """
 
-import fcntl
 import hashlib
 import json
-import logging
 import os
 import signal
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from errno import EACCES
 from multiprocessing import active_children, get_context
@@ -33,11 +31,9 @@ from rich.progress import (
 )
 
 from erosion.common.errors import ErosionError
-from erosion.common.support.files import write_atomically
+from erosion.common.support.files import held, write_atomically
 from erosion.common.support.parent_process import end_with_parent
 from erosion.server.run import provenance
-
-logger = logging.getLogger("erosion.experiments")
 
 FORMAT = 1  # of a cell's file
 _KEPT = "The cells that ended are kept, and the same command goes on with the others"
@@ -279,30 +275,20 @@ def _write(path: Path, cell: Cell) -> None:
 @contextmanager
 def _folder_of_its_own(folder: Path) -> Iterator[None]:
     """A folder for the cells of this run alone, found wanting before hours of computing."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK):
-            raise PermissionError(EACCES, os.strerror(EACCES))
-        opened = os.open(folder, os.O_RDONLY)
-    except OSError as problem:
-        raise ExperimentError(
-            f"{folder} cannot be written to ({problem.strerror or problem}). Give another folder"
-            " (--results)."
-        ) from None
-    try:
-        _lock(opened, folder)
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if not os.access(folder, os.W_OK):
+                raise PermissionError(EACCES, os.strerror(EACCES))
+            stack.enter_context(held(folder))
+        except BlockingIOError:
+            raise ExperimentError(
+                f"Another run writes to {folder}. Wait until it has ended (its --jobs says in how"
+                " many processes it computes), or give another folder (--results)."
+            ) from None
+        except OSError as problem:
+            raise ExperimentError(
+                f"{folder} cannot be written to ({problem.strerror or problem}). Give another"
+                " folder (--results)."
+            ) from None
         yield
-    finally:
-        os.close(opened)  # which ends the lock, as the end of the process does
-
-
-def _lock(opened: int, folder: Path) -> None:
-    try:
-        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise ExperimentError(
-            f"Another run writes to {folder}. Wait until it has ended (its --jobs says in how many"
-            " processes it computes), or give another folder (--results)."
-        ) from None
-    except OSError as problem:
-        logger.info("%s cannot be locked (%s): run one at a time there", folder, problem.strerror)

@@ -175,7 +175,7 @@ def test_a_file_system_without_locks_is_written_to(
     def no_locks(_folder: int, _how: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr("erosion.experiments.cells.fcntl.flock", no_locks)
+    monkeypatch.setattr("erosion.common.support.files.fcntl.flock", no_locks)
     assert len(run_cells(tmp_path, plans(), double, title="t", data_dir=None)) == len(plans())
 
 
