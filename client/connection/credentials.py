@@ -4,13 +4,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 
 from erosion.client.connection.line import SiteLine, Tls
 from erosion.client.connection.proxy import proxy_for
 from erosion.client.site_file import CoordinatorAddress
 from erosion.common.errors import SiteError
 from erosion.common.support import expiry
-from erosion.common.support.keys import certified_key, load_private_key, private_pem, public_pem
+from erosion.common.support.keys import (
+    certificate_in,
+    certified_key,
+    load_private_key,
+    private_pem,
+    public_pem,
+)
 from erosion.common.support.network import is_loopback
 
 
@@ -42,7 +49,7 @@ def credentials_for(coordinator: CoordinatorAddress) -> Credentials:
                 " the site kit."
             )
         return Credentials(address, proxy=proxy)
-    root, _ = _read("coordinator.root_certificate", root_file)
+    _, root = _read("coordinator.root_certificate", root_file, alone=True)
     pem, certificate = _read("coordinator.certificate", certificate_file)
     key = load_private_key(key_file, SiteError)
     public = certified_key(certificate)
@@ -58,15 +65,17 @@ def credentials_for(coordinator: CoordinatorAddress) -> Credentials:
             " coordinator for a new kit (erosion enroll renew NAME), then: erosion enroll install"
             " KIT SITE.toml"
         )
-    return Credentials(address, Tls(root, pem, private_pem(key)), proxy)
+    # The site's books know the coordinator by these bytes: other white space is no other one.
+    trusted = root.public_bytes(serialization.Encoding.PEM)
+    return Credentials(address, Tls(trusted, pem, private_pem(key)), proxy)
 
 
-def _read(what: str, path: Path) -> tuple[bytes, x509.Certificate]:
+def _read(what: str, path: Path, *, alone: bool = False) -> tuple[bytes, x509.Certificate]:
     try:
         pem = path.read_bytes()
-        return pem, x509.load_pem_x509_certificate(pem)
+        return pem, certificate_in(pem, alone=alone)
     except (OSError, ValueError) as problem:
-        reason = problem.strerror if isinstance(problem, OSError) else "no certificate in PEM"
+        reason = problem.strerror if isinstance(problem, OSError) else problem
         raise SiteError(
             f"{what}: {path}: {reason}. Take {path.name} from the site kit again."
         ) from None

@@ -6,6 +6,7 @@ import re
 import socket
 from urllib.parse import unquote
 
+from erosion.common.errors import SiteError
 from erosion.common.support.network import is_loopback
 
 _VARIABLES = ("grpc_proxy", "https_proxy", "HTTPS_PROXY", "http_proxy")
@@ -17,15 +18,24 @@ def proxy_for(address: str, configured: str | None) -> str | None:
     """The proxy by which to dial `address` ("host:port"); None: straight.
 
     `configured`: what the site file says; None where it says nothing, "" where it says none.
+
+    Raises SiteError where the environment's proxy is not "host:port".
     """
     if configured is not None:
         return _plain(configured) or None
     if is_loopback(address):
         return None
-    said = next((os.environ[name] for name in _VARIABLES if os.environ.get(name)), "")
-    if not said or _is_excepted(address.rpartition(":")[0].strip("[]")):
+    name = next((name for name in _VARIABLES if os.environ.get(name)), None)
+    if name is None or _is_excepted(address.rpartition(":")[0].strip("[]")):
         return None
-    return _plain(said)
+    proxy = _plain(os.environ[name])
+    if not re.fullmatch(r"[^\s:/]+:\d{1,5}|\[[0-9a-fA-F:.]+\]:\d{1,5}", without_password(proxy)):
+        raise SiteError(
+            f"The environment variable {name} names the proxy {without_password(proxy)!r}, without"
+            " a host and a port. Write it like http://proxy.example.org:3128, or name the proxy"
+            " in the site file (coordinator.proxy)."
+        )
+    return proxy
 
 
 def without_password(proxy: str) -> str:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.x509.oid import NameOID
 
 from erosion.client.enrolment.pin_peers import Pinned, pin
 from erosion.client.site_file import Site
@@ -16,6 +17,7 @@ from erosion.common.support import expiry
 from erosion.common.support.files import write_atomically
 from erosion.common.support.keys import (
     PrivateKey,
+    certificate_in,
     certified_key,
     load_private_key,
     parse_private_key,
@@ -51,11 +53,8 @@ def install(kit: Path, site: Site, *, new_authority: bool = False) -> Installed:
             '  root_certificate = "ca.crt"\n  certificate = "node.crt"\n  private_key = "node.key"'
         )
     members = _members(kit)
-    try:
-        root = x509.load_pem_x509_certificate(members["ca.crt"])
-        certificate = x509.load_pem_x509_certificate(members["node.crt"])
-    except (KeyError, ValueError):
-        raise EnrolmentError(f"{kit} is not a site kit: it lacks ca.crt or node.crt.") from None
+    root = _certificate(kit, members, "ca.crt")
+    certificate = _certificate(kit, members, "node.crt")
     key = _key(members, key_file)
     _check(kit, site, root, certificate, key)
     _check_authority(root_file, root, new_authority=new_authority)
@@ -67,7 +66,7 @@ def install(kit: Path, site: Site, *, new_authority: bool = False) -> Installed:
     if "node.key" in members:
         write_private(key_file, members["node.key"])
         files.append(key_file)
-    write_atomically(root_file, members["ca.crt"])
+    write_atomically(root_file, root.public_bytes(serialization.Encoding.PEM))
     write_atomically(certificate_file, members["node.crt"])
     pinned = None if offered is None else pin(offered, site)
     return Installed(tuple(files), certificate, pinned)
@@ -87,6 +86,18 @@ def _members(kit: Path) -> dict[str, bytes]:
     return found
 
 
+def _certificate(kit: Path, members: dict[str, bytes], name: str) -> x509.Certificate:
+    if name not in members:
+        raise EnrolmentError(f"{kit} is not a site kit: it lacks {name}. Check the path.")
+    try:
+        return certificate_in(members[name], alone=True)
+    except ValueError as problem:
+        raise EnrolmentError(
+            f"{name} in {kit} holds {problem}. Ask the coordinator for another kit, and how this"
+            " one came about."
+        ) from None
+
+
 def _key(members: dict[str, bytes], key_file: Path) -> PrivateKey:
     if "node.key" in members:
         return parse_private_key(members["node.key"], "the kit's node.key", EnrolmentError)
@@ -96,6 +107,12 @@ def _key(members: dict[str, bytes], key_file: Path) -> PrivateKey:
 def _check(
     kit: Path, site: Site, root: x509.Certificate, certificate: x509.Certificate, key: PrivateKey
 ) -> None:
+    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    if site.name not in (holders := [str(name.value) for name in names]):
+        raise EnrolmentError(
+            f"{kit} is for {', '.join(holders) or 'nobody'}, and the site file is {site.name}'s."
+            f" Ask the coordinator for the kit of {site.name}."
+        )
     public = certified_key(certificate)
     if public is None or public_pem(public) != public_pem(key.public_key()):
         raise EnrolmentError(

@@ -23,6 +23,11 @@ def make_request(hospital: str, key_file: Path) -> tuple[Path, PublicKey]:
         raise EnrolmentError(f"The site's name {hospital!r}: {problem}.") from None
     if len(hospital) > MOST_COMMON_NAME:
         raise EnrolmentError(f"The site's name may have {MOST_COMMON_NAME} characters at most.")
+    if not key_file.name or key_file.suffix == ".csr" or key_file.is_dir():
+        raise EnrolmentError(
+            f"--out {key_file}: it names the key's file, beside which the request is put as .csr."
+            " Give a file name such as node.key."
+        )
     request_file = key_file.with_suffix(".csr")
     for existing in (key_file, request_file):
         if existing.exists():

@@ -4,13 +4,16 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from cryptography import x509
-
 from erosion.client.finding import Finding, failed, ok, warning
 from erosion.client.site_file import Site
 from erosion.common.errors import SiteError
 from erosion.common.support import expiry
-from erosion.common.support.keys import certificate_fingerprint, fingerprint, load_private_key
+from erosion.common.support.keys import (
+    certificate_fingerprint,
+    certificate_in,
+    fingerprint,
+    load_private_key,
+)
 from erosion.common.support.network import is_loopback
 
 
@@ -46,16 +49,16 @@ def _private_key(path: Path) -> Finding:
 
 
 def _authority(path: Path) -> Finding:
-    return _certificate("coordinator's CA", path, "take ca.crt from the site kit again")
+    return _certificate("coordinator's CA", path, "take ca.crt from the site kit again", alone=True)
 
 
-def _certificate(what: str, path: Path, remedy: str) -> Finding:
+def _certificate(what: str, path: Path, remedy: str, *, alone: bool = False) -> Finding:
     try:
-        certificate = x509.load_pem_x509_certificate(path.read_bytes())
+        certificate = certificate_in(path.read_bytes(), alone=alone)
     except OSError as problem:
         return failed(what, f"{path}: {problem.strerror}", remedy)
-    except ValueError:
-        return failed(what, f"{path} does not hold a certificate in PEM", remedy)
+    except ValueError as problem:
+        return failed(what, f"{path} holds {problem}", remedy)
     expires = certificate.not_valid_after_utc
     text = f"{expiry.in_words(expires)}; fingerprint {certificate_fingerprint(certificate)}"
     if expiry.has_ended(expires):

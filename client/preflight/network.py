@@ -36,7 +36,12 @@ def check_network(site: Site) -> Iterator[Finding]:
 def _steps(site: Site) -> Iterator[Finding]:
     """DNS, then the whole way at once; only where that fails, port and TLS by themselves."""
     address = site.coordinator.address
-    proxy = proxy_for(address, site.coordinator.proxy)
+    try:
+        proxy = proxy_for(address, site.coordinator.proxy)
+    except SiteError as problem:
+        text, _, remedy = str(problem).partition(". ")
+        yield failed("DNS", text, remedy)
+        return
     found = _look_up(address, proxy)
     yield found
     if found.outcome is Outcome.FAILED:

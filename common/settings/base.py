@@ -1,6 +1,7 @@
 """Reading TOML files into pydantic models, with errors that a person can act on."""
 
 import difflib
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -111,7 +112,8 @@ def _plain(limit: Any) -> Any:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    # What stands before the @ of an address may be a password, and messages get into logs.
+    text = re.sub(r"(?<=['\"/])[^'\"/]*:[^'\"]*@", "...@", repr(value))
     return text if len(text) <= 80 else text[:77] + "..."
 
 

@@ -92,6 +92,21 @@ def read_public_key(pem: bytes, where: str, error: type[ErosionError]) -> Public
     return key
 
 
+def certificate_in(pem: bytes, *, alone: bool = False) -> x509.Certificate:
+    """The first certificate of a file; `alone`: it must be the only one.
+
+    Raises ValueError that says what the file holds. An authority stands alone: people compare one
+    fingerprint, and whatever else the file holds would be trusted unseen.
+    """
+    try:
+        found = x509.load_pem_x509_certificates(pem)
+    except ValueError:
+        raise ValueError("no certificate in PEM") from None
+    if alone and len(found) > 1:
+        raise ValueError(f"{len(found)} certificates where one alone may be")
+    return found[0]
+
+
 def certified_key(certificate: x509.Certificate) -> PublicKey | None:
     """The key that a certificate is for; None where it is of a kind that is not enrolled."""
     try:

@@ -101,6 +101,15 @@ def test_a_wrong_key_is_named_with_its_value_and_remedy(
     assert message in str(problem.value)
 
 
+def test_a_proxys_password_is_in_no_message(tmp_path: Path) -> None:
+    path = tmp_path / "site.toml"
+    proxy = 'proxy = "user:hush hush@proxy.example.org"  # without its port'
+    path.write_text(WHOLE.replace("[limits]", f"{proxy}\n[limits]"))
+    with pytest.raises(SiteError, match=r"proxy\.example\.org") as refused:
+        load_site(path)
+    assert "hush" not in str(refused.value)
+
+
 def test_local_steps_are_those_of_one_round() -> None:
     assert local_steps(Training(steps=7), 3) == 7
     assert local_steps(Training(epochs=2, batch_size=4), 9) == 6

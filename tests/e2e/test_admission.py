@@ -16,6 +16,8 @@ from erosion.client.connection.agent import Agent, Until
 from erosion.client.connection.connection_errors import connection_error
 from erosion.client.connection.credentials import Credentials, credentials_for
 from erosion.client.connection.line import OURS, SiteLine, Tls
+from erosion.client.finding import Outcome
+from erosion.client.preflight.files import check_files
 from erosion.client.site_file import CoordinatorAddress, load_site
 from erosion.common.errors import LinkError, SiteError
 from erosion.common.line.frames import Kind, Versions, frame
@@ -181,6 +183,34 @@ def test_a_site_that_trusts_another_authority_does_not_connect(
     monkeypatch.setattr(rejections, "HANDSHAKE_SECONDS", 0.0)
     ((_, text),) = enrolled.recorded()
     assert "TLS was not agreed" in text
+
+
+def test_an_authority_that_was_put_behind_the_right_one_is_not_trusted(
+    enrolled: Enrolled, tmp_path: Path
+) -> None:
+    """People compare the first one's fingerprint."""
+    impostor = make_federation(tmp_path / "impostor", "alice")
+    coordinator = enrolled.coordinator("bob")
+    assert coordinator.root_certificate is not None
+    before = coordinator.root_certificate.read_bytes()
+    coordinator.root_certificate.write_bytes(before + impostor.authority.read_bytes())
+    with pytest.raises(SiteError, match=r"ca\.crt: 2 certificates"):
+        credentials_for(coordinator)
+    site = load_site(coordinator.root_certificate.parent / "site.toml")
+    authority = {finding.what: finding for finding in check_files(site)}["coordinator's CA"]
+    assert authority.outcome is Outcome.FAILED
+
+
+def test_the_same_authority_is_the_same_coordinator_however_its_file_is_written(
+    enrolled: Enrolled,
+) -> None:
+    """Else a kit with another end of line would begin all budgets anew."""
+    coordinator = enrolled.coordinator("bob")
+    first = credentials_for(coordinator)
+    assert coordinator.root_certificate is not None
+    before = coordinator.root_certificate.read_bytes()
+    coordinator.root_certificate.write_bytes(b"renewed\r\n" + before.replace(b"\n", b"\r\n"))
+    assert credentials_for(coordinator) == first
 
 
 def test_a_site_cannot_pose_as_the_coordinator(enrolled: Enrolled) -> None:

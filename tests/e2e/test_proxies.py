@@ -125,6 +125,15 @@ def test_the_environments_proxy_is_used_unless_it_is_excepted(
         assert len(proxy.asked) == asked
 
 
+def test_an_environments_proxy_without_a_port_is_named_with_the_remedy(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("https_proxy", "http://user:secret@proxy.example.org")
+    with pytest.raises(SiteError, match=r"https_proxy names the proxy .* without"):
+        credentials_for(site.coordinator)
+    assert found(site)["DNS"] == "failed"
+
+
 def _low(head: str) -> str:
     """Names of headers are the same in any case; tokens are not."""
     return re.sub(r"(?im)^proxy-authorization: basic", "proxy-authorization: basic", head)

@@ -61,6 +61,17 @@ def unpacked(kit: Path, to: Path) -> Path:
         return to / archive.getnames()[0]
 
 
+def with_another_authority(kit: Path, other: FederationFolder, to: Path) -> Path:
+    """The kit as somebody on its way could make it: its own authority is still the first."""
+    inside = unpacked(kit, to / "inside")
+    with (inside / "ca.crt").open("ab") as file:
+        file.write(other.authority.read_bytes())
+    changed = to / "changed.tar.gz"
+    with tarfile.open(changed, "w:gz") as archive:
+        archive.add(inside, inside.name)
+    return changed
+
+
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
@@ -201,6 +212,19 @@ def test_a_site_may_make_its_own_key(folder: FederationFolder, tmp_path: Path) -
     verdict = Authorizer(folder).verdict(certificates.load_certificate(kit / "node.crt"))
     assert isinstance(verdict, Admitted)
     assert verdict.hospital == "bob"
+
+
+@pytest.mark.parametrize("out", ["node.csr", "."])
+def test_a_request_never_takes_the_place_of_its_key(
+    out: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["enroll", "request", "bob", "--out", out]) == 9
+    assert "such as node.key" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_site_may_replace_its_key_by_one_of_its_own(
@@ -348,11 +372,19 @@ def test_what_does_not_fit_the_site_is_not_installed(
     init_federation(other, Address(hosts=HOSTS, port=9092))
     strange = enrol_site(other, "bob").kit
     enrol_site(folder, "carol")
-    carols = renew_site(folder, "carol").kit  # without a key: it is not for bob's
+    carols = renew_site(folder, "carol").kit  # without a key
+    two = with_another_authority(renew_site(folder, "bob").kit, other, tmp_path)
+    assert main(["enroll", "request", "bob", "--out", str(tmp_path / "other.key")]) == 0
+    request = tmp_path / "other.csr"
+    bobs_other = renew_site(folder, "bob", request=request, out=tmp_path / "other.tar.gz").kit
     (tmp_path / "no.tar.gz").write_bytes(b"no archive")
+    davids = enrol_site(folder, "david").kit  # with a key
     for wrong, why in (
+        (davids, "is for david, and the site file is bob's"),
+        (two, "holds 2 certificates"),
         (strange, "another authority"),
-        (carols, "not for this site's key"),
+        (carols, "is for carol"),
+        (bobs_other, "not for this site's key"),
         (tmp_path / "no.tar.gz", "cannot be read"),
         (tmp_path / "missing", "cannot be read"),
     ):
