@@ -32,9 +32,11 @@ from erosion.common.errors import Refusal, SiteError
 from erosion.common.learning.local_sgd import Trainer, predictions_of, train_locally
 from erosion.common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork, Tensors
 from erosion.common.protocol.messages import (
+    MOST_LOSS,
     DescribeReply,
     EvaluateRequest,
     EvaluateResult,
+    Metrics,
     Scaling,
     StepReply,
     StepResult,
@@ -213,15 +215,14 @@ class Hospital:
         )
         with faults_of(request.study.model):
             outcome = take_step(settings, work, layout)
-        metrics = None
-        is_measured = work.is_user and prepared.tells_of_test_part
-        if is_measured and isinstance(outcome, LocalOutcome):
+        metrics = own_loss = None
+        if work.is_user and isinstance(outcome, LocalOutcome):
             with faults_of(request.study.model):
                 personal = personal_parameters(settings, work, layout)
-                predicted = self._predictions(prepared, personal, request.scaling, request.arm)
-            metrics = measure(
-                request.study.task, predicted, prepared.test_targets, prepared.training_targets
-            )
+                if prepared.tells_of_test_part:
+                    metrics = self._measured(prepared, personal, request)
+                if not (request.study.federation.sealed or settings.user_only):
+                    own_loss = min(work.loss(personal), MOST_LOSS)
         if not isinstance(outcome, LocalOutcome):
             self._keep(request, moment, outcome.keep, error=None)
             return _step_result(self.name, request, outcome, started)
@@ -245,6 +246,7 @@ class Hospital:
             samples_seen=_told_seen(outcome.samples_seen, prepared),
             seconds=perf_counter() - started,
             metrics=metrics,
+            own_loss=own_loss,
             sealed=keys,
             noise_multiplier=work.privacy.noise_multiplier or None if work.privacy else None,
         )
@@ -334,6 +336,14 @@ class Hospital:
             },
             trainer=self.trainer,
         )
+
+    def _measured(
+        self, prepared: LocalDataset, parameters: Tensor, request: TrainRequest
+    ) -> Metrics:
+        """The metrics of the test part."""
+        predicted = self._predictions(prepared, parameters, request.scaling, request.arm)
+        task = request.study.task
+        return measure(task, predicted, prepared.test_targets, prepared.training_targets)
 
     def _predictions(
         self, prepared: LocalDataset, parameters: Tensor, scaling: Scaling | None, arm: str

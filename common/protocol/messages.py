@@ -21,9 +21,10 @@ CROSS_FITTED_SIGNIFICANCE = 0.005  # of one on cross-fitted predictions, whose m
 FEWEST_OF_A_CLASS = 5  # test patients; with fewer the test is not to be trusted
 
 MOST_SECONDS = 1e9  # of one answer; those of a round's answers are added up
+MOST_LOSS = 1e30  # what stands for a loss that is infinite
 MOST_METRICS, LONGEST_METRIC = 64, 100  # of one model; characters of a name
 
-PROTOCOL = 4  # raised when a message changes its meaning
+PROTOCOL = 5  # raised when a message changes its meaning
 
 
 class FeatureSums(Settings):
@@ -133,6 +134,7 @@ class TrainReply(Settings):
     samples_seen: int
     seconds: float = Field(ge=0, le=MOST_SECONDS)  # of local work
     metrics: Metrics | None = None  # the user's, of the parameters that it received
+    own_loss: float | None = None  # the user's mean loss of the same on its training part
     sealed: HelloKeys | None = None  # of a sealed round, in place of the update
     noise_multiplier: float | None = None  # of the update, where it has noise for privacy
 

@@ -77,6 +77,7 @@ class _Taken:
     answers: dict[HospitalName, Answer]
     replies: dict[HospitalName, ExchangeRecord] = field(default_factory=dict)  # outcome left open
     metrics: Metrics | None = None  # the user's
+    own_loss: float | None = None  # the user's, of what it received, on its training part
     left: set[HospitalName] = field(default_factory=set)  # whose connection broke meanwhile
     lengths: dict[HospitalName, Lengths] = field(default_factory=dict)  # of what they brought
 
@@ -100,7 +101,6 @@ class ArmRun:
         self._terms, self._membership, self._transport = terms, membership, transport
         self._storage, self._waiting = storage, waiting
         self._last: LastRound | None = None
-        self._losses: list[float] = []  # of the user's, since this program started
         self._algorithm: Algorithm[Any] = algorithm_of(
             terms.study, terms.arm, run=terms.run, scaling=terms.scaling, sealing=sealing
         )
@@ -139,6 +139,7 @@ class ArmRun:
             cohort_of=self._storage.cohort_of,
         )
         metrics: Metrics | None = None
+        own_loss: float | None = None
         steps: list[StepRecord] = []
         lengths: dict[HospitalName, Lengths] = {}
         undone: tuple[RunState, RoundRecord] | None = None
@@ -146,13 +147,16 @@ class ArmRun:
             step, begun_at = in_progress.ask.step, transport.now()
             taken = yield from self._exchange(in_progress)
             metrics = taken.metrics or metrics
+            own_loss = own_loss if taken.own_loss is None else taken.own_loss
             steps.append(StepRecord(step, transport.now() - begun_at, _entries(taken)))
-            undone = undone or self._undone(metrics, taken.answers)
+            undone = undone or self._undone(own_loss, taken.answers)
             lengths |= {n: x for n, x in taken.lengths.items() if _is_used(taken.answers[n])}
             in_progress.answer(taken.answers)
             del taken  # the updates are large; do not hold them twice
         after, record = undone or in_progress.finished
-        self._remember(record, lengths, metrics, is_undone=undone is not None)
+        if record.outcome == "done" and own_loss is not None:
+            after = replace(after, own_losses=(*after.own_losses, own_loss))
+        self._remember(record, lengths, after.own_losses, is_undone=undone is not None)
         self.state = after
         return replace(
             record,
@@ -166,11 +170,11 @@ class ArmRun:
         )
 
     def _undone(
-        self, metrics: Metrics | None, answers: Mapping[HospitalName, Answer]
+        self, own_loss: float | None, answers: Mapping[HospitalName, Answer]
     ) -> tuple[RunState, RoundRecord] | None:
         """What is to be noted instead of this round, where the last one has done harm."""
         last, user = self._last, self.study.user
-        if last is None or not (harm := harm_of(last, user, self._loss(metrics), answers)):
+        if last is None or not (harm := harm_of(last, user, own_loss, answers)):
             return None
         if (found := culprit_of(last, user)) is None:
             return None
@@ -182,7 +186,7 @@ class ArmRun:
         self,
         record: RoundRecord,
         lengths: Mapping[HospitalName, Lengths],
-        metrics: Metrics | None,
+        own_losses: Sequence[float],
         *,
         is_undone: bool,
     ) -> None:
@@ -190,16 +194,11 @@ class ArmRun:
         if is_undone or self.study.federation.sealed:
             self._last = None
         elif record.outcome == "done":
-            if (loss := self._loss(metrics)) is not None:
-                self._losses.append(loss)
             kept = self._storage.keep(
                 Update("before", self.state.round, self.state.params, num_samples=1, samples_seen=1)
             )
             before = replace(self.state, params=kept.delta)
-            self._last = LastRound(before, lengths, usual(self._losses))
-
-    def _loss(self, metrics: Metrics | None) -> float | None:
-        return None if metrics is None else metrics.get(self.study.task.verdict_metric)
+            self._last = LastRound(before, lengths, usual(own_losses))
 
     def is_over(self, num_rounds: int) -> bool:
         """The arm has had so many rounds, or its rule has stopped it."""
@@ -295,7 +294,9 @@ class ArmRun:
         if reply.left:
             taken.left.add(name)
         if name == self.study.user:
-            taken.metrics = content.header.metrics if isinstance(content, TrainResult) else None
+            header = content.header if isinstance(content, TrainResult) else None
+            taken.metrics = None if header is None else header.metrics
+            taken.own_loss = None if header is None else header.own_loss
         if isinstance(answer, Update):
             taken.lengths[name] = lengths_of(answer)
             answer = self._storage.keep(answer)

@@ -307,14 +307,14 @@ def _conclude(
     params = state.params + step.delta if advanced else state.params
     if not is_finite(params):
         return _skip(state, answers, arm, "the aggregate of finite updates is not finite")
-    after = RunState(
+    after = replace(
+        state,
         round=state.round + 1,
         params=params,
         algorithm_state=step.state,
         weights={**state.weights, **step.weights},
         skipped_in_a_row=state.skipped_in_a_row + 1 if step.outcome == "skipped" else 0,
         stopped=step.outcome == "stopped",
-        distrusted=state.distrusted,
     )
     records = {
         agent: replace(record, distance=_finite(distances.get(agent)))

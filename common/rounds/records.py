@@ -43,6 +43,7 @@ class RunState:
     skipped_in_a_row: int = 0
     stopped: bool = False  # the rule has ended the arm: `params` are its result
     distrusted: Mapping[HospitalName, str] = field(default_factory=dict)  # asked no more, and why
+    own_losses: tuple[float, ...] = ()  # the user's, on its training part, as rounds began
 
 
 @dataclass(frozen=True, slots=True)

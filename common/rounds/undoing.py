@@ -43,7 +43,8 @@ def harm_of(
 ) -> str:
     """What the last round has done to honest hospitals, in words; "" where nothing shows.
 
-    `loss`: the user's, of the parameters that the last round led to; None where it measured none.
+    `loss`: the user's on its training part, of the parameters that the last round led to; None
+    where it measured none.
     """
     failing = [n for n in last.lengths if answers.get(n) == Rejection(NOT_FINITE)]
     if user in failing or 2 * len(failing) > len(last.lengths):

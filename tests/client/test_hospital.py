@@ -12,13 +12,20 @@ import torch
 from PIL import Image
 from torch.nn.functional import cross_entropy
 
+from erosion.client.dataset.local_dataset import LocalDataset
 from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
 from erosion.client.training.warm_up import warm_up
 from erosion.common.errors import DataError, Refusal, SiteError
 from erosion.common.learning.local_sgd import Samples, round_generator, train_locally
 from erosion.common.learning.models import build_model, flat_parameters
-from erosion.common.protocol.messages import EvaluateRequest, Scaling, TrainRequest
+from erosion.common.protocol.messages import (
+    MOST_LOSS,
+    EvaluateRequest,
+    Scaling,
+    TrainReply,
+    TrainRequest,
+)
 from erosion.common.protocol.scaling import pool
 from erosion.common.study.study import Study
 from tests.support.patience import PATIENCE
@@ -99,6 +106,26 @@ def test_the_user_measures_what_it_received_before_training(tmp_path: Path) -> N
     assert (metrics.num_samples, metrics["accuracy"], metrics["majority_accuracy"]) == (6, 0.5, 0.5)
     assert metrics["auroc"] == 0.5
     assert metrics["log_loss"] == pytest.approx(np.log(2))
+
+
+def test_the_user_tells_the_loss_on_its_training_part_of_what_it_received(tmp_path: Path) -> None:
+    study = make_study(arms={"fedavg": {}, "local": {}})
+    sent = request(study, parameters=torch.arange(DIM) / 10)
+    hospital = Hospital(user_site(tmp_path))
+    training, _ = LocalDataset(user_site(tmp_path), study).parts(sent.scaling, "fedavg")
+    slopes, intercepts = torch.tensor([[0.0, 0.1], [0.2, 0.3]]), torch.tensor([0.4, 0.5])
+    expected = cross_entropy(training.inputs @ slopes.T + intercepts, training.targets)
+    assert hospital.train(sent).header.own_loss == pytest.approx(float(expected))
+    assert hospital.train(replace(sent, arm="local")).header.own_loss is None
+    peer = Hospital(peer_site(tmp_path)).train(sent)
+    assert peer.header.own_loss is None
+
+
+def test_a_loss_that_is_infinite_can_be_told(tmp_path: Path) -> None:
+    sent = request(make_study(), parameters=torch.tensor([3e38, 0.0, 0.0, 0.0, 0.0, 0.0]))
+    reply = Hospital(user_site(tmp_path)).train(sent).header
+    assert reply.own_loss == MOST_LOSS
+    assert TrainReply.model_validate_json(reply.model_dump_json()) == reply
 
 
 def test_data_are_read_once_per_study(tmp_path: Path) -> None:

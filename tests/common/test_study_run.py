@@ -234,8 +234,8 @@ def poisons(rounds: set[int], *, times: float = 15.0) -> tuple[Scripted, Kept]:
             assert request.parameters is not None
             starts.append(request.parameters)
             astray = (request.parameters - starts[0]).abs().max() > 0.35 * request.round
-            figures = metrics(30.0 if astray else 0.5)
-            result = replace(result, header=result.header.model_copy(update={"metrics": figures}))
+            changes = {"own_loss": 30.0 if astray else 0.5}
+            result = replace(result, header=result.header.model_copy(update=changes))
         return result
 
     starts: list[torch.Tensor] = []
@@ -278,7 +278,7 @@ def test_training_that_diverges_by_itself_names_nobody() -> None:
     def respond(name: str, request: TrainRequest) -> Result | Absence | None:
         result = honest(name, request)
         if name == "a" and request.round >= 3 and isinstance(result, TrainResult):
-            header = result.header.model_copy(update={"metrics": metrics(30.0)})
+            header = result.header.model_copy(update={"own_loss": 30.0})
             return replace(result, header=header)
         return result
 
@@ -286,6 +286,43 @@ def test_training_that_diverges_by_itself_names_nobody() -> None:
     study_run(transport, kept).run()
     assert [record.outcome for record in kept.records] == ["done"] * 6
     assert not kept.states["fedavg"].distrusted
+
+
+def test_the_test_patients_undo_nothing() -> None:
+    transport, kept = poisons({2})
+    honest = transport.respond
+
+    def respond(name: str, request: TrainRequest) -> Result | Absence | None:
+        result = honest(name, request)
+        if name == "a" and isinstance(result, TrainResult):
+            figures = metrics(0.5 if result.header.own_loss == 0.5 else 30.0)
+            header = result.header.model_copy(update={"metrics": figures, "own_loss": 0.5})
+            return replace(result, header=header)
+        return result
+
+    transport.respond = respond
+    study_run(transport, kept).run()
+    assert [record.outcome for record in kept.records] == ["done"] * 6
+
+
+def test_a_run_that_goes_on_knows_the_loss_that_was_usual() -> None:
+    transport, kept = poisons({3})
+    honest, last = transport.respond, 2
+
+    def respond(name: str, request: TrainRequest) -> Result | Absence | None:
+        if request.round > last:
+            raise KeyboardInterrupt
+        result = honest(name, request)
+        if name == "a" and request.round == 1 and isinstance(result, TrainResult):
+            result = replace(result, header=result.header.model_copy(update={"own_loss": 2.0}))
+        return result
+
+    transport.respond = respond
+    with pytest.raises(KeyboardInterrupt):
+        study_run(transport, kept).run()
+    last = 6
+    study_run(everybody(transport.study, respond=respond), kept).run()
+    assert "the user's loss was 30 after it, and usually 2;" in kept.records[3].note
 
 
 # -- A rule that stops ---------------------------------------------------------------------------
