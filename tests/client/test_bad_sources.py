@@ -250,12 +250,49 @@ def test_links_in_a_circle_and_empty_folders_are_explained(tmp_path: Path, sourc
         said = read_quietly(lambda: source(path=tmp_path).read(GREY))
         assert "cold/again: folders in the folder of a class are not read" in said
         (tmp_path / "cold/again").unlink()
+    if source is DicomImages:
+        said = read_quietly(lambda: source(path=tmp_path).read(GREY))
+        assert "cold/self.png is no file that can be read; remove it" in said
+    (tmp_path / "cold/self.png").unlink()
     said = read_quietly(lambda: source(path=tmp_path).read(GREY))
     assert "it holds no" in said
     assert "make one folder of" in said
     circle = source(path=tmp_path / "warm")
     assert str(tmp_path / "warm") in read_quietly(lambda: circle.read(GREY))
     assert [finding.outcome.value for finding in circle.check()] == ["failed"]
+
+
+@pytest.mark.parametrize("source", [DicomImages, NiftiImages])
+def test_scans_in_folders_that_are_linked_are_read_too(tmp_path: Path, source: Any) -> None:
+    name = "a.dcm" if source is DicomImages else "a.nii"
+    for place in ("data/cold", "elsewhere"):
+        if source is DicomImages:
+            write_dicom(tmp_path / place / name, np.ones((6, 8), np.uint8))
+        else:
+            write_nifti(tmp_path / place / name, np.ones((8, 6, 5), np.float32))
+    (tmp_path / "data/cold/more").symlink_to(tmp_path / "elsewhere")
+    found = source(path=tmp_path / "data").read(GREY)
+    assert found.places == (f"cold/{name}", f"cold/more/{name}")
+    (tmp_path / "data/cold/lost.nii").symlink_to(tmp_path / "nowhere.nii")
+    said = read_quietly(lambda: source(path=tmp_path / "data").read(GREY))
+    assert "cold/lost.nii " in said
+
+
+def test_a_folder_that_may_not_be_read_is_no_folder_without_scans(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_dicom(tmp_path / "cold/a.dcm")
+    (tmp_path / "cold/locked").mkdir()
+    scandir = os.scandir
+
+    def as_another_account(path: Any) -> Any:
+        if Path(path).name == "locked":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", as_another_account)
+    said = read_quietly(lambda: DicomImages(path=tmp_path).read(GREY))
+    assert f"The folder {tmp_path}/cold/locked cannot be read: Permission denied." in said
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.npz", "a.parquet"])

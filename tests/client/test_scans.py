@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import nibabel
 import numpy as np
 import pytest
 from pydicom import dcmread
@@ -226,3 +227,24 @@ def test_a_damaged_volume_is_explained(tmp_path: Path) -> None:
     assert "cold/b.nii cannot be read (" in message
     with pytest.raises(ValueError, match="for NIfTI give patient_pattern"):
         NiftiImages(path=tmp_path, patient="id")
+
+
+def test_complex_numbers_are_not_read_as_their_real_parts(tmp_path: Path) -> None:
+    write_nifti(tmp_path / "cold/a.nii", (volume() * 1j).astype(np.complex64))
+    assert "cold/a.nii holds complex numbers or colours" in problem_of(NiftiImages(path=tmp_path))
+
+
+def test_suffixes_in_capitals_are_read_too(tmp_path: Path) -> None:
+    write_nifti(tmp_path / "cold/a.nii", volume())
+    (tmp_path / "cold/a.nii").rename(tmp_path / "cold/A.NII")
+    assert NiftiImages(path=tmp_path).read(GREY).places == ("cold/A.NII",)
+
+
+def test_a_volume_that_does_not_say_how_it_lies_is_told_of(tmp_path: Path) -> None:
+    write_nifti(tmp_path / "cold/a.nii", volume())
+    assert NiftiImages(path=tmp_path).read(GREY).notes == ()
+    image_without: Any = nibabel.Nifti1Image
+    nibabel.save(image_without(volume(), None), tmp_path / "cold/b.nii")
+    [note] = NiftiImages(path=tmp_path).read(GREY).notes
+    assert note.startswith("1 volumes do not say how they lie (qform_code and sform_code are 0)")
+    assert "cold/b.nii" in note

@@ -40,12 +40,50 @@ def test_a_nifti_volume_is_its_axial_slices_from_below_to_above(tmp_path: Path) 
     found = NiftiImages(path=tmp_path, window=(127.5, 255)).read(TASK).images
     assert found.shape == (2, 1, 5, 6, 8)
     assert found[0, 0, 2].tolist() == [
-        [80 + 10 * y + x for x in range(8)] for y in range(5, -1, -1)
+        [80 + 10 * y + x for x in range(7, -1, -1)] for y in range(5, -1, -1)
     ]
     np.testing.assert_array_equal(found[0], found[1])  # the header says how it lies
     axial = image(classes=["cold", "warm"], shape=[1, 6, 8])
     slices = NiftiImages(path=tmp_path, window=(127.5, 255)).read(axial).images
     np.testing.assert_array_equal(slices[0, 0], found[0, 0, 2])
+
+
+@pytest.mark.parametrize(
+    ("plane", "directions", "axes"),
+    [  # of rows and columns in DICOM's axes (to the left, to the back, up); and as axes of NIfTI's
+        ("axial", [1, 0, 0, 0, 1, 0], (2, 1, 0)),
+        ("coronal", [1, 0, 0, 0, 0, -1], (1, 2, 0)),
+        ("sagittal", [0, 1, 0, 0, 0, -1], (0, 2, 1)),
+    ],
+)
+def test_nifti_and_dicom_show_a_patient_the_same_way_round(
+    tmp_path: Path, plane: Any, directions: list[int], axes: tuple[int, int, int]
+) -> None:
+    values = np.random.default_rng(0).integers(0, 256, (5, 7, 3)).astype(np.uint8)
+    write_nifti(tmp_path / "nifti/cold/a.nii", values)  # to the right, to the front, up
+    # A scanner's pixels go to the left, to the back and down.
+    stored = np.ascontiguousarray(np.transpose(values, axes)[:, ::-1, ::-1])
+    middle = stored[len(stored) // 2]
+    write_dicom(tmp_path / "dicom/cold/a.dcm", middle, ImageOrientationPatient=directions)
+    task = image(classes=["cold", "warm"], shape=[1, *middle.shape])
+    nifti = NiftiImages(path=tmp_path / "nifti", plane=plane, window=(127.5, 255)).read(task)
+    dicom = DicomImages(path=tmp_path / "dicom", window=(127.5, 255)).read(task)
+    np.testing.assert_array_equal(nifti.images, dicom.images)
+
+
+def test_nifti_and_dicom_give_the_same_volume(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).integers(0, 256, (8, 6, 5)).astype(np.uint8)
+    write_nifti(tmp_path / "nifti/cold/a.nii", values)
+    for z in range(5):
+        write_dicom(
+            tmp_path / f"dicom/cold/p1/{9 - z}.dcm",
+            np.ascontiguousarray(values[::-1, ::-1, z].T),
+            ImageOrientationPatient=[1, 0, 0, 0, 1, 0],
+            ImagePositionPatient=[-7, -5, z],
+        )
+    nifti = NiftiImages(path=tmp_path / "nifti", window=(127.5, 255)).read(TASK)
+    dicom = DicomImages(path=tmp_path / "dicom", slice="all", window=(127.5, 255)).read(TASK)
+    np.testing.assert_array_equal(nifti.images, dicom.images)
 
 
 def series(folder: Path, values: list[int], places: list[float], **tags: Any) -> None:
@@ -86,6 +124,56 @@ def test_a_series_that_is_not_whole_is_refused(
 ) -> None:
     series(tmp_path / "cold/p1", values, places)
     assert message in problem_of(DicomImages(path=tmp_path, slice="all"))
+
+
+AXIAL, CORONAL = [1, 0, 0, 0, 1, 0], [1, 0, 0, 0, 0, -1]
+UNSAID = {"ImagePositionPatient": None, "ImageOrientationPatient": None}
+
+
+@pytest.mark.parametrize(
+    ("tags", "message"),
+    [
+        ([{}, {}, {"ImageOrientationPatient": CORONAL}], "has slices in different directions, or"),
+        ([{}, {}, UNSAID], "has slices in different directions, or some that do not say theirs"),
+        ([{}, {}, {"ImagePositionPatient": None}], "has slices that do not say where they lie"),
+        ([UNSAID] * 3, "has two slices at one place"),  # in the order of the files' names
+        ([UNSAID | {"InstanceNumber": n} for n in (1, 2, 4)], "lacks a slice: two are 2 apart"),
+        ([UNSAID | {"InstanceNumber": n} for n in (1, 1, 2)], "has two slices at one place"),
+    ],
+)
+def test_slices_of_which_nobody_knows_the_order_are_no_volume(
+    tmp_path: Path, tags: list[dict[str, Any]], message: str
+) -> None:
+    for place, given in enumerate(tags):
+        known = {"ImageOrientationPatient": AXIAL, "ImagePositionPatient": [0, 0, place]}
+        write_dicom(tmp_path / f"cold/p1/{place}.dcm", np.ones((6, 8), np.uint8), **known | given)
+    found = problem_of(DicomImages(path=tmp_path, slice="all"))
+    assert f"cold/p1 {message}" in found
+
+
+def test_the_numbers_of_slices_give_their_order_where_none_says_its_place(tmp_path: Path) -> None:
+    for number in (3, 1, 5, 2, 4):
+        pixels = np.full((6, 8), number, np.uint8)
+        write_dicom(tmp_path / f"cold/p1/{9 - number}.dcm", pixels, InstanceNumber=number)
+    found = DicomImages(path=tmp_path, slice="all").read(TASK)
+    assert found.images[0, 0, :, 0, 0].tolist() == [1, 2, 3, 4, 5]
+
+
+def test_series_in_different_planes_are_told_of(tmp_path: Path) -> None:
+    series(tmp_path / "cold/p1", [1] * 5, [1, 2, 3, 4, 5])
+    source = DicomImages(path=tmp_path, slice="all")
+    assert source.read(TASK).notes == ()
+    for place in range(5):
+        write_dicom(
+            tmp_path / f"warm/p2/{place}.dcm",
+            np.ones((6, 8), np.uint8),
+            PatientID="p2",
+            ImageOrientationPatient=CORONAL,
+            ImagePositionPatient=[0, place, 0],
+        )
+    assert source.read(TASK).notes == (
+        "it mixes the planes axial (cold/p1), coronal (warm/p2); keep the one that the study is of",
+    )
 
 
 def test_slices_of_other_sizes_and_several_series_are_refused(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from erosion.client.dataset.decimal_mark import DecimalMark
 from erosion.client.dataset.preparation import Recoding, TimeBetween, Unit, ValueMap
 from erosion.client.dataset.text_table import TextTable
 from erosion.client.finding import Finding, failed, ok, warning
+from erosion.common.errors import DataError
 from erosion.common.settings.base import Settings
 from erosion.common.tasks.inputs import ImageTask
 from erosion.common.tasks.task import Targets
@@ -142,7 +143,7 @@ def revision_of(*paths: Path) -> str:
     """
     content = hashlib.sha256()
     for path in paths:
-        for file in _files_below(path) if path.is_dir() else [path]:
+        for file in files_below(path) if path.is_dir() else [path]:
             try:
                 found = file.stat()
             except OSError:  # reading says what is wrong with it
@@ -152,17 +153,29 @@ def revision_of(*paths: Path) -> str:
     return content.hexdigest()
 
 
-def _files_below(folder: Path) -> Iterator[Path]:
-    """In the same order every time; also in folders that are linked, each once."""
+def files_below(folder: Path) -> list[Path]:
+    """All files below a folder, in the order of their paths; also in folders that are linked.
+
+    Raises DataError where one of its folders cannot be read.
+    """
+    found: list[Path] = []
     seen: set[tuple[int, int]] = set()
-    for name, folders, files in os.walk(folder, followlinks=True):
-        found = Path(name).stat()
-        if (found.st_dev, found.st_ino) in seen:  # a link to a folder above
+    for name, folders, files in os.walk(folder, onerror=_refuse, followlinks=True):
+        place = Path(name).stat()
+        if (place.st_dev, place.st_ino) in seen:  # a link to a folder above
             folders.clear()
             continue
-        seen.add((found.st_dev, found.st_ino))
+        seen.add((place.st_dev, place.st_ino))
         folders.sort()
-        yield from (Path(name) / file for file in sorted(files))
+        found += (Path(name) / file for file in files)
+    return sorted(found)
+
+
+def _refuse(problem: OSError) -> None:
+    raise DataError(
+        f"The folder {problem.filename} cannot be read: {problem.strerror}. Let this account read"
+        " it, or move it away."
+    )
 
 
 def check_path(path: Path) -> Finding:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydantic import Field
 
-from erosion.client.dataset.sources.data_source import LabelledImages
+from erosion.client.dataset.sources.data_source import LabelledImages, files_below
 from erosion.client.dataset.sources.image_files import check_decoded
 from erosion.client.dataset.sources.image_targets import faults
 from erosion.client.dataset.sources.labelled_scans import ScanFolder, Scans
@@ -33,6 +33,7 @@ MOST_VALUES = 2**28  # of one file; a small file can unpack to any size
 UNEVEN = 0.1  # of the usual distance between two slices
 INSTALL = "pip install 'erosion[dicom]'"
 NEEDED = ("Rows", "Columns", "PhotometricInterpretation", "BitsAllocated", "PixelData")
+PLANES = ("sagittal", "coronal", "axial")  # by the patient's axis that is normal to them
 GREY = ("MONOCHROME1", "MONOCHROME2")  # 1: small values are white
 COLOUR = ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT")
 
@@ -80,27 +81,33 @@ class DicomImages(ScanFolder):
         problems: list[str] = []
         patients: list[str] = []
         modalities: dict[str, str] = {}  # and the first scan of each
+        planes: dict[str, str] = {}
         for index, (path, place) in enumerate(zip(scans.paths, scans.places, strict=True)):
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # of values that break DICOM's own rules
-                    images[index], patient, modality = self._scan(path, task)
-                patients.append(patient)
-                modalities.setdefault(modality, place)
+                    images[index], data = self._scan(path, task)
+                    patients.append(self._patient(data))
+                    modalities.setdefault(str(data.get("Modality", "unknown")), place)
+                    planes.setdefault(_plane(data), place)
             except _WrongError as problem:
                 problems.append(f"{place} {problem}")
             except Exception as problem:  # noqa: BLE001 - tags are parsed when they are asked for
                 problems.append(f"{place} cannot be read ({_in_a_line(problem)}); export it again")
         if len(modalities) > 1:
-            which = ", ".join(f"{name} ({place})" for name, place in modalities.items())
-            problems.append(f"it mixes the modalities {which}; keep the one that the study is of")
+            problems.append(
+                f"it mixes the modalities {_each(modalities)}; keep the one that the study is of"
+            )
         if problems:
             raise faults(self.path, problems)
+        notes = []
+        if len(said := {plane: place for plane, place in planes.items() if plane}) > 1:
+            notes.append(f"it mixes the planes {_each(said)}; keep the one that the study is of")
         keys = None if self.patient is None else np.unique(patients, return_inverse=True)[1]
-        return LabelledImages(images, scans.targets, scans.places, keys)
+        return LabelledImages(images, scans.targets, scans.places, keys, tuple(notes))
 
-    def _scan(self, path: Path, task: ImageTask) -> tuple[NDArray[np.uint8], str, str]:
-        """The pixels as the study wants them, the patient and the modality."""
+    def _scan(self, path: Path, task: ImageTask) -> tuple[NDArray[np.uint8], "FileDataset"]:
+        """The pixels as the study wants them, and the file, or the series' first, with its tags."""
         slices = [_read(path)] if self.slice == "each" else self._series(path)
         data = slices[0]
         image = (
@@ -110,7 +117,7 @@ class DicomImages(ScanFolder):
         )
         if isinstance(image, str):
             raise _WrongError(image)
-        return image, self._patient(data), str(data.get("Modality", "unknown"))
+        return image, data
 
     def _patient(self, data: "FileDataset") -> str:
         if self.patient is None:
@@ -191,18 +198,37 @@ class DicomImages(ScanFolder):
                 f"holds {len(found)} series ({', '.join(names)}); keep one, or write series ="
                 ' "ITS NAME" under [data] (* is a wildcard)'
             )
-        ordered = sorted(slices, key=_position)
+        ordered = _in_order(slices, complete=self.slice == "all")
         if self.slice == "middle":
             ordered = [ordered[len(ordered) // 2]]
-        else:
-            _check_complete([_position(data)[0] for data in ordered])
         return [_read(Path(str(data.filename))) for data in ordered]
 
 
-def _check_complete(places: Sequence[float]) -> None:
-    """Slices lie at equal distances, none at the place of another, as far as files say where."""
-    if not any(places):
-        return
+def _each(found: dict[str, str]) -> str:
+    return ", ".join(f"{name} ({place})" for name, place in found.items())
+
+
+def _in_order(slices: "list[FileDataset]", *, complete: bool) -> "list[FileDataset]":
+    """The slices of a series by their places, or by their numbers where none says its place."""
+    if len({_plane(data) for data in slices}) > 1:
+        raise _WrongError(
+            "has slices in different directions, or some that do not say theirs, as scouts do; keep"
+            " those of one series"
+        )
+    places = [_place(data) for data in slices]
+    known = [place for place in places if place is not None]
+    if known and len(known) < len(slices):
+        raise _WrongError("has slices that do not say where they lie; export it again")
+    unit = " mm" if known else ""
+    along = known or [float(data.get("InstanceNumber") or 0) for data in slices]
+    order = np.argsort(along, kind="stable")
+    if complete:
+        _check_complete([along[index] for index in order], unit)
+    return [slices[index] for index in order]
+
+
+def _check_complete(places: Sequence[float], unit: str) -> None:
+    """Slices lie at equal distances, none at the place of another."""
     gaps = np.diff(places)
     usual = float(np.median(gaps)) if len(gaps) else 0.0
     if len(gaps) and gaps.min() <= UNEVEN * abs(usual):
@@ -211,17 +237,17 @@ def _check_complete(places: Sequence[float]) -> None:
         )
     if len(gaps) and gaps.max() > (1 + UNEVEN) * usual:
         raise _WrongError(
-            f"lacks a slice: two are {gaps.max():g} mm apart, most {usual:g}; export it again"
+            f"lacks a slice: two are {gaps.max():g}{unit} apart, most {usual:g}; export it again"
         )
 
 
 def _files(folder: Path) -> list[Path]:
     """Every file below a folder but hidden ones and the index of a disc."""
-    return sorted(
+    return [
         file
-        for file in folder.rglob("*")
-        if file.is_file() and not file.name.startswith(".") and file.name != "DICOMDIR"
-    )
+        for file in files_below(folder)
+        if not file.name.startswith(".") and file.name != "DICOMDIR"
+    ]
 
 
 def _folders(folder: Path) -> list[Path]:
@@ -233,6 +259,8 @@ def _read(file: Path, *, pixels: bool = True) -> "FileDataset":
     from pydicom import dcmread
     from pydicom.errors import InvalidDicomError
 
+    if not file.is_file():  # a pipe never ends, and a link may lead nowhere
+        raise _WrongError("is no file that can be read; remove it")
     try:
         return dcmread(file, stop_before_pixels=not pixels)
     except InvalidDicomError:
@@ -283,12 +311,28 @@ def _first(value: Any) -> float | None:
         return None
 
 
-def _position(data: "FileDataset") -> tuple[float, float]:
-    """Where a slice lies along its series' normal; by its number where that is not said."""
-    number = float(data.get("InstanceNumber") or 0)
+def _directions(data: "FileDataset") -> NDArray[np.float64] | None:
+    """Of an image's rows and columns in the patient (2, 3); None where the file does not say."""
     try:
-        row, column = np.array(data.ImageOrientationPatient, dtype=float).reshape(2, 3)
-        along = np.cross(row, column) @ np.array(data.ImagePositionPatient, dtype=float)
-        return float(along), number
+        found = np.array(data.ImageOrientationPatient, dtype=float).reshape(2, 3)
     except (AttributeError, TypeError, ValueError):
-        return 0.0, number
+        return None
+    return found if np.isfinite(found).all() and found.any() else None
+
+
+def _place(data: "FileDataset") -> float | None:
+    """Where a slice lies along its normal, in mm; None where the file does not say."""
+    directions = _directions(data)
+    try:
+        position = np.array(data.ImagePositionPatient, dtype=float).reshape(3)
+    except (AttributeError, TypeError, ValueError):
+        return None
+    return None if directions is None else float(np.cross(*directions) @ position)
+
+
+def _plane(data: "FileDataset") -> str:
+    """The plane that an image is nearest to; "" where the file does not say."""
+    directions = _directions(data)
+    if directions is None:
+        return ""
+    return PLANES[int(np.abs(np.cross(*directions)).argmax())]

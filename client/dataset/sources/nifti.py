@@ -1,6 +1,8 @@
 """NIfTI volumes, through nibabel: one slice of each as an image, or the whole."""
 
 import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,13 +12,13 @@ from PIL import Image
 from pydantic import model_validator
 
 from erosion.client.dataset.column_values import LARGEST_NUMBER
-from erosion.client.dataset.sources.data_source import LabelledImages
+from erosion.client.dataset.sources.data_source import LabelledImages, files_below
 from erosion.client.dataset.sources.image_files import (
     PatientPattern,
     check_decoded,
     patients_in_names,
 )
-from erosion.client.dataset.sources.image_targets import faults
+from erosion.client.dataset.sources.image_targets import SHOWN, faults
 from erosion.client.dataset.sources.labelled_scans import ScanFolder
 from erosion.client.dataset.sources.pixels import (
     Resize,
@@ -39,7 +41,9 @@ class NiftiImages(ScanFolder):
 
     Each volume is turned to the standard axes by what its header says. A study of images gets the
     slice through its middle; a study of volumes the whole of it: slices from below to above, each
-    as an axial image.
+    as an axial image. Slices lie as scanners store them in DICOM, so that hospitals with either
+    kind of file train on the same picture: the patient's right, or in a sagittal slice the front,
+    at the left edge, and the front, or above, at the upper one.
     """
 
     source: Literal["nifti"] = "nifti"
@@ -65,30 +69,30 @@ class NiftiImages(ScanFolder):
         check_decoded(self.path, len(scans.paths) * int(np.prod(task.shape)))
         images = np.zeros((len(scans.paths), *task.shape), dtype=np.uint8)
         problems = []
+        unsaid: list[str] = []  # volumes whose headers do not say how they lie
         for index, (path, place) in enumerate(zip(scans.paths, scans.places, strict=True)):
-            image = self._image(path, task)
+            volume = _volume(path)
+            image = volume if isinstance(volume, str) else self._image(volume.values, task)
             if isinstance(image, str):
                 problems.append(f"{place} {image}")
             else:
                 images[index] = image
+            if isinstance(volume, _Volume) and not volume.says_how_it_lies:
+                unsaid.append(place)
         if problems:
             raise faults(self.path, problems)
         keys = patients_in_names(self.path, self.patient_pattern, [p.name for p in scans.paths])
-        return LabelledImages(images, scans.targets, scans.places, keys)
+        return LabelledImages(images, scans.targets, scans.places, keys, tuple(_note_of(unsaid)))
 
-    def _image(self, path: Path, task: ImageTask) -> NDArray[np.uint8] | str:
+    def _image(self, values: NDArray[np.float64], task: ImageTask) -> NDArray[np.uint8] | str:
         """The slice or volume as the study wants it; or what is wrong with it."""
-        values = _values(path)
-        if isinstance(values, str):
-            return values
         window = self._window_of(values)
         if task.is_of_volumes:
-            grey = windowed(np.transpose(values, (2, 1, 0))[:, ::-1], window)
+            grey = windowed(np.transpose(values, (2, 1, 0))[:, ::-1, ::-1], window)
             return fitted_volume(grey, task, self.resize)
         axis = AXES[self.plane]
         grey = windowed(np.take(values, values.shape[axis] // 2, axis=axis), window)
-        # The upper edge is superior or anterior.
-        image = Image.fromarray(np.ascontiguousarray(np.rot90(grey)))
+        image = Image.fromarray(np.ascontiguousarray(grey.T[::-1, ::-1]))
         return fitted(image, task, self.resize)
 
     def _window_of(self, values: NDArray[np.float64]) -> Window:
@@ -98,12 +102,34 @@ class NiftiImages(ScanFolder):
         return (low + high) / 2, max(high - low, np.finfo(np.float64).tiny)
 
 
-def _values(path: Path) -> NDArray[np.float64] | str:
-    """The volume, its axes to the right, to the front and up; or what is wrong with it."""
+@dataclass(frozen=True, slots=True)
+class _Volume:
+    """What one file holds."""
+
+    values: NDArray[np.float64]  # (x, y, z), the axes to the right, to the front and up
+    says_how_it_lies: bool  # else the axes are those that the format had before it could say
+
+
+def _note_of(unsaid: Sequence[str]) -> Iterator[str]:
+    if unsaid:
+        some = ", ".join(unsaid[:SHOWN]) + (", ..." if len(unsaid) > SHOWN else "")
+        yield (
+            f"{len(unsaid)} volumes do not say how they lie (qform_code and sform_code are 0), so"
+            f" left and right, or all axes, may be mistaken: {some}; convert them again from the"
+            " scanner's files"
+        )
+
+
+def _volume(path: Path) -> _Volume | str:
+    """The volume, turned to the standard axes; or what is wrong with it."""
     import nibabel
 
     try:
-        volume: Any = nibabel.funcs.as_closest_canonical(nibabel.load(path))  # type: ignore[no-untyped-call]
+        stored: Any = nibabel.load(path)  # type: ignore[attr-defined]
+        if stored.get_data_dtype().kind not in "iuf":
+            return "holds complex numbers or colours; export the magnitudes, one number per voxel"
+        says = any(int(stored.header[code]) > 0 for code in ("qform_code", "sform_code"))
+        volume: Any = nibabel.funcs.as_closest_canonical(stored)  # type: ignore[no-untyped-call]
         shape = volume.shape[:3] if set(volume.shape[3:]) <= {1} else volume.shape
         if len(shape) != 3 or min(shape) < 1:
             size = " x ".join(map(str, volume.shape))
@@ -121,12 +147,12 @@ def _values(path: Path) -> NDArray[np.float64] | str:
         return "holds values that are not finite; export it again, with 0 for what is unknown"
     if max(-values.min(), values.max()) > LARGEST_NUMBER:
         return f"holds values beyond ±{LARGEST_NUMBER:g}; export it again"
-    return values
+    return _Volume(values, says)
 
 
 def _volumes(folder: Path) -> list[Path]:
-    return sorted(
+    return [
         file
-        for file in folder.rglob("*")
-        if file.name.endswith(SUFFIXES) and not file.name.startswith(".")
-    )
+        for file in files_below(folder)
+        if file.name.lower().endswith(SUFFIXES) and not file.name.startswith(".")
+    ]
