@@ -125,7 +125,7 @@ def _volume(path: Path) -> _Volume | str:
     import nibabel
 
     try:
-        stored: Any = nibabel.load(path)  # type: ignore[attr-defined]
+        stored: Any = nibabel.load(path)
         if stored.get_data_dtype().kind not in "iuf":
             return "holds complex numbers or colours; export the magnitudes, one number per voxel"
         says = any(int(stored.header[code]) > 0 for code in ("qform_code", "sform_code"))
