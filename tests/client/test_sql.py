@@ -17,6 +17,7 @@ from erosion.common.errors import DataError, SiteError
 from erosion.common.settings.base import validate
 from tests.support import omop
 from tests.support.omop import SECRET
+from tests.support.patience import PATIENCE
 from tests.support.small_study import make_study
 
 NUM_PEOPLE = 60
@@ -131,6 +132,9 @@ def test_values_of_a_wrong_type_are_held_against_the_contract(keys: dict[str, An
     [
         f"postgresql://owner:{SECRET}@host/db",
         "postgresql://host/db?user=owner&password=s3cret",
+        "postgresql://owner:s3cret/with/slashes@host/db",
+        "mysql://owner@host/db?passwd=s3cret",
+        "mssql+pyodbc:///?odbc_connect=DRIVER%3Dx%3BUID%3Downer%3BPWD%3Ds3cret",
     ],
 )
 def test_a_password_in_the_url_is_refused_and_not_repeated(url: str) -> None:
@@ -164,3 +168,73 @@ def test_other_databases_are_read_too(tmp_path: Path) -> None:
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
     slow = {"url": f"sqlite:///{path}", "query": endless, "query_seconds": 0.5}
     assert "was not answered within 0.5 s" in problem_of(slow)
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Path:
+    path = tmp_path / "hospital.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE patients (age REAL)")
+        connection.executemany("INSERT INTO patients VALUES (?)", [(age,) for age in range(40, 60)])
+    connection.close()
+    return path
+
+
+def test_an_sqlite_file_is_beside_the_site_file(
+    sqlite: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("/")
+    source = SqlQuery(url="sqlite:///hospital.sqlite", query="SELECT * FROM patients")
+    assert source.beside(sqlite.parent).read(["age"]).num_rows == 20
+    absolute = SqlQuery(url=f"sqlite:///{sqlite}", query="SELECT * FROM patients")
+    assert absolute.beside(Path("/nowhere")).read(["age"]).num_rows == 20
+
+
+@pytest.mark.parametrize("query", ["DROP TABLE patients", "DELETE FROM patients RETURNING age"])
+def test_a_query_changes_nothing_in_an_sqlite_file(sqlite: Path, query: str) -> None:
+    with pytest.raises(DataError, match="attempt to write a readonly database"):
+        SqlQuery(url=f"sqlite:///{sqlite}", query=query).read(["age"])
+    source = SqlQuery(url=f"sqlite:///{sqlite}", query="SELECT * FROM patients")
+    assert source.read(["age"]).num_rows == 20
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n",
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n",
+    ],
+)
+def test_a_query_that_was_given_up_leaves_nothing_running_and_no_traceback(
+    sqlite: Path, query: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = SqlQuery(
+        url=f"sqlite:///{sqlite}", query=query, query_seconds=0.3, max_rows=1_000_000_000
+    )
+    with pytest.raises(DataError, match="was not answered within"):
+        source.read(["i"])
+    for thread in threading.enumerate():
+        if thread.name == "database":
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://reader@127.0.0.1:port/db", "sqlite:///{path}?timeout=long"]
+)
+def test_a_url_that_no_driver_understands_is_explained(sqlite: Path, url: str) -> None:
+    message = problem_of({"url": url.format(path=sqlite), "query": "SELECT 1 AS age"})
+    assert "url is not one that SQLAlchemy can read. Write it like postgresql://" in message
+    assert "timeout" not in message
+
+
+def test_a_driver_that_lacks_a_package_is_explained(
+    sqlite: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacking(_: Any) -> None:
+        raise ImportError("greenlet is not installed")
+
+    monkeypatch.setattr("sqlalchemy.Engine.connect", lacking)
+    message = problem_of({"url": f"sqlite:///{sqlite}", "query": "SELECT 1 AS age"})
+    assert "cannot be reached: greenlet is not installed. Check data.url" in message

@@ -1,13 +1,16 @@
 """Patients in a SQL database, through SQLAlchemy."""
 
 import os
+import re
 import stat
 from collections.abc import Collection, Iterator
 from contextlib import closing
 from datetime import date, time
 from decimal import Decimal
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, Self
+from urllib.parse import unquote
 from uuid import UUID
 
 import numpy as np
@@ -27,12 +30,21 @@ if TYPE_CHECKING:
 MOST_CHARACTERS = 2**28  # of the different texts in one column: it holds documents, not values
 BATCH_ROWS = 5_000  # fetched at a time
 INSTALL = "pip install 'erosion[sql]'"
+SECRET = re.compile(
+    r"://[^:/]*:[^@]*@"  # as SQLAlchemy finds the password
+    r"|(password|passwd|passphrase|pwd|token|secret)=",  # for the driver, behind the ?
+    re.I,
+)
+SQLITE_FILE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!file:|:memory:)([^?]+)(.*)", re.S)
+# What a driver raises of its own for a key that it does not know or a package that it lacks.
+DRIVER_ERRORS = (ValueError, TypeError, ImportError, OSError)
 
 
 class SqlQuery(TableSource):
     """The rows of one query, one patient each.
 
-    The account should be allowed to read only; on PostgreSQL, the transaction is read-only anyway.
+    The account should be allowed to read only; on PostgreSQL and SQLite nothing can be changed
+    anyway.
     """
 
     source: Literal["sql"] = "sql"
@@ -47,9 +59,7 @@ class SqlQuery(TableSource):
     @model_validator(mode="after")
     def _password_apart(self) -> Self:
         # Here and not at the field: messages about a field quote its value.
-        authority = self.url.split("://", 1)[-1].split("/", 1)[0]
-        in_query = any(key in self.url.lower() for key in ("password=", "pwd="))
-        if ":" in authority.rpartition("@")[0] or in_query:
+        if SECRET.search(unquote(self.url)):
             raise ValueError(
                 "url holds a password; leave it out there, and name password_file or"
                 " password_variable"
@@ -60,9 +70,19 @@ class SqlQuery(TableSource):
             raise ValueError("password_file and password_variable are both given; keep one")
         return self
 
+    def beside(self, folder: Path) -> Self:
+        """The same with relative paths, that of an SQLite file too, taken from `folder`."""
+        source = super().beside(folder)
+        if found := SQLITE_FILE.fullmatch(source.url):
+            start, file, rest = found.groups()
+            url = f"{start}{folder / Path(file).expanduser()}{rest}"
+            source = source.model_copy(update={"url": url})
+        return source
+
     def describe(self) -> str:
-        """The database, without the account."""
-        return f"The query on {self.url.split('://', 1)[1].rpartition('@')[2]}"
+        """The database, without the account, and without what its driver is told."""
+        place = self.url.split("://", 1)[1].partition("?")[0]
+        return f"The query on {place.rpartition('@')[2]}"
 
     def check(self) -> Iterator[Finding]:
         """The password can be read, and the database answers."""
@@ -91,10 +111,11 @@ class SqlQuery(TableSource):
 
         engine = self._engine()
         connection = self._connection(engine)
+        deadline = monotonic() + self.query_seconds
         try:
             return within(
                 self.query_seconds,
-                lambda: self._rows(connection, set(wanted)),
+                lambda: self._rows(connection, set(wanted), deadline),
                 lambda: _cancel(connection),
             )
         except TimeoutError:
@@ -102,28 +123,29 @@ class SqlQuery(TableSource):
                 f"{self.describe()} was not answered within {self.query_seconds:g} s. Make it"
                 " faster (indexes, fewer rows), or raise query_seconds under [data]."
             ) from None
-        except SQLAlchemyError as problem:
+        except (SQLAlchemyError, *DRIVER_ERRORS) as problem:
             raise DataError(
                 f"{self.describe()} failed: {self._reason(problem)}. Correct data.query;"
                 " try it in the database's own client first."
             ) from None
         finally:
-            # A connection that still works in its thread would keep us waiting here.
-            connection.invalidate()
             engine.dispose()
 
-    def _rows(self, connection: "Connection", wanted: set[str]) -> TextTable:
+    def _rows(self, connection: "Connection", wanted: set[str], deadline: float) -> TextTable:
         from sqlalchemy import text
 
         # A colon may stand in the query's text, and nothing is to be filled in.
         statement = text(self.query.replace(":", "\\:"))
-        result = connection.execution_options(stream_results=True).execute(statement)
-        if not result.returns_rows:
-            raise DataError(f"{self.describe()} gives no table. Write one SELECT.")
-        with closing(result):
-            return self._table(result, wanted)
+        with connection:  # closed in the thread that uses it
+            if connection.dialect.name == "sqlite":
+                connection.exec_driver_sql("PRAGMA query_only = ON")
+            result = connection.execution_options(stream_results=True).execute(statement)
+            if not result.returns_rows:
+                raise DataError(f"{self.describe()} gives no table. Write one SELECT.")
+            with closing(result):
+                return self._table(result, wanted, deadline)
 
-    def _table(self, result: "CursorResult[Any]", wanted: set[str]) -> TextTable:
+    def _table(self, result: "CursorResult[Any]", wanted: set[str], deadline: float) -> TextTable:
         header = tuple(result.keys())
         if twice := sorted({name for name in header if header.count(name) > 1}):
             raise DataError(
@@ -136,6 +158,8 @@ class SqlQuery(TableSource):
         num_rows = 0
         while batch := result.fetchmany(BATCH_ROWS):
             num_rows += len(batch)
+            if monotonic() > deadline:  # nobody waits any more
+                raise TimeoutError
             if num_rows > self.max_rows:
                 raise DataError(
                     f"{self.describe()} gives more than {self.max_rows:,} rows. Narrow it, or raise"
@@ -183,7 +207,7 @@ class SqlQuery(TableSource):
                 f"{self.describe()}: there is no driver for it ({problem}). Run {INSTALL} for"
                 " PostgreSQL; for another database install the driver that its url names."
             ) from None
-        except ArgumentError:
+        except (ArgumentError, *DRIVER_ERRORS):
             raise DataError(
                 f"{self.describe()}: url is not one that SQLAlchemy can read. Write it like"
                 " postgresql://reader@host:5432/database."
@@ -195,9 +219,10 @@ class SqlQuery(TableSource):
         url = make_url(self.url)
         if url.drivername == "postgresql":
             url = url.set(drivername="postgresql+psycopg")
-        is_file = url.get_backend_name() == "sqlite" and url.database
-        if is_file and not Path(url.database or "").is_file():  # SQLite would make an empty one
-            raise DataError(f"There is no database file {url.database}. Check data.url.")
+        file = url.database or "(no path)"
+        if url.get_backend_name() == "sqlite" and not Path(file).is_file():
+            # SQLite would make an empty one.
+            raise DataError(f"There is no database file {file}. Check data.url.")
         password = self._password()
         return url.set(password=password) if password else url
 
@@ -227,7 +252,7 @@ class SqlQuery(TableSource):
             return within(self.connect_seconds, engine.connect, lambda: None)
         except TimeoutError:
             reason = f"no answer within {self.connect_seconds:g} s"
-        except SQLAlchemyError as problem:
+        except (SQLAlchemyError, *DRIVER_ERRORS) as problem:
             reason = self._reason(problem)
         raise DataError(
             f"{self.describe()[13:]} cannot be reached: {reason}. Check data.url, the password, and"
