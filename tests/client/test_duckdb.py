@@ -9,6 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from erosion.client.dataset.load import load_patients
+from erosion.client.dataset.sources.duckdb_files import DuckdbFiles
 from erosion.client.finding import Outcome
 from erosion.client.site_file import Site
 from erosion.common.errors import DataError
@@ -123,3 +124,33 @@ def test_a_folder_without_tables_and_a_path_to_nothing_are_explained(tmp_path: P
     assert "cannot be read: " in problem_of(path=tmp_path / "x.duckdb")
     [finding] = site_with(source="duckdb", path=absent).data.check()
     assert finding.outcome == Outcome.FAILED
+
+
+def test_what_a_folder_holds_beside_its_tables_is_told_of(years: Path) -> None:
+    (years / ".~lock.csv").write_text("left by an office program")
+    (years / "older").mkdir()
+    (years / "older/2018.csv").write_text(csv_of(range(20, 40)))
+    found = load_patients(site_with(source="duckdb", path=years), make_study())
+    assert len(found.rows) == 40
+    assert f"2 files in {years} are not read: older/2018.csv, readme.md" in found.notes
+
+
+def test_a_column_that_a_query_gives_twice_is_refused(years: Path) -> None:
+    query = 'SELECT * FROM "2019" a JOIN "2020" b ON a.age + 20 = b.age'
+    message = problem_of(source="duckdb", path=years, query=query)
+    assert "the query gives the column 'age', 'ill', 'sex' more than once. Name each" in message
+
+
+def test_a_query_reads_texts_of_a_csv_as_they_are_written(tmp_path: Path) -> None:
+    rows = [("007", "02/03/1950", "F", "2000-12-31", "5.5"), ("008", "04/05/1950", "F", "", "6")]
+    text = "".join(f"{','.join(row)}\n" for row in rows)
+    (tmp_path / "p.csv").write_text(f"id,born,sex,seen,kg\n{text}")
+    query = "SELECT *, kg * 2 AS twice, year(seen) AS year FROM p ORDER BY kg"
+    source = DuckdbFiles(path=tmp_path, query=query)
+    table = source.read(["id", "born", "sex", "year", "twice"])
+    assert table.columns["id"].texts == ("007", "008")
+    # Not the third of February or the second of March, whichever DuckDB holds for likelier.
+    assert table.columns["born"].texts == ("02/03/1950", "04/05/1950")
+    assert table.columns["sex"].texts == ("F",)  # not false
+    assert table.columns["year"].texts == ("2000", "")
+    assert table.columns["twice"].texts == ("11", "12")

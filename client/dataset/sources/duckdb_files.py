@@ -8,7 +8,12 @@ import pyarrow as pa
 from pydantic import Field
 
 from erosion.client.dataset.row_hashes import hashes_of_table
-from erosion.client.dataset.sources.data_source import TableSource, check_path, revision_of
+from erosion.client.dataset.sources.data_source import (
+    TableSource,
+    check_path,
+    files_below,
+    revision_of,
+)
 from erosion.client.dataset.sources.deadline import within
 from erosion.client.dataset.text_table import TextTable, text_column
 from erosion.client.finding import Finding
@@ -19,6 +24,13 @@ if TYPE_CHECKING:
 
 PARQUET, CSV = "read_parquet", "read_csv"  # DuckDB's own functions
 READERS = {".parquet": PARQUET, ".pq": PARQUET, ".csv": CSV, ".tsv": CSV}
+SHOWN = 5  # files in a note
+# DuckDB would take 01/09/1950 for a date in whichever order, the year 50 for 2050, and a column of
+# nothing but F for false. What is left as text, the site file's date_format and maps explain.
+PLAIN_TYPES = (
+    "auto_type_candidates = ['BIGINT', 'HUGEINT', 'DOUBLE', 'DATE', 'TIMESTAMP', 'VARCHAR'],"
+    " dateformat = '%Y-%m-%d', timestampformat = '%Y-%m-%d %H:%M:%S'"
+)
 INSTALL = "pip install 'erosion[duckdb]'"
 
 
@@ -91,12 +103,25 @@ class DuckdbFiles(TableSource):
         """The Parquet and CSV files; none for a database. Raises DataError for an empty folder."""
         if not self.path.is_dir():
             return [self.path] if self.path.suffix.lower() in READERS else []
-        files = sorted(f for f in self.path.iterdir() if f.suffix.lower() in READERS)
+        # Hidden ones are what office programs and other systems leave.
+        shown = (f for f in self.path.iterdir() if not f.name.startswith("."))
+        files = sorted(f for f in shown if f.suffix.lower() in READERS)
         if not files:
             raise DataError(
                 f"The folder {self.path} holds no {', '.join(READERS)} file. Check data.path."
             )
         return files
+
+    def _not_read(self) -> Iterator[str]:
+        """A note of what else the folder holds, which may be meant."""
+        if not self.path.is_dir():
+            return
+        read = set(self._files())
+        others = [str(f.relative_to(self.path)) for f in files_below(self.path) if f not in read]
+        shown = [name for name in others if not Path(name).name.startswith(".")]
+        if shown:
+            some = ", ".join(shown[:SHOWN]) + (", ..." if len(shown) > SHOWN else "")
+            yield f"{len(shown)} files in {self.path} are not read: {some}"
 
     def _rows_of(self, connection: "DuckDBPyConnection", wanted: set[str]) -> TextTable:
         with connection:  # closed in the thread that uses it
@@ -108,9 +133,16 @@ class DuckdbFiles(TableSource):
             for file in self._files():
                 view = file.stem.replace('"', '""')
                 connection.execute(f'CREATE VIEW "{view}" AS SELECT * FROM {_reader(file)}')
+        query = query.strip().rstrip(";")
         # In lines of their own, because a query may end in a comment.
-        limited = f"SELECT * FROM (\n{query.strip().rstrip(';')}\n) LIMIT {self.max_rows + 1}"
-        table: pa.Table = connection.sql(limited).to_arrow_table()
+        limited = connection.sql(f"SELECT * FROM (\n{query}\n) LIMIT {self.max_rows + 1}")
+        names = connection.sql(query).columns  # of the SELECT that it now is for certain
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise DataError(
+                f"{self.describe()}: the query gives the column {', '.join(map(repr, twice))} more"
+                " than once. Name each with AS."
+            )
+        table: pa.Table = limited.to_arrow_table()
         if table.num_rows > self.max_rows:
             raise DataError(
                 f"{self.describe()}: there are more than {self.max_rows:,} rows. Narrow the query,"
@@ -122,8 +154,16 @@ class DuckdbFiles(TableSource):
         found = {name: table.column(name) for name in header}
         columns = {name: text_column(name, found[name]) for name in header if name in wanted}
         hashes = hashes_of_table(found, table.num_rows)
-        origin = self.describe()
-        return TextTable(origin, header, columns, table.num_rows, "row", 1, row_hashes=hashes)
+        return TextTable(
+            self.describe(),
+            header,
+            columns,
+            table.num_rows,
+            "row",
+            1,
+            () if self.query else tuple(self._not_read()),
+            row_hashes=hashes,
+        )
 
     def _union(self, connection: "DuckDBPyConnection") -> str:
         """All rows of all files; of a database, its only table. Raises DataError."""
@@ -153,8 +193,13 @@ class DuckdbFiles(TableSource):
 
 
 def _reader(file: Path, *, as_text: bool = False) -> str:
-    """DuckDB's function for the file; `as_text`: its cells as they are written."""
+    """DuckDB's function for the file; `as_text`: cells of a CSV as they are written.
+
+    Else its columns are numbers, dates of the form 2020-12-31, or text.
+    """
     reader = READERS[file.suffix.lower()]
-    options = ", all_varchar = true" if as_text and reader == CSV else ""
+    options = ""
+    if reader == CSV:
+        options = ", all_varchar = true" if as_text else f", {PLAIN_TYPES}"
     quoted = str(file).replace("'", "''")
     return f"{reader}('{quoted}'{options})"
