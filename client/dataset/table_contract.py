@@ -161,9 +161,13 @@ class _Check:
         mark = next((mark for mark in ";\t|," if mark in header[0]), None)
         if len(self.problems) > found and len(header) == 1 and mark:
             shown = "\\t" if mark == "\t" else mark
-            self.problems.append(
-                f'the file has a single column; write separator = "{shown}" under [data]'
-            )
+            remedy = f'write separator = "{shown}" under [data]'
+            if "separator" not in type(self.source).model_fields:
+                remedy = (
+                    "its lines may differ in length, or be no table; read it as one file with"
+                    ' source = "table", which says where'
+                )
+            self.problems.append(f"the file has a single column; {remedy}")
 
     def column(self, name: str, policy: NumberMissing | CategoryMissing) -> NDArray[np.float64]:
         """One column as numbers: (n,), NaN where missing, faulty, or not in the file."""

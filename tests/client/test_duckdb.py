@@ -154,3 +154,12 @@ def test_a_query_reads_texts_of_a_csv_as_they_are_written(tmp_path: Path) -> Non
     assert table.columns["sex"].texts == ("F",)  # not false
     assert table.columns["year"].texts == ("2000", "")
     assert table.columns["twice"].texts == ("11", "12")
+
+
+def test_lines_of_different_lengths_are_no_reason_to_name_a_key_that_there_is_not(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "p.csv").write_text("age,sex,ill\n40,f,1\n50,m,0,x\n60,f\n")
+    message = problem_of(source="duckdb", path=tmp_path / "p.csv")
+    assert "separator" not in message
+    assert "the file has a single column; its lines may differ in length" in message

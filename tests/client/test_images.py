@@ -1,5 +1,6 @@
 """Images from npz files and from class folders."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,16 @@ def test_class_folder_problems_are_explained(tmp_path: Path) -> None:
     assert "folder 'bird' is not of the study's classes" in problem_of(ImageFiles(path=tmp_path))
 
 
+def test_what_is_no_file_is_not_left_out_silently(tmp_path: Path) -> None:
+    (tmp_path / "cat").mkdir()
+    Image.fromarray(np.moveaxis(PIXELS[0], 0, 2)).save(tmp_path / "cat/a.png")
+    (tmp_path / "cat/b.png").symlink_to(tmp_path / "nowhere.png")
+    os.mkfifo(tmp_path / "cat/c.png")
+    message = problem_of(ImageFiles(path=tmp_path))
+    assert "cat/b.png is no file that can be read; remove it" in message
+    assert "cat/c.png is no file that can be read; remove it" in message
+
+
 def test_pixels_are_scaled_by_the_study() -> None:
     task = GREY.model_copy(update={"mean": (0.5,), "deviation": (0.25,)})
     inputs = image_inputs(task, np.array([[[[0, 255]]]], dtype=np.uint8))
@@ -182,7 +193,16 @@ def test_an_npz_can_name_the_patient_of_each_image(tmp_path: Path) -> None:
     assert "has no array 'who'" in problem_of(source.model_copy(update={"patient": "who"}))
     short = saved(tmp_path, images=PIXELS, labels=["cat", "dog"], lesion=["a"])
     message = problem_of(short.model_copy(update={"patient": "lesion"}))
-    assert "lesion is of shape (1,); give one patient for each of the 2 images" in message
+    assert "lesion is of shape (1,), images of (2, 3, 4, 5); give one patient for each" in message
+    for unknown in ("", " ", "nan", np.nan):
+        who = np.array([unknown, unknown])
+        unsaid = saved(tmp_path, images=PIXELS, labels=["cat", "dog"], lesion=who)
+        message = problem_of(unsaid.model_copy(update={"patient": "lesion"}))
+        assert "lesion is empty for 2 images, such as number 0; fill it in" in message
+    spaced = saved(tmp_path, images=PIXELS, labels=["cat", "dog"], lesion=["a", "a "])
+    found = spaced.model_copy(update={"patient": "lesion"}).read(TASK).patients
+    assert found is not None
+    assert found.tolist() == [0, 0]
 
 
 def test_the_patient_of_an_image_can_be_in_its_files_name(tmp_path: Path) -> None:
@@ -193,8 +213,9 @@ def test_the_patient_of_an_image_can_be_in_its_files_name(tmp_path: Path) -> Non
     found = source.read(TASK).patients
     assert found is not None
     assert found.tolist() == [0, 0, 1]
-    message = problem_of(ImageFiles(path=tmp_path, patient_pattern="^([0-9]+)_"))
-    assert "3 names of files do not fit patient_pattern = '^([0-9]+)_': p1_left.png" in message
+    for pattern in ("^([0-9]+)_", "^([0-9]+)?", "^([0-9]*)"):  # the last two: of nobody
+        message = problem_of(ImageFiles(path=tmp_path, patient_pattern=pattern))
+        assert f"3 names of files do not fit patient_pattern = '{pattern}': p1_left" in message
 
 
 @pytest.mark.parametrize(

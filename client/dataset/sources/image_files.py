@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, UnidentifiedImageError
 from pydantic import AfterValidator, model_validator
 
+from erosion.client.dataset.column_values import MISSING_MARKERS
 from erosion.client.dataset.sources.data_source import (
     ImageSource,
     LabelledImages,
@@ -141,11 +142,19 @@ def _read_npz(source: ImageFiles, task: ImageTask) -> LabelledImages:
         ) from None
     columns = [c[:, 0] if c.ndim == 2 and c.shape[1] == 1 else c for c in columns]
     problems = _wrong_shapes(images, dict(zip(names[1:], columns, strict=True)), task)
-    if keys is not None and keys.shape != (len(images),):
+    patients = None if keys is None else [str(key).strip() for key in keys.ravel().tolist()]
+    if keys is not None and keys.shape != images.shape[:1]:
         problems.append(
-            f"{source.patient} is of shape {keys.shape}; give one patient for each of the"
-            f" {len(images)} images"
+            f"{source.patient} is of shape {keys.shape}, images of {images.shape}; give one patient"
+            " for each image"
         )
+    elif patients is not None:
+        unnamed = [i for i, name in enumerate(patients) if name.lower() in MISSING_MARKERS]
+        if unnamed:
+            problems.append(
+                f"{source.patient} is empty for {len(unnamed)} images, such as number"
+                f" {unnamed[0]}; fill it in, so that it is known which images are of one patient"
+            )
     numbers = []
     for wanted, column in zip(task.target_columns, columns, strict=True):
         values, unknown = target_numbers(list(map(str, column.ravel())), source, wanted)
@@ -158,7 +167,7 @@ def _read_npz(source: ImageFiles, task: ImageTask) -> LabelledImages:
         np.ascontiguousarray(arranged),
         task.targets(np.stack(numbers, axis=1)),
         tuple(f"number {index}" for index in range(len(images))),
-        None if keys is None else np.unique(keys, return_inverse=True)[1],
+        None if patients is None else np.unique(patients, return_inverse=True)[1],
     )
 
 
@@ -211,7 +220,7 @@ def _read_folders(source: ImageFiles, task: ImageTask) -> LabelledImages:
         for file in sorted(folder.iterdir())
         if not file.name.startswith(".")
     ]
-    files = [(file, code) for file, code in inside if file.is_file()]
+    files = [(file, code) for file, code in inside if not file.is_dir()]
     deeper = [f"{file.parent.name}/{file.name}" for file, _ in inside if file.is_dir()]
     if deeper:
         more = ", ..." if len(deeper) > SHOWN else ""
@@ -248,19 +257,21 @@ def patients_in_names(
     if pattern is None:
         return None
     found = [re.search(pattern, name) for name in names]
-    unnamed = [name for name, match in zip(names, found, strict=True) if match is None]
+    keys = ["" if match is None else match.group(1) or "" for match in found]
+    unnamed = [name for name, key in zip(names, keys, strict=True) if not key]
     if unnamed:
         problem = (
             f"{len(unnamed)} names of files do not fit patient_pattern = {pattern!r}:"
             f" {', '.join(unnamed[:SHOWN])}; correct it"
         )
         raise faults(path, [problem])
-    keys = [match.group(1) for match in found if match is not None]
     return np.unique(keys, return_inverse=True)[1]
 
 
 def _read_image(file: Path, task: ImageTask, resize: Resize) -> NDArray[np.uint8] | str:
     """The image as (c, h, w), or what is wrong with it and the remedy."""
+    if not file.is_file():  # a pipe never ends, and a link may lead nowhere
+        return "is no file that can be read; remove it"
     try:
         with warnings.catch_warnings():
             # Pillow only warns of an image that unpacks to a giant; it is never kept in full.
