@@ -163,3 +163,11 @@ def test_lines_of_different_lengths_are_no_reason_to_name_a_key_that_there_is_no
     message = problem_of(source="duckdb", path=tmp_path / "p.csv")
     assert "separator" not in message
     assert "the file has a single column; its lines may differ in length" in message
+
+
+@pytest.mark.parametrize("query", [None, 'SELECT * FROM "export[1]"'])
+def test_a_files_name_is_no_pattern(tmp_path: Path, query: str | None) -> None:
+    (tmp_path / "export1.csv").write_text("age\n40\n")  # which the pattern would fit
+    (tmp_path / "export[1].csv").write_text("age\n50\n")
+    source = DuckdbFiles(path=tmp_path / "export[1].csv", query=query)
+    assert source.read(["age"]).columns["age"].texts == ("50",)

@@ -1,5 +1,6 @@
 """Patients in a DuckDB database, or in a folder of Parquet and CSV files, through DuckDB."""
 
+import glob
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -201,5 +202,6 @@ def _reader(file: Path, *, as_text: bool = False) -> str:
     options = ""
     if reader == CSV:
         options = ", all_varchar = true" if as_text else f", {PLAIN_TYPES}"
-    quoted = str(file).replace("'", "''")
+    # DuckDB would take export[1].csv for a pattern, and read export1.csv.
+    quoted = glob.escape(str(file)).replace("'", "''")
     return f"{reader}('{quoted}'{options})"

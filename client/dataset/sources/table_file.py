@@ -85,7 +85,7 @@ def _read_table(source: TableFile, wanted: Collection[str]) -> TextTable:
     if path.is_dir():
         raise DataError(
             f"Data file {path} is a folder, but the study wants a table: give a file. If it holds"
-            ' images, write source = "images" under [data].'
+            ' tables, write source = "duckdb" under [data], if images, source = "images".'
         )
     if not path.is_file():  # a pipe or a device, which may never end
         raise DataError(f"Data file {path} is no ordinary file. Give a file of the patients.")
