@@ -72,6 +72,12 @@ def feature_parser(
     return _code_parser(known, f"not among the categories {_some(feature.categories)}")
 
 
+def toml_key(name: str) -> str:
+    """A column's name as a key of the site file."""
+    bare = name.isascii() and name.replace("_", "").replace("-", "").isalnum()
+    return name if bare else f'"{name}"'
+
+
 def target_parser(
     column: TargetColumn, marks: NumberMarks = PLAIN_MARKS, unit: UnitChange | None = None
 ) -> Parse:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from erosion.client.dataset.codes_for_unknown import CODES, standing_apart
-from erosion.client.dataset.column_values import MISSING_MARKERS, REFUSED, Fault
+from erosion.client.dataset.column_values import MISSING_MARKERS, REFUSED, Fault, toml_key
 from erosion.client.dataset.decimal_mark import groups_by_point
 from erosion.client.dataset.declared_maps import check_maps
 from erosion.client.dataset.preparation import NOT_A_DATE
@@ -236,14 +236,14 @@ class _Check:
             self.notes.append(
                 f"column {name}: {', '.join(map(repr, codes))} is taken for a measurement, and lies"
                 " far from all others; if it stands for “not known”, write"
-                f' "{codes[0]}" = "" under [data.values.{_toml_key(name)}]'
+                f' "{codes[0]}" = "" under [data.values.{toml_key(name)}]'
             )
 
     def _missing_column(self, name: str, local: str) -> str:
         if name in self.source.derive:
             return (
                 f"column {name} is derived from {local!r}, which is missing; correct"
-                f" [data.derive.{_toml_key(name)}]"
+                f" [data.derive.{toml_key(name)}]"
             )
         mapped = f" (the site file calls it {local!r})" if local != name else ""
         near = [found for found in candidates(self.table, [local]) if self._fits(name, found)]
@@ -255,7 +255,7 @@ class _Check:
         )
         remedy = "if so," if near else "or"
         return (
-            f"column {name}{mapped} is missing{question} {remedy} write {_toml_key(name)} ="
+            f"column {name}{mapped} is missing{question} {remedy} write {toml_key(name)} ="
             f' "{example}" under [data.columns]; if you do not record it, write absent ='
             f' ["{name}"] under [data]'
         )
@@ -283,13 +283,8 @@ class _Check:
             for row in rows[:SHOWN_VALUES]
         ]
         more = f" and {len(rows) - len(shown)} more" if len(rows) > len(shown) else ""
-        remedy = fault.remedy.format(key=_toml_key(name))
+        remedy = fault.remedy.format(key=toml_key(name))
         return f"{called}: {fault.wrong}: {', '.join(shown)}{more}; {remedy}"
-
-
-def _toml_key(name: str) -> str:
-    bare = name.isascii() and name.replace("_", "").replace("-", "").isalnum()
-    return name if bare else f'"{name}"'
 
 
 def _message(table: TextTable, problems: Sequence[str]) -> str:

@@ -118,6 +118,11 @@ def test_a_table_of_labels_can_name_the_files(tmp_path: Path) -> None:
     found = source.read(GREY)
     assert found.places == ("scans/y.dcm", "scans/x.dcm")
     assert found.targets.tolist() == [1, 0]
+    assert found.notes == ()
+    write_dicom(tmp_path / "scans/z.dcm", np.full((6, 8), 7, np.uint8))
+    notes = source.read(GREY).notes
+    assert notes == ("1 scans are not in labels.csv, and not read: scans/z.dcm",)
+    (tmp_path / "scans/z.dcm").unlink()
     table.write_text("image,diagnosis\nscans/z.dcm,W\nscans/x.dcm,?\n")
     message = problem_of(source)
     assert "line 2 names 'scans/z.dcm', and there is no such file or folder" in message
@@ -248,3 +253,29 @@ def test_a_volume_that_does_not_say_how_it_lies_is_told_of(tmp_path: Path) -> No
     [note] = NiftiImages(path=tmp_path).read(GREY).notes
     assert note.startswith("1 volumes do not say how they lie (qform_code and sform_code are 0)")
     assert "cold/b.nii" in note
+
+
+AGE = image(outcome="regression", target="age", centre=60, spread=10, shape=[1, 6, 8])
+
+
+def ages(folder: Path, *texts: str) -> NiftiImages:
+    lines = []
+    for number, text in enumerate(texts):
+        write_nifti(folder / f"scans/{number}.nii", volume() + number)
+        lines.append(f"{number}.nii;{text}\n")
+    (folder / "ages.csv").write_text("file;age\n" + "".join(lines))
+    return NiftiImages(path=folder / "scans", labels=folder / "ages.csv")
+
+
+def test_numbers_in_a_table_of_labels_are_read_as_those_of_patients_are(tmp_path: Path) -> None:
+    found = ages(tmp_path, "60,5", "61,5").read(AGE)
+    assert found.targets.tolist() == [60.5, 61.5]
+    assert found.notes == ("age is written 1,5 (found out)",)
+    [note] = ages(tmp_path, "60", "61", "999").read(AGE).notes
+    assert "age '999' is taken for a measurement, and lies far from all others" in note
+    grouped = ages(tmp_path, "980", "1.250")
+    assert "age: such as 980 and 1.250 stand side by side" in problem_of(grouped, AGE)
+    unknown = ages(tmp_path, "60", "", "NA", "old")
+    message = problem_of(unknown, AGE)
+    assert "age is missing for 2 images; leave them out" in message
+    assert "age 'old' are not usable (not a number); map them under [data.values.age]" in message

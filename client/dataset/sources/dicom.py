@@ -100,7 +100,7 @@ class DicomImages(ScanFolder):
             )
         if problems:
             raise faults(self.path, problems)
-        notes = []
+        notes = list(scans.notes)
         if len(said := {plane: place for plane, place in planes.items() if plane}) > 1:
             notes.append(f"it mixes the planes {_each(said)}; keep the one that the study is of")
         keys = None if self.patient is None else np.unique(patients, return_inverse=True)[1]

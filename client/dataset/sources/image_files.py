@@ -23,8 +23,8 @@ from erosion.client.dataset.sources.image_targets import (
     SHOWN,
     class_folders,
     faults,
+    read_target,
     target_names,
-    target_numbers,
 )
 from erosion.client.dataset.sources.pixels import Resize, fitted, wrong_size
 from erosion.client.finding import Finding
@@ -155,19 +155,20 @@ def _read_npz(source: ImageFiles, task: ImageTask) -> LabelledImages:
                 f"{source.patient} is empty for {len(unnamed)} images, such as number"
                 f" {unnamed[0]}; fill it in, so that it is known which images are of one patient"
             )
-    numbers = []
-    for wanted, column in zip(task.target_columns, columns, strict=True):
-        values, unknown = target_numbers(list(map(str, column.ravel())), source, wanted)
-        numbers.append(values)
-        problems += unknown
+    read = [
+        read_target(list(map(str, column.ravel())), source, wanted)
+        for wanted, column in zip(task.target_columns, columns, strict=True)
+    ]
+    problems += [problem for target in read for problem in target.problems]
     arranged = _channels_first(images, task)
     if arranged is None or problems:
         raise faults(path, problems)
     return LabelledImages(
         np.ascontiguousarray(arranged),
-        task.targets(np.stack(numbers, axis=1)),
+        task.targets(np.stack([target.numbers for target in read], axis=1)),
         tuple(f"number {index}" for index in range(len(images))),
         None if patients is None else np.unique(patients, return_inverse=True)[1],
+        tuple(note for target in read for note in target.notes),
     )
 
 

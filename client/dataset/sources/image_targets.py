@@ -1,12 +1,21 @@
 """The targets of images: values in arrays or tables, or the names of class folders."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.client.dataset.column_values import Fault, target_parser
+from erosion.client.dataset.codes_for_unknown import standing_apart
+from erosion.client.dataset.column_values import (
+    PLAIN_MARKS,
+    Fault,
+    NumberMarks,
+    target_parser,
+    toml_key,
+)
+from erosion.client.dataset.decimal_mark import found_decimal, groups_by_point
 from erosion.client.dataset.sources.data_source import DataSource
 from erosion.common.errors import DataError
 from erosion.common.settings.codes import canonical
@@ -14,6 +23,7 @@ from erosion.common.tasks.inputs import ImageTask
 from erosion.common.tasks.task import CodedColumn, TargetColumn
 
 SHOWN = 5  # examples of each problem
+MISSING = "missing"  # what is wrong with a target that nobody knows
 
 
 def target_names(task: ImageTask) -> str:
@@ -21,23 +31,50 @@ def target_names(task: ImageTask) -> str:
     return " and ".join(column.name for column in task.target_columns)
 
 
-def target_numbers(
-    values: Sequence[str], source: DataSource, column: TargetColumn
-) -> tuple[NDArray[np.float64], list[str]]:
-    """One target column (n,) as numbers, and what is wrong with its values."""
+@dataclass(frozen=True, slots=True)
+class ReadTarget:
+    """One target of every image, as numbers."""
+
+    numbers: NDArray[np.float64]  # (n,) NaN where it is faulty
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]  # what may be meant otherwise
+
+
+def read_target(values: Sequence[str], source: DataSource, column: TargetColumn) -> ReadTarget:
+    """One target column from its texts (n,)."""
     distinct, inverse = np.unique(np.array(values, dtype=str), return_inverse=True)
-    parsed = _parsed(distinct.tolist(), source, column)
-    faulty = [text for text, number in parsed.items() if isinstance(number, str)]
-    problems = []
+    texts: list[str] = distinct.tolist()
+    is_number = not isinstance(column, CodedColumn)
+    marks = NumberMarks(found_decimal(texts) if is_number else ".")
+    parsed = _parsed(texts, source, column, marks)
+    missing = [text for text, number in parsed.items() if is_number and number == MISSING]
+    faulty = [text for text, n in parsed.items() if isinstance(n, str) and text not in missing]
+    problems, notes = [], []
+    if missing:
+        times = int(np.isin(inverse, [texts.index(text) for text in missing]).sum())
+        problems.append(f"{column.name} is missing for {times} images; leave them out")
     if faulty:
-        wrong = "of the study's classes" if isinstance(column, CodedColumn) else "usable"
-        reason = "" if isinstance(column, CodedColumn) else f" ({parsed[faulty[0]]})"
+        wrong = "usable" if is_number else "of the study's classes"
+        reason = f" ({parsed[faulty[0]]})" if is_number else ""
         problems.append(
             f"{column.name} {', '.join(map(repr, faulty[:SHOWN]))} are not {wrong}{reason}; map"
-            f" them under [data.values.{column.name}]"
+            f" them under [data.values.{toml_key(column.name)}]"
         )
-    known = np.array([np.nan if isinstance(n, str) else n for n in parsed.values()])
-    return known[inverse], problems
+    if is_number and groups_by_point(texts):
+        problems.append(
+            f"{column.name}: such as 980 and 1.250 stand side by side, so the point seems to group"
+            " thousands; write the numbers without it"
+        )
+    if marks.decimal == ",":
+        notes.append(f"{column.name} is written 1,5 (found out)")
+    known = {text: number for text, number in parsed.items() if not isinstance(number, str)}
+    if is_number and (codes := standing_apart(known)):
+        notes.append(
+            f"{column.name} {', '.join(map(repr, codes))} is taken for a measurement, and lies far"
+            " from all others; if it stands for “not known”, leave those images out"
+        )
+    numbers = np.array([known.get(text, np.nan) for text in texts])
+    return ReadTarget(numbers[inverse], tuple(problems), tuple(notes))
 
 
 def class_folders(source: DataSource, root: Path, task: ImageTask) -> list[tuple[Path, float]]:
@@ -73,10 +110,13 @@ def faults(path: Path, problems: Sequence[str]) -> DataError:
 
 
 def _parsed(
-    texts: Sequence[str], source: DataSource, column: TargetColumn
+    texts: Sequence[str],
+    source: DataSource,
+    column: TargetColumn,
+    marks: NumberMarks = PLAIN_MARKS,
 ) -> Mapping[str, float | str]:
     """The number that each text means, or what is wrong with it."""
-    parse = target_parser(column)
+    parse = target_parser(column, marks)
     meant = source.values.get(column.name, {})
     found: dict[str, float | str] = {}
     for text in texts:
@@ -84,5 +124,5 @@ def _parsed(
         if isinstance(value, Fault):
             found[text] = value.wrong
         else:
-            found[text] = "missing" if np.isnan(value) else value
+            found[text] = MISSING if np.isnan(value) else value
     return found

@@ -10,7 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from erosion.client.dataset.sources.data_source import ImageSource, check_path, revision_of
-from erosion.client.dataset.sources.image_targets import class_folders, faults, target_numbers
+from erosion.client.dataset.sources.image_targets import (
+    SHOWN,
+    class_folders,
+    faults,
+    read_target,
+)
 from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.finding import Finding
 from erosion.common.errors import DataError
@@ -27,6 +32,7 @@ class Scans:
     paths: tuple[Path, ...]
     places: tuple[str, ...]  # (n,) how people find each, relative to the source's folder
     targets: Targets  # (n, ...) as the task has them
+    notes: tuple[str, ...] = ()  # what was found out in reading the table
 
 
 class ScanFolder(ImageSource):
@@ -67,7 +73,7 @@ class ScanFolder(ImageSource):
         if not root.is_dir():
             raise DataError(f"There is no folder {root}. Check data.path in the site file.")
         if self.labels is not None:
-            return _in_table(self, root, self.labels, task)
+            return _in_table(self, root, self.labels, task, scans_in)
         found = [
             (scan, code)
             for folder, code in class_folders(self, root, task)
@@ -82,7 +88,13 @@ class ScanFolder(ImageSource):
         return Scans(paths, tuple(str(p.relative_to(root)) for p in paths), task.targets(codes))
 
 
-def _in_table(source: ImageSource, root: Path, labels: Path, task: ImageTask) -> Scans:
+def _in_table(
+    source: ImageSource,
+    root: Path,
+    labels: Path,
+    task: ImageTask,
+    scans_in: Callable[[Path], list[Path]],
+) -> Scans:
     file_column = source.local_name(FILE_COLUMN)
     local = [source.local_name(column.name) for column in task.target_columns]
     table = TableFile(path=labels).read([file_column, *local])
@@ -100,15 +112,27 @@ def _in_table(source: ImageSource, root: Path, labels: Path, task: ImageTask) ->
         for row, place in enumerate(places)
         if not place or not (root / place).exists()
     ]
-    numbers = []
-    for column, name in zip(task.target_columns, local, strict=True):
-        texts = table.columns[name]
-        values, unknown = target_numbers(
-            [texts.texts[code] for code in texts.codes.tolist()], source, column
+    read = [
+        read_target([texts.texts[code] for code in texts.codes.tolist()], source, column)
+        for column, texts in zip(
+            task.target_columns, (table.columns[name] for name in local), strict=True
         )
-        numbers.append(values)
-        problems += unknown
+    ]
+    problems += [problem for target in read for problem in target.problems]
     if problems:
         raise faults(labels, problems)
-    targets = task.targets(np.stack(numbers, axis=1))
-    return Scans(tuple(root / place for place in places), tuple(places), targets)
+    targets = task.targets(np.stack([target.numbers for target in read], axis=1))
+    paths = tuple(root / place for place in places)
+    notes = [note for target in read for note in target.notes]
+    # The folder of a scan is named, or one above it; beside them the table itself may lie.
+    named = {path.absolute() for path in (*paths, labels)}
+    others = [
+        path
+        for path in scans_in(root)
+        if path != root and named.isdisjoint((path.absolute(), *path.absolute().parents))
+    ]
+    if others:
+        some = ", ".join(str(path.relative_to(root)) for path in others[:SHOWN])
+        more = ", ..." if len(others) > SHOWN else ""
+        notes.append(f"{len(others)} scans are not in {labels.name}, and not read: {some}{more}")
+    return Scans(paths, tuple(places), targets, tuple(notes))

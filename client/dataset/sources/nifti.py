@@ -82,7 +82,8 @@ class NiftiImages(ScanFolder):
         if problems:
             raise faults(self.path, problems)
         keys = patients_in_names(self.path, self.patient_pattern, [p.name for p in scans.paths])
-        return LabelledImages(images, scans.targets, scans.places, keys, tuple(_note_of(unsaid)))
+        notes = (*scans.notes, *_note_of(unsaid))
+        return LabelledImages(images, scans.targets, scans.places, keys, notes)
 
     def _image(self, values: NDArray[np.float64], task: ImageTask) -> NDArray[np.uint8] | str:
         """The slice or volume as the study wants it; or what is wrong with it."""
