@@ -49,7 +49,8 @@ def read_target(values: Sequence[str], source: DataSource, column: TargetColumn)
     parsed = _parsed(texts, source, column, marks)
     missing = [text for text, number in parsed.items() if is_number and number == MISSING]
     faulty = [text for text, n in parsed.items() if isinstance(n, str) and text not in missing]
-    problems, notes = [], []
+    problems: list[str] = []
+    notes: list[str] = []
     if missing:
         times = int(np.isin(inverse, [texts.index(text) for text in missing]).sum())
         problems.append(f"{column.name} is missing for {times} images; leave them out")
