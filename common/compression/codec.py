@@ -36,7 +36,10 @@ def pack(vector: Tensor, kind: Compression) -> Packed:
     if kind != "int8":
         raise ValueError(f"{kind!r} compresses nothing")
     blocks = _in_blocks(vector)
-    scales = blocks.abs().amax(dim=1) / LARGEST  # NaN and infinity come through
+    largest = blocks.abs().amax(dim=1)
+    scales = largest / LARGEST  # NaN and infinity come through
+    overflows = (scales * LARGEST).isinf() & largest.isfinite()  # where the division rounded up
+    scales = torch.where(overflows, scales.nextafter(torch.zeros(())), scales)
     steps = torch.where(scales > 0, scales, torch.ones_like(scales)).unsqueeze(1)
     codes = (blocks / steps).round_().clamp_(-LARGEST, LARGEST).nan_to_num_(0.0)
     flat = codes.to(torch.int8).view(torch.uint8).reshape(-1)[: len(vector)]
