@@ -14,6 +14,7 @@ from erosion.common.learning.local_work import LocalOutcome, LocalWork
 
 _BASE = "base"  # the user's model before its last local training, theta_i^(l-1)
 _SHARES = "shares"  # (n,) w of the user's own model and of the others, as last enclosed
+LARGEST_LOSS = 1e30  # of a model that diverged, so that a gain over it is a number
 
 
 class FedFomo(ArmBase):
@@ -65,7 +66,7 @@ class FedFomo(ArmBase):
         if base is None:  # before the first local training there is nothing to compare
             return work.received, torch.zeros(len(models))
         _, held_out = work.hold_out(self.validation_share)
-        at_base = held_out.loss(base)
+        at_base = min(held_out.loss(base), LARGEST_LOSS)
         moves = models - base
         gains = torch.tensor([max(0.0, at_base - held_out.loss(model)) for model in models])
         lengths = moves.norm(dim=1).cpu()

@@ -246,6 +246,20 @@ def test_fedfomo_goes_back_where_nothing_was_better() -> None:
     assert along(FedFomo().personal(task)) == 0.0
 
 
+def test_fedfomo_comes_back_from_a_model_that_diverged() -> None:
+    task = work(
+        0.5,
+        (1,) * 4,
+        round=2,
+        kept={"base": -1000.0 * U},  # whose loss is infinite
+        enclosed={"others": torch.stack([0.5 * U])},  # at 1
+    )
+    # Any gain is the same from there, so that the distances 1000.5 and 1001 alone count.
+    w_own = (1 / 1000.5) / (1 / 1000.5 + 1 / 1001)
+    moved = w_own * 0.5 + (1 - w_own) * 1.0
+    assert along(FedFomo().personal(task)) == pytest.approx(moved, abs=1e-3)
+
+
 def test_fedfomos_weights_are_those_that_the_user_found() -> None:
     algorithm = FedFomo().build(CONTEXT)
     state = OwnModelState({"b": U, "c": U})
