@@ -177,6 +177,8 @@ class Regression(Task):
         del training
         predicted = predictions[:, 0]
         errors = predicted - targets
+        # In spreads, so that no unit makes a variance look like rounding.
+        x, y = self._standardised(predicted), self._standardised(targets)
         means = weighted_means(
             {
                 "square": np.square(errors),
@@ -185,15 +187,12 @@ class Regression(Task):
             },
             weights,
         )
-        spread_of_targets = _covariance(targets, targets, weights)
         return {
             "rmse": np.sqrt(means["square"]),
             "mae": means["mae"],
             "squared_error": means["squared_error"],
-            "r2": 1 - _ratio(means["square"], spread_of_targets),
-            "calibration_slope": _ratio(
-                _covariance(predicted, targets, weights), _covariance(predicted, predicted, weights)
-            ),
+            "r2": 1 - _ratio(means["square"] / self.spread**2, _covariance(y, y, weights)),
+            "calibration_slope": _ratio(_covariance(x, y, weights), _covariance(x, x, weights)),
         }
 
     def _standardised(self, targets: Targets) -> Floats:

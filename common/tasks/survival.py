@@ -222,15 +222,14 @@ class Survival(Task):
         self, predictions: Floats, targets: Targets, weights: Floats, training: Targets
     ) -> dict[str, Floats]:
         """Harrell's and Uno's C, the integrated Brier score, and the log loss."""
-        losses = {"log_loss": self.patient_losses(predictions, targets)}
-        gathered: dict[str, list[float]] = {
-            name: [] for name in ("harrell_c", "uno_c", "integrated_brier")
+        losses = {
+            "log_loss": self.patient_losses(predictions, targets),
+            "integrated_brier": self._brier_scores(predictions, targets, training),
         }
-        # The same times in every resample, or their scores could not be compared.
-        shown = np.flatnonzero(np.array(self.cut_points) < targets[:, 0].max())
+        gathered: dict[str, list[float]] = {name: [] for name in ("harrell_c", "uno_c")}
         for counts in weights.astype(np.int64):
             drawn = np.repeat(np.arange(len(targets)), counts)
-            found = self._of_rankings(predictions[drawn], targets[drawn], training, shown)
+            found = self._of_rankings(predictions[drawn], targets[drawn], training)
             for name, value in found.items():
                 gathered[name].append(value)
         return {
@@ -239,32 +238,43 @@ class Survival(Task):
         }
 
     def _of_rankings(
-        self, predictions: Floats, targets: Targets, training: Targets, shown: NDArray[np.int64]
+        self, predictions: Floats, targets: Targets, training: Targets
     ) -> dict[str, float]:
         """What scikit-survival measures, NaN where it is undefined."""
-        from sksurv.metrics import (
-            concordance_index_censored,
-            concordance_index_ipcw,
-            integrated_brier_score,
-        )
-        from sksurv.util import Surv
+        from sksurv.metrics import concordance_index_censored, concordance_index_ipcw
 
         times, events = targets[:, 0], targets[:, 1] > 0
-        seen, trained = (
-            Surv.from_arrays(events, times),
-            Surv.from_arrays(training[:, 1] > 0, training[:, 0]),
-        )
         risk, horizon = 1 - predictions[:, -1], self.cut_points[-1]
-        points = np.array(self.cut_points)[shown]
+        seen, trained = _as_survival(targets), _as_survival(training)
         return {
             "harrell_c": _defined(lambda: concordance_index_censored(events, times, risk)[0]),
             "uno_c": _defined(lambda: concordance_index_ipcw(trained, seen, risk, horizon)[0]),
-            "integrated_brier": _defined(
-                lambda: integrated_brier_score(trained, seen, predictions[:, shown], points)
-            )
-            if len(points) > 1
-            else np.nan,
         }
+
+    def _brier_scores(self, predictions: Floats, targets: Targets, training: Targets) -> Floats:
+        """Each patient's part of the integrated Brier score (Graf et al. 1999): (n,).
+
+        It is over the cut points up to which patients of both parts were followed, and NaN where
+        these are fewer than two. scikit-survival's own refuses some of them, a bootstrap's draw
+        without the patient who was followed longest for one.
+        """
+        from sksurv.nonparametric import CensoringDistributionEstimator
+
+        times, events = targets[:, :1], targets[:, 1:] > 0
+        points = np.array(self.cut_points)
+        shown = points < min(times.max(), training[:, 0].max())
+        if shown.sum() < 2:
+            return np.full(len(targets), np.nan)
+        points, alive = points[shown], predictions[:, shown]
+        followed = CensoringDistributionEstimator().fit(_as_survival(training)).predict_proba
+        until_event = followed(np.minimum(times[:, 0], points[-1]))[:, None]
+        scores = np.where(
+            times > points,
+            np.square(1 - alive) / followed(points),
+            np.square(alive) * events / until_event,
+        )
+        integrated: Floats = np.trapezoid(scores, points, axis=1) / np.ptp(points)
+        return integrated
 
     def _seen(self, targets: Tensor) -> tuple[Tensor, Tensor]:
         """In which interval each patient had the event, and which were survived: (n, K) of 0, 1."""
@@ -295,6 +305,13 @@ def _chance_of_seen(predictions: Tensor, died: Tensor, survived: Tensor) -> Tens
     alive = curve.gather(1, last)[:, 0]
     in_interval = ((curve[:, :-1] - curve[:, 1:]) * died).sum(dim=1)
     return torch.where(died.sum(dim=1) > 0, in_interval, alive)
+
+
+def _as_survival(targets: Targets) -> NDArray[np.void]:
+    from sksurv.util import Surv
+
+    structured: NDArray[np.void] = Surv.from_arrays(targets[:, 1] > 0, targets[:, 0])
+    return structured
 
 
 def _defined(measure: Callable[[], Any]) -> float:

@@ -101,6 +101,15 @@ def test_the_unit_of_regression_does_not_matter(shift: float, scale: float) -> N
     )
 
 
+@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9])
+def test_no_unit_of_the_target_makes_its_variance_vanish(unit: float) -> None:
+    targets = unit * np.array([1.0, 2.0, 3.0])
+    predictions = unit * np.array([[1.0], [2.0], [2.0]])
+    found = measure(length_of_stay(centre=0, spread=unit), predictions, targets, targets)
+    assert found["r2"] == pytest.approx(1 - 1 / 2)
+    assert found["calibration_slope"] == pytest.approx((1 / 3) / (2 / 9))
+
+
 # -- Survival ----------------------------------------------------------------------------------
 
 
@@ -171,6 +180,18 @@ def test_a_ranking_that_is_right_throughout_has_both_concordances_one() -> None:
     found = measure(after_surgery(), curves, targets, targets)
     assert (found["harrell_c"], found["uno_c"]) == (1.0, 1.0)
     assert 0 < found["integrated_brier"] < 0.25
+
+
+def test_the_integrated_brier_score_needs_nobody_beyond_the_training_part() -> None:
+    # Cut points 5, 10 and 20; the test's longest follow-up is longer than the training part's, and
+    # its shortest begins after the first cut point. Nobody in training is censored: weights are 1.
+    task = after_surgery(cut_points=[5, 10, 20])
+    training = np.array([[6.0, 1], [12, 1], [25, 1]])
+    targets = np.array([[8.0, 1], [30, 0]])
+    curves = np.array([[0.8, 0.5, 0.4], [0.9, 0.7, 0.6]])
+    # at 5 (0.2^2 + 0.1^2) / 2, at 10 (0.5^2 + 0.3^2) / 2, at 20 (0.4^2 + 0.4^2) / 2
+    by_hand = (5 * (0.025 + 0.17) / 2 + 10 * (0.17 + 0.16) / 2) / 15
+    assert measure(task, curves, targets, training)["integrated_brier"] == pytest.approx(by_hand)
 
 
 def test_without_any_event_ranking_is_undefined_and_the_loss_is_not() -> None:
