@@ -8,6 +8,7 @@ from torch import Tensor
 
 from erosion.common.algorithms.fedavg import Averaging
 from erosion.common.learning.local_work import LocalOutcome, LocalWork
+from erosion.common.learning.training import Training
 
 _PERSONAL = "personal"  # v
 
@@ -17,8 +18,8 @@ class Ditto(Averaging):
 
     In every round the user also trains a model v that never leaves it, on the loss plus
     lambda/2 |v - w|^2, with w the common parameters received. lambda = 0 is local training, a large
-    lambda is FedAvg. Use it where a hospital has enough patients for a model of its own and wants
-    it steadied by the others.
+    lambda is FedAvg; times the learning rate it must be below 2. Use it where a hospital has enough
+    patients for a model of its own and wants it steadied by the others.
     Parameters: `proximal_weight` (lambda) and `weighting` ("samples" or "uniform", of the average).
     Source: Li, Hu, Beirami, Smith, Ditto: Fair and Robust Federated Learning, 2021.
     """
@@ -38,3 +39,7 @@ class Ditto(Averaging):
     def personal(self, work: LocalWork) -> Tensor:
         """v, which starts where the common model does."""
         return work.kept.get(_PERSONAL, work.received)
+
+    def problem_with_training(self, training: Training) -> str | None:
+        """A strong pull needs short steps."""
+        return training.problem_with_pull(self.proximal_weight)

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from erosion.common.algorithms.fedavg import Averaging
 from erosion.common.learning.local_work import LocalOutcome, LocalWork
+from erosion.common.learning.training import Training
 
 
 class FedProx(Averaging):
@@ -15,7 +16,8 @@ class FedProx(Averaging):
     and x those that the round started from. So hospitals stray less from each other during many
     local steps. Use it where FedAvg is unstable because the hospitals differ and train long; it
     makes no personal model.
-    Parameters: `proximal_weight` (mu; 0 is FedAvg) and `weighting` ("samples" or "uniform").
+    Parameters: `proximal_weight` (mu; 0 is FedAvg, and times the learning rate it must be below 2)
+    and `weighting` ("samples" or "uniform").
     Source: Li et al., Federated Optimization in Heterogeneous Networks, 2020.
     """
 
@@ -26,3 +28,7 @@ class FedProx(Averaging):
         """Local training with the proximal term, whose gradient is mu (y - x)."""
         result = work.update(work.received, lambda y: self.proximal_weight * (y - work.received))
         return LocalOutcome(result.delta, result.samples_seen)
+
+    def problem_with_training(self, training: Training) -> str | None:
+        """A strong pull needs short steps."""
+        return training.problem_with_pull(self.proximal_weight)

@@ -59,10 +59,11 @@ class ServerMomentum(Settings):
 
 
 class _Adaptive(Settings):
-    """The step is learning_rate m / (sqrt(v) + adaptivity), m and v from 0 as in the paper.
+    """The step is learning_rate m / (sqrt(v) + adaptivity), m and v from 0.
 
-    m is a moving average of the aggregate, without Adam's division by 1 - beta^t. The three
-    optimisers differ in how v follows the aggregate's square.
+    The paper's v starts at adaptivity^2 or more. m is a moving average of the aggregate, without
+    Adam's division by 1 - beta^t. The three optimisers differ in how v follows the aggregate's
+    square.
     """
 
     learning_rate: float = Field(default=0.1, gt=0)  # eta

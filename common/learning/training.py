@@ -46,3 +46,17 @@ class Training(Settings):
             f"{method} is defined for plain SGD steps, and training has {given};"
             " write optimizer = 'sgd' and leave momentum out, or leave this arm out"
         )
+
+    def problem_with_pull(self, proximal_weight: float) -> str | None:
+        """Why steps cannot follow the pull of a proximal term, or None.
+
+        SGD with momentum m diverges where curvature times learning rate is 2 (1 + m) or more.
+        """
+        product = self.learning_rate * (proximal_weight + self.weight_decay)
+        if self.optimizer != "sgd" or product < 2 * (1 + self.momentum):
+            return None
+        return (
+            f"proximal_weight = {proximal_weight:g} with learning_rate = {self.learning_rate:g}"
+            " takes every step further beyond what it is pulled to; lower one of them until their"
+            " product is below 2"
+        )

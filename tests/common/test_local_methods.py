@@ -183,6 +183,26 @@ def test_methods_of_plain_sgd_refuse_other_steps(
     assert method.problem_with_training(Training(steps=2)) is None
 
 
+@pytest.mark.parametrize("method", [Ditto, FedProx])
+@pytest.mark.parametrize(
+    ("weight", "settings", "diverges"),
+    [
+        (19, {}, False),  # with a learning rate of 0.1 every step leaves 1 - 1.9 of the way
+        (20, {}, True),  # and here -1: it goes as far beyond
+        (19, {"weight_decay": 1.0}, True),
+        (37, {"momentum": 0.9}, False),  # below 2 (1 + 0.9)
+        (38, {"momentum": 0.9}, True),
+        (1000, {"optimizer": "adam"}, False),  # whose steps have a length of their own
+    ],
+)
+def test_a_pull_that_steps_would_overshoot_is_refused(
+    method: type[Ditto | FedProx], weight: float, settings: dict[str, object], diverges: bool
+) -> None:
+    training = Training.model_validate({"steps": 2, "learning_rate": 0.1, **settings})
+    problem = method(proximal_weight=weight).problem_with_training(training)
+    assert ("lower one of them" in (problem or "")) == diverges
+
+
 # -- Model averaging of two ----------------------------------------------------------------------
 
 
