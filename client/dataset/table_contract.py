@@ -88,7 +88,7 @@ def check_table(
         check.notes.append(
             f"{dropped.sum()} of {len(dropped)} patients dropped, because a value is missing"
         )
-    if dropped.all() and not check.problems:
+    if with_target and dropped.all() and not check.problems:
         named = zip(check.study, [*columns, *target_columns], strict=False)
         bare = [name for name, values in named if np.isnan(values).all()]
         where = f" (of {', '.join(bare)}: all)" if bare else ""

@@ -35,6 +35,8 @@ class TextTable:
     first_row: int  # number of the first patient's line or row
     notes: tuple[str, ...] = ()  # what was found out in reading it
     numbers: NDArray[np.int64] | None = None  # (n,) of the lines, where some are left out
+    positions: NDArray[np.int64] | None = None  # (n,) of the rows among all of the file from 0,
+    # those left out included; None: none is
     row_hashes: NDArray[np.uint64] | None = None  # (n,) of every column of the row; None: unknown
 
     def place(self, index: int) -> str:

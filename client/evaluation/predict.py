@@ -3,6 +3,7 @@
 import csv
 import io
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,6 @@ from erosion.client.dataset.sources.data_source import TableSource
 from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.dataset.study_columns import columns_of
 from erosion.client.dataset.table_contract import check_table
-from erosion.client.dataset.text_table import TextColumn
 from erosion.common.errors import CheckpointError, DataError
 from erosion.common.formats.model_card import ModelCard, read_model
 from erosion.common.learning.local_sgd import predictions_of
@@ -40,9 +40,9 @@ class Applied:
 
     predictions: NDArray[np.float64]  # (n, k): what the task predicts for a patient
     rows: NDArray[np.int64]  # (n,) of the table, from 0; a patient left out has none
-    num_rows: int
+    num_rows: int  # of the table to its last patient, those left out included
     key_name: str  # column that says who a patient is; "" where the source names none
-    key: TextColumn | None
+    keys: Mapping[int, str]  # what it says, by row
     notes: tuple[str, ...]  # what was found out, imputed or left out
 
 
@@ -67,7 +67,10 @@ def predict(
     model's code or weights, and DataError for the data.
     """
     saved = load_saved_model(run_folder, arm, weights)
-    applied = apply_model(saved, _source(data_path, source))
+    patients = _source(data_path, source)
+    if output is not None and isinstance(patients, TableFile) and _are_one(output, patients.path):
+        raise DataError(f"{output} is the patients' own file. Give --output another name.")
+    applied = apply_model(saved, patients)
     for note in applied.notes:
         print(f"Noted: {note}", file=sys.stderr)
     text = _as_csv(saved.task, applied)
@@ -96,13 +99,17 @@ def apply_model(saved: SavedModel, source: TableSource) -> Applied:
     table = source.read(columns_of(saved.task, source, with_target=False))
     checked = check_table(table, saved.task, source, with_target=False)
     inputs = table_inputs(saved.task, checked.rows, saved.card.scaling, saved.card.missing_means)
-    key = None if source.patient is None else table.columns[source.patient]
+    rows = np.arange(table.num_rows) if table.positions is None else table.positions
+    keys: dict[int, str] = {}
+    if source.patient is not None:
+        key = table.columns[source.patient]
+        keys = {row: key.texts[k] for row, k in zip(rows.tolist(), key.codes.tolist(), strict=True)}
     return Applied(
         _predictions(saved, inputs),
-        checked.places,
-        table.num_rows,
+        rows[checked.places],
+        int(rows[-1]) + 1,
         source.patient or "",
-        key,
+        keys,
         checked.notes,
     )
 
@@ -159,6 +166,8 @@ def _network(
 
 
 def _predictions(saved: SavedModel, inputs: Tensor) -> NDArray[np.float64]:
+    if not len(inputs):
+        return np.empty((0, saved.task.num_outputs))
     predicted = predictions_of(saved.task, saved.network, saved.parameters, inputs)
     predictions: NDArray[np.float64] = predicted.numpy()
     if not np.isfinite(predictions).all():
@@ -172,13 +181,12 @@ def _as_csv(task: TabularTask, applied: Applied) -> str:
     by_row = dict(zip(applied.rows.tolist(), applied.predictions.tolist(), strict=True))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    key = applied.key
-    heading = columns if key is None else [applied.key_name, *columns]
+    heading = [applied.key_name, *columns] if applied.key_name else columns
     writer.writerow(map(harmless, heading))
     for row in range(applied.num_rows):
         values = by_row.get(row)
         cells = [""] * len(columns) if values is None else task.prediction_cells(values)
-        line = cells if key is None else [key.texts[key.codes[row]], *cells]
+        line = [applied.keys.get(row, ""), *cells] if applied.key_name else cells
         writer.writerow(map(harmless, line))
     return text.getvalue()
 
@@ -195,8 +203,15 @@ def harmless(cell: object) -> str:
     return text
 
 
+def _are_one(output: Path, patients: Path) -> bool:
+    return output.is_file() and patients.is_file() and output.samefile(patients)
+
+
 def _write(output: Path, text: str) -> None:
     try:
-        write_atomically(output, text)
+        if output.exists() and not output.is_file():  # /dev/stdout, a pipe: not to be replaced
+            output.write_text(text, encoding="utf-8")
+        else:
+            write_atomically(output, text)
     except OSError as problem:
         raise DataError(f"The predictions cannot be written to {output}: {problem}.") from None

@@ -80,6 +80,11 @@ class Model(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
                 f" columns {', '.join(self.feature_names_in_[:6])} ..."
             )
         known = [name for name in self.feature_names_in_ if name in frame.columns]
+        if not known:
+            raise DataError(
+                "The frame has none of the columns that the model needs:"
+                f" {', '.join(self.feature_names_in_[:6])} ..."
+            )
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "frame.parquet"
             try:

@@ -1,5 +1,6 @@
 """Predicting for new patients from a run folder."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,45 @@ def test_patients_keep_their_ids_by_the_sites_key(tmp_path: Path) -> None:
     lines = (tmp_path / "out.csv").read_text().splitlines()
     assert lines[0] == "pid,probability_healthy,probability_ill,predicted"
     assert lines[1:] == ["p7,0.500000,0.500000,healthy", "p8,,,"]
+
+
+@pytest.mark.parametrize("key", [None, "pid"])
+def test_lines_without_a_patient_keep_their_place(tmp_path: Path, key: str | None) -> None:
+    """The predictions below one stood beside the patients above them."""
+    data = data_file(tmp_path, "pid,age,sex\np1,60,f\n,,\n\np2,30,f\n")
+    source = TableFile(path=data, patient=key)
+    predict(run_folder(tmp_path), None, tmp_path / "out.csv", source=source)
+    lines = (tmp_path / "out.csv").read_text().splitlines()[1:]
+    first, second, nothing = "0.268941,0.731059,ill", "0.880797,0.119203,healthy", ",,"
+    if key is not None:
+        first, second, nothing = f"p1,{first}", f"p2,{second}", f",{nothing}"
+    assert lines == [first, nothing, nothing, second]
+
+
+def test_nobody_who_can_be_predicted_is_no_error(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path, make_study(task=with_missing("drop")))
+    predict(folder, data_file(tmp_path, "age,sex\n?,f\n"), tmp_path / "out.csv")
+    assert (tmp_path / "out.csv").read_text().splitlines()[1:] == [",,"]
+
+
+def test_the_patients_own_file_is_not_overwritten(tmp_path: Path) -> None:
+    data = data_file(tmp_path, "sex,age\nf,50\n")
+    with pytest.raises(DataError, match="is the patients' own file"):
+        predict(run_folder(tmp_path), data, tmp_path / "." / "new.csv")
+    assert data.read_text() == "sex,age\nf,50\n"
+
+
+def test_what_is_no_ordinary_file_is_written_to_and_stays(tmp_path: Path) -> None:
+    """A pipe, or /dev/stdout, was replaced by a file."""
+    data = data_file(tmp_path, "sex,age\nf,50\n")
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        predict(run_folder(tmp_path), data, tmp_path / "pipe")
+        assert os.read(reader, 1000).endswith(b"0.500000,0.500000,healthy\n")
+    finally:
+        os.close(reader)
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_without_a_file_the_sites_own_source_is_read(tmp_path: Path) -> None:

@@ -179,6 +179,19 @@ def test_a_row_without_a_needed_value_has_no_prediction(tmp_path: Path) -> None:
     assert np.isnan(model.predict_proba(frame)[1]).all()
 
 
+def test_a_single_row_without_a_needed_value_has_none_either(tmp_path: Path) -> None:
+    model = erosion.load_model(run_folder(tmp_path, make_study(task=with_missing("drop"))))
+    frame = pd.DataFrame({"age": [np.nan], "sex": ["f"]})
+    assert list(model.predict(frame)) == [None]
+    assert np.isnan(model.predict_proba(frame)).all()
+
+
+def test_a_frame_without_any_of_the_columns_is_told_which(tmp_path: Path) -> None:
+    model = erosion.load_model(run_folder(tmp_path))
+    with pytest.raises(erosion.ErosionError, match=r"none of the columns .*: age, sex"):
+        model.predict(pd.DataFrame([[50, "f"]]))
+
+
 def test_a_model_of_a_number_and_one_of_a_time_predict(
     tmp_path: Path, patients: pd.DataFrame
 ) -> None:

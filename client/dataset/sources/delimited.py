@@ -100,6 +100,7 @@ def read_delimited(path: Path, origin: str, marks: Marks, wanted: Collection[str
         layout.header_lines + 1,
         (*layout.notes, *lines.notes),
         lines.numbers[lines.kept],
+        None if lines.positions is None else lines.positions[lines.kept],
         hashes_of_table(found, table.num_rows)[lines.kept],
     )
 
@@ -211,6 +212,7 @@ def distinct(path: Path, names: list[str]) -> list[str]:
 class _Row:
     """A row below the header that is not a blank line."""
 
+    position: int  # among all rows, blank lines included
     line: int  # its first
     width: int  # columns
     is_empty: bool  # no column has a value
@@ -223,11 +225,11 @@ def _rows(path: Path, layout: _Layout) -> Iterator[_Row]:
             file.readline()
         reader = csv.reader(file, delimiter=layout.separator)
         before = layout.header_lines
-        for cells in reader:
+        for position, cells in enumerate(reader):
             now = layout.header_lines + reader.line_num
             if cells:
                 empty = not any(cell.strip() for cell in cells)
-                yield _Row(before + 1, len(cells), empty, now > before + 1)
+                yield _Row(position, before + 1, len(cells), empty, now > before + 1)
             before = now
 
 
@@ -257,6 +259,7 @@ class _Lines:
 
     numbers: NDArray[np.int64]  # (rows,) line of each row
     kept: NDArray[np.int64]  # indices of the rows that are patients
+    positions: NDArray[np.int64] | None = None  # (rows,) of each row among all; None: every one is
     notes: tuple[str, ...] = ()
 
 
@@ -268,14 +271,16 @@ def _lines(
     bare = np.logical_and.reduce([_is_empty(column) for column in columns.values()])
     numbers = np.arange(num_rows) + layout.header_lines + 1
     kept = np.arange(num_rows)
+    positions: NDArray[np.int64] | None = None
     notes: list[str] = []
     if bare.any() or _count_lines(path, layout.encoding) != layout.header_lines + num_rows:
         rows = [row for row in _rows(path, layout) if row.width == len(layout.header)]
         if len(rows) == num_rows:  # else the two readers differ on a strange quotation mark
             numbers = np.array([row.line for row in rows])
+            positions = np.array([row.position for row in rows])
             kept = np.flatnonzero([not row.is_empty for row in rows])
         notes += _strange(rows, num_rows - len(kept))
-    return _Lines(numbers, kept[: max(0, len(kept) - footer_lines)], tuple(notes))
+    return _Lines(numbers, kept[: max(0, len(kept) - footer_lines)], positions, tuple(notes))
 
 
 def _with_totals(path: Path, layout: _Layout, lines: _Lines) -> _Lines:
