@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from erosion.client.dataset.local_dataset import LocalDataset
 from erosion.client.evaluation.metrics import measure_with_intervals
-from erosion.client.evaluation.verdict import compare
+from erosion.client.evaluation.verdict import compare, targets_of_patients
 from erosion.common.protocol.messages import (
     CROSS_FITTED_SIGNIFICANCE,
     FEWEST_OF_A_CLASS,
@@ -56,7 +56,9 @@ def final_figures(
         scaling=dataset.scaling(pooled),
         own_scaling=own_scaling,
         missing_means=dataset.missing_values,
-        class_counts=dataset.cells.groups(task.groups(targets)),
+        class_counts=dataset.cells.groups(
+            task.groups(targets_of_patients(task, targets, patients))
+        ),
     )
 
 

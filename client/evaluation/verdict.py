@@ -34,8 +34,8 @@ def compare(
     """
     arm, reference = (_losses(task, p, targets) for p in predictions)
     by_row = arm - reference
-    differences, targets = _of_patients(task, by_row, targets, patients)
-    smallest = task.smallest_group(targets)
+    differences = _of_patients(by_row, patients)
+    smallest = task.smallest_group(targets_of_patients(task, targets, patients))
     mean = float(by_row.mean())
     p_value = sign_flip_p_value(differences, seed=seed)
     conclusion = _conclusion(mean, p_value, smallest, level)
@@ -63,16 +63,28 @@ def _losses(task: Task, predictions: Floats, targets: Targets) -> Floats:
     return losses
 
 
-def _of_patients(
-    task: Task, differences: Floats, targets: Targets, patients: NDArray[np.int64] | None
-) -> tuple[Floats, Targets]:
-    """Each patient's sum of differences, and its target: of several, that of the last stratum."""
+def _of_patients(differences: Floats, patients: NDArray[np.int64] | None) -> Floats:
+    """Each patient's sum of differences."""
     if patients is None:
-        return differences, targets
+        return differences
+    _, patients = np.unique(patients, return_inverse=True)
+    return np.bincount(patients, weights=differences).astype(np.float64)
+
+
+def targets_of_patients(
+    task: Task, targets: Targets, patients: NDArray[np.int64] | None
+) -> Targets:
+    """Each patient's target, of those of its rows (n, ...): of several, that of the last stratum.
+
+    `patients`: (n,) equal for rows of one patient; None: each row is of another.
+    """
+    if patients is None:
+        return targets
     _, patients = np.unique(patients, return_inverse=True)
     order = np.lexsort((task.strata(targets), patients))
     last = order[np.append(np.diff(patients[order]) > 0, True)]
-    return np.bincount(patients, weights=differences).astype(np.float64), targets[last]
+    found: Targets = targets[last]
+    return found
 
 
 def _conclusion(mean_difference: float, p_value: float, smallest_class: int, level: float) -> str:

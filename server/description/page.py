@@ -26,15 +26,17 @@ def description_page(found: Description) -> str:
 
 def _head(found: Description) -> str:
     number = len(found.replies)
-    off = len(found.findings)
+    off = len({finding.column for finding in found.findings})
     first = "Nothing looks like another unit." if not off else f"{off} columns do not fit."
     if off == 1:
         first = "1 column does not fit."
+    if number < 2:
+        first = "Nothing can be compared."
     cells = sorted({reply.min_cell for reply in found.replies.values()})
     fewest = f" No figure is about fewer than {cells[0]} patients." if cells else ""
     return (
         f"<header><p>Study {text(found.study.name)}, before any training</p></header>\n"
-        f'<div class="{"verdict" if off else "verdict found"}"><h1>{text(first)}</h1>'
+        f'<div class="{"verdict" if off or number < 2 else "verdict found"}"><h1>{text(first)}</h1>'
         f"<p>{number} of {len(found.study.hospitals)} hospitals described their training patients."
         f"{fewest} Counts, means and quantiles are rounded by the hospitals themselves.</p></div>\n"
     )

@@ -8,6 +8,7 @@ import csv
 from datetime import UTC, datetime
 from typing import TextIO
 
+from erosion.common.support.files import cut_to_whole_lines
 from erosion.server.output.events import RoundFinished, RunEvent, StudyStarted
 from erosion.server.output.observer import Observer
 from erosion.server.output.round_figures import figures_of
@@ -35,7 +36,9 @@ class MetricsCsv:
         match event:
             case StudyStarted(_, _, run_folder):
                 self.close()
-                self._file = (run_folder / NAME).open("a", encoding="utf-8", newline="")
+                path = run_folder / NAME
+                cut_to_whole_lines(path)
+                self._file = path.open("a", encoding="utf-8", newline="")
                 if self._file.tell() == 0:
                     self._write([COLUMNS])
             case RoundFinished(record, is_trial):

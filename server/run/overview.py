@@ -14,7 +14,13 @@ from erosion.common.tasks import DEFAULT, REGISTRY
 from erosion.common.tasks.task import Task
 from erosion.server.run import provenance
 from erosion.server.run.absences import Absent
-from erosion.server.run.result import Contribution, CrossFitting, Result, worse_than_base_rate
+from erosion.server.run.result import (
+    Contribution,
+    CrossFitting,
+    Result,
+    num_patients,
+    worse_than_base_rate,
+)
 
 TOO_FEW, UNCLEAR = "too few patients", "no clear difference"
 
@@ -42,10 +48,9 @@ class UserResult(Settings):
 
     @property
     def num_tested(self) -> int:
-        """Its test patients; without a comparison their rows, of which nobody is then counted."""
-        if self.comparison is not None:
-            return self.comparison.num_samples
-        return next(iter(self.arms.values())).num_samples
+        """Its test patients."""
+        rows = next(iter(self.arms.values())).num_samples
+        return num_patients(self.comparison, self.class_counts, rows)
 
     def of_base_rate(self, metric: str) -> float | None:
         """A metric of its base rate; None where it is undefined or was not measured."""

@@ -116,18 +116,28 @@ class Result(Settings):
 
     @property
     def tested_size(self) -> str:
-        """How many those are, and their rows where some have several.
-
-        Without a comparison nobody has counted them, and every row stands for a patient.
-        """
+        """How many those are, and their rows where some have several."""
         rows = next(iter(self.arms.values())).metrics.num_samples
-        patients = self.comparison.num_samples if self.comparison else rows
+        patients = num_patients(self.comparison, self.class_counts, rows)
         return ("" if patients == rows else f"{rows} rows of ") + f"{patients} {self.tested}"
 
     @property
     def task(self) -> type[Task]:
         """What the metrics mean."""
         return REGISTRY[self.outcome]
+
+
+def num_patients(
+    comparison: Comparison | None, class_counts: Mapping[str, int | None], rows: int
+) -> int:
+    """How many patients figures of so many rows are of.
+
+    Where neither a comparison nor their classes tell, every row stands for a patient.
+    """
+    if comparison is not None:
+        return comparison.num_samples
+    told = [count for count in class_counts.values() if count is not None]
+    return sum(told) if told and len(told) == len(class_counts) else rows
 
 
 def whom_it_tests(study: Study) -> str:

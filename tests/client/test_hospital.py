@@ -218,6 +218,20 @@ def test_the_user_evaluates_every_arm_and_the_declared_comparison(tmp_path: Path
     assert again.arms["fedavg"] == reply.arms["fedavg"]
 
 
+def test_classes_are_counted_in_patients_and_not_in_their_rows(tmp_path: Path) -> None:
+    """Ten patients' rows were twenty, of a class of which fewer than a cell are not told."""
+    rows = [f"p{i % 20},{30 + i % 20},{'fm'[i % 2]},{int(i % 20 < 10)}" for i in range(40)]
+    text = "\n".join(["pid,age,sex,ill", *rows]) + "\n"
+    hospital = Hospital(make_site(tmp_path, text, data={"patient": "pid"}))
+    study = make_study(evaluation={"bootstrap": 100, "test_share": 0.5}, arms=["fedavg", "local"])
+    parameters = {"fedavg": torch.zeros(DIM), "local": torch.zeros(DIM)}
+    reply = hospital.evaluate(EvaluateRequest(study, parameters, None)).header
+    assert reply.arms["fedavg"].num_samples == 20
+    assert reply.comparison is not None
+    assert reply.comparison.num_samples == 10
+    assert reply.class_counts == {"healthy": 5, "ill": 5}
+
+
 def test_only_the_user_evaluates(tmp_path: Path) -> None:
     with pytest.raises(Refusal, match="b has no test part in study 'small'; ask its user, a"):
         Hospital(peer_site(tmp_path)).evaluate(EvaluateRequest(make_study(), {}, None))

@@ -108,11 +108,17 @@ def test_the_page_shows_everybody_and_what_is_off() -> None:
     }  # fmt: skip
     found = Description(study, replies, {"c": "nobody at c has approved <b>it</b>"})
     page = Page(description_page(found)).text
-    assert "2 columns do not fit." in page
+    assert "1 column does not fit." in page  # at two hospitals
     assert "nobody at c has approved <b>it</b>" in page
     assert "did not connect in time" in page
     assert "No figure is about fewer than 10 patients" in page
     assert "67%" in page
+
+
+def test_a_single_hospital_has_nothing_to_be_compared_with() -> None:
+    page = Page(description_page(Description(make_study(), {}, {}))).text
+    assert "Nothing can be compared. 0 of 2 hospitals described" in page
+    assert "Nothing looks like another unit" not in page
 
 
 def test_missing_values_are_counted_to_a_cell() -> None:

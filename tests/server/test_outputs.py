@@ -111,6 +111,19 @@ def test_metrics_csv_can_be_followed_and_goes_on_after_a_resume(tmp_path: Path) 
     assert sorted(set(rounds)) == ["1", "2"]
 
 
+def test_a_line_that_a_killed_coordinator_began_is_taken_off(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    for record in RUN.records[:2]:
+        observer = MetricsCsv()
+        observer.notify(StudyStarted(RUN.study, "127.0.0.1:1", tmp_path))
+        observer.notify(RoundFinished(record))
+        observer.close()
+        path.write_text(path.read_text() + "2026-01-01T00:00:00.000+00:00,fed")
+    *whole, begun = path.read_text().split("\n")
+    assert begun.endswith(",fed")
+    assert {len(line.split(",")) for line in whole} == {8}
+
+
 def test_mlflow_has_a_run_for_each_arm_with_the_curves(tmp_path: Path, tracking: str) -> None:
     from mlflow import MlflowClient
 

@@ -177,6 +177,9 @@ def test_without_a_comparison_nothing_is_claimed() -> None:
     assert found.verdict.startswith("Nothing was compared")
     assert found.users["a"].adjusted_p_value is None
     assert "Holm" not in Page(render_overview(found, {})).text
+    several_rows = alone.model_copy(update={"class_counts": {"benign": 20, "malignant": 16}})
+    assert (several_rows.num_tested, alone.num_tested) == (36, 40)
+    assert several_rows.model_copy(update={"class_counts": {"x": None, "y": 16}}).num_tested == 40
 
 
 def test_a_round_without_a_hospital_counts_as_weight_zero() -> None:

@@ -85,6 +85,16 @@ def test_patients_with_several_rows_are_counted_once(folder: Path) -> None:
     assert "the same 40 test patients" in text
 
 
+def test_a_group_that_is_all_of_the_patients_is_not_told_of(folder: Path) -> None:
+    run = make_run()
+    assert ", at least 34 of them outside the commonest class." in Page(written(run, folder)).text
+    assert run.result.comparison is not None
+    comparison = run.result.comparison.model_copy(update={"smallest_class": 91})
+    result = run.result.model_copy(update={"comparison": comparison})
+    text = Page(written(replace(run, result=result), folder.with_name("all"))).text
+    assert "on the same 91 test patients. The mean difference" in text
+
+
 def test_the_page_says_from_when_a_resumed_run_is_timed(folder: Path) -> None:
     run = make_run()
     assert "since it was last taken up" not in Page(written(run, folder)).text
@@ -105,6 +115,7 @@ def test_the_page_says_whose_means_a_cross_fitted_study_was_scaled_by(
     assert "in 0.61 % of such studies" not in text  # the folds' models are not independent
     assert "would come of 0.61 % of all draws" in text
     assert "prediction for everyone, from these same patients" in text
+    assert "Each figure is the mean over the folds; only the last" in text  # of the curves
     included = "deviations for scaling include every patient, but in arms that ask nobody else"
     assert (included in text) == (scaling == "federated")
 

@@ -96,7 +96,7 @@ def _figures(overview: Overview, links: Mapping[str, str]) -> str:
         f"{text(loss.heading)} on each hospital’s own {overview.tested}, a mark for each arm. The"
         " further apart the marks of a row, the more the choice matters to that hospital."
         "</figcaption></figure>\n"
-        + table(headings, rows, numbers=range(1, len(headings) - 1))
+        + table(headings, rows, numbers=range(1, len(headings) - 1), style="users")
         + "".join(f'\n<p class="note">{text(said)}</p>' for said in stops_by_user(overview))
         + ("\n<h2>Without a model</h2>\n" + table(("Hospital", "Why"), without) if without else "")
     )

@@ -92,16 +92,23 @@ def _how_sure(result: Result) -> str:
     return (
         f'<p class="note">The verdict rests on one comparison, {text(comparison.arm)} with'
         f" {text(comparison.reference)}, declared before the run: a paired sign-flip test of the"
-        f" {text(loss)} on the same {comparison.num_samples} {result.tested},"
-        f" at least {comparison.smallest_class} of them {text(result.task.group_word)}. The mean"
-        f" difference is {_signed(comparison.mean_difference)} (below 0, {text(comparison.arm)} is"
-        " better)."
+        f" {text(loss)} on the same {comparison.num_samples} {result.tested}{_group(result)}. The"
+        f" mean difference is {_signed(comparison.mean_difference)} (below 0,"
+        f" {text(comparison.arm)} is better)."
         f" {_what_chance_does(result, comparison)} A difference is claimed only where"
         f" this share is at most {100 * comparison.level:g} % and {text(needs)}."
         f"{ONE_MORE if comparison.strict else ''}"
         f"{_what_is_assumed(result, comparison)}"
         " The rest of this page describes; it proves nothing.</p>"
     )
+
+
+def _group(result: Result) -> str:
+    """How many of them are of the group that the verdict needs, where that is not all."""
+    comparison = result.comparison
+    if comparison is None or comparison.smallest_class == comparison.num_samples:
+        return ""
+    return f", at least {comparison.smallest_class} of them {text(result.task.group_word)}"
 
 
 def _what_chance_does(result: Result, comparison: Comparison) -> str:
@@ -214,6 +221,11 @@ def _learning(run: RunData) -> str:
     gap = ""
     if any(record.user_metrics is None for record in run.records):
         gap = f" A gap is a round in which the site of {user} sent no figures."
+    if run.result.cross_fitting is not None:
+        gap += (
+            " Each figure is the mean over the folds; only the last, after all rounds, is of"
+            " all patients at once."
+        )
     first, *others = (run.result.task.metric(name) for name in run.result.task.curves)
     return (
         f"<h2>How well each arm predicts for {user}</h2>\n"

@@ -44,7 +44,8 @@ th { text-align: left; font-weight: 600; vertical-align: bottom; padding: 0.35re
 td { padding: 0.4rem 0.9rem 0.4rem 0; border-bottom: 1px solid var(--grid); vertical-align: top;
   overflow-wrap: break-word; }
 th.number, td.number { text-align: right; }
-td:first-child { white-space: nowrap; }
+td:first-child { min-width: 7rem; overflow-wrap: anywhere; }
+.users td small { white-space: normal; }
 .events td:last-child, .facts td:last-child { overflow-wrap: anywhere; }
 th:last-child, td:last-child { padding-right: 0; }
 td small { display: block; color: var(--faint); font-size: 0.86em; white-space: nowrap; }
