@@ -28,7 +28,7 @@ def check_model(site: Site, study: Study) -> Iterator[Finding]:
                 WHAT,
                 f"the study wants {problem}",
                 "read the package's code; if this hospital is to run it, write under"
-                f' [limits.installed_models]: {model.entry_point} = "{model.sha256}"',
+                f' [limits.installed_models]: "{model.entry_point}" = "{model.sha256}"',
             )
             yield skipped(WHAT, "its code is not run before the limits allow it")
             return

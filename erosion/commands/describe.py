@@ -36,6 +36,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     from rich.console import Console
 
+    from erosion.common.errors import RunError
     from erosion.common.study.study import load_study
     from erosion.common.support.files import write_atomically
     from erosion.common.support.logs import configure_logging
@@ -65,9 +66,14 @@ def _run(options: argparse.Namespace) -> int:
             found = ask_all(study, link, seconds, lambda line: console.print(line, markup=False))
         finally:
             link.stop()
-    write_atomically(options.output, description_page(found))
     show(found, console)
-    console.print(f"The page: {options.output}")
+    try:
+        write_atomically(options.output, description_page(found))
+    except OSError as problem:
+        raise RunError(
+            f"The page cannot be written to {options.output}: {problem}. Give another --output."
+        ) from None
+    console.print(f"The page: {options.output}", markup=False)
     return 0 if found.replies and not found.findings else CHECK_FAILED
 
 

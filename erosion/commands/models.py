@@ -17,7 +17,7 @@ def _run(_options: argparse.Namespace) -> int:
         print(f"{model.name}: {model.target} of {model.distribution}")
         print("  in a study file:        in a site file:")
         print("    [model]                 [limits.installed_models]")
-        print(f'    name = "installed"      {model.name} = "{model.sha256}"')
+        print(f'    name = "installed"      "{model.name}" = "{model.sha256}"')
         print(f'    entry_point = "{model.name}"')
         print(f'    sha256 = "{model.sha256}"\n')
     if not found:

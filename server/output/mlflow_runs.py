@@ -24,7 +24,7 @@ from erosion.server.output.events import (
 )
 from erosion.server.output.observer import Observer
 from erosion.server.output.round_figures import figures_in, figures_of
-from erosion.server.run.result import Result
+from erosion.server.run.result import Result, study_as_run
 from erosion.server.run.run_folder import RunFolder
 
 RUN_TAG, ARM_TAG, PARENT_TAG = "erosion.run", "erosion.arm", "mlflow.parentRunId"
@@ -96,7 +96,9 @@ class MlflowRuns:
         assert self._study is not None
         tags = {RUN_TAG: self._study_run, ARM_TAG: arm, PARENT_TAG: self._study_run}
         run = self._arm_runs[arm] = self._open(tags, arm)
-        self._log_params(run, {**self._study.arms[arm].model_dump(mode="json"), "rounds": rounds})
+        self._log_params(run, {"rounds": rounds})
+        if self._study.selection is None:  # else they are known with the result
+            self._log_params(run, self._study.arms[arm].model_dump(mode="json"))
 
     def _log_round(self, record: RoundRecord) -> None:
         figures = {
@@ -108,8 +110,11 @@ class MlflowRuns:
         self._log_metrics(self._arm_runs[record.arm], figures, record.round)
 
     def _finish(self, result: Result, folder: RunFolder) -> None:
+        assert self._study is not None
+        settings = study_as_run(self._study, result).arms
         for arm, ended in result.arms.items():
             if arm in self._arm_runs:
+                self._log_params(self._arm_runs[arm], settings[arm].model_dump(mode="json"))
                 final = {f"final/{name}": value for name, value in figures_in(ended.metrics)}
                 self._log_metrics(self._arm_runs[arm], final, ended.rounds)
         self._client.set_tag(self._study_run, "erosion.verdict", result.verdict.text)

@@ -14,6 +14,7 @@ from erosion.common.protocol.messages import (
     FinalMetrics,
     Metrics,
 )
+from erosion.common.rounds.model_selection import SelectedSettings, chosen
 from erosion.common.settings.base import Settings
 from erosion.common.study.study import Study
 from erosion.common.tasks import DEFAULT, REGISTRY
@@ -125,6 +126,19 @@ class Result(Settings):
     def task(self) -> type[Task]:
         """What the metrics mean."""
         return REGISTRY[self.outcome]
+
+
+def study_as_run(study: Study, result: Result) -> Study:
+    """The study with what was chosen in place of what it leaves open."""
+    return chosen(
+        study,
+        {
+            arm: SelectedSettings(
+                ended.selected.settings if ended.selected else {}, ended.rounds, None
+            )
+            for arm, ended in result.arms.items()
+        },
+    )
 
 
 def num_patients(

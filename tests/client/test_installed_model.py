@@ -158,7 +158,7 @@ def test_check_and_review_show_the_code_its_hash_and_what_travels(
     refused, allowed = site(tmp_path, None), site(tmp_path, sha256)
     code, limits, rest = check_model(refused, study)
     assert code.text == f"'small-net' is ward_u:make of ward_u 1.0, SHA-256 {sha256}"
-    assert limits.remedy.endswith(f'[limits.installed_models]: small-net = "{sha256}"')
+    assert limits.remedy.endswith(f'[limits.installed_models]: "small-net" = "{sha256}"')
     assert rest.text == "its code is not run before the limits allow it"
     assert any(
         "of as many numbers as the installed model has" in line for line in leaving(refused, study)

@@ -8,6 +8,7 @@ import pytest
 from erosion.client.cells.cells import Cells
 from erosion.client.cells.summary import number_summary
 from erosion.client.training.hospital import Hospital
+from erosion.command_line import main
 from erosion.common.errors import Refusal
 from erosion.common.protocol import wire
 from erosion.common.protocol.summary import ColumnSummary, SummaryReply
@@ -126,3 +127,15 @@ def test_missing_values_are_counted_to_a_cell() -> None:
     values = np.where(np.arange(60) < 25, np.nan, 5.0)
     told = number_summary(Cells(site), "x", "number", values, np.arange(60))
     assert (told.count in (30, 40), told.missing in (20, 30)) == (True, True)
+
+
+def test_a_page_that_cannot_be_written_is_told_of_below_what_it_was_to_show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = Description(make_study(), {}, {"b": "nobody has approved it"})
+    monkeypatch.setattr("erosion.experiments.description.describe_here", lambda *_: found)
+    assert main(["describe", "study.toml", "--simulate", "-o", str(tmp_path)]) == 7
+    told = capsys.readouterr()
+    assert "b gave no description: nobody has approved it" in told.out
+    assert f"The page cannot be written to {tmp_path}" in told.err
+    assert "fault of this program" not in told.err

@@ -3,6 +3,7 @@
 import csv
 import json
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from erosion.command_line import main
 from erosion.common.errors import RunError
+from erosion.common.study.study import Study
 from erosion.server.output.events import (
     ArmStarted,
     RoundFinished,
@@ -19,6 +21,7 @@ from erosion.server.output.events import (
 from erosion.server.output.metrics_csv import MetricsCsv
 from erosion.server.output.mlflow_runs import MlflowRuns, flattened
 from erosion.server.output.registry import OUTPUTS, open_outputs
+from erosion.server.run.result import Selected
 from tests.support.synthetic_run import make_run, play
 
 RUN = make_run(rounds=4)
@@ -149,6 +152,24 @@ def test_mlflow_has_a_run_for_each_arm_with_the_curves(tmp_path: Path, tracking:
     }
     kept = {file.path for file in client.list_artifacts(whole.info.run_id)}
     assert {"result.json", "study.toml", "report.html", "model.safetensors"} <= kept
+
+
+def test_mlflow_has_the_settings_that_were_chosen(tmp_path: Path, tracking: str) -> None:
+    candidates = {"weight_erosion": [{"distance_penalty": 0.7}, {"distance_penalty": 0.3}]}
+    study = Study.model_validate(
+        {**RUN.study.model_dump(), "selection": {"candidates": candidates}}
+    )
+    arms = RUN.result.arms
+    picked = Selected(settings={"distance_penalty": 0.7}, rounds=30, loss=0.2)
+    arms = {
+        **arms,
+        "weight_erosion": arms["weight_erosion"].model_copy(update={"selected": picked}),
+    }
+    run = replace(RUN, study=study, result=RUN.result.model_copy(update={"arms": arms}))
+    folder = run.write(tmp_path / "run")
+    with closing(MlflowRuns(tracking)) as observer:
+        play(observer, run, folder)
+    assert runs_of(tracking)["weight_erosion"].data.params["distance_penalty"] == "0.7"
 
 
 def test_a_resumed_study_goes_on_with_its_mlflow_runs(tmp_path: Path, tracking: str) -> None:

@@ -137,6 +137,11 @@ def test_a_rule_that_leaves_the_users_own_update_out_has_other_weights(folder: P
 def test_what_was_chosen_is_shown_where_something_was(folder: Path) -> None:
     run = make_run()
     assert "What was chosen" not in written(run, folder)
+    candidates = {"weight_erosion": [{"distance_penalty": 0.1}, {"distance_penalty": 0.3}]}
+    study = Study.model_validate(
+        {**run.study.model_dump(), "selection": {"candidates": candidates}}
+    )
+    run = replace(run, study=study)
     chosen = Selected(settings={"distance_penalty": 0.1}, rounds=12, loss=0.2)
     arms = {
         name: arm.model_copy(update={"selected": chosen}) if name == "weight_erosion" else arm
@@ -144,7 +149,9 @@ def test_what_was_chosen_is_shown_where_something_was(folder: Path) -> None:
     }
     result = run.result.model_copy(update={"arms": arms})
     html = written(replace(run, result=result), folder.with_name("chosen"))
-    assert "weight_erosion distance_penalty = 0.1 12 0.200" in Page(html).text
+    text = Page(html).text
+    assert "weight_erosion distance_penalty = 0.1 12 0.200" in text
+    assert "distance_penalty = 0.1, " in text[text.index("Arm weight_erosion") :]
 
 
 def test_the_winner_is_stressed_only_where_the_verdict_names_one(folder: Path) -> None:

@@ -24,7 +24,7 @@ from erosion.server.output.result_words import (
     what_may_be_unseen,
 )
 from erosion.server.output.round_news import grouped
-from erosion.server.run.result import ArmResult, Result
+from erosion.server.run.result import ArmResult, Result, study_as_run
 
 MOST_EVENTS = 200  # rows; the journal has them all
 
@@ -356,7 +356,10 @@ def _making(run: RunData, study_file: str, versions: Mapping[str, str]) -> str:
         ("Model", _settings(study.model)),
         ("Training", _settings(study.training)),
         ("Scaling", study.scaling),
-        *((f"Arm {name}", _settings(arm)) for name, arm in study.arms.items()),
+        *(
+            (f"Arm {name}", _settings(arm))
+            for name, arm in study_as_run(study, result).arms.items()
+        ),
         ("Evaluation", _settings(study.evaluation)),
         ("Federation", _settings(study.federation)),
     ]
