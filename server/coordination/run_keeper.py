@@ -14,7 +14,7 @@ from erosion.common.sealed.sums.sum_records import RecordFiles
 from erosion.common.study.study import Study
 from erosion.common.support.files import remove_unfinished
 from erosion.server.run.fold_record import read_folds, write_folds
-from erosion.server.run.journal import Journal, cut_back
+from erosion.server.run.journal import Journal, cut_back, keep_first
 from erosion.server.run.run_decisions import RunDecisions, read_run_decisions
 from erosion.server.run.run_folder import RunFolder
 
@@ -106,10 +106,10 @@ class RunKeeper:
         )
 
     def finished_folds(self) -> Sequence[Curves]:
-        """Those in `folds.json`; `trials.jsonl` has the rounds of all, begun ones too."""
+        """Those in `folds.json`; `trials.jsonl` is cut back to their rounds."""
         self._folds = read_folds(self._folder.folds)
-        if not self._folds:
-            self._folder.trials.unlink(missing_ok=True)
+        rounds = sum(len(curve) for curves in self._folds for curve in curves.values())
+        keep_first(self._folder.trials, rounds)  # one that was begun is begun anew
         self._trials = Journal(self._folder.trials)
         return self._folds
 

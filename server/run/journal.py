@@ -66,6 +66,13 @@ def cut_back(path: Path, last_round: Mapping[str, int]) -> list[RoundRecord]:
     return records
 
 
+def keep_first(path: Path, num_lines: int) -> None:
+    """Take off all lines but the first ones; there may be no such file. Raises OSError."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+    if len(lines) > num_lines:
+        write_atomically(path, "".join(lines[:num_lines]))
+
+
 def read_records(path: Path) -> list[RoundRecord]:
     """Every line as a record. Raises CheckpointError, and FileNotFoundError where there is none."""
     adapter = TypeAdapter(RoundRecord)

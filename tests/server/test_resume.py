@@ -90,6 +90,28 @@ def test_two_coordinators_do_not_share_a_folder(
     assert folder.spool.exists()
 
 
+@pytest.mark.parametrize("num_finished", [0, 1])
+def test_a_fold_that_was_begun_leaves_no_rounds(tmp_path: Path, num_finished: int) -> None:
+    """Run anew, its rounds were counted twice among those that a hospital missed."""
+    folder = open_run_folder(tmp_path / "run", small_study())
+    rounds = [RoundRecord("fedavg", number, "done", "", {}) for number in (1, 2)]
+
+    def play(keeper: RunKeeper) -> None:
+        for record in rounds:
+            keeper.keep_trial_round(record)
+        keeper.keep_fold({"fedavg": [None, None]})
+
+    with RunKeeper(folder) as keeper:
+        keeper.finished_folds()
+        for _ in range(num_finished):
+            play(keeper)
+        keeper.keep_trial_round(rounds[0])
+    with RunKeeper(folder) as keeper:
+        assert len(keeper.finished_folds()) == num_finished
+        play(keeper)
+    assert [r.round for r in read_records(folder.trials)] == [1, 2] * (num_finished + 1)
+
+
 @pytest.mark.parametrize("kept", [0, 6])
 def test_a_journal_that_lacks_rounds_of_the_checkpoints_is_not_gone_on_with(
     tmp_path: Path, uninterrupted: RunFolder, kept: int
