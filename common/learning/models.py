@@ -16,6 +16,7 @@ from erosion.common.learning.plain_models import Logistic, Mlp, MnistCnn, Resnet
 from erosion.common.learning.pretrained import load_pretrained, matches
 from erosion.common.learning.torchvision_networks import TorchvisionNetwork
 from erosion.common.learning.trainable import (
+    check_same_start,
     check_statistics,
     freeze,
     named_trained_parameters,
@@ -54,9 +55,11 @@ def build_model(
     `weights`: the folder with that file. Raises ModelError.
     """
     model = unweighted_model(settings, input_shape, num_outputs, seed)
+    what = f"The model {settings.described()}"
+    if settings.runs_installed_code:
+        check_same_start(model, unweighted_model(settings, input_shape, num_outputs, seed), what)
     if settings.pretrained is not None:
         load_pretrained(model, settings.pretrained, weights)
-    what = f"The model {settings.described()}"
     check_statistics(model, what)
     if settings.is_tried_out:
         try_out(model, input_shape, num_outputs, what)
@@ -70,6 +73,8 @@ def check_model(settings: ModelBase, input_shape: Sequence[int], num_outputs: in
     """
     model = unweighted_model(settings, input_shape, num_outputs)
     what = f"The model {settings.described()}"
+    if settings.runs_installed_code:
+        check_same_start(model, unweighted_model(settings, input_shape, num_outputs), what)
     if settings.pretrained is None:
         check_statistics(model, what)
     if settings.is_tried_out:

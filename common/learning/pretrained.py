@@ -53,7 +53,9 @@ def load_pretrained(model: nn.Module, pretrained: Pretrained, folder: Path | Non
     """Copy the file's weights into the model; raises ModelError."""
     given = _state_of(_checked(pretrained, folder), pretrained)
     wanted = model.state_dict(keep_vars=True)
-    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    names_of: dict[int, list[str]] = {}  # of a parameter: a tied one has several
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names_of.setdefault(id(parameter), []).append(name)
     new = {name for name in wanted if matches(name, pretrained.new)}
     unknown = [
         pattern for pattern in pretrained.new if not any(matches(n, (pattern,)) for n in wanted)
@@ -64,7 +66,11 @@ def load_pretrained(model: nn.Module, pretrained: Pretrained, folder: Path | Non
             f"{where}: model.pretrained.new names {', '.join(unknown)}; the model has"
             f" {some(list(wanted))}."
         )
-    absent = sorted(name for name in parameters - new if name not in given)
+    absent = sorted(
+        names[0]
+        for names in names_of.values()
+        if not any(name in given or name in new for name in names)
+    )
     if absent:
         raise ModelError(
             f"{where} has no {some(absent)}, which the model has (it has {some(list(given))})."

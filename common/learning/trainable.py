@@ -10,11 +10,13 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from erosion.common.errors import ModelError
 from erosion.common.learning.layer_draws import draws_from
 from erosion.common.learning.pretrained import matches, some
+
+ROUNDING = 1e-3  # of the largest output; more is another prediction
 
 
 def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
@@ -78,8 +80,14 @@ def check_trainable(model: object, what: str) -> nn.Module:
 
 
 def check_statistics(model: nn.Module, what: str) -> None:
-    """Raise ModelError for a normalisation whose running statistics were never gathered."""
+    """Raise ModelError for a normalisation by other patients, or by statistics of nobody."""
     for name, module in model.named_modules():
+        if isinstance(module, _BatchNorm) and module.running_mean is None:
+            raise ModelError(
+                f"{what}: {name} ({type(module).__name__}) normalises a patient by the others"
+                " beside it, so that a prediction would depend on who else is in the table. Use"
+                " GroupNorm or LayerNorm."
+            )
         if not _has_statistics(module):
             continue
         mean, variance = module.running_mean, module.running_var
@@ -91,13 +99,26 @@ def check_statistics(model: nn.Module, what: str) -> None:
             raise ModelError(
                 f"{what}: {name} ({type(module).__name__}) has running statistics that nobody has"
                 " gathered, and hospitals' statistics cannot be averaged. Use GroupNorm or"
-                " LayerNorm, write track_running_stats=False, or start from a file of weights"
-                " (model.pretrained), whose statistics then stay."
+                " LayerNorm, or start from a file of weights (model.pretrained), whose statistics"
+                " then stay."
+            )
+
+
+def check_same_start(model: nn.Module, again: nn.Module, what: str) -> None:
+    """Raise ModelError where the same seed made two models: every site would have its own."""
+    first, second = (
+        {**dict(made.named_parameters()), **dict(made.named_buffers())} for made in (model, again)
+    )
+    for name in [*first, *second]:
+        if name not in first or name not in second or not _are_same(first[name], second[name]):
+            raise ModelError(
+                f"{what}: {name} is not the same when the model is made again, so that every site"
+                " would have another one. Draw it by torch, whose generator is seeded."
             )
 
 
 def try_out(model: nn.Module, input_shape: Sequence[int], num_outputs: int, what: str) -> None:
-    """One training step's forward and backward on made-up patients; raises ModelError."""
+    """A training step and a prediction on made-up patients; raises ModelError."""
     inputs = torch.randn(2, *input_shape, generator=torch.Generator().manual_seed(0))
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     starts = [parameter.detach().clone() for parameter in trained_parameters(model)]
@@ -105,7 +126,13 @@ def try_out(model: nn.Module, input_shape: Sequence[int], num_outputs: int, what
     with draws_from(0):
         try:
             outputs = model(inputs)
-            _check_outputs(outputs, num_outputs, what)
+            _check_outputs(outputs, 2, num_outputs, what)
+            if not outputs.is_floating_point() or not bool(torch.isfinite(outputs).all()):
+                raise ModelError(
+                    f"{what} gives outputs that are not finite numbers. Correct its start."
+                )
+            if not outputs.requires_grad:
+                raise ModelError(_unreached(what))
             torch.autograd.backward(outputs.square().mean())
             reached = any(parameter.grad is not None for parameter in trained_parameters(model))
             _move(
@@ -113,6 +140,7 @@ def try_out(model: nn.Module, input_shape: Sequence[int], num_outputs: int, what
                 [start + 0.1 * torch.randn_like(start) for start in starts],
             )
             model(inputs)  # elsewhere, where a buffer that follows the parameters has changed
+            _check_predictions(model, inputs, num_outputs, what)
         except ModelError:
             raise
         except Exception as problem:  # noqa: BLE001 - somebody else's code
@@ -125,7 +153,7 @@ def try_out(model: nn.Module, input_shape: Sequence[int], num_outputs: int, what
     model.zero_grad(set_to_none=True)
     model.eval()
     if not reached:
-        raise ModelError(f"{what}: no gradient reaches its parameters. Correct its forward().")
+        raise ModelError(_unreached(what))
     for name, buffer in model.named_buffers():
         if name not in buffers or not torch.equal(buffers[name], buffer):
             raise ModelError(
@@ -166,21 +194,45 @@ def _check_memory(parameters: dict[str, nn.Parameter], what: str) -> None:
         owner[place] = name
 
 
-def _check_outputs(outputs: object, num_outputs: int, what: str) -> None:
-    if not isinstance(outputs, Tensor) or outputs.shape != (2, num_outputs):
+def _check_outputs(outputs: object, num_patients: int, num_outputs: int, what: str) -> None:
+    if not isinstance(outputs, Tensor) or outputs.shape != (num_patients, num_outputs):
         given = (
             f"a tensor of shape {tuple(outputs.shape)}"
             if isinstance(outputs, Tensor)
             else f"a {type(outputs).__name__}"
         )
         raise ModelError(
-            f"{what} gives {given} for 2 patients; the study's task needs a tensor of shape"
-            f" (2, {num_outputs})."
+            f"{what} gives {given} for {num_patients} patient{'s' * (num_patients > 1)}; the"
+            f" study's task needs a tensor of shape ({num_patients}, {num_outputs})."
         )
-    if not outputs.is_floating_point() or not bool(torch.isfinite(outputs).all()):
-        raise ModelError(f"{what} gives outputs that are not finite numbers. Correct its start.")
-    if not outputs.requires_grad:
-        raise ModelError(f"{what}: no gradient reaches its parameters. Correct its forward().")
+
+
+def _check_predictions(model: nn.Module, inputs: Tensor, num_outputs: int, what: str) -> None:
+    """Nobody beside a patient, and no chance, changes what is predicted for it."""
+    model.eval()
+    with torch.no_grad():
+        together, *alone = (model(part) for part in (inputs, *torch.split(inputs, 1)))
+    _check_outputs(together, len(inputs), num_outputs, what)
+    for outputs in alone:
+        _check_outputs(outputs, 1, num_outputs, what)
+    # Made-up parameters may overflow; nothing can be compared then.
+    most = ROUNDING * together.abs().max()
+    if torch.isfinite(most) and bool(((torch.cat(alone) - together).abs() > most).any()):
+        raise ModelError(
+            f"{what} predicts something else for a patient alone than among others, or each time"
+            " that it is asked. Let dropout follow self.training, and use no layer that mixes"
+            " patients."
+        )
+
+
+def _unreached(what: str) -> str:
+    return f"{what}: no gradient reaches its parameters. Correct its forward()."
+
+
+def _are_same(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape:
+        return False
+    return bool(((one == other) | ((one != one) & (other != other))).all())  # NaN, too
 
 
 def _is_frozen(module: nn.Module) -> bool:

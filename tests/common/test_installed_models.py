@@ -121,6 +121,11 @@ def of_body(body: str) -> str:
     return "\n".join([*lines, *(f"    {line}" for line in body.splitlines())]) + "\n"
 
 
+def forward_of(outputs: str) -> str:
+    """The body of a factory of a linear layer f that gives `outputs` for its inputs i."""
+    return f"x = nn.Linear(3, 2)\nf = x.forward\nx.forward = lambda i: {outputs}\nreturn x"
+
+
 TIED_VIEWS = """a = nn.Linear(3, 2)
 b = nn.Linear(3, 2)
 b.weight = nn.Parameter(a.weight.data)
@@ -143,6 +148,15 @@ FAULTY = {
     "x = nn.Linear(3, 2)\nnn.init.constant_(x.bias, float('nan'))\nreturn x": "not finite numbers",
     "x = nn.Linear(3, 2)\nx.requires_grad_(False)\nreturn x": "has no parameter that is trained",
     "x = nn.Linear(3, 2)\nx.forward = lambda i: i[:, :2].detach()\nreturn x": "no gradient reaches",
+    "a = nn.BatchNorm1d(3, track_running_stats=False)\nreturn nn.Sequential(a, nn.Linear(3, 2))": (
+        "0 (BatchNorm1d) normalises a patient by the others beside it"
+    ),
+    forward_of("nn.functional.dropout(f(i))"): "predicts something else for a patient alone",
+    forward_of("f(i - i.mean(dim=0))"): "predicts something else for a patient alone",
+    forward_of("f(i).squeeze()"): "gives a tensor of shape (2,) for 1 patient; the study's task",
+    forward_of("f(i) if x.training else (f(i), i)"): "gives a tuple for 2 patients",
+    "import numpy as np\nx = nn.Linear(3, 2)\nx.register_buffer('r', torch.tensor("
+    "np.random.default_rng().normal(size=3)))\nreturn x": "r is not the same when the model is",
     TIED_VIEWS: "2.weight and 0.weight are different parameters in the same memory",
 }
 

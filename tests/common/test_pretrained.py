@@ -22,7 +22,7 @@ from erosion.common.learning.models import (
     flat_parameters,
     load_flat_parameters,
 )
-from erosion.common.learning.pretrained import Pretrained
+from erosion.common.learning.pretrained import Pretrained, load_pretrained
 from erosion.common.learning.torchvision_networks import TorchvisionNetwork
 from erosion.common.learning.trainable import to_training
 from erosion.common.learning.training import Training
@@ -86,6 +86,23 @@ def test_the_model_of_a_run_is_a_file_of_weights(tmp_path: Path) -> None:
     save_model(path, flat_parameters(source()).expand(2, -1), shapes)
     with pytest.raises(ModelError, match=r"cannot be read \(it is the mean of 2 models"):
         build_model(Mlp(hidden=(8,), pretrained=of(path)), (4,), 5, weights=tmp_path)
+
+
+def test_a_tied_parameter_is_in_a_file_by_one_of_its_names(tmp_path: Path) -> None:
+    def tied() -> nn.Module:
+        model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+        model[1].weight = model[0].weight
+        return model
+
+    there, here = tied(), tied()
+    path = tmp_path / "model.safetensors"
+    shapes = {name: tuple(p.shape) for name, p in there.named_parameters()}  # as a run saves it
+    save_model(path, flat_parameters(there), shapes)
+    load_pretrained(here, of(path), tmp_path)
+    assert torch.equal(flat_parameters(here), flat_parameters(there))
+    save_model(path, torch.zeros(6), {"0.bias": (3,), "1.bias": (3,)})
+    with pytest.raises(ModelError, match=r"has no 0\.weight, which the model has"):
+        load_pretrained(here, of(path), tmp_path)
 
 
 class _RunsWhenRead:
