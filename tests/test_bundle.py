@@ -43,6 +43,17 @@ def test_a_bundle_with_a_changed_file_is_not_installed(tmp_path: Path) -> None:
     assert not (tmp_path / "erosion").exists()
 
 
+def test_a_file_that_the_list_does_not_name_is_neither_run_nor_installed(tmp_path: Path) -> None:
+    made = bundle(tmp_path / "bundle")
+    ran = tmp_path / "ran"
+    (made / "venv.py").write_text(f"open({str(ran)!r}, 'w')\n")  # that `python -m venv` would find
+    refused = install(made, tmp_path / "erosion")
+    assert refused.returncode == 1
+    assert "does not list" in refused.stderr
+    assert not ran.exists()
+    assert not (tmp_path / "erosion").exists()
+
+
 def test_the_list_of_hashes_is_shown_to_be_compared(tmp_path: Path) -> None:
     made = bundle(tmp_path / "bundle")
     digest = hashlib.sha256((made / "SHA256SUMS").read_bytes()).hexdigest()

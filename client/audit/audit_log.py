@@ -132,12 +132,20 @@ class AuditLog:
         """Begin another file where this one is full. Raises OSError."""
         if self._file.seek(0, os.SEEK_END) < self._file_bytes:
             return
-        set_aside(self.path, self._first)
+        if self._is_in_place():  # else another could not be opened when this was last tried
+            set_aside(self.path, self._first)
+        file = _opened(self.path)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._file.close()
-        self._file = _opened(self.path)
-        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._file = file
         self._first = self._number + 1
         remove_old(self.path, now=datetime.now(UTC), keep_days=self._keep_days)
+
+    def _is_in_place(self) -> bool:
+        try:
+            return os.path.samestat(self.path.stat(), os.fstat(self._file.fileno()))
+        except FileNotFoundError:
+            return False
 
     def _continue(self) -> tuple[int, str]:
         """Number and hash of the last line; a line that was cut off by a crash is removed."""

@@ -172,8 +172,9 @@ class Agent:
         except WireError as problem:
             self._send(connection, message, _nonsense(message, str(problem)))
             return
-        self._send(connection, message, Message(wire.encode_notice(notice), reply_to=message))
         text = printable(notice.text)
+        said = wire.encode_notice(notice.model_copy(update={"text": text}))
+        self._send(connection, message, Message(said, reply_to=message))
         if notice.final:
             raise LinkError(f"The coordinator at {self._address} turned this site away: {text}")
         logger.info("the coordinator says: %s", text)
@@ -185,7 +186,7 @@ class Agent:
         for watcher in self._watchers:
             log_head = watcher.sending(request, reply) or log_head
         connection.reply(request, reply, log_head)
-        if reply.has_error():
+        if reply.has_error() or request.metadata.message_type == wire.NOTICE:
             self.stop.wait(self._pace.seconds_to_wait(time.monotonic()))
 
 

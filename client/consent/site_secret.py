@@ -8,7 +8,7 @@ import secrets
 from pathlib import Path
 
 from erosion.common.errors import SiteError
-from erosion.common.support.private_files import make_private_folder, write_private
+from erosion.common.support.private_files import exposure, make_private_folder, write_private
 
 FILE_NAME = "secret.key"
 NUM_BYTES = 32
@@ -22,12 +22,14 @@ def site_secret(folder: Path) -> bytes:
             if not folder.exists():
                 make_private_folder(folder)
             write_private(path, secrets.token_bytes(NUM_BYTES))
-        secret = path.read_bytes()
+        secret, exposed = path.read_bytes(), exposure(path)
     except OSError as problem:
         raise SiteError(
             f"The site's secret {path} cannot be used ({problem.strerror}). Name a folder that can"
             " be written to: compute.state in the site file."
         ) from None
+    if exposed:
+        raise SiteError(f"The site's secret {path} is not private: {exposed}")
     if len(secret) != NUM_BYTES:
         raise SiteError(
             f"The site's secret {path} has {len(secret)} bytes instead of {NUM_BYTES}. Restore it"

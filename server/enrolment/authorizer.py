@@ -15,7 +15,7 @@ from erosion.common.support.keys import PublicKey, certified_key, public_pem
 from erosion.server.enrolment.certificates import names_in
 from erosion.server.enrolment.federation_folder import FederationFolder
 from erosion.server.enrolment.key_registry import EnrolledKey, KeyRegistry, read_key_registry
-from erosion.server.enrolment.own_authority import read_own_authorities
+from erosion.server.enrolment.own_authority import OwnAuthorities, read_own_authorities
 
 logger = logging.getLogger("erosion.admission")
 
@@ -59,7 +59,7 @@ class Authorizer:
     def __init__(self, folder: FederationFolder) -> None:
         """Raises EnrolmentError where the federation cannot be read at the start."""
         self._folder = folder
-        self._files = (folder.roster, folder.place)
+        self._own = OwnAuthorities()
         self._lock = threading.Lock()
         self._seen = self._versions()
         self._roster = read_key_registry(folder.roster)
@@ -78,7 +78,7 @@ class Authorizer:
                 return KeptOut(key.hospital, reason, f"its key {trouble}; ask the coordinator")
             ends = min(ends, key.expires)
         if hospital is None:
-            return _kept_out_by_name(key)
+            return self._kept_out_by_name(key)
         if expiry.has_ended(ends):  # within a connection; at its start TLS saw to it
             text = f"its certificate expired on {ends:%Y-%m-%d}; ask the coordinator"
             return KeptOut(hospital, Reason.EXPIRED, text)
@@ -122,11 +122,25 @@ class Authorizer:
         key = None if public is None else self._by_key.get(public_pem(public))
         if key is None:
             return _Holder(None, self._own.hospital_of(certificate), ends)
-        is_named = key.hospital in names_in(certificate)
-        return _Holder(key, key.hospital if is_named else None, ends)
+        if key.hospital in self._own.hospitals:  # whose authority alone vouches for it
+            vouched = self._own.hospital_of(certificate) == key.hospital
+        else:
+            vouched = key.hospital in names_in(certificate)
+        return _Holder(key, key.hospital if vouched else None, ends)
+
+    def _kept_out_by_name(self, key: EnrolledKey | None) -> KeptOut:
+        if key is None:
+            text = "its key is not enrolled in this federation; ask the coordinator to enrol it"
+            return KeptOut(None, Reason.NOT_ENROLLED, text)
+        if key.hospital in self._own.hospitals:
+            text = f"its certificate is not of the authority that {key.hospital} has of its own"
+        else:
+            text = f"its certificate is not for the name {key.hospital!r}, as which it is enrolled"
+        return KeptOut(key.hospital, Reason.NAME, text)
 
     def _versions(self) -> tuple[object, ...]:
-        return tuple(map(version_of, self._files))
+        folder = self._folder
+        return tuple(map(version_of, (folder.roster, folder.place, *self._own.files)))
 
     def _refresh(self) -> None:
         seen = self._versions()
@@ -144,14 +158,6 @@ class Authorizer:
             self._roster, self._own, self._by_key = roster, own, _by_key(roster)
             self._holders = {}  # last: whoever has the new one looks into the new registry
             logger.info("read the roster again: %d keys", len(self._by_key))
-
-
-def _kept_out_by_name(key: EnrolledKey | None) -> KeptOut:
-    if key is None:
-        text = "its key is not enrolled in this federation; ask the coordinator to enrol it"
-        return KeptOut(None, Reason.NOT_ENROLLED, text)
-    text = f"its certificate is not for the name {key.hospital!r}, as which it is enrolled"
-    return KeptOut(key.hospital, Reason.NAME, text)
 
 
 def _by_key(roster: KeyRegistry) -> dict[bytes, EnrolledKey]:

@@ -174,7 +174,7 @@ def load_certificate(path: Path) -> x509.Certificate:
 
 def load_authority(key: Path, certificate: Path) -> Authority:
     """The authority, to sign with; raises EnrolmentError, also where its key is kept elsewhere."""
-    if not key.exists():
+    if not key.exists() or not key.stat().st_size:  # a container may need a file in its place
         raise EnrolmentError(
             f"The authority's key is not at {key}. If it is kept on another medium, bring it back"
             " for as long as this takes."

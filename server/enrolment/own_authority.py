@@ -27,6 +27,7 @@ class OwnAuthorities:
 
     authorities: tuple[_Authority, ...] = ()
     pem: bytes = b""  # all of them, for the TLS handshake
+    files: tuple[Path, ...] = ()  # from which they were read
 
     @property
     def hospitals(self) -> Collection[str]:
@@ -44,13 +45,14 @@ class OwnAuthorities:
 
 def read_own_authorities(folder: FederationFolder) -> OwnAuthorities:
     """The authorities that `federation.toml` names. Raises EnrolmentError."""
-    authorities, pems = [], []
+    authorities, pems, files = [], [], []
     for hospital, own in folder.read_place().authorities.items():
         path = folder.path / own.certificate
         issuers, pem = _read(path, hospital)
         authorities.append(_Authority(hospital, own.name, issuers))
         pems.append(pem)
-    return OwnAuthorities(tuple(authorities), b"\n".join(pems))
+        files.append(path)
+    return OwnAuthorities(tuple(authorities), b"\n".join(pems), tuple(files))
 
 
 def _read(path: Path, hospital: str) -> tuple[tuple[x509.Certificate, ...], bytes]:

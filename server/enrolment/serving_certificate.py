@@ -12,7 +12,7 @@ from erosion.common.support import expiry
 from erosion.common.support.files import version_of
 from erosion.server.enrolment.certificates import Identity, load_identity, validity_in_words
 from erosion.server.enrolment.federation_folder import FederationFolder
-from erosion.server.enrolment.own_authority import read_own_authorities
+from erosion.server.enrolment.own_authority import OwnAuthorities, read_own_authorities
 
 logger = logging.getLogger("erosion.admission")
 
@@ -23,6 +23,7 @@ class ServingCertificate:
     def __init__(self, folder: FederationFolder) -> None:
         """Raises EnrolmentError where it cannot be read or has expired."""
         self._folder = folder
+        self._own = OwnAuthorities()
         self._seen = self._versions()
         self._load()
         if expiry.has_ended(self.expires):
@@ -59,13 +60,15 @@ class ServingCertificate:
 
     def _versions(self) -> tuple[object, ...]:
         folder = self._folder
-        return tuple(map(version_of, (folder.coordinator, folder.authority, folder.place)))
+        files = (folder.coordinator, folder.authority, folder.place, *self._own.files)
+        return tuple(map(version_of, files))
 
     def _load(self) -> None:
         identity = load_identity(self._folder.coordinator)
-        roots = self._folder.authority.read_bytes() + read_own_authorities(self._folder).pem
+        own = read_own_authorities(self._folder)
+        roots = self._folder.authority.read_bytes() + own.pem
         self._identity: Identity = identity
-        self._roots = roots
+        self._own, self._roots = own, roots
         self._certificate = x509.load_pem_x509_certificate(identity.certificate)
 
     def _reload(self) -> bool:

@@ -12,6 +12,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from erosion.client.audit import audit_log as audit_log_module
 from erosion.client.audit.audit_check import verify
 from erosion.client.audit.audit_log import AuditLog, NotLogged
 from erosion.client.audit.log_files import full_files, remove_old
@@ -243,6 +244,24 @@ def test_a_full_file_is_set_aside_and_the_chain_goes_on(tmp_path: Path) -> None:
     found = verify(tmp_path / "sent.jsonl", witnessed=heads)
     assert (found.num_lines, found.head, found.num_witnessed) == (12, heads[-1], 12)
     assert all(stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600 for name in files)
+
+
+def test_where_another_file_cannot_be_begun_nothing_is_sent_until_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    asked = request()
+    with AuditLog(tmp_path, file_bytes=1) as audit_log:  # every line fills a file
+        audit_log.record(asked, reply(asked))
+        with monkeypatch.context() as patch:
+            patch.setattr(audit_log_module, "_opened", full)
+            for _ in range(2):
+                with pytest.raises(NotLogged, match="No space left on device"):
+                    audit_log.record(asked, reply(asked))
+        audit_log.record(asked, reply(asked))  # somebody made room
+    assert verify(tmp_path / "sent.jsonl").num_lines == 2
 
 
 def test_a_crash_between_two_files_costs_no_line(tmp_path: Path) -> None:

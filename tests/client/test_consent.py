@@ -338,6 +338,10 @@ def test_the_secret_is_drawn_once_and_private(tmp_path: Path) -> None:
     secret = site_secret(folder)
     assert site_secret(folder) == secret
     assert (folder / "secret.key").stat().st_mode & 0o777 == 0o600
+    (folder / "secret.key").chmod(0o644)  # as a restored backup may leave it
+    with pytest.raises(SiteError, match="chmod 600"):
+        site_secret(folder)
+    (folder / "secret.key").chmod(0o600)
     (folder / "secret.key").write_bytes(b"short")
     with pytest.raises(SiteError, match="5 bytes"):
         site_secret(folder)

@@ -258,6 +258,15 @@ def test_a_flood_of_nonsense_grows_the_log_by_little(rogue: Rogue) -> None:
     assert rogue.site.log.stat().st_size - before < 10 * 2000
 
 
+def test_a_flood_of_notices_grows_the_log_by_little(rogue: Rogue) -> None:
+    notice = wire.encode_notice(wire.Notice(text="x" * 300_000, final=False))
+    assert rogue.why_not(notice, wire.NOTICE) == ""
+    before = rogue.site.log.stat().st_size
+    for _ in range(10):
+        assert rogue.why_not(notice, wire.NOTICE) == ""
+    assert rogue.site.log.stat().st_size - before < 10 * 2000
+
+
 def test_a_study_cannot_deceive_who_reviews_it(
     rogue: Rogue, capsys: pytest.CaptureFixture[str]
 ) -> None:

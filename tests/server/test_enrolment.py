@@ -427,6 +427,30 @@ def test_a_hospital_may_have_an_authority_of_its_own(folder: FederationFolder) -
     ):
         assert isinstance(admission.verdict(stranger), KeptOut)
     assert b"BEGIN CERTIFICATE" in read_own_authorities(folder).pem
+    shown = ServingCertificate(folder)
+    while shown._reload():
+        pass
+    other = certificates.pem(certificates.new_authority().certificate)
+    (folder.path / "north-ca.crt").write_bytes(other)  # the hospital has replaced it
+    assert isinstance(admission.verdict(norths["site.north.example"]), KeptOut)
+    assert shown._reload()
+
+
+def test_nobody_else_vouches_for_a_hospital_with_an_authority_of_its_own(
+    folder: FederationFolder,
+) -> None:
+    enrolled = enrol_site(folder, "north").key
+    certificate = x509.load_pem_x509_certificate((enrolled.certificate or "").encode())
+    admission = Authorizer(folder)
+    assert isinstance(admission.verdict(certificate), Admitted)
+    own = certificates.pem(certificates.new_authority().certificate)
+    (folder.path / "north-ca.crt").write_bytes(own)
+    place = folder.read_place().model_dump()
+    authorities = {"north": {"certificate": "north-ca.crt", "name": "site.north.example"}}
+    folder.write_place(Address.model_validate({**place, "authorities": authorities}))
+    verdict = admission.verdict(certificate)
+    assert isinstance(verdict, KeptOut)
+    assert "of its own" in verdict.text
 
 
 def test_the_coordinator_renews_without_a_change_at_the_sites(folder: FederationFolder) -> None:
@@ -440,8 +464,13 @@ def test_the_coordinator_renews_without_a_change_at_the_sites(folder: Federation
     assert "other.example.org" in ServingCertificate(folder).words
 
 
-def test_an_authority_that_is_kept_elsewhere_is_asked_for(folder: FederationFolder) -> None:
+@pytest.mark.parametrize("in_its_place", [None, ""])
+def test_an_authority_that_is_kept_elsewhere_is_asked_for(
+    in_its_place: str | None, folder: FederationFolder
+) -> None:
     folder.authority_key.unlink()
+    if in_its_place is not None:  # as the containers' coordinator needs it
+        folder.authority_key.write_text(in_its_place)
     ServingCertificate(folder)  # needs no signature
     with pytest.raises(EnrolmentError, match="bring it back"):
         enrol_site(folder, "bob")
