@@ -3,6 +3,7 @@
 import argparse
 import logging
 import os
+import re
 import signal
 import sys
 import traceback
@@ -16,7 +17,7 @@ from erosion.common.errors import ErosionError
 from erosion.common.support.log_lines import JsonLines
 from erosion.common.support.plain_text import shown
 
-FAULT, INTERRUPTED = 70, 130  # 70: EX_SOFTWARE of sysexits.h
+FAULT, UNUSABLE, INTERRUPTED = 70, 74, 130  # EX_SOFTWARE and EX_IOERR of sysexits.h
 
 EPILOG = """\
 a first run:
@@ -40,7 +41,7 @@ What is written can be read by this account alone; EROSION_UMASK=022 lets others
 
 exit codes: 0 done, 1 a check failed, 2 study file, 3 site file, 4 data, 5 refused by a site's
   limits, 6 network, 7 the study could not be carried on, 8 checkpoint or model, 9 enrolment,
-  70 a fault of this program, 130 interrupted
+  70 a fault of this program, 74 a file or folder that cannot be used, 130 interrupted
 """
 
 
@@ -48,10 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one sub-command; people get messages, never tracebacks. Returns the exit code."""
     options = parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, _interrupt)
-    # Models, figures and logs are for this account alone, unless the person says otherwise.
-    os.umask(int(os.environ.get("EROSION_UMASK", "077"), base=8))
     handler: Callable[[argparse.Namespace], int] = options.handler
     try:
+        # Models, figures and logs are for this account alone, unless the person says otherwise.
+        os.umask(_umask(os.environ.get("EROSION_UMASK", "077")))
         return handler(options)
     except ErosionError as problem:
         _say(str(problem), options)
@@ -65,13 +66,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as problem:  # noqa: BLE001 - a fault of ours; people still get a sentence
+        trace = problem if getattr(options, "verbose", 0) else None
+        if isinstance(problem, OSError) and problem.filename is not None:
+            _say(_unusable(problem), options, trace)
+            return UNUSABLE
         _say(
             f"a fault of this program ({type(problem).__name__}: {problem}). Please report it with"
             " what -v shows.",
             options,
-            problem if getattr(options, "verbose", 0) else None,
+            trace,
         )
         return FAULT
+
+
+def _umask(said: str) -> int:
+    if not re.fullmatch("[0-7]{1,4}", said):
+        raise ErosionError(f"EROSION_UMASK = {said!r}; write three octal digits, such as 027.")
+    return int(said, base=8)
+
+
+def _unusable(problem: OSError) -> str:
+    where = problem.filename if problem.filename2 is None else problem.filename2
+    if isinstance(where, bytes):
+        where = os.fsdecode(where)
+    remedy = "Check the path, and the disk."
+    if isinstance(problem, PermissionError):
+        remedy = (
+            f"This account (number {os.geteuid()}) may not use it: run the command as the account"
+            " that it belongs to, as `ls -ld` shows, for example with sudo -u."
+        )
+    return f"{where}: {problem.strerror}. {remedy}"
 
 
 def _say(words: str, options: argparse.Namespace, problem: BaseException | None = None) -> None:

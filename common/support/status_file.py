@@ -87,11 +87,13 @@ class Seen:
 def read_status_file(path: Path) -> Seen | None:
     """The status file at `path`; None if there is none that can be read.
 
-    Raises RunError for a file of another version.
+    Raises RunError for a file of another version, and PermissionError.
     """
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         seconds_ago = max(0.0, time.time() - path.stat().st_mtime)
+    except PermissionError:
+        raise
     except (OSError, ValueError, RecursionError):
         return None
     found = values.get("format") if isinstance(values, dict) else None

@@ -12,7 +12,9 @@ NAME = "status.json"
 
 
 def find_status(where: Path) -> tuple[Path, Seen]:
-    """That of a run, of the newest run in a folder of runs, or of a site. Raises RunError.
+    """That of a run, of the newest run in a folder of runs, or of a site.
+
+    Raises RunError where there is none, and PermissionError.
 
     `where` may also be a site file. It is not validated here: a health check has to be quick.
     """
@@ -29,6 +31,8 @@ def _candidates(where: Path) -> list[Path]:
     if where.suffix == ".toml":
         try:
             records = tomllib.loads(where.read_text(encoding="utf-8-sig")).get("records", "records")
+        except PermissionError:
+            raise
         except (OSError, ValueError):
             return []
         return [where.parent / str(records) / NAME]

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from erosion.commands.command import Command
+from erosion.common.errors import SiteError
 from erosion.common.support.imports import imports_for_good
 from erosion.common.support.plain_text import shown
 
@@ -31,6 +32,16 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _lines(lines: Iterable[str]) -> str:
     """Each without what could hide or turn around what a coordinator wrote into its study."""
     return "\n".join(shown(line).replace("\n", "\ufffd") for line in lines)
+
+
+def _login_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # in a container the account is often a number only
+        raise SiteError(
+            "This account has no login name, and the decision is kept with who made it. Say so"
+            " with --by NAME."
+        ) from None
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -58,17 +69,18 @@ def _run(options: argparse.Namespace) -> int:
         except StudyError:  # of another version of this program
             if not options.decline:
                 raise
-        approve = options.approve
-        if not (options.approve or options.decline):
-            if not sys.stdin.isatty():
-                print("\nDecide with --approve or --decline.")
-                return 0
+        is_asked = not (options.approve or options.decline)
+        if is_asked and not sys.stdin.isatty():
+            print("\nDecide with --approve or --decline.")
+            return 0
+        by, approve = options.by or _login_name(), options.approve
+        if is_asked:
             answer = input("\nTake part in exactly this study? [yes/no/later] ").strip().lower()
             if answer not in ("yes", "y", "no", "n"):
                 print("Nothing was decided.")
                 return 0
             approve = answer.startswith("y")
-        done = decide(store, entry, approve=approve, by=options.by or getpass.getuser())
+        done = decide(store, entry, approve=approve, by=by)
     finally:
         store.close()
     print(f"\n{done.state.capitalize()} by {done.decided_by} at {done.decided}.")

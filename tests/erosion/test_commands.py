@@ -4,6 +4,7 @@ import re
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -54,3 +55,58 @@ def test_the_help_waits_for_no_command_s_imports() -> None:
         check=True,
     )
     assert run.stdout.split() == []
+
+
+def test_a_file_that_this_account_may_not_use_is_named_with_the_remedy(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folders of a federation and of a site are closed to every other account."""
+
+    def closed(_path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", "federation/x")
+
+    monkeypatch.setattr(Path, "exists", closed)
+    assert main(["enroll", "list"]) == 74
+    errors = capsys.readouterr().err
+    assert "federation/x: Permission denied" in errors
+    assert "as the account that it belongs to" in errors
+
+
+def test_a_folder_in_place_of_a_file_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["enroll", "init", "--host", "erosion.example.org"]) == 0
+    (tmp_path / "kit").mkdir()
+    assert main(["enroll", "site", "north", "--out", "kit"]) == 74
+    assert "kit: Is a directory" in capsys.readouterr().err
+    assert main(["enroll", "site", "north"]) == 0  # it was not enrolled halfway
+
+
+@pytest.mark.parametrize("mask", ["", "0x1f", "-1", "888", "rwx"])
+def test_a_umask_that_is_none_is_named(
+    mask: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EROSION_UMASK", mask)
+    assert main(["algorithms"]) == 1
+    assert f"EROSION_UMASK = {mask!r}" in capsys.readouterr().err
+
+
+def test_an_account_without_a_name_says_who_decides(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container, whose account is a number."""
+
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found: 10001")
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    site = tmp_path / "site.toml"
+    data = 'name = "alike"\n[data]\npath = "patients.csv"\n'
+    site.write_text(f'{data}[coordinator]\naddress = "127.0.0.1:9092"\n')
+    study = Path(__file__).parents[2] / "experiments" / "studies" / "breast-cancer.toml"
+    review = ["review", str(site), "--study", str(study), "--approve"]
+    assert main(review) == 3
+    assert "--by NAME" in capsys.readouterr().err
+    assert main([*review, "--by", "dpo"]) == 0
+    assert "Approved by dpo" in capsys.readouterr().out
