@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from erosion.client.audit.log_files import LEAST_KEEP_DAYS
 from erosion.client.dataset.sources import AnySource
 from erosion.common.errors import SiteError
 from erosion.common.learning.pretrained import FOLDER, Sha256
@@ -144,7 +145,7 @@ class Budget(Settings):
 class Log(Settings):
     """How the log of what was sent is kept."""
 
-    keep_days: int = Field(default=3650, ge=30)  # full files; then they are removed
+    keep_days: int = Field(default=3650, ge=LEAST_KEEP_DAYS)  # full files; then they are removed
     file_megabytes: int = Field(default=16, ge=1, le=1024)  # then another is begun
 
 

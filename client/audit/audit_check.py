@@ -1,6 +1,6 @@
 """`erosion log verify`: checks that nobody has altered a hospital's log of what it sent."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,13 +20,20 @@ class Verified:
     num_witnessed: int = 0  # of the hashes that the coordinator kept and that were found
 
 
-def verify(path: Path, *, head: str | None = None, witnessed: Sequence[str] = ()) -> Verified:
+def verify(
+    path: Path,
+    *,
+    head: str | None = None,
+    witnessed: Sequence[str] = (),
+    young: Collection[str] = (),
+) -> Verified:
     """Go through the whole chain, full files first; raises SiteError where a line does not fit.
 
     Lines that were removed at the end leave a chain that fits; they show only against a `head`
     that was noted earlier, or against the hashes that the coordinator keeps of every reply
     (`witnessed`, the oldest first): each must then be one of the log's. Where the log's oldest
-    files were removed, those before the first that is found may be lacking.
+    files were removed, those before the first that is found may be lacking, but for those in
+    `young`, whose lines no site has removed yet.
     """
     previous, number, first, cut_off = FIRST, 0, 1, False
     wanted, head_found = set(witnessed), head in (None, FIRST)
@@ -55,7 +62,7 @@ def verify(path: Path, *, head: str | None = None, witnessed: Sequence[str] = ()
         )
     if first > 1:  # what was said in files that are no longer kept
         found_at = (place for place, noted in enumerate(witnessed) if noted not in wanted)
-        wanted &= set(witnessed[next(found_at, len(witnessed)) :])
+        wanted &= {*witnessed[next(found_at, len(witnessed)) :], *young}
     if wanted:
         raise SiteError(
             f"{path}: the coordinator keeps {len(wanted)} hashes of this log that none of its"

@@ -15,6 +15,7 @@ from pathlib import Path
 from erosion.client.audit.audit_entry import AuditEntry
 
 FILE_NAME = "sent.jsonl"
+LEAST_KEEP_DAYS = 30  # of a full file, whatever the site file says
 _FIRST_TAIL = 64 * 2**10  # bytes
 
 

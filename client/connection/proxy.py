@@ -4,6 +4,7 @@ import base64
 import os
 import re
 import socket
+import time
 from urllib.parse import unquote
 
 from erosion.common.errors import SiteError
@@ -44,7 +45,10 @@ def without_password(proxy: str) -> str:
 
 
 def dial(address: str, proxy: str | None, seconds: float) -> socket.socket:
-    """A TCP connection to `address`, through the proxy if there is one. Raises OSError."""
+    """A TCP connection to `address`, through the proxy if there is one. Raises OSError.
+
+    `seconds`: for each of the connection, and the proxy's answer.
+    """
     host, _, port = address.rpartition(":")
     if proxy is None:
         return socket.create_connection((host.strip("[]"), int(port)), timeout=seconds)
@@ -57,8 +61,10 @@ def dial(address: str, proxy: str | None, seconds: float) -> socket.socket:
             token = base64.b64encode(unquote(credentials).encode()).decode()
             request += f"Proxy-Authorization: Basic {token}\r\n"
         line.sendall(f"{request}\r\n".encode())
-        answer = b""
+        answer, end = b"", time.monotonic() + seconds
         while not answer.endswith(b"\r\n\r\n") and len(answer) < _HEAD_BYTES:
+            if time.monotonic() > end:
+                raise TimeoutError(0, f"the proxy {gate} has not answered in time")
             if not (more := line.recv(1)):  # one at a time: what follows is the coordinator's
                 break
             answer += more

@@ -48,30 +48,31 @@ def _named(logs: Sequence[str]) -> Iterator[tuple[str, Path]]:
 
 def _audit_log(run: Path, hospital: str, log: Path) -> bool:
     """Show whether a hospital's log is the one whose hashes the coordinator has."""
-    from erosion.client.audit.audit_check import verify
+    from erosion.commands.log import held_against
     from erosion.common.errors import SiteError
     from erosion.server.run.run_folder import RunFolder
     from erosion.server.run.witness import read_witness
 
-    witnessed = read_witness(RunFolder(run).witness, hospital)
+    kept = read_witness(RunFolder(run).witness, hospital)
+    witnessed = {noted.head for noted in kept}
     if not witnessed:
         print(f"{hospital}: the coordinator has no hash of its log in this run.")
         return False
     try:
-        found = verify(log, witnessed=witnessed)
+        found = held_against(log, kept)
     except SiteError as problem:
         print(f"{hospital}: {problem}")
         return False
     if not found.num_witnessed:
         print(
-            f"{hospital}: none of the {len(set(witnessed))} hashes is among the lines of its log,"
+            f"{hospital}: none of the {len(witnessed)} hashes is among the lines of its log,"
             f" which begins with line {found.first}: it was written anew, or is of another time."
         )
         return False
-    if found.num_witnessed < len(set(witnessed)):
+    if found.num_witnessed < len(witnessed):
         print(
             f"{hospital}: the log begins with line {found.first}, and {found.num_witnessed} of"
-            f" {len(set(witnessed))} hashes are among its lines; older ones were removed"
+            f" {len(witnessed)} hashes are among its lines; older ones are not there"
             " (log.keep_days)."
         )
         return True

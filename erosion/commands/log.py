@@ -1,9 +1,16 @@
 """`erosion log`."""
 
 import argparse
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from erosion.commands.command import Command
+
+if TYPE_CHECKING:
+    from erosion.client.audit.audit_check import Verified
+    from erosion.server.run.witness import Witnessed
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,22 +33,37 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     verify.add_argument("--hospital", help="whose log it is, by the name in the study; with --run")
 
 
-def _run(options: argparse.Namespace) -> int:
+def held_against(
+    log: Path, witnessed: "Sequence[Witnessed]", head: str | None = None
+) -> "Verified":
+    """Verify a log against what a coordinator keeps of it; raises SiteError.
+
+    Lines that are younger than any site may remove must all be there.
+    """
     from erosion.client.audit.audit_check import verify
+    from erosion.client.audit.log_files import LEAST_KEEP_DAYS
+
+    since = datetime.now(UTC) - timedelta(days=LEAST_KEEP_DAYS)
+    heads = [noted.head for noted in witnessed]
+    young = [noted.head for noted in witnessed if noted.time >= since]
+    return verify(log, head=head, witnessed=heads, young=young)
+
+
+def _run(options: argparse.Namespace) -> int:
     from erosion.common.errors import RunError
     from erosion.server.run.run_folder import RunFolder
     from erosion.server.run.witness import read_witness
 
-    witnessed: list[str] = []
+    witnessed: list[Witnessed] = []
     if (run := options.run) is not None:
         if options.hospital is None:
             raise RunError("Say whose log it is: --hospital NAME, with --run.")
         path = RunFolder(run).witness if run.is_dir() else run
         witnessed = read_witness(path, options.hospital)
-    found = verify(options.file, head=options.head, witnessed=witnessed)
+    found = held_against(options.file, witnessed, options.head)
     print(f"{found.num_lines} lines, each as it was written and in its place.")
     if found.first > 1:
-        print(f"They begin with line {found.first}: earlier files were removed (log.keep_days).")
+        print(f"They begin with line {found.first}: earlier files are not there (log.keep_days).")
     if run is not None:
         print(f"{found.num_witnessed} hashes that the coordinator keeps are among theirs.")
     if found.cut_off:

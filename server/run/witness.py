@@ -8,7 +8,7 @@ anew, without `erosion log verify --run` showing it.
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import AwareDatetime, ValidationError
 
 from erosion.common.errors import CheckpointError
 from erosion.common.settings.base import Settings
@@ -18,7 +18,7 @@ from erosion.common.support.files import cut_to_whole_lines
 class Witnessed(Settings):
     """One line."""
 
-    time: str  # ISO 8601, UTC
+    time: AwareDatetime
     hospital: str
     kind: str  # of the request that was answered
     head: str  # SHA-256 of the log's last line, hexadecimal
@@ -34,14 +34,14 @@ class Witness:
 
     def __call__(self, hospital: str, kind: str, head: str) -> None:
         """Note one hash."""
-        now = datetime.now(UTC).isoformat(timespec="seconds")
+        now = datetime.now(UTC).replace(microsecond=0)
         line = Witnessed(time=now, hospital=hospital, kind=kind, head=head)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(line.model_dump_json() + "\n")
 
 
-def read_witness(path: Path, hospital: str) -> list[str]:
-    """The hashes of one hospital's log, oldest first. Raises CheckpointError."""
+def read_witness(path: Path, hospital: str) -> list[Witnessed]:
+    """What is kept of one hospital's log, oldest first. Raises CheckpointError."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as problem:
@@ -57,5 +57,5 @@ def read_witness(path: Path, hospital: str) -> list[str]:
                 continue  # cut off by a crash
             raise CheckpointError(f"Line {number} of {path} cannot be read.") from None
         if noted.hospital == hospital:
-            found.append(noted.head)
+            found.append(noted)
     return found

@@ -4,14 +4,19 @@ import base64
 import re
 import shlex
 import shutil
+import socket
 import subprocess
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from erosion.client.connection.credentials import credentials_for
+from erosion.client.connection.proxy import dial
 from erosion.client.preflight.network import check_network
 from erosion.client.site_file import Site, load_site
 from erosion.common.errors import SiteError
@@ -146,6 +151,22 @@ def test_a_proxy_that_refuses_is_named_without_its_password(link: Link, site: Si
     assert failed.what == "port"
     assert "407" in failed.text
     assert "secret" not in " ".join(f"{f.text} {f.remedy}" for f in findings)
+
+
+def test_a_proxy_that_answers_a_byte_at_a_time_is_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def drip() -> None:
+            client, _ = listener.accept()
+            with client, suppress(OSError):
+                for _ in range(1000):
+                    client.sendall(b"x")
+                    time.sleep(0.005)
+
+        threading.Thread(target=drip, daemon=True).start()
+        gate = f"127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(TimeoutError):
+            dial(f"{NAME}:9092", gate, seconds=0.5)
 
 
 @pytest.mark.parametrize("recipe", [NGINX, HAPROXY, SHARED], ids=lambda recipe: recipe.file)

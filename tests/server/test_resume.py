@@ -141,7 +141,7 @@ def test_a_line_that_a_full_disk_cut_off_does_not_spoil_the_next(
     append(trials, records[2])
     Witness(witness)("a", "train", "3")
     assert [record.round for record in read_records(trials)] == [1, 2, 3]
-    assert read_witness(witness, "a") == ["1", "2", "3"]
+    assert [noted.head for noted in read_witness(witness, "a")] == ["1", "2", "3"]
 
 
 def append(path: Path, record: RoundRecord) -> None:
