@@ -193,7 +193,16 @@ def load_site(path: Path) -> Site:
     raw = read_toml(path, "site file", SiteError)
     site = validate(Site, raw, f"Site file {path}", SiteError)
     folder = path.resolve().parent
+    try:
+        return _beside(site, folder)
+    except RuntimeError:  # of Path.expanduser
+        raise SiteError(
+            f"Site file {path}: a path begins with ~, and whose home that is, is not known here."
+            " Write the whole path."
+        ) from None
 
+
+def _beside(site: Site, folder: Path) -> Site:
     def beside(written: Path | None) -> Path | None:
         return None if written is None else folder / written.expanduser()
 

@@ -28,6 +28,7 @@ logger = logging.getLogger("erosion.agent")
 
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.2, 10.0
 LOOK_SECONDS = 0.2  # how soon a stop is noticed
+_PACED = (wire.NOTICE, wire.DESCRIBE, wire.SUMMARY)  # that no budget bounds, and few are honest
 
 
 class SiteObserver(Protocol):
@@ -186,7 +187,7 @@ class Agent:
         for watcher in self._watchers:
             log_head = watcher.sending(request, reply) or log_head
         connection.reply(request, reply, log_head)
-        if reply.has_error() or request.metadata.message_type == wire.NOTICE:
+        if reply.has_error() or request.metadata.message_type in _PACED:
             self.stop.wait(self._pace.seconds_to_wait(time.monotonic()))
 
 

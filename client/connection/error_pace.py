@@ -1,11 +1,11 @@
-"""The pace at which a site answers nonsense and notices: a flood of them does not fill the log."""
+"""The pace at which a site answers what no budget bounds: a flood of it does not fill the log."""
 
 BURST = 100  # of them in a row that are answered at once
 SECONDS_EACH = 1.0  # for every further one
 
 
 class ErrorPace:
-    """Counts a site's answers that are errors or confirm a notice; few honest ones are."""
+    """Counts a site's answers that are errors, introductions or confirm a notice."""
 
     def __init__(self) -> None:
         self._left, self._since = float(BURST), 0.0

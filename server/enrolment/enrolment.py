@@ -45,7 +45,12 @@ def init_federation(
     folder: FederationFolder, place: Address, *, days: float = COORDINATOR_DAYS
 ) -> None:
     """Make the authority, the coordinator's certificate and an empty roster."""
-    if folder.authority.exists() or folder.place.exists():
+    if folder.authority.exists() and not folder.place.exists():
+        raise EnrolmentError(
+            f"{folder.path} holds an authority, but no {folder.place.name}. Restore that from the"
+            " backup; if no kit was handed out yet, remove the folder and make the federation anew."
+        )
+    if folder.place.exists():
         raise EnrolmentError(
             f"{folder.path} holds a federation already. Its certificate is renewed, also for other"
             " names, by `erosion enroll renew coordinator`; a second federation needs another"

@@ -67,7 +67,8 @@ class KeyRegistry(Settings):
         twice = sorted({name for name in current if current.count(name) > 1})
         if twice:
             raise ValueError(
-                f"{', '.join(twice)} has two keys; revoke one (`erosion enroll revoke`)"
+                f"{', '.join(twice)} has two keys; take one out of the file, or give it the time"
+                " from which on it is not let in (revoked = ...)"
             )
         texts = [key.public_key for key in self.keys]
         shared = sorted({key.hospital for key in self.keys if texts.count(key.public_key) > 1})

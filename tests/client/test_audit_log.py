@@ -142,6 +142,30 @@ class Line:
         self.sent.append(reply)
 
 
+@pytest.mark.parametrize(
+    ("kind", "is_paced"),
+    [(wire.NOTICE, True), (wire.DESCRIBE, True), (wire.SUMMARY, True), (wire.TRAIN, False)],
+)
+def test_what_no_budget_bounds_is_answered_at_a_pace(kind: str, is_paced: bool) -> None:
+    """Else a coordinator could fill a hospital's disk with lines of its log."""
+    counted: list[float] = []
+
+    class Pace:
+        def seconds_to_wait(self, now: float) -> float:
+            counted.append(now)
+            return 0.0
+
+    site = agent.Agent(
+        Line,  # type: ignore[arg-type]
+        ClientApp(),
+        address="127.0.0.1:9092",
+    )
+    vars(site)["_pace"] = Pace()
+    asked = Message(RecordDict(), 1, kind)
+    site._send(Line(), asked, Message(RecordDict(), reply_to=asked))  # type: ignore[arg-type]
+    assert bool(counted) is is_paced
+
+
 def test_a_site_that_cannot_log_signs_out_and_comes_back_when_it_can(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

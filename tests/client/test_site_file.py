@@ -101,6 +101,13 @@ def test_a_wrong_key_is_named_with_its_value_and_remedy(
     assert message in str(problem.value)
 
 
+def test_a_home_that_is_nobodys_is_named_with_the_remedy(tmp_path: Path) -> None:
+    path = tmp_path / "site.toml"
+    path.write_text(WHOLE.replace("export/", "~nobody-here/"))
+    with pytest.raises(SiteError, match="Write the whole path"):
+        load_site(path)
+
+
 def test_a_proxys_password_is_in_no_message(tmp_path: Path) -> None:
     path = tmp_path / "site.toml"
     proxy = 'proxy = "user:hush hush@proxy.example.org"  # without its port'

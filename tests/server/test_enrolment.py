@@ -109,6 +109,9 @@ def test_a_second_federation_in_one_folder_is_refused(folder: FederationFolder) 
     before = folder.authority_key.read_bytes()
     with pytest.raises(EnrolmentError, match="renew coordinator"):
         init_federation(folder, Address(hosts=HOSTS, port=9092))
+    folder.place.unlink()  # lost, or not reached when it was made
+    with pytest.raises(EnrolmentError, match=r"no federation\.toml"):
+        init_federation(folder, Address(hosts=HOSTS, port=9092))
     assert folder.authority_key.read_bytes() == before
 
 
