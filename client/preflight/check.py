@@ -8,11 +8,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from erosion.client.finding import Finding, Outcome, ok
+from erosion.client.finding import Finding, Outcome
 from erosion.client.preflight.budgets import check_budgets
 from erosion.client.preflight.compute import check_compute
 from erosion.client.preflight.data import check_study_here
-from erosion.client.preflight.files import check_files
+from erosion.client.preflight.files import check_files, check_site_file
 from erosion.client.preflight.model import check_model
 from erosion.client.preflight.network import check_network
 from erosion.client.preflight.overview import ColumnCounts, column_counts
@@ -61,7 +61,7 @@ def _as_asked(study: Study, site: Site) -> Study:
 
 
 def _findings(site: Site, site_file: Path, study: Study | None) -> Iterator[Finding]:
-    yield ok("site file", f"{site_file} is {site.name}'s")
+    yield check_site_file(site, site_file)
     yield from check_files(site)
     yield check_compute(site)
     yield from check_budgets(site)

@@ -17,6 +17,20 @@ from erosion.common.support.keys import (
 from erosion.common.support.network import is_loopback
 
 
+def check_site_file(site: Site, path: Path) -> Finding:
+    """Whoever may write it, or the authority's certificate, decides in this hospital's place."""
+    root = site.coordinator.root_certificate
+    for each in (path, path.resolve().parent, *([] if root is None else [root])):
+        if each.exists() and each.stat().st_mode & 0o002:
+            return warning(
+                "site file",
+                f"every account of this machine may write {each}, and so change this site's limits"
+                " or whom it trusts",
+                f"chmod o-w {each}",
+            )
+    return ok("site file", f"{path} is {site.name}'s")
+
+
 def check_files(site: Site) -> Iterator[Finding]:
     """The keys, the folder of records, and the data."""
     coordinator = site.coordinator

@@ -161,6 +161,16 @@ def test_a_file_that_others_may_read_is_told_of(field: Field, file: str) -> None
         assert said["data"].startswith("warning")
 
 
+@pytest.mark.parametrize("file", ["site.toml", "ca.crt", "."])
+def test_what_others_may_change_is_told_of(field: Field, file: str) -> None:
+    place = field.site.with_name(file) if file != "." else field.site.parent
+    place.chmod(place.stat().st_mode | 0o002)
+    code, said = field.check()
+    assert code == 0
+    assert said["site file"].startswith("warning")
+    assert "chmod o-w" in said["site file"]
+
+
 def test_files_that_are_missing_are_each_said(field: Field) -> None:
     for file in ("node.key", "node.crt", "ca.crt", "patients.csv"):
         field.site.with_name(file).unlink()
