@@ -48,11 +48,14 @@ class TextTable:
 def text_column(name: str, column: "pa.ChunkedArray") -> TextColumn:
     """Every kind of column as text: 5 becomes "5", true "1", a gap "", and NaN "nan".
 
-    Raises pyarrow's ArrowException for a kind that has no text, such as a list.
+    Raises pyarrow's ArrowException for a kind that has no text, such as a list, or a duration,
+    whose text would be a number of unnamed units.
     """
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
     try:
+        if pa.types.is_duration(column.type):
+            raise pa.ArrowNotImplementedError
         column = column.cast(pa.large_string())
     except pa.ArrowNotImplementedError:
         raise pa.ArrowException(f"column {name!r} is of type {column.type}") from None

@@ -52,6 +52,19 @@ def test_a_file_without_a_header_can_be_given_one(tmp_path: Path) -> None:
     assert load_patients(site, make_study()).targets.tolist() == [0, 1, 1]
 
 
+@pytest.mark.parametrize(
+    ("kind", "values"), [("duration[ms]", [86_400_000]), ("list<element: int64>", [[40]])]
+)
+def test_what_a_number_of_parquet_would_be_a_number_of_is_not_guessed(
+    tmp_path: Path, kind: str, values: list[Any]
+) -> None:
+    of_kind = {"duration[ms]": pa.duration("ms"), "list<element: int64>": pa.list_(pa.int64())}
+    table = pa.table({"age": pa.array(values, of_kind[kind]), "sex": ["f"], "ill": [0]})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    message = problem_of(make_site(tmp_path, file="a.parquet"), make_study())
+    assert f"cannot be read: column 'age' is of type {kind}. Export it again, its col" in message
+
+
 def test_parquet_reads_like_csv(tmp_path: Path) -> None:
     columns = {
         "age": pa.array([30.0, 61.5, None, float("nan")]),

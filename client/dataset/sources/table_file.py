@@ -113,9 +113,11 @@ def _read_table(source: TableFile, wanted: Collection[str]) -> TextTable:
     except (pa.ArrowException, csv.Error, OSError) as problem:
         # Behind "got 4:" stands the row itself, which is nobody's to see.
         reason = re.sub(r"(got \d+):.*", r"\1", str(problem).splitlines()[0])
+        remedy = "and check that every row has as many columns as the first"
+        if suffix in PARQUET:
+            remedy = "its columns as numbers, text or dates"
         raise DataError(
-            f"Data file {path} cannot be read: {reason}. Export it again, and check that every"
-            " row has as many columns as the first."
+            f"Data file {path} cannot be read: {reason}. Export it again, {remedy}."
         ) from None
     if table.num_rows == 0:
         raise DataError(f"Data file {path} has a header and no patients. Export them into it.")
