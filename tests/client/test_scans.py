@@ -51,6 +51,12 @@ def test_a_files_own_window_serves_where_none_is_given(tmp_path: Path) -> None:
     assert "cold/b.dcm has no window (WindowCenter, WindowWidth); write window = [" in message
 
 
+def test_masks_of_single_bits_are_no_grey_levels(tmp_path: Path) -> None:
+    bits = {"BitsAllocated": 1, "BitsStored": 1, "HighBit": 0, "PixelData": bytes(6)}
+    write_dicom(tmp_path / "cold/a.dcm", np.zeros((6, 8), np.uint8), **bits)
+    assert "cold/a.dcm has no window" in problem_of(DicomImages(path=tmp_path))
+
+
 def test_small_values_can_be_white(tmp_path: Path) -> None:
     grey = np.full((6, 8), 10, np.uint8)
     write_dicom(tmp_path / "cold/a.dcm", grey, PhotometricInterpretation="MONOCHROME1")
@@ -145,6 +151,8 @@ def test_a_table_of_labels_can_name_the_files(tmp_path: Path) -> None:
         ({"PhotometricInterpretation": "PALETTE COLOR"}, "is PALETTE COLOR; export it as MONOCH"),
         ({"PixelData": b"12"}, "has pixels that cannot be read"),
         ({"BitsAllocated": 13}, "has pixels that cannot be read"),
+        ({"RescaleSlope": None}, "says RescaleSlope = None and RescaleIntercept = -1024.0, by"),
+        ({"RescaleSlope": 0}, "says RescaleSlope = 0.0 and RescaleIntercept = -1024.0, by"),
     ],
 )
 def test_what_a_file_lacks_is_said(tmp_path: Path, tags: dict[str, Any], message: str) -> None:

@@ -159,13 +159,20 @@ class DicomImages(ScanFolder):
     def _windowed(self, data: "FileDataset", values: NDArray[Any]) -> NDArray[np.uint8]:
         from pydicom.pixels.processing import apply_modality_lut
 
+        slope, intercept = (data.get(tag) for tag in ("RescaleSlope", "RescaleIntercept"))
+        if (slope is None) != (intercept is None) or slope == 0:
+            raise _WrongError(
+                f"says RescaleSlope = {slope} and RescaleIntercept = {intercept}, by which nobody"
+                " can rescale it; export it again"
+            )
         measured = np.asarray(apply_modality_lut(values, data), dtype=np.float64)
         if self.window != "file":
             return windowed(measured, self.window)
         centre, width = _first(data.get("WindowCenter")), _first(data.get("WindowWidth"))
         if centre is not None and width is not None and width > 0:
             return windowed(measured, (centre, width))
-        if values.dtype == np.uint8 and np.array_equal(measured, values):
+        is_byte = values.dtype == np.uint8 and data.get("BitsStored", 8) == 8
+        if is_byte and np.array_equal(measured, values):
             return values  # ultrasound and photographs: grey levels already
         raise _WrongError(
             "has no window (WindowCenter, WindowWidth); write window = [centre, width] under"
