@@ -69,10 +69,15 @@ def same_patient(
     else:
         equal, alike = _table_ties(np.column_stack([rows, targets.astype(np.float64)]))
     by_key = _ties((np.arange(len(rows)), np.arange(len(rows)) if keys is None else keys))
+    # One picture under two targets is no repetition: to drop either would be to choose its target.
+    told = targets.reshape(len(rows), -1)
+    repeated = (told[equal[0]] == told[equal[1]]).all(axis=1)
+    exact = np.unique(equal[0][repeated])
+    nearly = np.setdiff1d(np.concatenate(alike), np.concatenate(equal))
     return SamePatient(
         groups=_components(len(rows), [equal, alike, by_key]),
-        exact=np.unique(equal[0]),
-        near=np.setdiff1d(np.concatenate(alike), np.concatenate(equal)),
+        exact=exact,
+        near=np.union1d(nearly, equal[0][~repeated]),
     )
 
 
