@@ -416,6 +416,19 @@ def test_a_class_of_few_test_patients_is_named_beside_the_verdict() -> None:
     assert "Too few" not in what_may_be_unseen(91, {})
 
 
+def test_distances_are_told_as_the_rule_measures_them(folder: Path) -> None:
+    run = make_run()
+    text = Page(written(run, folder)).text
+    assert "distance (length of own update = 1)" in text
+    assert "in lengths of home’s own" in text
+    arms = {**run.study.model_dump()["arms"], "weight_erosion": {"distance": "cosine"}}
+    study = Study.model_validate({**run.study.model_dump(), "arms": arms})
+    text = Page(written(replace(run, study=study), folder.with_name("cosine"))).text
+    assert "distance (1 - cosine)" in text
+    assert "1 minus the cosine of the angle between them" in text
+    assert "length" not in text[text.index("Distance of each") : text.index("What each hospital")]
+
+
 def test_wide_distances_are_drawn_on_a_logarithmic_axis() -> None:
     def chart(largest: float) -> str:
         points = [(1, 0.5), (2, largest), (3, 0.0), (4, None)]

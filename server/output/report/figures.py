@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from erosion.common.rounds.records import HospitalRecord, RoundRecord
 from erosion.common.tasks.metric import Metric
-from erosion.server.output.report.chart import Chart, Line, draw
+from erosion.server.output.plain_text import shortened
+from erosion.server.output.report.chart import LONGEST_NAME, Chart, Line, draw
 from erosion.server.output.report.run_data import RunData
 
 
@@ -48,7 +49,9 @@ def weight_figure(run: RunData) -> str:
         run,
         _peer_lines(run, lambda entry: entry.weight_after, _when_eroded),
         title=f"weight of each hospital after each round of {run.first_arm}",
-        y_label=f"weight ({run.result.user} = 1)" if run.own_counts_one else "weight (largest = 1)",
+        y_label=f"weight ({shortened(run.result.user, LONGEST_NAME)} = 1)"
+        if run.own_counts_one
+        else "weight (largest = 1)",
         reference=(run.result.user, 1.0) if run.own_counts_one else None,
     )
 
@@ -67,7 +70,9 @@ def distance_figure(run: RunData) -> str:
         run,
         _peer_lines(run, lambda entry: entry.distance if entry.outcome == "accepted" else None),
         title=f"distance of each hospital's update in each round of {run.first_arm}",
-        y_label="distance (length of own update = 1)",
+        y_label="distance (1 - cosine)"
+        if run.distances_are_angles
+        else "distance (length of own update = 1)",
         may_be_logarithmic=True,
     )
 

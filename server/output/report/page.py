@@ -268,10 +268,21 @@ def _weights(run: RunData) -> str:
         )
         + _figure(
             distances,
-            "Distance of each hospital’s update from that of"
-            f" {user}, in lengths of {user}’s own: near 0 they pull the same way, above 1 they"
-            " differ by more than the whole step.",
+            f"Distance of each hospital’s update from that of {user}, {_how_far(run)}.",
         )
+    )
+
+
+def _how_far(run: RunData) -> str:
+    """What the distances are, as the first arm's rule measures them; HTML."""
+    if run.distances_are_angles:
+        return (
+            "1 minus the cosine of the angle between them: 0 where they point the same way, 1 at"
+            " right angles, 2 where they point opposite ways"
+        )
+    return (
+        f"in lengths of {text(run.result.user)}’s own: near 0 they pull the same way, above 1 they"
+        " differ by more than the whole step"
     )
 
 

@@ -7,7 +7,7 @@ from erosion.common.errors import CheckpointError
 from erosion.common.rounds.records import RoundRecord
 from erosion.common.study.study import Study, load_study
 from erosion.server.run.journal import read_records
-from erosion.server.run.result import Result, read_result
+from erosion.server.run.result import Result, read_result, study_as_run
 from erosion.server.run.run_folder import RunFolder
 
 
@@ -36,6 +36,12 @@ class RunData:
         """Whether weights are relative to the user's own in all rounds; Krum may leave that out."""
         own = [record.hospitals.get(self.result.user) for record in self.of(self.first_arm)]
         return all(entry is None or entry.weight_after in (None, 1.0) for entry in own)
+
+    @property
+    def distances_are_angles(self) -> bool:
+        """Whether the first arm's distances are of directions, and not of lengths."""
+        settings = study_as_run(self.study, self.result).arms[self.first_arm]
+        return getattr(settings, "distance", "euclidean") == "cosine"
 
     def of(self, arm: str) -> list[RoundRecord]:
         """The rounds of one arm."""
