@@ -407,6 +407,18 @@ def test_a_p_value_is_told_on_its_side_of_a_level_and_never_as_zero(
     assert verdict(result.task, comparison, finals).text.endswith(told)
 
 
+def test_a_share_above_the_level_is_not_rounded_to_it(folder: Path) -> None:
+    run = make_run()
+    assert run.result.comparison is not None
+    unclear = run.result.comparison.model_copy(
+        update={"p_value": 0.0204, "conclusion": "no clear difference"}
+    )
+    text = Page(
+        written(replace(run, result=run.result.model_copy(update={"comparison": unclear})), folder)
+    ).text
+    assert "in 2.04 % of such studies. A difference is claimed only where this share is" in text
+
+
 def test_a_class_of_few_test_patients_is_named_beside_the_verdict() -> None:
     counts = {"naevus": 60, "melanoma": 28, "vascular": 3, "wart": None}
     assert what_may_be_unseen(91, counts).endswith(

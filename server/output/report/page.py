@@ -392,9 +392,10 @@ def _signed(value: float) -> str:
 
 
 def _share(p_value: float) -> str:
+    """In percent, with the digits that show on which side of a level it is."""
     if p_value < 0.001:
         return "fewer than 0.1 %"
-    return f"{100 * p_value:.0f} %" if p_value >= 0.1 else f"{100 * p_value:.2g} %"
+    return f"{100 * p_value:.0f} %" if p_value >= 0.1 else f"{100 * p_value:.3g} %"
 
 
 def day(started: str) -> str:
