@@ -126,7 +126,8 @@ class LocalWork:
 
     def only(self, rows: Tensor) -> "LocalWork":
         """The same work on some of the rows: their indices, (m,) int64."""
-        share = len(rows) / len(self.targets)
+        patients = self._patients()  # who a private step's sum is over, whatever rows they have
+        share = len(patients[rows].unique()) / len(patients.unique())
         return replace(
             self,
             inputs=self.inputs[rows],
