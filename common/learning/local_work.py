@@ -127,7 +127,7 @@ class LocalWork:
     def only(self, rows: Tensor) -> "LocalWork":
         """The same work on some of the rows: their indices, (m,) int64."""
         patients = self._patients()  # who a private step's sum is over, whatever rows they have
-        share = len(patients[rows].unique()) / len(patients.unique())
+        share = len(torch.unique(patients[rows])) / len(torch.unique(patients))
         return replace(
             self,
             inputs=self.inputs[rows],
