@@ -17,6 +17,7 @@ from erosion.common.settings.codes import canonical
 
 DAYS_A_YEAR = 365.25
 ISO = "%Y-%m-%d"
+YEARS = range(1850, 2900)  # of a patient's dates; 9999-12-31 and 0001-01-01 stand for none
 
 Canonical = Annotated[str, BeforeValidator(canonical)]
 ValueMap = dict[Canonical, Canonical]  # value in the data -> value in the study; "": missing
@@ -88,8 +89,8 @@ def time_between(
 ) -> TextColumn | None:
     """The derived column as text, "" where a date is missing; None where a column is absent.
 
-    Texts that `meant` maps to "" are missing dates. A text that is no date stays, behind
-    NOT_A_DATE, so that it can be quoted.
+    Texts that `meant` maps to "" are missing dates. A text that is no date, or one outside of
+    YEARS, stays, behind NOT_A_DATE, so that it can be quoted.
     """
     unknown = {text for text, meaning in (meant or {}).items() if meaning == ""}
     if any(name not in table.columns for name in wanted.columns):
@@ -123,9 +124,10 @@ def _as_date(text: str, date_format: str, unknown: Collection[str]) -> date | st
         try:
             # A database writes 2020-05-01T00:00:00 or 2020-05-01 00:00:00.
             stripped = text[:10] if known == ISO and text[10:11] in ("T", " ") else text
-            return datetime.strptime(stripped, known).date()
+            found = datetime.strptime(stripped, known).date()
         except ValueError:
             continue
+        return found if found.year in YEARS else text
     return text
 
 

@@ -12,7 +12,7 @@ from erosion.client.dataset.column_values import (
     target_parser,
 )
 from erosion.client.dataset.decimal_mark import DecimalMark, found_decimal
-from erosion.client.dataset.preparation import NOT_A_DATE, time_between
+from erosion.client.dataset.preparation import NOT_A_DATE, YEARS, time_between
 from erosion.client.dataset.sources.data_source import TableSource
 from erosion.client.dataset.text_table import TextColumn, TextTable
 from erosion.common.settings.codes import canonical
@@ -119,7 +119,7 @@ def _mapped(parse: Parse, source: TableSource, name: str) -> Parse:
     if name in source.derive:
         wanted = source.derive[name]
         not_a_date = Fault(
-            f"no date of the form {wanted.date_format}",
+            f"no date of the form {wanted.date_format} from {YEARS.start} to {YEARS.stop - 1}",
             'correct it, or set date_format under [data.derive.{key}]; mapped to "" under'
             " [data.values.{key}], it is missing",
         )

@@ -75,8 +75,8 @@ def test_ages_are_made_of_dates(tmp_path: Path) -> None:
     late = text.replace("15.08.1960,", "August,2020-01-01")
     message = problem_of(tmp_path, late, task, derive={"age": {**derive, "end": "seen"}})
     assert (
-        "column age: no date of the form %d.%m.%Y: 'August' on line 3; correct it, or set"
-        " date_format under [data.derive.age]"
+        "column age: no date of the form %d.%m.%Y from 1850 to 2899: 'August' on line 3; correct"
+        " it, or set date_format under [data.derive.age]"
     ) in message
     message = problem_of(tmp_path, text, task, derive={"age": {**derive, "end": "left"}})
     assert "column age is derived from 'left', which is missing; correct [data.derive" in message
@@ -93,6 +93,17 @@ def test_dates_that_stand_for_not_known_are_mapped(tmp_path: Path) -> None:
     message = problem_of(tmp_path, text, task, derive={"age": derive})
     assert "'unknown' on line 3; correct it, or set date_format" in message
     assert 'mapped to "" under [data.values.age], it is missing' in message
+
+
+@pytest.mark.parametrize("never", ["9999-12-31", "9999-12-31T00:00:00", "0001-01-01", "2999-12-31"])
+def test_a_date_that_no_patient_can_have_is_no_date(tmp_path: Path, never: str) -> None:
+    derive = {"kind": "days_between", "start": "entry", "end": "left"}
+    text = f"entry,left,sex,ill\n2020-01-01,2020-01-11,f,0\n2020-01-01,{never},f,1\n"
+    task = {**TASK, "features": ["age", TASK["features"][1]], "missing": "impute"}  # no range
+    message = problem_of(tmp_path, text, task, derive={"age": derive})
+    assert f"from 1850 to 2899: '{never}' on line 3; correct it, or set" in message
+    found = load(tmp_path, text, task, derive={"age": derive}, values={"age": {never: ""}})
+    np.testing.assert_array_equal(found.rows[:, 0], [10, np.nan])
 
 
 def test_nobody_is_born_after_an_admission_where_years_have_two_digits(tmp_path: Path) -> None:
