@@ -4,6 +4,7 @@ import re
 import unicodedata
 from pathlib import Path
 
+from erosion.client.dataset.sources.data_source import entries_of
 from erosion.client.dataset.sources.table_file import PARQUET, SEPARATORS
 from erosion.common.errors import DataError
 
@@ -13,7 +14,7 @@ SUFFIXES = (*SEPARATORS, *PARQUET)
 
 def tables_in(folder: Path) -> dict[str, Path]:
     """The tables by the names of their hospitals; raises DataError where there are none."""
-    files = sorted(f for f in folder.iterdir() if f.suffix.lower() in SUFFIXES and _is_table(f))
+    files = [f for f in entries_of(folder) if f.suffix.lower() in SUFFIXES and _is_table(f)]
     if not files:
         raise DataError(
             f"The folder {folder} holds no table ({', '.join(SUFFIXES)}). Put one there for each"

@@ -295,6 +295,24 @@ def test_a_folder_that_may_not_be_read_is_no_folder_without_scans(
     assert f"The folder {tmp_path}/cold/locked cannot be read: Permission denied." in said
 
 
+@pytest.mark.parametrize("place", [".", "cold"])
+def test_a_folder_of_images_that_may_not_be_read_is_explained(
+    tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cold").mkdir()
+    locked = tmp_path / place
+    listdir = os.listdir
+
+    def as_another_account(path: Any) -> Any:
+        if Path(path) == locked:
+            raise PermissionError(13, "Permission denied", str(path))
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", as_another_account)
+    said = read_quietly(lambda: ImageFiles(path=tmp_path).read(GREY))
+    assert f"The folder {locked} cannot be read: Permission denied. Let this account" in said
+
+
 @pytest.mark.parametrize("name", ["a.csv", "a.npz", "a.parquet"])
 def test_a_pipe_is_not_waited_for(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / name)

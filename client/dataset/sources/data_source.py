@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -171,11 +171,19 @@ def files_below(folder: Path) -> list[Path]:
     return sorted(found)
 
 
-def _refuse(problem: OSError) -> None:
+def entries_of(folder: Path) -> list[Path]:
+    """The files and folders in a folder, by name; raises DataError where it cannot be read."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError as problem:
+        _refuse(problem)
+
+
+def _refuse(problem: OSError) -> NoReturn:
     raise DataError(
         f"The folder {problem.filename} cannot be read: {problem.strerror}. Let this account read"
         " it, or move it away."
-    )
+    ) from None
 
 
 def check_path(path: Path) -> Finding:

@@ -12,6 +12,7 @@ from erosion.client.dataset.row_hashes import hashes_of_table
 from erosion.client.dataset.sources.data_source import (
     TableSource,
     check_path,
+    entries_of,
     files_below,
     revision_of,
 )
@@ -105,8 +106,8 @@ class DuckdbFiles(TableSource):
         if not self.path.is_dir():
             return [self.path] if self.path.suffix.lower() in READERS else []
         # Hidden ones are what office programs and other systems leave.
-        shown = (f for f in self.path.iterdir() if not f.name.startswith("."))
-        files = sorted(f for f in shown if f.suffix.lower() in READERS)
+        shown = (f for f in entries_of(self.path) if not f.name.startswith("."))
+        files = [f for f in shown if f.suffix.lower() in READERS]
         if not files:
             raise DataError(
                 f"The folder {self.path} holds no {', '.join(READERS)} file. Check data.path."

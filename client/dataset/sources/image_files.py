@@ -17,6 +17,7 @@ from erosion.client.dataset.sources.data_source import (
     ImageSource,
     LabelledImages,
     check_path,
+    entries_of,
     revision_of,
 )
 from erosion.client.dataset.sources.image_targets import (
@@ -218,7 +219,7 @@ def _read_folders(source: ImageFiles, task: ImageTask) -> LabelledImages:
     inside = [
         (file, code)
         for folder, code in class_folders(source, path, task)
-        for file in sorted(folder.iterdir())
+        for file in entries_of(folder)
         if not file.name.startswith(".")
     ]
     files = [(file, code) for file, code in inside if not file.is_dir()]

@@ -16,7 +16,7 @@ from erosion.client.dataset.column_values import (
     toml_key,
 )
 from erosion.client.dataset.decimal_mark import found_decimal, groups_by_point
-from erosion.client.dataset.sources.data_source import DataSource
+from erosion.client.dataset.sources.data_source import DataSource, entries_of
 from erosion.common.errors import DataError
 from erosion.common.settings.codes import canonical
 from erosion.common.tasks.inputs import ImageTask
@@ -89,7 +89,7 @@ def class_folders(source: DataSource, root: Path, task: ImageTask) -> list[tuple
                 f" {target_names(task)}; give an .npz file, or a table of labels, with those"
             ],
         )
-    folders = sorted(f for f in root.iterdir() if f.is_dir() and not f.name.startswith("."))
+    folders = [f for f in entries_of(root) if f.is_dir() and not f.name.startswith(".")]
     codes = _parsed([folder.name for folder in folders], source, column)
     problems = [
         f"folder {folder.name!r} is not of the study's classes; rename it, or map it under"
