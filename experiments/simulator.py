@@ -88,6 +88,11 @@ class _TellsOfRounds:
         del study
         return firsts, ()
 
+    def earlier(self, study: Study, arm: str, number: int, first: RunState) -> RunState | None:
+        """Not kept."""
+        del study, arm, number, first
+        return None
+
     def begin_trials(self) -> None:
         """Nothing is written."""
 

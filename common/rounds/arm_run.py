@@ -95,12 +95,18 @@ class ArmRun:
         storage: Storage,
         waiting: Waiting,
         sealing: Sealing | None = None,
+        before: RunState | None = None,
     ) -> None:
-        """Go on from `state`."""
+        """Go on from `state`.
+
+        `before`: what its last round that moved anything started from; None where it is not known.
+        """
         self.state = state
         self._terms, self._membership, self._transport = terms, membership, transport
         self._storage, self._waiting = storage, waiting
         self._last: LastRound | None = None
+        if before is not None and state.lengths:
+            self._last = self._undoable(before, state)
         self._algorithm: Algorithm[Any] = algorithm_of(
             terms.study, terms.arm, run=terms.run, scaling=terms.scaling, sealing=sealing
         )
@@ -156,8 +162,7 @@ class ArmRun:
         after, record = undone or in_progress.finished
         if record.outcome == "done" and own_loss is not None:
             after = replace(after, own_losses=(*after.own_losses, own_loss))
-        self._remember(record, lengths, after.own_losses, is_undone=undone is not None)
-        self.state = after
+        self.state = self._remember(after, record, lengths, is_undone=undone is not None)
         return replace(
             record,
             hospitals={
@@ -184,21 +189,33 @@ class ArmRun:
 
     def _remember(
         self,
+        after: RunState,
         record: RoundRecord,
         lengths: Mapping[HospitalName, Lengths],
-        own_losses: Sequence[float],
         *,
         is_undone: bool,
-    ) -> None:
-        """What the next round may have to go back to. Nobody sees single updates where sealed."""
+    ) -> RunState:
+        """`after` with what the next round may have to go back to.
+
+        Nobody sees single updates where sealed.
+        """
         if is_undone or self.study.federation.sealed:
             self._last = None
-        elif record.outcome == "done":
-            kept = self._storage.keep(
-                Update("before", self.state.round, self.state.params, num_samples=1, samples_seen=1)
-            )
-            before = replace(self.state, params=kept.delta)
-            self._last = LastRound(before, lengths, usual(own_losses))
+            return replace(after, lengths={})
+        if record.outcome == "done":
+            # In the study's order, whoever answered first.
+            ordered = {name: lengths[name] for name in self.study.hospitals if name in lengths}
+            after = replace(after, lengths=ordered)
+            self._last = self._undoable(self.state, after)
+        return after
+
+    def _undoable(self, before: RunState, after: RunState) -> LastRound:
+        """The last round, which went from `before` to `after`."""
+        kept = self._storage.keep(
+            Update("before", before.round, before.params, num_samples=1, samples_seen=1)
+        )
+        before = replace(before, params=kept.delta)
+        return LastRound(before, after.lengths, usual(after.own_losses))
 
     def is_over(self, num_rounds: int) -> bool:
         """The arm has had so many rounds, or its rule has stopped it."""

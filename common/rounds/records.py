@@ -44,6 +44,8 @@ class RunState:
     stopped: bool = False  # the rule has ended the arm: `params` are its result
     distrusted: Mapping[HospitalName, str] = field(default_factory=dict)  # asked no more, and why
     own_losses: tuple[float, ...] = ()  # the user's, on its training part, as rounds began
+    lengths: Mapping[HospitalName, Mapping[str, float]] = field(default_factory=dict)
+    # of the arrays in the last round that moved anything, by which it may be undone; see `undoing`
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,7 +141,8 @@ class StudyRun:
             records[record.arm].append(record)
         finals = {}
         for arm, choice in decisions.choices.items():
-            arm_run = self._arm_run(study, arm, decisions.scaling, states[arm])
+            before = self._before(study, firsts[arm], arm, records[arm])
+            arm_run = self._arm_run(study, arm, decisions.scaling, states[arm], before)
 
             def note(record: RoundRecord, arm_run: ArmRun = arm_run) -> None:
                 curve = curves.get(record.arm, ())
@@ -161,7 +162,23 @@ class StudyRun:
         state = first_state(study, arm, self.surroundings.weights)
         return self._arm_run(study, arm, scaling, state)
 
-    def _arm_run(self, study: Study, arm: str, scaling: Scaling | None, state: RunState) -> ArmRun:
+    def _before(
+        self, study: Study, first: RunState, arm: str, records: Sequence[RoundRecord]
+    ) -> RunState | None:
+        """What the arm's last round that moved anything started from."""
+        moved = [record.round for record in records if record.outcome == "done"]
+        if not moved:
+            return None
+        return self.surroundings.keeper.earlier(study, arm, moved[-1] - 1, first)
+
+    def _arm_run(
+        self,
+        study: Study,
+        arm: str,
+        scaling: Scaling | None,
+        state: RunState,
+        before: RunState | None = None,
+    ) -> ArmRun:
         where = self.surroundings
         return ArmRun(
             Terms(study, arm, scaling, where.run),
@@ -171,6 +188,7 @@ class StudyRun:
             storage=where.storage,
             waiting=self.waiting,
             sealing=Sealing(where.keeper.sum_records(arm), where.sealing_keys),
+            before=before,
         )
 
     def _evaluate(

@@ -58,6 +58,10 @@ class Keeper(Protocol):
     ) -> tuple[Mapping[str, RunState], Sequence[RoundRecord]]:
         """By arm the state after its last finished round, or the given first; and those rounds."""
 
+    def earlier(self, study: Study, arm: str, number: int, first: RunState) -> RunState | None:
+        """The arm's state after that earlier round, which its last one that moved anything began
+        from; None where it is not kept. `first`: the one before all rounds."""
+
     def begin_trials(self) -> None:
         """Trials begin; those of an interrupted start are void."""
 

@@ -1,8 +1,11 @@
 """Keeps a run in its folder: what was decided, the journal, and every arm's last state."""
 
+import os
+import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -97,13 +100,33 @@ class RunKeeper:
         self._journal.write(record)
         # Both files go to the disk at once; the checkpoint counts when the line is there, too.
         synced = self._disk.submit(self._journal.sync)
-        checkpoint.save(
+        path, before = (
             self._folder.checkpoint(record.arm),
+            self._folder.before(record.arm, record.round - 1),
+        )
+        is_undoable = record.outcome == "done" and bool(state.lengths)
+        if is_undoable:
+            _set_aside(path, before)
+        checkpoint.save(
+            path,
             state,
             arm=record.arm,
             study_digest=study.digest,
             once=synced.result,
         )
+        if is_undoable:  # earlier ones were needed until now
+            for old in before.parent.glob(f"{record.arm}.*"):
+                if old != before:
+                    old.unlink()
+
+    def earlier(self, study: Study, arm: str, number: int, first: RunState) -> RunState | None:
+        """The first, or what `keep_round` set aside. Raises CheckpointError."""
+        if number == 0:
+            return first
+        path = self._folder.before(arm, number)
+        if not path.exists():
+            return None
+        return checkpoint.load(path, first, arm=arm, study_digest=study.digest)
 
     def finished_folds(self) -> Sequence[Curves]:
         """Those in `folds.json`; `trials.jsonl` is cut back to their rounds."""
@@ -128,3 +151,15 @@ class RunKeeper:
         if not path.exists():
             return first
         return checkpoint.load(path, first, arm=arm, study_digest=study.digest)
+
+
+def _set_aside(path: Path, before: Path) -> None:
+    """Keep the file under another name too, without a copy where the file system can do that."""
+    if not path.exists():
+        return
+    before.parent.mkdir(exist_ok=True)
+    before.unlink(missing_ok=True)
+    try:
+        os.link(path, before)
+    except OSError:
+        shutil.copyfile(path, before)

@@ -115,6 +115,10 @@ class RunFolder:
         """The last finished round of one arm."""
         return self.path / "checkpoints" / f"{arm}.safetensors"
 
+    def before(self, arm: str, number: int) -> Path:
+        """The arm's state after that round, from which the last one that moved anything began."""
+        return self.path / "checkpoints" / "before" / f"{arm}.{number}.safetensors"
+
     @property
     def sealed(self) -> Path:
         """The sums of sealed rounds: the one that was begun, and evidence of one that is off."""

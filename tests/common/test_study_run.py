@@ -1,16 +1,20 @@
 """The driver over a scripted transport: which rounds there are, and what ends an arm."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from erosion.common.errors import RunError
 from erosion.common.protocol.messages import Metrics, TrainRequest, TrainResult
-from erosion.common.rounds.records import Absence
+from erosion.common.rounds.records import Absence, RoundRecord, RunState
 from erosion.common.rounds.study_run import first_state
 from erosion.common.rounds.transport import Result
 from erosion.common.rounds.waiting import UserDeclinedError
+from erosion.common.study.study import Study
+from erosion.server.coordination.run_keeper import RunKeeper
+from erosion.server.run.run_folder import open_run_folder
 from tests.support.open_study import FEDERATION, everybody, outcomes, study
 from tests.support.scripted import Kept, Scripted, metrics, study_run, trained
 
@@ -269,6 +273,34 @@ def test_who_is_distrusted_stays_so_when_the_run_goes_on() -> None:
     again, _ = poisons({2})
     study_run(again, kept).run()
     assert "b" not in {name for name, _, _ in again.log}
+
+
+class Killed(Exception):  # noqa: N818 - stands for a signal
+    """The coordinator's end."""
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_run_that_was_killed_undoes_the_same_round(tmp_path: Path, number: int) -> None:
+    transport, kept = poisons({2})
+    study_run(transport, kept).run()
+
+    class Dies(RunKeeper):
+        def keep_round(self, study: Study, state: RunState, record: RoundRecord) -> None:
+            super().keep_round(study, state, record)
+            if record.round == number:
+                raise Killed
+
+    interrupted, _ = poisons({2})
+    folder = open_run_folder(tmp_path, interrupted.study)
+    with Dies(folder) as keeper, pytest.raises(Killed):
+        study_run(interrupted, Kept(), keeper=keeper).run()
+    with RunKeeper(folder) as keeper:
+        again = everybody(interrupted.study, respond=interrupted.respond)
+        resumed = study_run(again, Kept(), keeper=keeper).run()
+    found, wanted = resumed.finals["fedavg"], kept.states["fedavg"]
+    assert [r.note for r in resumed.records["fedavg"]] == [r.note for r in kept.records]
+    assert found.distrusted == wanted.distrusted
+    assert torch.equal(found.params, wanted.params)
 
 
 def test_training_that_diverges_by_itself_names_nobody() -> None:

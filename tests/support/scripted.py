@@ -190,6 +190,7 @@ class Kept:
 
     decisions: Decisions | None = None
     states: dict[str, RunState] = field(default_factory=dict)
+    every_state: dict[tuple[str, int], RunState] = field(default_factory=dict)  # by arm and round
     records: list[RoundRecord] = field(default_factory=list)
     trials: list[RoundRecord] = field(default_factory=list)
     events: list[tuple[Any, ...]] = field(default_factory=list)
@@ -208,6 +209,9 @@ class Kept:
     ) -> tuple[Mapping[str, RunState], Sequence[RoundRecord]]:
         return {**firsts, **self.states}, list(self.records)
 
+    def earlier(self, study: Study, arm: str, number: int, first: RunState) -> RunState | None:
+        return self.every_state.get((arm, number), first if number == 0 else None)
+
     def begin_trials(self) -> None:
         self.trials.clear()
 
@@ -217,6 +221,7 @@ class Kept:
     def keep_round(self, study: Study, state: RunState, record: RoundRecord) -> None:
         self.records.append(record)
         self.states[record.arm] = state
+        self.every_state[record.arm, record.round] = state
 
     def finished_folds(self) -> Sequence[Curves]:
         return list(self.folds)
