@@ -82,7 +82,9 @@ class Testbed(Settings):
 
 def _named_arms(value: Any) -> Any:
     """`[arms.fedavg]` needs no `algorithm = "fedavg"`: an arm's name is the default."""
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple) and all(isinstance(name, str) for name in value):
+        if len(set(value)) < len(value):
+            raise ValueError("name each arm once")
         value = {name: {} for name in value}
     if not isinstance(value, Mapping):
         return value

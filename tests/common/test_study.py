@@ -376,6 +376,21 @@ def test_an_unknown_algorithm_in_a_list_is_named(tmp_path: Path) -> None:
     assert sentence.startswith("arms[fed].algorithm = 'fed'; it must be one of 'weight_erosion'")
 
 
+@pytest.mark.parametrize(
+    ("arms", "sentence"),
+    [
+        ('["local", "local"]', "arms = ['local', 'local']; name each arm once"),
+        (
+            '[["local"], "fedavg"]',
+            "arms = [['local'], 'fedavg']; it must be a table of keys and values",
+        ),
+    ],
+)
+def test_a_list_of_arms_that_is_none_is_refused(tmp_path: Path, arms: str, sentence: str) -> None:
+    text = TABLE.removesuffix(ARMS).replace("rounds = 30", f"rounds = 30\narms = {arms}")
+    assert refusal(tmp_path, text) == [sentence]
+
+
 # -- Sending -----------------------------------------------------------------------------------
 
 
