@@ -10,7 +10,7 @@ from erosion.common.rounds.cross_fitting import Curves
 from erosion.common.rounds.membership import NobodyListening
 from erosion.common.rounds.records import RoundRecord, RunState
 from erosion.common.rounds.study_run import Outcome, StudyRun, play_in_turn
-from erosion.common.rounds.surroundings import Decisions, Surroundings
+from erosion.common.rounds.surroundings import ArmsKeeper, Decisions, Surroundings
 from erosion.common.sealed.sums.sum_records import RecordsInMemory
 from erosion.common.study.study import Study
 from erosion.experiments.in_process import InProcess
@@ -107,6 +107,11 @@ class _TellsOfRounds:
     def finished_folds(self) -> Sequence[Curves]:
         """None."""
         return ()
+
+    def of_fold(self, number: int) -> ArmsKeeper:
+        """Not kept, and not told either: its rounds are no arm's."""
+        del number
+        return _TellsOfRounds(lambda _record: None)
 
     def keep_fold(self, curves: Curves) -> None:
         """Not kept."""

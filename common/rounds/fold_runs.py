@@ -1,13 +1,13 @@
 """The runs of a cross-fitted evaluation: every arm anew without each fold's patients."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from erosion.common.protocol.messages import Metrics
 from erosion.common.rounds.arm_run import ArmRun
 from erosion.common.rounds.cross_fitting import fold_studies, mean_curves
 from erosion.common.rounds.records import RoundRecord, RunState
-from erosion.common.rounds.surroundings import Surroundings
+from erosion.common.rounds.surroundings import ArmsKeeper, Surroundings
 from erosion.common.study.study import Study
 
 CROSS_FITTING = "cross-fitting"  # what the folds are shown as
@@ -15,11 +15,12 @@ CROSS_FITTING = "cross-fitting"  # what the folds are shown as
 
 @dataclass(frozen=True, slots=True)
 class FoldRuns:
-    """Each fold is a whole run; one that was interrupted begins anew."""
+    """Each fold is a whole run; one that was interrupted goes on from its last finished round."""
 
     surroundings: Surroundings
     rounds: Mapping[str, int]  # by arm
-    first_of: Callable[[Study, str], ArmRun]  # an arm of a fold's study, before its first round
+    arms_of: Callable[[ArmsKeeper, Study], Iterator[tuple[str, ArmRun, list[RoundRecord]]]]
+    # the arms of a fold's study, where they were left, with their rounds so far
     predict: Callable[[Study, Mapping[str, RunState]], object]
     # has the user's site predict a fold's patients by every arm's final state
 
@@ -38,22 +39,34 @@ class FoldRuns:
         for number, fold in enumerate(every[len(finished) :], start=len(finished)):
             played = number * each
             finals, curves = {}, {}
-            for arm in self.rounds:
-                finals[arm], curves[arm] = self._played(fold, arm, played)
+            keeper = where.keeper.of_fold(number)
+            for arm, arm_run, records in self.arms_of(keeper, fold):
+                self._play(fold, arm_run, records, keeper, played)
+                finals[arm], curves[arm] = arm_run.state, [r.user_metrics for r in records]
                 played += self.rounds[arm]
             self.predict(fold, finals)
             where.keeper.keep_fold(curves)
             finished.append(curves)
         return mean_curves(finished, self.rounds)
 
-    def _played(self, fold: Study, arm: str, played: int) -> tuple[RunState, list[Metrics | None]]:
-        """An arm without a fold's patients; `played` rounds of other folds and arms came before."""
+    def _play(
+        self,
+        fold: Study,
+        arm_run: ArmRun,
+        records: list[RoundRecord],
+        keeper: ArmsKeeper,
+        played: int,
+    ) -> None:
+        """The rest of an arm without a fold's patients, added to `records`.
+
+        `played` rounds of other folds and arms came before.
+        """
         where = self.surroundings
-        curve: list[Metrics | None] = []
 
         def note(record: RoundRecord) -> None:
-            curve.append(record.user_metrics)
+            records.append(record)
             where.keeper.keep_trial_round(record)
+            keeper.keep_round(fold, arm_run.state, record)
             # Weights and figures of one arm in one fold would say little among all the others.
             hospitals = {
                 name: replace(entry, weight_before=None, weight_after=None)
@@ -63,6 +76,4 @@ class FoldRuns:
             shown = replace(record, round=number, hospitals=hospitals, user_metrics=None)
             where.listener.round_finished(shown, is_trial=True)
 
-        arm_run = self.first_of(fold, arm)
-        where.play_rounds(arm_run, self.rounds[arm], note)
-        return arm_run.state, curve
+        where.play_rounds(arm_run, self.rounds[arm_run.arm], note)

@@ -1,6 +1,6 @@
 """A study from the first hospital's arrival to the figures: the same over every transport."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from erosion.common.rounds.model_selection import SelectedSettings, choose, chos
 from erosion.common.rounds.one_round import Terms
 from erosion.common.rounds.records import Absence, Rejection, RoundRecord, RunState
 from erosion.common.rounds.screening import problem_with_evaluation
-from erosion.common.rounds.surroundings import Decisions, PlayRounds, Surroundings
+from erosion.common.rounds.surroundings import ArmsKeeper, Decisions, PlayRounds, Surroundings
 from erosion.common.rounds.transport import Transport
 from erosion.common.rounds.waiting import Needed, Waiting
 from erosion.common.study.study import Study
@@ -126,7 +126,7 @@ class StudyRun:
         return FoldRuns(
             self.surroundings,
             {arm: choice.rounds for arm, choice in decisions.choices.items()},
-            lambda fold, arm: self._first_of(fold, arm, scaling),
+            lambda keeper, fold: self._arms(keeper, fold, scaling),
             lambda fold, finals: self._evaluate(fold, finals, scaling),
         )
 
@@ -134,15 +134,10 @@ class StudyRun:
         self, study: Study, decisions: Decisions, curves: Mapping[str, Sequence[Metrics | None]]
     ) -> tuple[dict[str, RunState], dict[str, list[RoundRecord]]]:
         where = self.surroundings
-        firsts = {arm: first_state(study, arm, where.weights) for arm in study.arms}
-        states, finished = where.keeper.resume(study, firsts)
-        records: dict[str, list[RoundRecord]] = {arm: [] for arm in study.arms}
-        for record in finished:
-            records[record.arm].append(record)
+        records: dict[str, list[RoundRecord]] = {}
         finals = {}
-        for arm, choice in decisions.choices.items():
-            before = self._before(study, firsts[arm], arm, records[arm])
-            arm_run = self._arm_run(study, arm, decisions.scaling, states[arm], before)
+        for arm, arm_run, finished in self._arms(where.keeper, study, decisions.scaling):
+            records[arm] = finished
 
             def note(record: RoundRecord, arm_run: ArmRun = arm_run) -> None:
                 curve = curves.get(record.arm, ())
@@ -152,24 +147,28 @@ class StudyRun:
                 records[record.arm].append(record)
                 where.listener.round_finished(record)
 
-            where.listener.arm_started(arm, choice.rounds)
-            where.play_rounds(arm_run, choice.rounds, note)
+            num_rounds = decisions.choices[arm].rounds
+            where.listener.arm_started(arm, num_rounds)
+            where.play_rounds(arm_run, num_rounds, note)
             where.listener.arm_finished(arm)
             finals[arm] = arm_run.state
         return finals, records
 
+    def _arms(
+        self, keeper: ArmsKeeper, study: Study, scaling: Scaling | None
+    ) -> Iterator[tuple[str, ArmRun, list[RoundRecord]]]:
+        """Every arm in turn, where it was left, and its rounds so far."""
+        firsts = {arm: first_state(study, arm, self.surroundings.weights) for arm in study.arms}
+        states, finished = keeper.resume(study, firsts)
+        for arm, first in firsts.items():
+            records = [record for record in finished if record.arm == arm]
+            moved = [record.round for record in records if record.outcome == "done"]
+            before = keeper.earlier(study, arm, moved[-1] - 1, first) if moved else None
+            yield arm, self._arm_run(study, arm, scaling, states[arm], before), records
+
     def _first_of(self, study: Study, arm: str, scaling: Scaling | None) -> ArmRun:
         state = first_state(study, arm, self.surroundings.weights)
         return self._arm_run(study, arm, scaling, state)
-
-    def _before(
-        self, study: Study, first: RunState, arm: str, records: Sequence[RoundRecord]
-    ) -> RunState | None:
-        """What the arm's last round that moved anything started from."""
-        moved = [record.round for record in records if record.outcome == "done"]
-        if not moved:
-            return None
-        return self.surroundings.keeper.earlier(study, arm, moved[-1] - 1, first)
 
     def _arm_run(
         self,

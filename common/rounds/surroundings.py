@@ -44,14 +44,8 @@ class Decisions:
     cohort: frozenset[HospitalName] | None = None  # who takes part in every arm; None: anybody
 
 
-class Keeper(Protocol):
-    """Keeps what a run needs to go on after an interruption."""
-
-    def decided(self) -> Decisions | None:
-        """What an earlier start of this run settled; None: there was none."""
-
-    def decide(self, decisions: Decisions) -> None:
-        """Keep what was settled."""
+class ArmsKeeper(Protocol):
+    """Keeps where the arms of a study stand, so that they go on after an interruption."""
 
     def resume(
         self, study: Study, firsts: Mapping[str, RunState]
@@ -62,17 +56,31 @@ class Keeper(Protocol):
         """The arm's state after that earlier round, which its last one that moved anything began
         from; None where it is not kept. `first`: the one before all rounds."""
 
+    def keep_round(self, study: Study, state: RunState, record: RoundRecord) -> None:
+        """Keep a finished round: its record first, then the state after it."""
+
+
+class Keeper(ArmsKeeper, Protocol):
+    """Keeps what a run needs to go on after an interruption."""
+
+    def decided(self) -> Decisions | None:
+        """What an earlier start of this run settled; None: there was none."""
+
+    def decide(self, decisions: Decisions) -> None:
+        """Keep what was settled."""
+
     def begin_trials(self) -> None:
         """Trials begin; those of an interrupted start are void."""
 
     def keep_trial_round(self, record: RoundRecord) -> None:
-        """Note a trial's round; nothing is resumed from it."""
-
-    def keep_round(self, study: Study, state: RunState, record: RoundRecord) -> None:
-        """Keep a finished round: its record first, then the state after it."""
+        """Note a trial's round, or a fold's; nothing is resumed from it."""
 
     def finished_folds(self) -> Sequence[Curves]:
         """The folds of a cross-fitted evaluation that an earlier start finished, in their order."""
+        ...
+
+    def of_fold(self, number: int) -> ArmsKeeper:
+        """Of the fold that is begun, or gone on with, after so many finished ones."""
         ...
 
     def keep_fold(self, curves: Curves) -> None:

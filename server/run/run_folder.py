@@ -61,6 +61,10 @@ class RunFolder:
         """The finished folds of a cross-fitted evaluation."""
         return self.path / "folds.json"
 
+    def fold(self, number: int) -> "RunFolder":
+        """The rounds of one fold, until it is finished."""
+        return RunFolder(self.path / "folds" / str(number), within=self.to_resume)
+
     @property
     def beginning(self) -> Path:
         """What was decided before the first round; a resumed run needs it."""

@@ -13,7 +13,12 @@ from erosion.client.consent.derivation import leads_to
 from erosion.client.dataset.split import split_patients
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import DataError, Refusal, RunError, StudyError
-from erosion.common.protocol.messages import EvaluateRequest, Metrics
+from erosion.common.protocol.messages import (
+    EvaluateRequest,
+    Metrics,
+    TrainRequest,
+    TrainResult,
+)
 from erosion.common.rounds.cross_fitting import fold_studies, folds_of, mean_curves
 from erosion.common.rounds.records import HospitalRecord, RoundRecord
 from erosion.common.rounds.study_run import StudyRun, play_in_turn
@@ -25,6 +30,7 @@ from erosion.experiments.in_process import InProcess
 from erosion.experiments.simulator import simulate
 from erosion.server.coordination.coordinator import result_of
 from erosion.server.coordination.run_keeper import RunKeeper
+from erosion.server.run.journal import read_records
 from erosion.server.run.run_folder import RunFolder
 from tests.support.scripted import Kept
 from tests.support.small_study import make_site, make_study, twenty_patients
@@ -171,6 +177,42 @@ def test_a_run_that_is_interrupted_in_a_fold_ends_the_same(tmp_path: Path) -> No
             for outcome in (resumed, expected)
         ]
         assert curves[0] == curves[1]
+
+
+def test_a_fold_that_was_interrupted_asks_nobody_for_a_round_with_other_parameters(
+    tmp_path: Path,
+) -> None:
+    """Sites answer a round of a run once; hospital b was away from one that is over."""
+    whole, asked = study(rounds=4), dict[tuple[Any, ...], torch.Tensor]()
+
+    class Once(Hospital):
+        away = 2
+
+        def train(self, request: TrainRequest) -> TrainResult:
+            place = (self.name, request.study.digest, request.arm, request.round)
+            assert request.parameters is not None
+            assert torch.equal(asked.setdefault(place, request.parameters), request.parameters)
+            if self.name == "b" and request.round == self.away:
+                self.away = 0
+                raise Refusal("It is away for now.")
+            return super().train(request)
+
+    class Dying(RunKeeper):
+        def keep_trial_round(self, record: RoundRecord) -> None:
+            super().keep_trial_round(record)
+            if record.round == 4:
+                raise KeyboardInterrupt
+
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    sites = {name: Once(hospital.site) for name, hospital in hospitals(tmp_path).items()}
+    with Dying(folder) as keeper, pytest.raises(KeyboardInterrupt):
+        run_with(whole, sites, keeper)
+    with RunKeeper(folder) as again:
+        run_with(whole, sites, again)
+    skipped = [r.round for r in read_records(folder.trials) if r.outcome == "skipped"]
+    assert skipped == [2]
+    assert not (folder.path / "folds").exists()
 
 
 def test_a_fold_gives_no_figures_and_the_end_needs_all_of_them(tmp_path: Path) -> None:

@@ -196,6 +196,7 @@ class Kept:
     events: list[tuple[Any, ...]] = field(default_factory=list)
     sums: dict[str, RecordsInMemory] = field(default_factory=dict)
     folds: list[Curves] = field(default_factory=list)
+    in_folds: dict[int, "Kept"] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)  # by hospital, as it joined
 
     def decided(self) -> Decisions | None:
@@ -225,6 +226,9 @@ class Kept:
 
     def finished_folds(self) -> Sequence[Curves]:
         return list(self.folds)
+
+    def of_fold(self, number: int) -> "Kept":
+        return self.in_folds.setdefault(number, Kept())
 
     def keep_fold(self, curves: Curves) -> None:
         self.folds.append(curves)
