@@ -292,8 +292,8 @@ def test_a_run_that_was_killed_undoes_the_same_round(tmp_path: Path, number: int
 
     interrupted, _ = poisons({2})
     folder = open_run_folder(tmp_path, interrupted.study)
-    with Dies(folder) as keeper, pytest.raises(Killed):
-        study_run(interrupted, Kept(), keeper=keeper).run()
+    with Dies(folder) as dying, pytest.raises(Killed):
+        study_run(interrupted, Kept(), keeper=dying).run()
     with RunKeeper(folder) as keeper:
         again = everybody(interrupted.study, respond=interrupted.respond)
         resumed = study_run(again, Kept(), keeper=keeper).run()
