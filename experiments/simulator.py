@@ -93,9 +93,6 @@ class _TellsOfRounds:
         del study, arm, number, first
         return None
 
-    def begin_trials(self) -> None:
-        """Nothing is written."""
-
     def keep_trial_round(self, record: RoundRecord) -> None:
         """Not kept."""
 

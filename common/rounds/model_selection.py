@@ -11,12 +11,11 @@ from typing import Any
 
 from erosion.common.errors import RunError
 from erosion.common.protocol.messages import Metrics
-from erosion.common.rounds.records import RoundRecord
 from erosion.common.study.study import Study
 
-# Runs a trial's only arm for so many rounds. The user's metrics of a round are those of the
-# parameters that it started from.
-RunTrial = Callable[[Study, int], Sequence[RoundRecord]]
+# Runs a trial's only arm for so many rounds, fewer where its rule stops it: the user's metrics of
+# the parameters that each round started from.
+RunTrial = Callable[[Study, int], Sequence[Metrics | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +37,9 @@ def choose(study: Study, arm: str, run_trial: RunTrial) -> SelectedSettings:
     loss = study.task.verdict_metric
     for folds in trials(study, arm):
         # One round more than may be chosen: the last one shows what the one before it led to.
-        records = [run_trial(trial, study.rounds + 1) for trial in folds]
+        curves = [run_trial(trial, study.rounds + 1) for trial in folds]
         tried.append(
-            tuple(_mean_loss(records, number, loss) for number in range(1, study.rounds + 1))
+            tuple(_mean_loss(curves, number, loss) for number in range(1, study.rounds + 1))
         )
     best, candidate, number = min(
         (loss, candidate, number)
@@ -86,9 +85,9 @@ def candidates(study: Study, arm: str) -> Sequence[Mapping[str, Any]]:
     return (study.selection and study.selection.candidates.get(arm)) or ({},)
 
 
-def _mean_loss(folds: Sequence[Sequence[RoundRecord]], number: int, loss: str) -> float:
+def _mean_loss(folds: Sequence[Sequence[Metrics | None]], number: int, loss: str) -> float:
     """Mean `loss` after so many rounds over all patients held out; infinite where one lacks."""
-    measured = [_metrics_after(records, number) for records in folds]
+    measured = [_metrics_after(curve, number) for curve in folds]
     total, patients = 0.0, 0
     for metrics in measured:
         if metrics is None:
@@ -98,8 +97,6 @@ def _mean_loss(folds: Sequence[Sequence[RoundRecord]], number: int, loss: str) -
     return total / patients
 
 
-def _metrics_after(records: Sequence[RoundRecord], number: int) -> Metrics | None:
-    """The user's metrics of the parameters after so many rounds."""
-    if records and records[-1].outcome == "stopped":  # and stayed where the last round began
-        number = min(number, len(records) - 1)
-    return records[number].user_metrics if number < len(records) else None
+def _metrics_after(curve: Sequence[Metrics | None], number: int) -> Metrics | None:
+    """Of the parameters after so many rounds; a rule that stopped earlier left them there."""
+    return curve[min(number, len(curve) - 1)] if curve else None

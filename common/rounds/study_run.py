@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 
 from torch import Tensor
@@ -81,9 +82,10 @@ class StudyRun:
             self.membership.cohort = decisions.cohort
         Arrival(self.study, self.membership, self.surroundings).wait(resumed=decisions is not None)
         if decisions is None:
-            scaling = self._pooled_scaling()
-            choices = self._choices(scaling)
-            decisions = Decisions(scaling, choices, self.membership.cohort)
+            decisions = Decisions(self._pooled_scaling(), {}, self.membership.cohort)
+            keeper.decide(decisions)
+        if not decisions.choices:
+            decisions = replace(decisions, choices=self._choices(decisions.scaling))
             keeper.decide(decisions)
         study = chosen(self.study, decisions.choices)
         curves = self._fold_runs(decisions).curves(study)
@@ -101,23 +103,28 @@ class StudyRun:
 
     def _choices(self, scaling: Scaling | None) -> dict[str, SelectedSettings]:
         """What every arm is run with; where the study leaves it open, after trials."""
-        where = self.surroundings
-        if self.study.selection is not None:
-            where.keeper.begin_trials()
+        where, numbers = self.surroundings, count()
+        finished = where.keeper.finished_folds() if self.study.selection is not None else ()
 
-        def run_trial(trial: Study, num_rounds: int) -> list[RoundRecord]:
-            records: list[RoundRecord] = []
+        def run_trial(trial: Study, num_rounds: int) -> Sequence[Metrics | None]:
+            number = next(numbers)
+            if number < len(finished):
+                (curve,) = finished[number].values()
+                return curve
+            keeper = where.keeper.of_fold(number)
+            ((arm, arm_run, records),) = self._arms(keeper, trial, scaling)
 
             def note(record: RoundRecord) -> None:
                 records.append(record)
                 where.keeper.keep_trial_round(record)
+                keeper.keep_round(trial, arm_run.state, record)
                 where.listener.round_finished(record, is_trial=True)
 
-            (arm,) = trial.arms
             where.listener.arm_started(arm, num_rounds, is_trial=True)
-            arm_run = self._first_of(trial, arm, scaling)
             where.play_rounds(arm_run, num_rounds, note)
-            return records
+            curve = [record.user_metrics for record in records]
+            where.keeper.keep_fold({arm: curve})
+            return curve
 
         return {arm: choose(self.study, arm, run_trial) for arm in self.study.arms}
 
@@ -165,10 +172,6 @@ class StudyRun:
             moved = [record.round for record in records if record.outcome == "done"]
             before = keeper.earlier(study, arm, moved[-1] - 1, first) if moved else None
             yield arm, self._arm_run(study, arm, scaling, states[arm], before), records
-
-    def _first_of(self, study: Study, arm: str, scaling: Scaling | None) -> ArmRun:
-        state = first_state(study, arm, self.surroundings.weights)
-        return self._arm_run(study, arm, scaling, state)
 
     def _arm_run(
         self,

@@ -69,22 +69,20 @@ class Keeper(ArmsKeeper, Protocol):
     def decide(self, decisions: Decisions) -> None:
         """Keep what was settled."""
 
-    def begin_trials(self) -> None:
-        """Trials begin; those of an interrupted start are void."""
-
     def keep_trial_round(self, record: RoundRecord) -> None:
         """Note a trial's round, or a fold's; nothing is resumed from it."""
 
     def finished_folds(self) -> Sequence[Curves]:
-        """The folds of a cross-fitted evaluation that an earlier start finished, in their order."""
+        """The folds of a cross-fitted evaluation, or the trials of a selection, that an earlier
+        start finished, in their order."""
         ...
 
     def of_fold(self, number: int) -> ArmsKeeper:
-        """Of the fold that is begun, or gone on with, after so many finished ones."""
+        """Of the fold or trial that is begun, or gone on with, after so many finished ones."""
         ...
 
     def keep_fold(self, curves: Curves) -> None:
-        """Note that one more fold is finished; a run that goes on begins with the next."""
+        """Note that one more is finished; a run that goes on begins with the next."""
 
     def sum_records(self, arm: str) -> SumRecords:
         """What a sealed arm's sums are kept in."""

@@ -65,11 +65,6 @@ class RunKeeper(ArmFiles):
         settled = RunDecisions.of(self.started, decisions)
         settled.write(self._folder.beginning)
 
-    def begin_trials(self) -> None:
-        """A new `trials.jsonl`."""
-        self._folder.trials.unlink(missing_ok=True)
-        self._trials = Journal(self._folder.trials)
-
     def keep_trial_round(self, record: RoundRecord) -> None:
         """A line of `trials.jsonl`."""
         if self._trials is None:
@@ -98,7 +93,7 @@ class RunKeeper(ArmFiles):
         shutil.rmtree(self._folder.fold(0).path.parent, ignore_errors=True)
 
     def _cut_trials(self) -> Journal:
-        """With no round that is done again: those of finished folds, and of the one gone on with."""
+        """With no round that is done again: of finished folds, and of the one gone on with."""
         rounds = sum(len(curve) for curves in self._folds for curve in curves.values())
         begun = 0 if self._fold is None else self._fold.num_resumed
         keep_first(self._folder.trials, rounds + begun)

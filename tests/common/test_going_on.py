@@ -1,10 +1,17 @@
 """The driver over a scripted transport: a run that was interrupted goes on where it was."""
 
+from contextlib import nullcontext
+from pathlib import Path
+
 import pytest
 import torch
 
 from erosion.common.protocol.messages import TrainRequest, TrainResult
+from erosion.common.rounds.records import Absence
+from erosion.server.coordination.run_keeper import RunKeeper
 from erosion.server.run.absences import absences
+from erosion.server.run.journal import read_records
+from erosion.server.run.run_folder import open_run_folder
 from tests.support.open_study import everybody, outcomes, study
 from tests.support.scripted import Kept, Scripted, study_run, trained
 
@@ -47,6 +54,39 @@ def test_a_run_that_goes_on_keeps_its_scaling_and_its_choices() -> None:
     study_run(second, kept).run()
     assert kept.decisions == decisions
     assert len(kept.trials) == num_trials == 2 * 5
+
+
+@pytest.mark.parametrize("killed_in", [3, 8])
+def test_a_selection_that_goes_on_asks_for_no_round_with_other_parameters(
+    tmp_path: Path, killed_in: int
+) -> None:
+    """Sites answer a round of a run once; c was away from one that is over."""
+    of = study(selection={"folds": 2}, scaling="federated")
+    asked: dict[tuple[object, ...], tuple[object, ...]] = {}
+
+    def respond(name: str, request: TrainRequest) -> TrainResult | Absence:
+        place = name, request.study.digest, request.arm, request.round
+        is_new = place not in asked
+        assert request.parameters is not None
+        content = tuple(request.parameters.tolist()), request.scaling
+        assert asked.setdefault(place, content) == content
+        if name == "a" and is_new and len({key[1:] for key in asked}) == killed_in:
+            raise KilledError
+        is_away = name == "c" and request.round == 2 and len(asked) < 8
+        return Absence("was away") if is_away else trained(name, request)
+
+    folder, sums = open_run_folder(tmp_path, of), {"count": [10, 0], "squares": [1.0, 0.0]}
+    for total in (1.0, 2.0):
+        transport = Scripted(of, respond)
+        transport.join("a", "b", "c", sums={**sums, "total": [total, 0.0]})
+        expected = pytest.raises(KilledError) if total == 1.0 else nullcontext()
+        with RunKeeper(folder) as keeper, expected:
+            study_run(transport, Kept(), keeper=keeper).run()
+    assert [(r.round, r.hospitals["c"].outcome) for r in read_records(folder.trials)] == [
+        (number, "absent" if (trial, number) == (1, 2) else "accepted")
+        for trial in (1, 2)
+        for number in (1, 2, 3, 4, 5)
+    ]
 
 
 def test_a_run_that_goes_on_keeps_its_hospitals_and_takes_no_newcomer() -> None:

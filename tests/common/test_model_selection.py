@@ -8,7 +8,6 @@ import pytest
 from erosion.common.errors import RunError
 from erosion.common.protocol.messages import Metrics
 from erosion.common.rounds.model_selection import choose, chosen
-from erosion.common.rounds.records import RoundRecord
 from erosion.common.study.selection import Fold
 from erosion.common.study.study import Study
 from tests.support.small_study import make_study
@@ -25,25 +24,22 @@ def study(**selection: Any) -> Study:
     )
 
 
-def records(*losses: float | None, patients: int = 10) -> list[RoundRecord]:
+def curve(*losses: float | None, patients: int = 10) -> list[Metrics | None]:
     """A trial whose user had these log losses after 0, 1, 2, ... rounds."""
 
     def metrics(loss: float) -> Metrics:
         return Metrics.model_validate({"num_samples": patients, "auroc": None, "log_loss": loss})
 
-    return [
-        RoundRecord("x", number, "done", "", {}, metrics(loss) if loss is not None else None)
-        for number, loss in enumerate(losses, start=1)
-    ]
+    return [metrics(loss) if loss is not None else None for loss in losses]
 
 
 class Trials:
     """Answers each trial with what was prepared for it, and remembers the trials."""
 
-    def __init__(self, *prepared: list[RoundRecord]) -> None:
+    def __init__(self, *prepared: list[Metrics | None]) -> None:
         self.prepared, self.seen = iter(prepared), list[Study]()
 
-    def __call__(self, trial: Study, num_rounds: int) -> Sequence[RoundRecord]:
+    def __call__(self, trial: Study, num_rounds: int) -> Sequence[Metrics | None]:
         assert num_rounds == trial.rounds + 1
         self.seen.append(trial)
         return next(self.prepared)
@@ -51,10 +47,10 @@ class Trials:
 
 def test_the_candidate_and_the_round_with_the_least_mean_loss_are_chosen() -> None:
     trials = Trials(
-        records(9.0, 0.5, 0.4, 0.6, patients=10),  # distance_penalty = 0.1, the first fold
-        records(9.0, 0.5, 0.7, 0.6, patients=30),
-        records(9.0, 0.6, 0.6, 0.2, patients=10),  # distance_penalty = 0.2
-        records(9.0, 0.6, 0.3, 0.6, patients=30),
+        curve(9.0, 0.5, 0.4, 0.6, patients=10),  # distance_penalty = 0.1, the first fold
+        curve(9.0, 0.5, 0.7, 0.6, patients=30),
+        curve(9.0, 0.6, 0.6, 0.2, patients=10),  # distance_penalty = 0.2
+        curve(9.0, 0.6, 0.3, 0.6, patients=30),
     )
     choice = choose(study(), "weight_erosion", trials)
     # After two rounds: (10 * 0.4 + 30 * 0.7) / 40 and (10 * 0.6 + 30 * 0.3) / 40, the least of all.
@@ -65,7 +61,7 @@ def test_the_candidate_and_the_round_with_the_least_mean_loss_are_chosen() -> No
 
 
 def test_each_trial_holds_out_one_fold_and_has_a_candidates_settings() -> None:
-    trials = Trials(*[records(1.0, 1.0, 1.0, 1.0)] * 4)
+    trials = Trials(*[curve(1.0, 1.0, 1.0, 1.0)] * 4)
     choose(study(), "weight_erosion", trials)
     folds = [Fold(number=0, of=2), Fold(number=1, of=2)]
     assert [trial.fold for trial in trials.seen] == folds * 2
@@ -78,27 +74,27 @@ def test_each_trial_holds_out_one_fold_and_has_a_candidates_settings() -> None:
 
 
 def test_validation_holds_out_the_first_fold_alone() -> None:
-    trials = Trials(records(1.0, 0.3, 0.2, 0.4))
+    trials = Trials(curve(1.0, 0.3, 0.2, 0.4))
     choice = choose(study(method="validation", folds=4), "local", trials)
     assert [trial.fold for trial in trials.seen] == [Fold(number=0, of=4)]
     assert (choice.settings, choice.rounds) == ({}, 2)
 
 
 def test_of_equals_the_first_candidate_and_the_fewest_rounds_are_taken() -> None:
-    choice = choose(study(), "weight_erosion", Trials(*[records(1.0, 0.5, 0.5, 0.5)] * 4))
+    choice = choose(study(), "weight_erosion", Trials(*[curve(1.0, 0.5, 0.5, 0.5)] * 4))
     assert (choice.settings, choice.rounds) == ({"distance_penalty": 0.1}, 1)
 
 
 def test_a_round_that_was_not_measured_in_every_fold_cannot_be_chosen() -> None:
-    trials = Trials(records(1.0, 0.1, 0.5, None), records(1.0, None, 0.5, 0.1))
+    trials = Trials(curve(1.0, 0.1, 0.5, None), curve(1.0, None, 0.5, 0.1))
     assert choose(study(), "local", trials).rounds == 2
     with pytest.raises(RunError, match="settings of local cannot be chosen"):
-        choose(study(), "local", Trials(records(), records()))
+        choose(study(), "local", Trials(curve(), curve()))
 
 
 def test_the_chosen_study_leaves_nothing_open() -> None:
     before = study()
-    trials = Trials(*[records(1.0, 0.5, 0.5, 0.5)] * 6)
+    trials = Trials(*[curve(1.0, 0.5, 0.5, 0.5)] * 6)
     after = chosen(before, {arm: choose(before, arm, trials) for arm in before.arms})
     assert after.selection is None
     assert after.arms["weight_erosion"].distance_penalty == 0.1  # type: ignore[union-attr]

@@ -213,9 +213,6 @@ class Kept:
     def earlier(self, study: Study, arm: str, number: int, first: RunState) -> RunState | None:
         return self.every_state.get((arm, number), first if number == 0 else None)
 
-    def begin_trials(self) -> None:
-        self.trials.clear()
-
     def keep_trial_round(self, record: RoundRecord) -> None:
         self.trials.append(record)
 
