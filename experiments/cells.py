@@ -33,6 +33,7 @@ from rich.progress import (
 from erosion.common.errors import ErosionError
 from erosion.common.support.files import held, write_atomically
 from erosion.common.support.parent_process import end_with_parent
+from erosion.experiments.notes import notes_once
 from erosion.server.run import provenance
 
 FORMAT = 1  # of a cell's file
@@ -79,6 +80,8 @@ def _hash_of(config: Values) -> str:
     text = json.dumps(config, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+
+_Ended = tuple[Values, float, list[str]]  # of a cell: figures, seconds, what hospitals noted
 
 # (configuration, data folder, tick) -> figures. A module's function, so that a process can call it.
 RunCell = Callable[[Values, Path | None, Tick], Values]
@@ -173,7 +176,7 @@ def _run_missing(
         _write(cell_path(folder, plan), cell)
         done[plan.name] = cell
 
-    with _bar(console) as progress:
+    with _bar(console) as progress, notes_once() as told:
         cells = progress.add_task(f"{title}: cells", total=len(plans), completed=len(done))
         rounds = progress.add_task("rounds", total=sum(plan.rounds for plan in missing))
         if jobs == 1:
@@ -185,7 +188,9 @@ def _run_missing(
         else:
             processes = min(jobs, len(missing), len(os.sched_getaffinity(0)))
             with closing(_in_processes(missing, run, data_dir, processes)) as ended:
-                for plan, figures, seconds in ended:
+                for plan, (figures, seconds, notes) in ended:
+                    for note in notes:
+                        told.tell(note)
                     keep(plan, figures, seconds)
                     progress.advance(cells)
                     progress.advance(rounds, plan.rounds)
@@ -205,11 +210,11 @@ def _bar(console: Console | None) -> Progress:
 
 def _in_processes(
     plans: Sequence[CellPlan], run: RunCell, data_dir: Path | None, jobs: int
-) -> Generator[tuple[CellPlan, Values, float], None, None]:
+) -> Generator[tuple[CellPlan, _Ended], None, None]:
     """Cells as they end, each process with one thread: more would only compete for the cores."""
     others = set(active_children())
     with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_begin_process) as pool:
-        running: dict[Future[tuple[Values, float]], CellPlan] = {}
+        running: dict[Future[_Ended], CellPlan] = {}
         try:
             for plan in plans:
                 running[pool.submit(_timed, run, plan.config, data_dir)] = plan
@@ -217,8 +222,7 @@ def _in_processes(
                 ended, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in ended:
                     plan = running.pop(future)
-                    figures, seconds = future.result()
-                    yield plan, figures, seconds
+                    yield plan, future.result()
         except BrokenProcessPool:
             raise ExperimentError(
                 f"A process was ended from outside, often for want of memory. {_KEPT}; try fewer"
@@ -234,9 +238,11 @@ def _in_processes(
                 process.join()
 
 
-def _timed(run: RunCell, config: Values, data_dir: Path | None) -> tuple[Values, float]:
-    started = monotonic()
-    return run(config, data_dir, lambda: None), monotonic() - started
+def _timed(run: RunCell, config: Values, data_dir: Path | None) -> _Ended:
+    started, notes = monotonic(), list[str]()
+    with notes_once(notes.append):
+        figures = run(config, data_dir, lambda: None)
+    return figures, monotonic() - started, notes
 
 
 def _begin_process() -> None:

@@ -20,6 +20,7 @@ from erosion.common.support.files import write_atomically
 from erosion.experiments.curves import after_each_round
 from erosion.experiments.data_dir import add_data_dir
 from erosion.experiments.every_user import site_of
+from erosion.experiments.notes import notes_once
 from erosion.experiments.simulator import Simulation, simulate, timeless
 from erosion.experiments.sources import make_hospitals
 from erosion.experiments.standard_error import mean_and_error
@@ -102,10 +103,11 @@ def main() -> None:
     if options.seeds < 2:
         parser.error(f"--seeds {options.seeds}; a standard error needs at least 2")
     study = load_study(study_path(options.study))
-    simulated = [
-        simulated_split(study.model_copy(update={"seed": seed}), options.data_dir)
-        for seed in range(options.seeds)
-    ]
+    with notes_once():
+        simulated = [
+            simulated_split(study.model_copy(update={"seed": seed}), options.data_dir)
+            for seed in range(options.seeds)
+        ]
     replies = [split.evaluation for split in simulated]
     arms: dict[str, dict[str, tuple[float, float]]] = {}
     for arm in study.arms:

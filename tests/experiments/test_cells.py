@@ -2,6 +2,7 @@
 
 import errno
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -59,6 +60,25 @@ def test_every_cell_is_run_and_kept(tmp_path: Path) -> None:
 def test_processes_give_the_same_figures(tmp_path: Path) -> None:
     cells = run_cells(tmp_path, plans(), double, title="t", data_dir=None, jobs=2)
     assert values(cells) == {"seed-0": 0, "seed-1": 2, "seed-2": 4}
+
+
+def double_with_notes(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+    """Its hospitals note what those of every cell do, and something of its own."""
+    for note in ("33 of 294 patients dropped", f"the row of seed {config['seed']}"):
+        logging.getLogger("erosion.site").warning("%s: %s", "hungary", note)
+    return double(config, data_dir, tick)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_what_hospitals_note_is_said_once_for_all_cells(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], jobs: int
+) -> None:
+    run_cells(tmp_path, plans(), double_with_notes, title="t", data_dir=None, jobs=jobs)
+    said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("hungary")]
+    assert sorted(said) == [
+        "hungary: 33 of 294 patients dropped",
+        *(f"hungary: the row of seed {seed}" for seed in range(3)),
+    ]
 
 
 def test_an_interrupted_run_loses_the_cell_under_way_and_no_other(tmp_path: Path) -> None:
