@@ -2,6 +2,7 @@
 
 import stat
 from pathlib import Path
+from shlex import quote
 
 from erosion.common.support.files import write_atomically
 
@@ -22,4 +23,6 @@ def exposure(path: Path) -> str | None:
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077 == 0:
         return None
-    return f"others on this machine may read it (mode {mode:04o}); run: chmod 600 {path}"
+    return (
+        f"others on this machine may read it (mode {mode:04o}); run: chmod 600 {quote(str(path))}"
+    )

@@ -22,7 +22,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cells", default="*", metavar="PATTERN", help="only cells whose name matches (* and ?)"
     )
     parser.add_argument("--list", action="store_true", help="list the cells and run nothing")
-    parser.add_argument("--draw-only", action="store_true", help="draw the cells there are")
+    parser.add_argument("--draw-only", action="store_true", help="draw all the cells there are")
     parser.add_argument("--jobs", type=int, default=1, help="processes, of one thread each")
     parser.add_argument(
         "--set",
@@ -60,6 +60,8 @@ def _run(options: argparse.Namespace) -> int:
         for plan in chosen_plans(experiment, options.cells):
             print(plan.name)
         return 0
+    if options.draw_only and options.cells != "*":
+        raise ExperimentError("--draw-only draws all the cells there are: leave --cells out.")
     if options.jobs < 1:
         raise ExperimentError(f"--jobs {options.jobs}; it must be 1 or more")
     try:

@@ -1,6 +1,7 @@
 """`erosion site`."""
 
 import argparse
+import shlex
 from pathlib import Path
 
 from erosion.commands.command import Command
@@ -73,7 +74,8 @@ def _run(options: argparse.Namespace) -> int:
     for name, table in tables.items():
         _write(name, table, outputs[name], study.task, options)
     first = next(iter(outputs.values()))
-    print(f"See what is open: erosion check {first} --study {options.study}")
+    command = shlex.join(["erosion", "check", str(first), "--study", str(options.study)])
+    print(f"See what is open: {command}")
     return 0
 
 

@@ -3,6 +3,7 @@
 import argparse
 import re
 from pathlib import Path
+from shlex import quote
 
 from erosion.commands.command import Command
 from erosion.common.errors import DataError, StudyError
@@ -77,7 +78,8 @@ def _run(options: argparse.Namespace) -> int:
     print(f"{output}: {len(study.hospitals)} hospitals, made from {table}. Look at:")
     for remark in [*read.notes, *remarks, "the units of the numbers, which are left to fill in"]:
         print(f"  - {remark}")
-    print(f"Then, for each hospital: erosion site new --study {output} --data ITS-TABLE")
+    command = f"erosion site new --study {quote(str(output))} --data ITS-TABLE"
+    print(f"Then, for each hospital: {command}")
     return 0
 
 

@@ -225,7 +225,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         Experiment(
             "robustness",
             "Robustness",
-            "One harmful hospital: what ten attacks make of every method, on the shipped breast"
+            "One harmful hospital: what eight attacks make of every method, on the shipped breast"
             " cancer and heart disease studies. An hour of one core.",
             robustness.plans,
             robustness.run,

@@ -31,7 +31,7 @@ def plans() -> Sequence[CellPlan]:
     return [
         CellPlan(
             f"{name}-{seed}",
-            {"study": name, "seed": seed, "arms": arms(_rounds(name)), "version": 1},
+            {"study": name, "seed": seed, "arms": arms(_rounds(name)), "version": 2},
             rounds=1,
         )
         for name in STUDIES

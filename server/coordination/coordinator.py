@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from statistics import median
 
 import numpy as np
@@ -97,7 +98,7 @@ class Coordinator:
                     address=link.address_for_sites,
                     longest_wait_seconds=self._longest_wait_seconds,
                     remedy="Put that right, then go on with `erosion server --resume"
-                    f" {folder.to_resume}`; ",
+                    f" {quote(str(folder.to_resume))}`; ",
                     where_states_are=" The parameters of every arm are in"
                     f" {folder.path / 'checkpoints'}.",
                 ),

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import Literal
 
 from erosion.common.errors import CheckpointError, RunError
@@ -168,7 +169,7 @@ def run_on(
         raise RunError(
             f"The run cannot be written to {folder.path}{where}: {problem.strerror or problem}."
             " Every finished round is there. Put that right, then go on with `erosion server"
-            f" --resume {folder.path}`."
+            f" --resume {quote(str(folder.path))}`."
         ) from problem
     except BaseException as problem:  # Ctrl-C, too, is to be seen in the status
         observers.notify(StudyFailed(str(problem) or "interrupted"))
@@ -225,7 +226,7 @@ def run_every_user(
     if failed:
         raise unfinished(
             f"{', '.join(failed)}: no model yet, for the reasons above. {folder.report} shows the"
-            f" others. Go on with `erosion server --resume {folder.path}`."
+            f" others. Go on with `erosion server --resume {quote(str(folder.path))}`."
         )
     write_atomically(folder.result, found.model_dump_json(indent=2) + "\n")
     notify(EveryUserFinished(found, folder.path))

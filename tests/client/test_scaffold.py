@@ -1,6 +1,7 @@
 """The three commands from a folder of tables, renamed and damaged, to a running study."""
 
 import csv
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -182,3 +183,18 @@ def test_ranges_are_rounded_outwards_and_tell_nobodys_value() -> None:
     low, high = rounded_outwards(-3.2, 4.1)
     assert low < -3.2
     assert high > 4.1
+
+
+def test_commands_that_are_printed_to_be_copied_hold_with_spaces_in_a_path(
+    trial: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = trial.rename(trial.with_name("our trial"))
+    drafted(folder)
+    copied = shlex.split(capsys.readouterr().out.splitlines()[-1].partition(": ")[2])
+    assert copied[:3] == ["erosion", "site", "new"]
+    assert main([*copied[1:-1], str(folder / "beta.csv")]) == 0
+    copied = shlex.split(capsys.readouterr().out.splitlines()[-1].partition(": ")[2])
+    assert copied[:2] == ["erosion", "check"]
+    assert [Path(copied[2]).stem, Path(copied[4]).name] == ["beta", "study.toml"]
+    assert Path(copied[2]).is_file()
+    assert Path(copied[4]).is_file()

@@ -396,3 +396,9 @@ def test_nothing_to_draw_says_what_to_run(tmp_path: Path) -> None:
 def test_an_unknown_cell_names_those_there_are() -> None:
     with pytest.raises(ExperimentError, match="seed-0, seed-1, seed-2"):
         chosen_plans(experiment(), "nothing")
+
+
+def test_a_page_is_drawn_from_all_cells_or_not_at_all(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["experiment", "titanic", "--draw-only", "--cells", "reference-*"]
+    assert command_line.main(arguments) == 2
+    assert "leave --cells out" in capsys.readouterr().err

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Literal, NoReturn, Self
 
 import numpy as np
@@ -192,7 +193,11 @@ def check_path(path: Path) -> Finding:
     if not path.exists():
         return failed(what, f"there is nothing at {path}", "check data.path in the site file")
     if not os.access(path, os.R_OK):
-        return failed(what, f"{path} cannot be read by this account", f"run: chmod u+r {path}")
+        return failed(
+            what, f"{path} cannot be read by this account", f"run: chmod u+r {quote(str(path))}"
+        )
     if stat.S_IMODE(path.stat().st_mode) & 0o007:
-        return warning(what, f"every account of this machine may read {path}", f"chmod o= {path}")
+        return warning(
+            what, f"every account of this machine may read {path}", f"chmod o= {quote(str(path))}"
+        )
     return ok(what, f"{path} can be read")

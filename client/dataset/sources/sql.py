@@ -8,6 +8,7 @@ from contextlib import closing
 from datetime import date, time
 from decimal import Decimal
 from pathlib import Path
+from shlex import quote
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, Self
 from urllib.parse import unquote
@@ -91,7 +92,7 @@ class SqlQuery(TableSource):
                 yield warning(
                     "password",
                     f"other accounts of this machine may read {self.password_file}",
-                    f"chmod 600 {self.password_file}",
+                    f"chmod 600 {quote(str(self.password_file))}",
                 )
             else:
                 yield ok("password", f"{self.password_file} can be read by its owner alone")

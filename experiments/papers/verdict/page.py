@@ -93,10 +93,10 @@ def draw(cells: Mapping[str, Cell]) -> Page:
     return Page("\n".join(lines), {PICTURE: _picture(simulated, studies)})
 
 
-def share(cell: Cell, rule: str) -> float:
+def percent(cell: Cell, rule: str) -> float:
     """Of a cell's simulated studies, those with a claim."""
     found = cell.figures[rule]
-    return float((found["first"] + found["second"]) / cell.plan.config["studies"])
+    return float(100 * (found["first"] + found["second"]) / cell.plan.config["studies"])
 
 
 def _simulated_tables(cells: Mapping[tuple[str, int], Cell]) -> list[str]:
@@ -151,7 +151,7 @@ def _rule_table(kind: str, cells: Mapping[tuple[str, int], Cell]) -> list[str]:
         return []
     rows = [
         f"| {rule} | "
-        + " | ".join(f"{100 * share(cells[kind, patients], rule):.1f}" for patients in known)
+        + " | ".join(f"{percent(cells[kind, patients], rule):.1f}" for patients in known)
         + " |"
         for rule in RULES
     ]
@@ -307,7 +307,7 @@ def _picture(simulated: Mapping[tuple[str, int], Cell], studies: Sequence[Pooled
         false, power = figure.subplots(1, 2)
         for kind in NULLS:
             known = [n for n in TEST_PATIENTS if (kind, n) in simulated]
-            values = [100 * share(simulated[kind, n], "declared") for n in known]
+            values = [percent(simulated[kind, n], "declared") for n in known]
             if known:
                 false.plot(known, values, marker="o", markersize=3, label=kind)
         false.axhline(100 * ALLOWED, color="#999999", linewidth=0.8, linestyle="--")

@@ -1,0 +1,48 @@
+"""Results that are shipped are those of this program, not of an earlier one."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from erosion.experiments.cells import CellPlan, read_cells
+from erosion.experiments.papers import named
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    "experiment",
+    ["one-round", "local-steps", "inference", "quadratic", "mean-estimation"],
+)
+def test_the_quickest_cell_without_a_data_set_has_the_figures_that_are_shipped(
+    experiment: str,
+) -> None:
+    found = named(experiment)
+    cells = read_cells(ROOT / "experiments" / "results" / experiment, found.plans())
+    cell = min(
+        (cell for cell in cells.values() if not needs_data(cell.plan)), key=lambda c: c.seconds
+    )
+    figures = found.run(cell.plan.config, None, lambda: None)
+    assert flat(figures) == pytest.approx(flat(cell.figures), rel=1e-3, abs=1e-6)
+
+
+def needs_data(plan: CellPlan) -> bool:
+    """A data set that is downloaded; a cell that is timed has no figures of its own, either."""
+    return plan.config.get("study", "breast-cancer") != "breast-cancer" or "timed" in plan.config
+
+
+def flat(figures: object, place: str = "") -> dict[str, object]:
+    """Every figure by where it stands."""
+    parts: Iterable[tuple[object, object]]
+    if isinstance(figures, dict):
+        parts = figures.items()
+    elif isinstance(figures, list | tuple):
+        parts = enumerate(figures)
+    else:
+        return {place: figures}
+    return {
+        where: figure
+        for key, part in parts
+        for where, figure in flat(part, f"{place}/{key}").items()
+    }
