@@ -48,7 +48,7 @@ def plans() -> Sequence[CellPlan]:
     found = [
         CellPlan(
             f"{'-'.join(name.replace(',', '').split())}-seed{seed}",
-            {"variant": name, "study": STUDY, "seed": seed, **settings},
+            {"variant": name, "study": STUDY, "seed": seed, "version": 2, **settings},
             1,
         )
         for name, settings in VARIANTS.items()

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.parametrize(
     "experiment",
-    ["one-round", "local-steps", "inference", "quadratic", "mean-estimation"],
+    ["one-round", "protections", "local-steps", "inference", "quadratic", "mean-estimation"],
 )
 def test_the_quickest_cell_without_a_data_set_has_the_figures_that_are_shipped(
     experiment: str,
