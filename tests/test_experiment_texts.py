@@ -299,3 +299,22 @@ def test_beside_flamby_the_recommended_rule_does_as_the_text_says() -> None:
     assert "at no hospital clearly less accurate than training alone, FedAvg or fine-tuning" in text
     assert "at three of four clearly more accurate than FedAvg" in text
     assert "clearly ahead of it at two hospitals, by half a hundredth" in text
+
+
+def test_the_threat_model_quotes_what_the_protections_cost() -> None:
+    page = (ROOT / "experiments" / "results" / "protections" / "README.md").read_text()
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    errors, more = ({row[0].strip("| "): row[column] for row in rows} for column in (1, 2))
+    text = flowing("docs/threat-model.md")
+    assert f"in place of {errors['cells of 3, public order']} |" in text
+    both = "cells of 10, secret order"
+    for words, found in (
+        ("secret order of the mini-batches", more["secret order"]),
+        ("cells of 10 in place of 3", more["cells of 10"]),
+        ("both", more[both]),
+        (
+            "both, and compressed as float16 or int8",
+            f"{more[f'{both}, float16']}, {more[f'{both}, int8']}",
+        ),
+    ):
+        assert f"| {words} | {found} |" in text
