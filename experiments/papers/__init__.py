@@ -85,7 +85,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "MNIST",
             "Weight Erosion, FedAvg and local training of a convolutional network, over seven"
             " distributions of MNIST's digits and 10 to 100 agents (Gengler et al. 2020, table II"
-            " and figure 2), then with other settings and another partition. Six hours of one core"
+            " and figure 2), then with other settings and another partition. Ten hours of one core"
             " for the paper's cells, more again for the others; --cells '*-10-*' is a quarter.",
             mnist.plans,
             mnist.run,
@@ -95,8 +95,8 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "gems",
             "GEMS",
             "Good-enough model spaces (Guha and Smith): a model that all nodes find good enough,"
-            " on MNIST (five trials) and on features of HAM10000 and CIFAR-10. Under an hour of"
-            " one core.",
+            " on MNIST (five trials) and on features of HAM10000 and CIFAR-10. Four hours of one"
+            " core.",
             gems_plans,
             run_gems,
             draw_gems,
@@ -123,7 +123,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "which-rule",
             "Which rule wins",
             "Every rule with its defaults on the shipped breast cancer and heart disease studies,"
-            " each heart hospital as the user, over 50 splits. An hour of one core.",
+            " each heart hospital as the user, over 50 splits. Two hours of one core.",
             which_rule.plans,
             which_rule.run,
             which_rule.draw,
@@ -151,7 +151,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "protections",
             "What the protections cost",
             "The default study with a site's protections on and off, over 40 splits: errors, and"
-            " the seconds of an answer. A few minutes.",
+            " the seconds of an answer. Half an hour.",
             protections.plans,
             protections.run,
             protections.draw,
@@ -160,7 +160,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "privacy",
             "What differential privacy costs",
             "The default study with epsilon 8, 3 and 1 for the other hospitals' patients, and"
-            " without, over 40 splits. A quarter of an hour of one core.",
+            " without, over 40 splits. Half an hour of one core.",
             privacy.plans,
             privacy.run,
             privacy.draw,
@@ -169,7 +169,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "fed-heart",
             "Fed-Heart-Disease",
             "Each of four heart hospitals as the user beside FLamby's published accuracies, on its"
-            " split and on a hundred others. An hour of one core.",
+            " split and on a hundred others. Three hours of one core.",
             fed_heart.plans,
             fed_heart.run,
             fed_heart.draw,
@@ -196,8 +196,9 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         Experiment(
             "local-steps",
             "Local steps",
-            "Bias correction, gradient averaging and Weight Erosion on real data with 1, 5 and 20"
-            " local steps a round (what Chayti et al. 2021 left out). Half an hour of one core.",
+            "Bias correction, gradient averaging and Weight Erosion on real data with 1, 5 and"
+            " 20 local steps a round (what Chayti et al. 2021 left out). A quarter of an hour of"
+            " one core.",
             local_steps.plans,
             local_steps.run,
             local_steps.draw,
@@ -226,7 +227,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "robustness",
             "Robustness",
             "One harmful hospital: what eight attacks make of every method, on the shipped breast"
-            " cancer and heart disease studies. An hour of one core.",
+            " cancer and heart disease studies. Three hours of one core.",
             robustness.plans,
             robustness.run,
             draw_robustness,

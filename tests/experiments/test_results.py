@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from erosion.experiments.cells import CellPlan, read_cells
-from erosion.experiments.papers import named
+from erosion.experiments.papers import EXPERIMENTS, named
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -46,3 +46,27 @@ def flat(figures: object, place: str = "") -> dict[str, object]:
         for key, part in parts
         for where, figure in flat(part, f"{place}/{key}").items()
     }
+
+
+MINUTES = {  # the first that an experiment's own words hold
+    "a quarter of an hour": 15,
+    "half an hour": 30,
+    "an hour": 60,
+    "two hours": 120,
+    "three hours": 180,
+    "four hours": 240,
+    "ten hours": 600,
+}
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_an_experiment_says_how_long_it_takes_as_its_cells_do(experiment: str) -> None:
+    found = named(experiment)
+    words = found.about.lower()
+    minutes = next((minutes for said, minutes in MINUTES.items() if said in words), 5)
+    plans = found.plans()
+    cells = read_cells(ROOT / "experiments" / "results" / experiment, plans).values()
+    whole = sum(cell.seconds for cell in cells) / 60 * len(plans) / len(cells)
+    assert whole < 3 * minutes
+    if minutes > 5:
+        assert whole > minutes / 3

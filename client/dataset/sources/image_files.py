@@ -103,7 +103,9 @@ class ImageFiles(ImageSource):
         if path.is_dir():
             return _read_folders(self, task)
         if not path.exists():
-            raise DataError(f"There is no data file {path}. Check data.path in the site file.")
+            raise DataError(
+                f"There is no data file {path}. Check the path (data.path in a site file)."
+            )
         if path.suffix.lower() != ".npz" or not path.is_file():
             raise DataError(
                 f"Data file {path} is no .npz file, but the study wants images: give an .npz with"

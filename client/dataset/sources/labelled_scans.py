@@ -71,7 +71,9 @@ class ScanFolder(ImageSource):
         """
         root = self.path
         if not root.is_dir():
-            raise DataError(f"There is no folder {root}. Check data.path in the site file.")
+            raise DataError(
+                f"There is no folder {root}. Check the path (data.path in a site file)."
+            )
         if self.labels is not None:
             return _in_table(self, root, self.labels, task, scans_in)
         found = [

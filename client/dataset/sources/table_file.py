@@ -81,7 +81,7 @@ def _read_table(source: TableFile, wanted: Collection[str]) -> TextTable:
     path = source.path
     suffix = path.suffix.lower()
     if not path.exists():
-        raise DataError(f"There is no data file {path}. Check data.path in the site file.")
+        raise DataError(f"There is no data file {path}. Check the path (data.path in a site file).")
     if path.is_dir():
         raise DataError(
             f"Data file {path} is a folder, but the study wants a table: give a file. If it holds"
