@@ -3,7 +3,7 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 export OMP_NUM_THREADS ?= 1
 export NO_MKDOCS_2_WARNING := 1
 
@@ -38,13 +38,15 @@ pages: $(VENV)/installed
 install: $(VENV)/installed
 
 # torch has no hash here: which build fits a machine is for its index to say. All else is what
-# requirements-dev.lock says, to the byte.
+# requirements-dev.lock says, to the byte. Most modules of these packages are never imported, so
+# none is compiled before it is; those of programs that start together are, here.
 $(VENV)/installed: pyproject.toml requirements-dev.lock
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) $$(sed -n 's/.*"\(torch==[0-9.]*\)".*/\1/p' pyproject.toml)
 	$(INSTALL) --no-deps --require-hashes -r requirements-dev.lock
 	$(INSTALL) --no-deps --no-build-isolation -e .
 	$(BIN)/pip check
+	$(BIN)/python -c 'import erosion.client.connection.app, erosion.server.coordination.run_study'
 	touch $@
 
 lint: $(VENV)/installed
