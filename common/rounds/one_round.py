@@ -337,15 +337,16 @@ def undo(
     reason: str,
 ) -> tuple[RunState, RoundRecord]:
     """Go back to the state `before`; the round that showed the harm counts, and moves nothing."""
-    note = f"round {state.round} is undone: {reason}; {culprit} is not asked any more in {arm}"
+    undone = before.round + 1  # rounds may have been skipped since
+    note = f"round {undone} is undone: {reason}; {culprit} is not asked any more in {arm}"
     after = replace(
         before,
         round=state.round + 1,
         skipped_in_a_row=0,
-        distrusted={**before.distrusted, culprit: f"round {state.round}: {reason}"},
+        distrusted={**before.distrusted, culprit: f"round {undone}: {reason}"},
     )
     records = _records(answers, state.weights, {**state.weights, **before.weights})
-    return after, RoundRecord(arm, after.round, "skipped", note, records)
+    return after, RoundRecord(arm, after.round, "skipped", note, records, undoes=undone)
 
 
 def _skip(

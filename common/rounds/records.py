@@ -99,3 +99,4 @@ class RoundRecord:
     seconds: float = 0.0  # wall clock, from making the requests to the aggregate
     steps: tuple[StepRecord, ...] = ()
     # the round's exchanges; empty where there was one, of which `hospitals` says everything
+    undoes: int | None = None  # the earlier round that this one took back, for the harm it did

@@ -13,10 +13,15 @@ COLUMNS = ("arm", "hospital", "rounds", "weight_sum", "samples_seen")
 def contributions(
     hospitals: Sequence[str], records: Sequence[RoundRecord]
 ) -> dict[str, Contribution]:
-    """Of one arm: rounds taken part in, the weight summed over them, and the samples used."""
+    """Of one arm: rounds taken part in, the weight summed over them, and the samples used.
+
+    A round that was undone is in no model, and counts for nobody.
+    """
+    undone = {record.undoes for record in records}
+    counting = [r for r in records if r.outcome == "done" and r.round not in undone]
     ledger: dict[str, Contribution] = {}
     for name in hospitals:
-        entries = [record.hospitals.get(name) for record in records if record.outcome == "done"]
+        entries = [record.hospitals.get(name) for record in counting]
         accepted = [e for e in entries if e is not None and e.outcome == "accepted"]
         ledger[name] = Contribution(
             rounds=len(accepted),

@@ -266,6 +266,23 @@ def test_a_round_that_ruins_the_users_model_is_undone_and_the_culprit_named() ->
     torch.testing.assert_close(state.params - first, moved)
 
 
+def test_the_round_that_is_undone_is_the_one_that_did_harm() -> None:
+    """And not one that was skipped since."""
+    transport, kept = poisons({2}, times=25.0)
+    honest = transport.respond
+
+    def respond(name: str, request: TrainRequest) -> Result | Absence | None:
+        if request.round == 3 and name == "a":
+            return None
+        return honest(name, request)
+
+    transport.respond = respond
+    study_run(transport, kept).run()
+    assert [record.undoes for record in kept.records[:4]] == [None, None, None, 2]
+    assert kept.records[3].note.startswith("round 2 is undone: ")
+    assert kept.states["fedavg"].distrusted["b"].startswith("round 2: ")
+
+
 def test_who_is_distrusted_stays_so_when_the_run_goes_on() -> None:
     transport, kept = poisons({2})
     study_run(transport, kept).run()

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,14 @@ def test_the_ledger_counts_only_finished_rounds_and_accepted_updates() -> None:
     assert ledger["large-tumours"].rounds == 15  # away in rounds 11 to 14
     assert ledger["alike"].samples_seen == 19 * 80
     assert ledger["alike"].weight_sum == pytest.approx(19 * 110 / 24)
+
+
+def test_a_round_that_was_undone_is_credited_to_nobody() -> None:
+    run = make_run(arms=("fedavg",), rounds=3)
+    whole = contributions(run.study.hospitals, run.records)
+    undoing = replace(run.records[2], outcome="skipped", undoes=2)
+    left = contributions(run.study.hospitals, [*run.records[:2], undoing])
+    assert (whole["alike"].rounds, left["alike"].rounds) == (3, 1)
 
 
 def test_the_ledger_is_a_table_of_every_arm() -> None:
