@@ -1,6 +1,7 @@
 """The command line: one sub-command for each thing that a person does."""
 
 import argparse
+import errno
 import logging
 import os
 import re
@@ -18,6 +19,7 @@ from erosion.common.support.log_lines import JsonLines
 from erosion.common.support.plain_text import shown
 
 FAULT, UNUSABLE, INTERRUPTED = 70, 74, 130  # EX_SOFTWARE and EX_IOERR of sysexits.h
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 EPILOG = """\
 a first run:
@@ -53,7 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         # Models, figures and logs are for this account alone, unless the person says otherwise.
         os.umask(_umask(os.environ.get("EROSION_UMASK", "077")))
-        return handler(options)
+        code = handler(options)
+        sys.stdout.flush()  # while it can be said that it failed
+        return code
     except ErosionError as problem:
         _say(str(problem), options)
         return problem.exit_code
@@ -63,12 +67,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say("interrupted", options)
         return INTERRUPTED
     except BrokenPipeError:  # `erosion ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 0
     except Exception as problem:  # noqa: BLE001 - a fault of ours; people still get a sentence
         trace = problem if getattr(options, "verbose", 0) else None
         if isinstance(problem, OSError) and problem.filename is not None:
             _say(_unusable(problem), options, trace)
+            return UNUSABLE
+        if isinstance(problem, OSError) and problem.errno in NO_ROOM:
+            _drop_output()
+            words = f"{problem.strerror}: a file or what is printed here could not be written."
+            _say(f"{words} Free some space there, and run the command again.", options, trace)
             return UNUSABLE
         _say(
             f"a fault of this program ({type(problem).__name__}: {problem}). Please report it with"
@@ -77,6 +86,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             trace,
         )
         return FAULT
+
+
+def _drop_output() -> None:
+    """What is still to be printed is not, or Python would complain of it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _umask(said: str) -> int:

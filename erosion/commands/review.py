@@ -10,6 +10,7 @@ from erosion.commands.command import Command
 from erosion.common.errors import SiteError
 from erosion.common.support.imports import imports_for_good
 from erosion.common.support.plain_text import shown
+from erosion.common.support.question import answer_to
 
 EXAMPLES = """\
   erosion review site.toml                          the studies that wait, and those decided
@@ -75,7 +76,7 @@ def _run(options: argparse.Namespace) -> int:
             return 0
         by, approve = options.by or _login_name(), options.approve
         if is_asked:
-            answer = input("\nTake part in exactly this study? [yes/no/later] ").strip().lower()
+            answer = answer_to("\nTake part in exactly this study? [yes/no/later] ").lower()
             if answer not in ("yes", "y", "no", "n"):
                 print("Nothing was decided.")
                 return 0

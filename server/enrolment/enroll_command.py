@@ -13,6 +13,7 @@ from rich.text import Text
 from erosion.common.errors import EnrolmentError
 from erosion.common.sealed import pinned_keys
 from erosion.common.support import expiry
+from erosion.common.support.question import answer_to
 from erosion.server.enrolment import certificates, enrolment, signing_request
 from erosion.server.enrolment.certificates import COORDINATOR_DAYS
 from erosion.server.enrolment.enrolment import COORDINATOR, SITE_DAYS, Enrolment
@@ -240,7 +241,7 @@ def _ask_for_hosts() -> list[str]:
             " example: --host erosion.example.org 192.0.2.7"
         )
     print("By which names or addresses do the sites reach this machine? The first is dialled.")
-    hosts = input("Names or addresses: ").replace(",", " ").split()
+    hosts = answer_to("Names or addresses: ").replace(",", " ").split()
     if not hosts:
         raise EnrolmentError("No name was given. Give at least one, or use --host.")
     return hosts

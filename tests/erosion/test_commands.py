@@ -57,6 +57,17 @@ def test_the_help_waits_for_no_command_s_imports() -> None:
     assert run.stdout.split() == []
 
 
+def test_a_full_disk_under_what_is_printed_is_said_in_a_sentence() -> None:
+    program = [sys.executable, "-m", "erosion", "algorithms"]
+    with Path("/dev/full").open("w") as full:
+        run = subprocess.run(
+            program, stdout=full, stderr=subprocess.PIPE, text=True, timeout=PATIENCE
+        )
+    assert run.returncode == 74
+    assert run.stderr.startswith("erosion: No space left on device: ")
+    assert run.stderr.count("\n") == 1
+
+
 def test_a_file_that_this_account_may_not_use_is_named_with_the_remedy(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -549,6 +549,18 @@ def test_the_hosts_are_asked_for_on_a_terminal(
     assert FederationFolder(Path(folder)).read_place().hosts == ("one.example.org", "192.0.2.1")
 
 
+def test_ctrl_d_at_the_question_for_hosts_gives_no_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ended(_prompt: str) -> str:
+        raise EOFError
+
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", ended)
+    assert main(["enroll", "init", "--folder", str(tmp_path / "asked")]) == 9
+    assert "No name was given" in capsys.readouterr().err
+
+
 def test_the_list_shows_who_is_enrolled_and_who_no_more(
     folder: FederationFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
