@@ -14,6 +14,8 @@ from erosion.common.study.study import Study, load_study
 from erosion.experiments.simulator import Simulation, simulate
 from erosion.experiments.testbed_sites import testbed_sites
 from erosion.server.output.plain_text import figure_text
+from erosion.server.output.result_words import absences
+from erosion.server.run.absences import absences as absent
 from erosion.server.run.result import verdict, whom_it_tests
 
 
@@ -64,3 +66,5 @@ def _print(console: Console, study: Study, found: Simulation) -> None:
     tested = whom_it_tests(study)
     said = verdict(task, ended.comparison, dict(ended.arms), ended.base_rate, tested=tested)
     console.print(Text(said.text))
+    for sentence in absences(absent(study.hospitals, study.user, found.records)):
+        console.print(Text(sentence))

@@ -47,9 +47,9 @@ def test_the_readme_quotes_the_splits() -> None:
 
 def test_the_readme_says_of_its_picture_what_is_in_it() -> None:
     picture = (ROOT / "docs" / "weights.svg").read_text()
-    eroded = re.findall(r">(\S+) eroded in round (\d+)<", picture)
-    assert [name for name, _ in eroded] == ["miscoded"]
-    assert f"the miscoded one is out after {eroded[0][1]} rounds" in flowing("README.md")
+    out = re.findall(r">(\S+) out in round (\d+)<", picture)
+    assert [name for name, _ in out] == ["miscoded"]
+    assert f"the miscoded one is out after {out[0][1]} rounds" in flowing("README.md")
 
 
 def test_the_default_study_quotes_the_splits() -> None:

@@ -186,7 +186,10 @@ class Survival(Task):
 
     def prediction_columns(self) -> list[str]:
         """The chance to be without the event at each cut point, and of the event by the horizon."""
-        return [*(f"event_free_at_{point:g}" for point in self.cut_points), "risk"]
+        points = [
+            repr(point).removesuffix(".0") for point in self.cut_points
+        ]  # in all their digits
+        return [*(f"event_free_at_{point}" for point in points), "risk"]
 
     def prediction_cells(self, prediction: Sequence[float]) -> list[str]:
         """With six decimals."""

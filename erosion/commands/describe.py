@@ -8,7 +8,9 @@ from erosion.experiments.data_dir import add_data_dir
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("study", type=Path, help="the study file")
+    parser.add_argument(
+        "study", help="a study file, or the name of a study that comes with the program"
+    )
     parser.add_argument(
         "--federation",
         type=Path,
@@ -40,21 +42,22 @@ def _run(options: argparse.Namespace) -> int:
     from erosion.common.study.study import load_study
     from erosion.common.support.files import write_atomically
     from erosion.common.support.logs import configure_logging
+    from erosion.experiments.testbed import study_path
     from erosion.server.description.page import description_page
     from erosion.server.description.terminal import show
 
     configure_logging(options.verbose)
-    console = Console()
+    console, study_file = Console(), study_path(options.study)
     if options.simulate:
         from erosion.experiments.description import describe_here
 
-        found = describe_here(options.study, options.data_dir)
+        found = describe_here(study_file, options.data_dir)
     else:
         from erosion.server.description.ask import ask_all
         from erosion.server.enrolment.federation_folder import FederationFolder
         from erosion.server.link.open_link import federation_or_none, make_link
 
-        study = load_study(options.study)
+        study = load_study(study_file)
         folder = FederationFolder(options.federation)
         link = make_link(
             study, options.address, federation_or_none(folder, insecure=options.insecure)
@@ -87,6 +90,7 @@ COMMAND = Command(
     examples="""\
   erosion describe STUDY.toml                 at the coordinator; sites run `erosion client`
   erosion describe STUDY.toml --simulate      the testbed's hospitals, or tables beside the file
+  erosion describe breast-cancer --simulate   a study that comes with the program
 """,
     add_arguments=_add_arguments,
     run=_run,

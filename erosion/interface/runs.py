@@ -52,11 +52,19 @@ def testbed(
         runs: The folder in which the run's own folder is made.
         data_dir: The folder with downloaded data sets; by default $EROSION_DATA, else data/.
         outputs: As after `erosion server --output`, for example ["metrics"].
+
+    Raises:
+        ErosionError: Also, before anything is run, for a study with every hospital as its user.
     """
     from erosion.experiments.testbed import run_in_testbed
     from erosion.server.run.run_folder import new_run_folder
 
     checked = load_study(study)
+    if checked.has_every_user:
+        raise StudyError(
+            f"Study {checked.name} has every hospital as its user, and a Run is of one. Give one"
+            " name as its user, or use `erosion testbed` and read what it leaves in users/HOSPITAL."
+        )
     folder = new_run_folder(Path(runs), checked)
     code = run_in_testbed(checked, folder, data_dir=_data_dir(data_dir), outputs=outputs)
     if code != 0:

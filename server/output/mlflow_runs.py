@@ -86,7 +86,8 @@ class MlflowRuns:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or study.name
         found = self._client.get_experiment_by_name(name)
         self._experiment = found.experiment_id if found else self._client.create_experiment(name)
-        tags = {RUN_TAG: str(run_folder.resolve()), ARM_TAG: ""}
+        # MLflow's filters know no ' in a text.
+        tags = {RUN_TAG: str(run_folder.resolve()).replace("'", "%27"), ARM_TAG: ""}
         self._study_run = self._open(tags, f"{study.name} for {study.user}")
         settings = study.model_dump(mode="json", exclude={"task", "arms", "testbed", "hospitals"})
         settings["num_hospitals"] = len(study.hospitals)

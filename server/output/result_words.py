@@ -1,11 +1,12 @@
 """Parts of a result in words: the terminal and the report say the same."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from erosion.common.protocol.messages import FEWEST_OF_A_CLASS, FinalMetrics
 from erosion.server.output.plain_text import printable
 from erosion.server.output.round_news import RESULT_OF_STOPPED
+from erosion.server.run.absences import Absent
 from erosion.server.run.overview import EarlyStop, Overview
 from erosion.server.run.result import Result, Selected
 
@@ -49,10 +50,10 @@ def stops(result: Result) -> list[str]:
     ]
 
 
-def absences(result: Result) -> list[str]:
+def absences(missing: Sequence[Absent]) -> list[str]:
     """Who was missing, to stand beside the verdict; empty where nobody was."""
-    everywhere = [a for a in result.absent if a.everywhere]
-    at_times = [a for a in result.absent if not a.everywhere]
+    everywhere = [a for a in missing if a.everywhere]
+    at_times = [a for a in missing if not a.everywhere]
     said = [
         f"{printable(a.hospital, at_most=48)} took no part ({printable(a.reason)})."
         for a in everywhere[:MOST_ABSENT]
@@ -66,7 +67,7 @@ def absences(result: Result) -> list[str]:
             f"{printable(absent.hospital, at_most=48)} was missing in some rounds: {missed}"
             f" (the last time: {printable(absent.reason)})."
         )
-    more = len(result.absent) - len(said)
+    more = len(missing) - len(said)
     if more:
         said.append(f"{more} more hospitals were missing; the report's events name them.")
     if at_times:

@@ -10,7 +10,7 @@ from erosion.server.output.plain_text import printable
 
 RESULT_OF_STOPPED = "the model reached there is the arm's result"
 
-Kind = Literal["skipped", "stopped", "note", "absent", "rejected", "eroded"]
+Kind = Literal["skipped", "stopped", "note", "absent", "rejected", "out"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ def news_of(record: RoundRecord) -> Iterator[News]:
             text = f"{kind}: {printable(entry.reason)}"
             yield News(record.arm, record.round, kind, name, text)
         elif entry.weight_after == 0.0 and entry.weight_before != 0.0:
-            text = "eroded: its weight fell to 0"
-            yield News(record.arm, record.round, "eroded", name, text)
+            text = "out: its weight fell to 0"
+            yield News(record.arm, record.round, "out", name, text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,6 +164,12 @@ def test_the_base_rate_of_survival_is_kaplan_and_meiers() -> None:
     assert after_surgery().base_rate(patients).tolist() == pytest.approx([3 / 4, 3 / 4 * 1 / 2])
 
 
+def test_cut_points_that_hardly_differ_have_columns_of_their_own() -> None:
+    task = after_surgery(cut_points=[0.5, 730, 730.00001, 1234567])
+    names = ["0.5", "730", "730.00001", "1234567"]
+    assert task.prediction_columns() == [*(f"event_free_at_{name}" for name in names), "risk"]
+
+
 def test_harrells_c_counts_pairs_whose_order_is_known() -> None:
     # The first dies first. Who was censored at 8 cannot be compared with who died at 12.
     targets = np.array([[5.0, 1], [8, 0], [12, 1], [19, 0]])

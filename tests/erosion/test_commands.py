@@ -121,3 +121,12 @@ def test_an_account_without_a_name_says_who_decides(
     assert "--by NAME" in capsys.readouterr().err
     assert main([*review, "--by", "dpo"]) == 0
     assert "Approved by dpo" in capsys.readouterr().out
+
+
+def test_describe_takes_the_name_of_a_study_that_comes_with_the_program(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.html"
+    main(["describe", "breast-cancer", "--simulate", "--output", str(page)])
+    capsys.readouterr()
+    assert "small-tumours" in page.read_text(encoding="utf-8")

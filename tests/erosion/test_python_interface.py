@@ -99,6 +99,14 @@ def test_a_wrong_study_is_explained() -> None:
         erosion.load_study({**make_study().model_dump(mode="json"), "rounds": 0})
 
 
+def test_a_testbed_is_for_one_user_and_says_so_before_it_runs(tmp_path: Path) -> None:
+    study = erosion.load_study("breast-cancer")
+    runs = tmp_path / "runs"
+    with pytest.raises(erosion.ErosionError, match="every hospital as its user"):
+        erosion.testbed({**study.model_dump(), "user": "all"}, runs=runs)
+    assert not runs.exists()
+
+
 def test_a_simulation_on_own_files(tmp_path: Path) -> None:
     study = make_study(rounds=2)
     draws = np.random.default_rng(5)

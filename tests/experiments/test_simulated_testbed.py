@@ -9,6 +9,7 @@ from erosion.command_line import main
 from erosion.common.errors import StudyError
 from erosion.common.study.study import load_study
 from erosion.experiments.simulated_testbed import simulate_testbed
+from erosion.experiments.sources import make_hospitals
 from erosion.experiments.splits import one_split
 from erosion.experiments.testbed import study_path
 
@@ -44,6 +45,22 @@ def test_of_a_cross_fitted_study_it_says_whom_it_measured(tmp_path: Path) -> Non
         simulate_testbed(path, data_dir=None, console=Console(file=printed, width=200))
         printed.seek(0)
         assert "130 patients, each predicted by models that never saw them" in printed.read()
+
+
+def test_who_was_missing_is_told_beside_the_verdict(tmp_path: Path) -> None:
+    path = shorter(tmp_path)
+    for name, made in make_hospitals(load_study(path), tmp_path / "made", None).items():
+        table = made.data.read_text(encoding="utf-8")
+        fitting = table if name != "alike" else table.replace("mean radius", "width", 1)
+        (tmp_path / f"{name}.csv").write_text(fitting, encoding="utf-8")
+    text = path.read_text(encoding="utf-8")
+    start, end = text.index("[testbed]"), text.index("[task]")
+    path.write_text(text[:start] + text[end:], encoding="utf-8")
+    with (tmp_path / "printed").open("w+", encoding="utf-8") as printed:
+        simulate_testbed(path, data_dir=None, console=Console(file=printed, width=1000))
+        printed.seek(0)
+        last = printed.read().splitlines()[-1]
+    assert last.startswith("alike took no part (")
 
 
 def test_it_is_for_one_user(tmp_path: Path) -> None:

@@ -172,11 +172,14 @@ def test_mlflow_has_the_settings_that_were_chosen(tmp_path: Path, tracking: str)
     assert runs_of(tracking)["weight_erosion"].data.params["distance_penalty"] == "0.7"
 
 
-def test_a_resumed_study_goes_on_with_its_mlflow_runs(tmp_path: Path, tracking: str) -> None:
+@pytest.mark.parametrize("name", ["run", "Anna's run"])
+def test_a_resumed_study_goes_on_with_its_mlflow_runs(
+    tmp_path: Path, tracking: str, name: str
+) -> None:
     own = [record for record in RUN.records if record.arm == "weight_erosion"]
     for part in (own[:2], own[2:]):
         with closing(MlflowRuns(tracking)) as observer:
-            observer.notify(StudyStarted(RUN.study, "127.0.0.1:1", tmp_path))
+            observer.notify(StudyStarted(RUN.study, "127.0.0.1:1", tmp_path / name))
             observer.notify(ArmStarted("weight_erosion", 4))
             for record in part:
                 observer.notify(RoundFinished(record))

@@ -124,6 +124,14 @@ def test_a_p_value_is_never_above_one_and_hospitals_with_too_few_patients_do_not
     assert (lines["c"].adjusted_p_value, lines["c"].conclusion) == (None, TOO_FEW)
 
 
+def test_a_comparison_that_stands_alone_is_counted_in_words() -> None:
+    note = Page(render_overview(of({"a": line(0.01), "b": line(0.01, TOO_FEW)}), {})).text
+    assert "A single comparison is looked at here" in note
+    assert "1 comparisons" not in note
+    both = Page(render_overview(of({"a": line(0.01), "b": line(0.01)}), {})).text
+    assert "2 comparisons are looked at together here" in both
+
+
 def test_the_verdict_names_those_whom_it_helps_and_those_whom_it_harms() -> None:
     lines = {"a": line(0.001), "b": line(0.001, "worse", log_loss=0.8), "c": line(0.5)}
     assert of(lines).verdict.startswith(

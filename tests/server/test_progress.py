@@ -219,7 +219,7 @@ def test_the_live_lines_show_round_metric_weights_and_seconds() -> None:
     assert "home          ████████ 1.00" in bars[0]
     assert re.search(r"alike +███████▍ +0\.92", text)
     assert re.search(r"large-tumours absent +0\.\d\d", text)
-    assert re.search(r"miscoded +eroded +0\.00", text)
+    assert re.search(r"miscoded +out +0\.00", text)
 
 
 def test_a_skipped_first_round_and_missing_metrics_leave_gaps_not_errors() -> None:
@@ -289,7 +289,7 @@ def test_the_summary_has_figures_weights_verdict_and_path(
         assert figure in words
     assert "Final weights of weight_erosion, relative to home's own" in words
     assert re.search(r"home +████████ 1\.00", summary)
-    assert re.search(r"miscoded +eroded +0\.00", summary)
+    assert re.search(r"miscoded +out +0\.00", summary)
     assert "On 91 test patients, weight_erosion predicts better than local." in words
     assert "p = 0.0061." in words
     assert f"Report: {FOLDER}/report.html" in summary  # in one piece
@@ -361,5 +361,5 @@ def test_weights_above_one_set_the_scale_of_the_bars() -> None:
 
 def test_the_weights_of_many_hospitals_are_summed_up_in_words() -> None:
     weights = {f"h{number}": number / 10 for number in range(10)}
-    assert weights_in_words(weights) == "weights 0.00 to 0.90, median 0.45, 1 of 10 eroded"
+    assert weights_in_words(weights) == "weights 0.00 to 0.90, median 0.45, 1 of 10 out"
     assert weights_in_words({"a": 0.5, "b": None}) == "weights a 0.50"

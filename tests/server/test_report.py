@@ -182,7 +182,7 @@ def test_every_arm_and_every_hospital_is_labelled(folder: Path) -> None:
         assert sum(label.startswith(f"{arm} 0.") for label in labels) == 2
     for hospital in HOSPITALS[1:]:
         assert sum(label.startswith(f"{hospital} ") for label in labels) == 2
-    assert "miscoded eroded in round 11" in labels
+    assert "miscoded out in round 11" in labels
     assert "log loss (nats per patient)" in labels
     assert "distance (length of own update = 1)" in labels
     assert "rounds finished" in labels
@@ -494,7 +494,7 @@ def test_erosion_absence_and_rejection_are_events_and_the_rest_is_not() -> None:
         },
     )
     assert [(event.hospital, event.text) for event in news_of(record)] == [
-        ("a", "eroded: its weight fell to 0"),
+        ("a", "out: its weight fell to 0"),
         ("d", "absent: did not answer within 5 s"),
         ("e", "rejected: a value that is not finite"),
     ]

@@ -47,7 +47,7 @@ def weight_figure(run: RunData) -> str:
     """The weight of every other hospital after each round; "" where there is none."""
     return _peers_figure(
         run,
-        _peer_lines(run, lambda entry: entry.weight_after, _when_eroded),
+        _peer_lines(run, lambda entry: entry.weight_after, _when_out),
         title=f"weight of each hospital after each round of {run.first_arm}",
         y_label=f"weight ({shortened(run.result.user, LONGEST_NAME)} = 1)"
         if run.own_counts_one
@@ -56,12 +56,12 @@ def weight_figure(run: RunData) -> str:
     )
 
 
-def _when_eroded(points: Sequence[tuple[int, float | None]]) -> str:
+def _when_out(points: Sequence[tuple[int, float | None]]) -> str:
     """When the weight fell to 0 for good; "" where it did not."""
     known = [(number, weight) for number, weight in points if weight is not None]
     above = [index for index, (_, weight) in enumerate(known) if weight > 0.0]
     first = above[-1] + 1 if above else 0
-    return f"eroded in round {known[first][0]}" if first < len(known) else ""
+    return f"out in round {known[first][0]}" if first < len(known) else ""
 
 
 def distance_figure(run: RunData) -> str:
@@ -115,7 +115,7 @@ def _peers_figure(
             from_zero=True,
             may_be_logarithmic=may_be_logarithmic,
             reference=reference,
-            label_room=max(len(name) for name in run.peers) + len(" eroded in round 10"),
+            label_room=max(len(name) for name in run.peers) + len(" out in round 10"),
             shaded_rounds=[record.round for record in records if record.outcome == "skipped"],
         )
     )

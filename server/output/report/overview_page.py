@@ -50,10 +50,15 @@ def _verdict(overview: Overview) -> str:
     )
     measured = OWN_PATIENTS if overview.tested == "patients" else overview.tested
     needs = overview.task.verdict_needs.format(fewest=FEWEST_OF_A_CLASS, tested=overview.tested)
+    together = (
+        "A single comparison is looked at here, so its p-value is adjusted for no other"
+        if tested == 1
+        else f"{tested} comparisons are looked at together here, so their p-values are adjusted by"
+        " Holm’s method"
+    )
     note = (
         '<p class="note">Each hospital was the user once: one model of its own, measured on its own'
-        f" {measured}. {tested} comparisons are looked at together here, so their p-values are"
-        " adjusted by Holm’s method; a difference is claimed where the adjusted p-value is at most"
+        f" {measured}. {together}; a difference is claimed where the adjusted p-value is at most"
         f" {min(levels, default=SIGNIFICANCE):g} and {text(needs)}. A"
         " hospital’s own report looks at its own comparison alone.</p>"
     )

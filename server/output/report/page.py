@@ -79,7 +79,9 @@ def verdict_box(heading: str, verdict: str, *, found: bool) -> str:
 def _verdict(result: Result) -> str:
     heading = f"Study {text(result.study)}, for {text(result.user)}, {text(day(result.started))}"
     found = result.verdict.best_arm is not None
-    away = "".join(f'<p class="note">{text(sentence)}</p>\n' for sentence in absences(result))
+    away = "".join(
+        f'<p class="note">{text(sentence)}</p>\n' for sentence in absences(result.absent)
+    )
     return verdict_box(heading, result.verdict.text, found=found) + away + _how_sure(result)
 
 

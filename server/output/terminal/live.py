@@ -111,7 +111,7 @@ class LiveProgress:
         if self._arm is None:
             return
         for news in self._arm.take(record):
-            style = "" if news.kind in ("eroded", "note") else "yellow"
+            style = "" if news.kind in ("out", "note") else "yellow"
             self._say(f"{self._arm.arm}, {words.news(news)}", style=style)
 
     def _arm_finished(self, arm: str) -> None:

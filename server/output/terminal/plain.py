@@ -135,8 +135,8 @@ def weights_in_words(weights: Mapping[str, float | None]) -> str:
     if len(known) <= MOST_WEIGHTS:
         return "weights " + ", ".join(f"{printable(n)} {w:.2f}" for n, w in known.items())
     values = list(known.values())
-    eroded = f", {values.count(0.0)} of {len(values)} eroded" if 0.0 in values else ""
+    out = f", {values.count(0.0)} of {len(values)} out" if 0.0 in values else ""
     return (
         f"weights {min(values):.2f} to {max(values):.2f},"
-        f" median {figure_text(median(values), 2)}{eroded}"
+        f" median {figure_text(median(values), 2)}{out}"
     )

@@ -54,7 +54,7 @@ def print_summary(console: Console, result: Result, report: Path) -> None:
     if result.comparison is not None and result.verdict.best_arm is not None:
         unseen = what_may_be_unseen(result.comparison.num_samples, result.class_counts)
         console.print(Text(unseen, style="dim"))
-    for sentence in absences(result):
+    for sentence in absences(result.absent):
         console.print(Text(sentence, style="yellow"))
     for sentence in privacy(result):
         console.print(Text(sentence))

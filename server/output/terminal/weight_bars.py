@@ -53,7 +53,7 @@ class WeightBars:
         # Weights above 1 exist (FedAvg by samples): the longest bar is then the largest weight.
         largest = max([1.0, *(w for w in self.weights.values() if w is not None)])
         for name, weight in self.weights.items():
-            remark = self.remarks.get(name, "" if weight != 0.0 else "eroded")
+            remark = self.remarks.get(name, "" if weight != 0.0 else "out")
             cell = Text(shortened(printable(name), name_width).ljust(name_width) + " ")
             if remark:
                 cell.append(remark[:BAR].ljust(BAR), style="dim italic")
