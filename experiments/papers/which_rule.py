@@ -76,7 +76,7 @@ def plans_of(chosen: Sequence[Setting], seeds: Sequence[int], arms: Arms) -> Seq
     return [
         CellPlan(
             f"{study}-{user}-{seed}",
-            {"study": study, "user": user, "seed": seed, "arms": dict(arms), "version": 1},
+            {"study": study, "user": user, "seed": seed, "arms": dict(arms), "version": 2},
             rounds=1,
         )
         for seed in seeds
