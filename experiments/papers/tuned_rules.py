@@ -87,7 +87,7 @@ def plans() -> Sequence[CellPlan]:
                 "arms": dict(ARMS),
                 "candidates": {arm: list(tried) for arm, tried in CANDIDATES.items()},
                 "folds": FOLDS,
-                "version": 2,
+                "version": 1,
             },
             rounds=1,
         )
