@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from erosion.client.audit.audit_entry import AuditEntry
+from erosion.common.support.files import open_named
 
 FILE_NAME = "sent.jsonl"
 LEAST_KEEP_DAYS = 30  # of a full file, whatever the site file says
@@ -64,7 +65,7 @@ def last_line(path: Path) -> bytes:
 
 def lines_of(path: Path) -> Iterator[tuple[str, bool]]:
     """Every line without its end, and whether it has one. Raises OSError."""
-    with path.open("rb") as file:
+    with open_named(path) as file:
         for line in file:
             text = line.decode("utf-8", errors="replace")
             yield text.removesuffix("\n"), text.endswith("\n")

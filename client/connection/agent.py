@@ -68,12 +68,14 @@ class Agent:
         until: Until = Until(),
         watchers: Sequence[SiteObserver] = (),
         anew: Callable[[], bool] = lambda: False,
+        is_repeated: Callable[[], bool] = lambda: False,
     ) -> None:
         """`address` and `encrypted` say what `connect` connects to, for messages.
 
+        `is_repeated` says of `app`'s last answer to a round whether it was given before.
         `anew` is asked a few times a second; where it is true, the connection is made anew.
         """
-        self._anew = anew
+        self._anew, self._is_repeated = anew, is_repeated
         self._connect, self._app, self._address = connect, app, address
         self._encrypted, self._until = encrypted, until
         self._watchers = watchers
@@ -187,7 +189,8 @@ class Agent:
         for watcher in self._watchers:
             log_head = watcher.sending(request, reply) or log_head
         connection.reply(request, reply, log_head)
-        if reply.has_error() or request.metadata.message_type in _PACED:
+        is_paced = reply.has_error() or request.metadata.message_type in _PACED
+        if is_paced or self._is_repeated():
             self.stop.wait(self._pace.seconds_to_wait(time.monotonic()))
 
 

@@ -11,6 +11,7 @@ from erosion.client.connection.proxy import proxy_for
 from erosion.client.site_file import CoordinatorAddress
 from erosion.common.errors import SiteError
 from erosion.common.support import expiry
+from erosion.common.support.files import read_named
 from erosion.common.support.keys import (
     certificate_in,
     certified_key,
@@ -72,7 +73,7 @@ def credentials_for(coordinator: CoordinatorAddress) -> Credentials:
 
 def _read(what: str, path: Path, *, alone: bool = False) -> tuple[bytes, x509.Certificate]:
     try:
-        pem = path.read_bytes()
+        pem = read_named(path)
         return pem, certificate_in(pem, alone=alone)
     except (OSError, ValueError) as problem:
         reason = problem.strerror if isinstance(problem, OSError) else problem

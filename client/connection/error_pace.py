@@ -5,7 +5,7 @@ SECONDS_EACH = 1.0  # for every further one
 
 
 class ErrorPace:
-    """Counts a site's answers that are errors, introductions or confirm a notice."""
+    """Counts a site's answers that are errors, introductions, confirm a notice or are repeated."""
 
     def __init__(self) -> None:
         self._left, self._since = float(BURST), 0.0

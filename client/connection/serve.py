@@ -66,6 +66,7 @@ def serve(site: Site, until: Until) -> None:
             until=until,
             watchers=[watch],
             anew=consent.has_news,  # so that the coordinator asks again
+            is_repeated=lambda: consent.is_repeated,
         )
         _run(agent, watch)
 

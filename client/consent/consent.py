@@ -47,6 +47,7 @@ class Consent:
         self._seen = (0, 0, 0)
         self._approved: OrderedDict[str, str] = OrderedDict()  # study's digest -> approved digest
         self._held: set[str] = set()  # contracts that the data may be held against
+        self.is_repeated = False  # the last answer: it was given to the same question before
 
     def check(self, study: Study) -> str:
         """The digest of the approved study that leads to `study`; Refusal where there is none.
@@ -145,7 +146,8 @@ class Consent:
                 f"{self._site.name} answered {what} of this run before its book of answers was"
                 " restored, and no longer knows to which parameters: start a new run."
             )
-        if self._store.noted(self._coordinator, self._dataset, answer) is None:
+        self.is_repeated = self._store.noted(self._coordinator, self._dataset, answer) is not None
+        if not self.is_repeated:
             self._check_budgets(answer)
         earlier = self._store.note(self._coordinator, self._dataset, answer, content)
         if earlier is not None:

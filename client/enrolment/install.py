@@ -1,5 +1,6 @@
 """Puts a kit's keys and certificates where the site file says, and touches nothing else."""
 
+import io
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from erosion.client.site_file import Site
 from erosion.common.errors import EnrolmentError
 from erosion.common.sealed import pinned_keys
 from erosion.common.support import expiry
-from erosion.common.support.files import write_atomically
+from erosion.common.support.files import read_named, write_atomically
 from erosion.common.support.keys import (
     PrivateKey,
     certificate_in,
@@ -76,7 +77,7 @@ def _members(kit: Path) -> dict[str, bytes]:
     """The kit's files by their names alone: nothing is unpacked by a path of the archive's."""
     found: dict[str, bytes] = {}
     try:
-        with tarfile.open(kit) as archive:
+        with tarfile.open(fileobj=io.BytesIO(read_named(kit))) as archive:
             for member in archive:
                 if member.isfile() and member.size <= LARGEST_MEMBER_BYTES:
                     file = archive.extractfile(member)
@@ -134,7 +135,7 @@ def _check_authority(root_file: Path, root: x509.Certificate, *, new_authority: 
     if new_authority or not root_file.exists():
         return
     try:
-        known = x509.load_pem_x509_certificate(root_file.read_bytes())
+        known = x509.load_pem_x509_certificate(read_named(root_file))
     except (OSError, ValueError):
         return
     if known != root:

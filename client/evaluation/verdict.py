@@ -28,9 +28,9 @@ def compare(
     first. `patients`: (n,) equal for rows of one patient, whose differences are added up: rows of
     one patient are wrong together, and are no evidence one by one. No difference is claimed unless
     p <= `level` and the smallest group of patients that the task needs has at least five: those
-    outside the commonest class, or events. If `strict`, neither unless the same would be claimed
-    with one patient more, on whom the better arm errs as badly as the loss allows: errors on rare
-    patients may be absent from a sample.
+    outside the commonest class, or events. If `strict`, the p-value is the larger one of these and
+    of these with one patient more, on whom the better arm errs as badly as the loss allows: errors
+    on rare patients may be absent from a sample. So it can be adjusted as any p-value is.
     """
     arm, reference = (_losses(task, p, targets) for p in predictions)
     by_row = arm - reference
@@ -38,11 +38,9 @@ def compare(
     smallest = task.smallest_group(targets_of_patients(task, targets, patients))
     mean = float(by_row.mean())
     p_value = sign_flip_p_value(differences, seed=seed)
-    conclusion = _conclusion(mean, p_value, smallest, level)
-    if strict and conclusion in ("better", "worse"):
+    if strict:
         worst = task.largest_difference * len(by_row) / len(differences)  # with as many rows
-        if not _holds_with_one_more(differences, worst, level=level, seed=seed):
-            conclusion = "no clear difference"
+        p_value = max(p_value, _p_value_with_one_more(differences, worst, seed=seed))
     return Comparison(
         arm=arms[0],
         reference=arms[1],
@@ -50,7 +48,7 @@ def compare(
         smallest_class=smallest,
         mean_difference=mean,
         p_value=p_value,
-        conclusion=conclusion,
+        conclusion=_conclusion(mean, p_value, smallest, level),
         level=level,
         strict=strict,
     )
@@ -95,12 +93,12 @@ def _conclusion(mean_difference: float, p_value: float, smallest_class: int, lev
     return "better" if mean_difference < 0 else "worse"
 
 
-def _holds_with_one_more(differences: Floats, worst: float, *, level: float, seed: int) -> bool:
-    """Whether the same would be claimed with a patient more who is as far out on the other side."""
+def _p_value_with_one_more(differences: Floats, worst: float, *, seed: int) -> float:
+    """With a patient more who is as far out on the other side; 1 where that turns the mean."""
     sign = np.sign(differences.sum())
     if not worst < abs(differences.sum()):
-        return False
-    return sign_flip_p_value(np.append(differences, -sign * worst), seed=seed) <= level
+        return 1.0
+    return sign_flip_p_value(np.append(differences, -sign * worst), seed=seed)
 
 
 def sign_flip_p_value(differences: Floats, *, seed: int) -> float:

@@ -8,6 +8,7 @@ from erosion.client.finding import Finding, failed, ok, warning
 from erosion.client.site_file import Site
 from erosion.common.errors import SiteError
 from erosion.common.support import expiry
+from erosion.common.support.files import read_named
 from erosion.common.support.keys import (
     certificate_fingerprint,
     certificate_in,
@@ -68,7 +69,7 @@ def _authority(path: Path) -> Finding:
 
 def _certificate(what: str, path: Path, remedy: str, *, alone: bool = False) -> Finding:
     try:
-        certificate = certificate_in(path.read_bytes(), alone=alone)
+        certificate = certificate_in(read_named(path), alone=alone)
     except OSError as problem:
         return failed(what, f"{path}: {problem.strerror}", remedy)
     except ValueError as problem:

@@ -42,11 +42,18 @@ class Apfl(Averaging):
         samples_seen = 0
         loss = work.task.training_loss(work.targets)
         randomness = work.randomness()
-        for batch in mini_batches(len(work.targets), work.training, randomness, work.round):
+        seed = randomness.initial_seed()
+        augment = work.augment(seed)
+        batches = mini_batches(len(work.targets), work.training, randomness, work.round)
+        for step, batch in enumerate(batches):
             inputs, targets = work.inputs[batch], work.targets[batch]
+            if augment is not None:
+                inputs = augment(inputs)
             mixture = a * v + (1 - a) * w
-            of_common = gradient(work.model, w, inputs, targets, loss) + decay * w
-            of_mixture = gradient(work.model, mixture, inputs, targets, loss) + decay * mixture
+            of_common, of_mixture = (
+                gradient(work.model, at, inputs, targets, loss, seed + step) + decay * at
+                for at in (w, mixture)
+            )
             slope = float(torch.dot(of_mixture, v - w))  # of the loss in a
             v, w = v - rate * a * of_mixture, w - rate * of_common
             a = min(max(a - rate * slope, 0.0), 1.0) if self.adaptive else a

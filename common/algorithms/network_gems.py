@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from erosion.common.algorithms.base import (
     Answers,
@@ -111,13 +111,13 @@ class NetworkGems(SharedModel, GemsOptions):
         common, generator = common_layers(work), work.randomness()
         rest, held_out = self.parts(work)
         widths = own_widths(module_widths(work.model), int(work.values["hospitals"]))
-        features = hidden_features(common, rest.inputs.flatten(1))
         if not common:
-            network = perceptron(widths, generator)
+            network = nn.Sequential(nn.Flatten(), *perceptron(widths, generator))
             start = flat_parameters(network)
-            alone = replace(self.longer(rest), model=network, inputs=features)
+            alone = replace(self.longer(rest), model=network)
             layer = split_layers(start + alone.sgd(start).delta, widths)[0]
         else:
+            features = hidden_features(common, rest.inputs.flatten(1))
             above = widths[len(common) + 1 : -1]
             layers = retrain(features, rest.targets, above, widths[-1], self.retraining, generator)
             layer = layers[0]

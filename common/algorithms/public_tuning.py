@@ -43,8 +43,8 @@ class PublicTuning(GemsBase):
         return {**super().site_steps(), TUNE: self.tune}
 
     def taking_part(self, begun: RoundStart) -> Sequence[HospitalName] | None:
-        """All but the public one."""
-        if not self.public_hospital:
+        """All but the public one, which takes part in the model that is for itself."""
+        if self.public_hospital in ("", begun.user):
             return None
         return [name for name in begun.hospitals if name != self.public_hospital]
 

@@ -149,11 +149,16 @@ def train_locally(
     return LocalResult(flat_parameters(model) - start, samples_seen, steps)
 
 
-def gradient(model: nn.Module, at: Tensor, inputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:
-    """The gradient of the loss of inputs (m, *shape) in the parameters `at`: (dim,)."""
+def gradient(
+    model: nn.Module, at: Tensor, inputs: Tensor, targets: Tensor, loss: Loss, seed: int = 0
+) -> Tensor:
+    """The gradient of the loss of inputs (m, *shape) in the parameters `at`: (dim,).
+
+    A layer that draws (dropout) does so alike in every call with the same `seed`.
+    """
     load_flat_parameters(model, at)
     to_training(model)
-    with draws_from(0, at.device):  # a layer that draws does so alike in every call
+    with draws_from(seed, at.device):
         parts = torch.autograd.grad(
             loss(model(inputs), targets),
             trained_parameters(model),

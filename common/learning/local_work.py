@@ -103,7 +103,7 @@ class LocalWork:
                 self.inputs,
                 self.targets,
                 self.task.training_loss(self.targets),
-                self._augment(generator.initial_seed()),
+                self.augment(generator.initial_seed()),
             ),
             self.training,
             generator,
@@ -111,14 +111,15 @@ class LocalWork:
             self.round,
         )
 
-    def _augment(self, seed: int) -> Augment | None:
+    def augment(self, seed: int) -> Augment | None:
+        """What changes the inputs of a mini-batch in training; None where nothing does."""
         settings, task = self.training.augmentation, self.task
         if settings is None or not isinstance(task, ImageTask):
             return None
         return augmenter(settings, task.mean, task.deviation, seed)
 
     def _augmented(self, seed: int) -> Tensor:
-        augment = self._augment(seed)
+        augment = self.augment(seed)
         return self.inputs if augment is None else augment(self.inputs)
 
     def _patients(self) -> Tensor:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from erosion.common.errors import ModelError
 from erosion.common.settings.base import Settings
+from erosion.common.support.files import open_named
 
 FOLDER = "weights"  # where files of weights are looked for, unless another folder is named
 TORCH, SAFETENSORS = (".pt", ".pth"), (".safetensors",)
@@ -121,7 +122,7 @@ def _checked(pretrained: Pretrained, folder: Path | None) -> Path:
             raise ModelError(
                 f"Weights {path} are larger than {MAX_BYTES // 2**30} GiB. Use others."
             )
-        with path.open("rb") as file:
+        with open_named(path) as file:
             while part := file.read(2**22):
                 digest.update(part)
     except FileNotFoundError:

@@ -117,10 +117,10 @@ class Comparison(Settings):
     smallest_class: int  # test patients outside the commonest class, or what else the task needs;
     # below the site's smallest cell only whether they are enough
     mean_difference: float  # loss of `arm` minus that of `reference`; below 0: `arm` is better
-    p_value: float  # two-sided paired sign-flip test
+    p_value: float  # two-sided paired sign-flip test; if strict, not below that of one patient more
     conclusion: str  # "better", "worse", "no clear difference" or "too few patients"
     level: float = SIGNIFICANCE  # a difference is claimed at p-values up to this
-    strict: bool = False  # and only if it would be with one more patient who speaks against it
+    strict: bool = False  # whether that is one who speaks against the difference as much as can be
 
 
 class TrainReply(Settings):

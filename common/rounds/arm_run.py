@@ -221,10 +221,10 @@ class ArmRun:
         """The arm has had so many rounds, or its rule has stopped it."""
         return self.state.stopped or self.state.round >= num_rounds
 
-    def raise_if_hopeless(self, record: RoundRecord) -> None:
-        """Give up after too many skipped rounds in a row. Raises RunError."""
+    def raise_if_hopeless(self, record: RoundRecord, num_rounds: int) -> None:
+        """Give up the rounds ahead after too many skipped ones in a row. Raises RunError."""
         limit = self.study.federation.max_skipped_rounds
-        if self.state.skipped_in_a_row >= limit:
+        if self.state.skipped_in_a_row >= limit and not self.is_over(num_rounds):
             raise RunError(
                 f"{limit} rounds in a row were skipped in {self.arm}; the last because"
                 f" {record.note.removesuffix('.')}. {self._waiting.remedy}"

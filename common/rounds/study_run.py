@@ -157,6 +157,11 @@ class StudyRun:
             num_rounds = decisions.choices[arm].rounds
             where.listener.arm_started(arm, num_rounds)
             where.play_rounds(arm_run, num_rounds, note)
+            if all(record.outcome == "skipped" for record in finished):
+                raise RunError(
+                    f"Every round of {arm} was skipped, so it has no model; the last because"
+                    f" {finished[-1].note.removesuffix('.')}. Put that right, then begin a new run."
+                )
             where.listener.arm_finished(arm)
             finals[arm] = arm_run.state
         return finals, records
@@ -255,6 +260,6 @@ def play_in_turn(transport: Transport) -> PlayRounds:
         while not run.is_over(num_rounds):
             record = play(run, transport)
             on_round(record)
-            run.raise_if_hopeless(record)
+            run.raise_if_hopeless(record, num_rounds)
 
     return play_rounds

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from erosion.common.errors import ErosionError
 from erosion.common.settings.names import checked_name
+from erosion.common.support.files import read_named
 from erosion.common.support.keys import PublicKey, public_pem, read_public_key
 
 NAME = "peers.pem"
@@ -28,7 +29,7 @@ def as_text(keys: Mapping[str, PublicKey]) -> str:
 def read_pinned_keys(path: Path, error: type[ErosionError]) -> dict[str, PublicKey]:
     """The keys by name; raises `error` where the file is missing, malformed or names one twice."""
     try:
-        content = path.read_bytes()
+        content = read_named(path)
     except FileNotFoundError:
         raise error(
             f"There is no {path}, which holds the keys of the other hospitals. It comes with the"

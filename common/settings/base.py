@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 from erosion.common.errors import ErosionError
+from erosion.common.support.files import read_named
 
 
 class Settings(BaseModel):
@@ -25,7 +26,7 @@ M = TypeVar("M", bound=BaseModel)
 def read_toml(path: Path, what: str, error: type[ErosionError]) -> dict[str, Any]:
     """Parse `path`; `what` names the kind of file in the messages, e.g. "study file"."""
     try:
-        text = path.read_text(encoding="utf-8-sig")  # Windows editors put a mark in front
+        text = read_named(path).decode("utf-8-sig")  # Windows editors put a mark in front
     except FileNotFoundError:
         raise error(f"There is no {what} at {path}. Check the path.") from None
     except IsADirectoryError:

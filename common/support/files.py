@@ -1,11 +1,39 @@
-"""Writes files atomically, so that a reader never sees half of one."""
+"""Reads files that a person names, and writes files atomically: no reader sees half of one."""
 
 import contextlib
+import errno
 import fcntl
 import os
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
+
+MOST_NAMED_BYTES = 16 * 2**20  # of a key, a certificate, a kit, a site file or a study file
+
+
+def open_named(path: Path) -> BinaryIO:
+    """Open an ordinary file to read. Raises OSError, also for a pipe, which may never end."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # of a pipe, do not wait
+    try:
+        kind = os.fstat(handle).st_mode
+        if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
+            raise OSError(errno.EINVAL, "it is no ordinary file", str(path))
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def read_named(path: Path) -> bytes:
+    """What an ordinary file holds. Raises OSError, also for one of more than MOST_NAMED_BYTES."""
+    with open_named(path) as file:
+        content = file.read(MOST_NAMED_BYTES + 1)
+    if len(content) > MOST_NAMED_BYTES:
+        what = f"it has more than the {MOST_NAMED_BYTES // 2**20} MiB that are read of such a file"
+        raise OSError(errno.EFBIG, what, str(path))
+    return content
 
 
 @contextlib.contextmanager

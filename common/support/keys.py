@@ -9,6 +9,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from erosion.common.errors import ErosionError
+from erosion.common.support.files import read_named
 from erosion.common.support.private_files import exposure
 
 PrivateKey = ec.EllipticCurvePrivateKey
@@ -40,7 +41,7 @@ def public_pem(key: PublicKey) -> bytes:
 def load_private_key(path: Path, error: type[ErosionError]) -> PrivateKey:
     """Read a key that only its owner can read; raises `error` with the remedy."""
     try:
-        pem = path.read_bytes()
+        pem = read_named(path)
         exposed = exposure(path)
     except FileNotFoundError:
         raise error(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from erosion.common.errors import RunError
+from erosion.common.support.files import read_named
 from erosion.common.support.status_file import Seen, read_status_file
 
 NAME = "status.json"
@@ -30,7 +31,7 @@ def find_status(where: Path) -> tuple[Path, Seen]:
 def _candidates(where: Path) -> list[Path]:
     if where.suffix == ".toml":
         try:
-            records = tomllib.loads(where.read_text(encoding="utf-8-sig")).get("records", "records")
+            records = tomllib.loads(read_named(where).decode("utf-8-sig")).get("records", "records")
         except PermissionError:
             raise
         except (OSError, ValueError):

@@ -32,6 +32,7 @@ def _task(inputs: type[Task], outcome: type[Task]) -> type[Task]:
     if inputs is ImageTask and outcome.model_fields["target"].annotation is str:
         fields["target"] = (str, "labels")  # what the array is called beside the images
     made = create_model(name, __base__=(inputs, outcome), __doc__=outcome.__doc__, **fields)
+    globals()[name] = made  # where pickle looks for it
     return made
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Literal
 
-from erosion.common.errors import CheckpointError, RunError
+from erosion.common.errors import CheckpointError, ErosionError, RunError
 from erosion.common.protocol import wire
 from erosion.common.protocol.flower_messages import BoundedMessage
 from erosion.common.rounds.study_run import check_start
@@ -190,14 +190,14 @@ def run_every_user(
     results: dict[str, Result] = {}
     declined: dict[str, str] = {}
     failed: dict[str, str] = {}
-    problems: list[RunError] = []
+    problems: list[ErosionError] = []
     for user in study.hospitals:
         part = user_folder(folder, study.for_user(user))
         try:
             results[user] = _finished(part) or run_one(study.for_user(user), part)
         except UserDeclinedError as problem:
             declined[user] = str(problem)
-        except RunError as problem:
+        except ErosionError as problem:
             failed[user] = str(problem)
             problems.append(problem)
         except OSError:  # the run's own disk

@@ -30,9 +30,11 @@ class PersonalizedStrategy(Strategy):
         """`on_round` is called with the record of every round."""
         self._run, self._transport, self._on_round = run, transport, on_round
         self._steps: RoundSteps | None = None
+        self._num_rounds = 0  # of the arm, once it is played
 
     def play(self, grid: Grid, num_rounds: int) -> None:
         """Go on until the arm has had so many rounds, or its rule stops it. Raises RunError."""
+        self._num_rounds = num_rounds
         if self._run.is_over(num_rounds):
             return
         try:
@@ -72,7 +74,7 @@ class PersonalizedStrategy(Strategy):
             record: RoundRecord = end.value
         self._steps = None
         self._on_round(record)
-        self._run.raise_if_hopeless(record)
+        self._run.raise_if_hopeless(record, self._num_rounds)
         if self._run.state.stopped:
             raise _ArmEnded
         return None, None

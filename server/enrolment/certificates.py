@@ -12,6 +12,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from erosion.common.errors import EnrolmentError
 from erosion.common.support import expiry
+from erosion.common.support.files import read_named
 from erosion.common.support.keys import (
     PrivateKey,
     PublicKey,
@@ -161,7 +162,7 @@ def pem(certificate: x509.Certificate) -> bytes:
 def load_certificate(path: Path) -> x509.Certificate:
     """The first certificate in a PEM file; raises EnrolmentError."""
     try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
+        return x509.load_pem_x509_certificate(read_named(path))
     except FileNotFoundError:
         raise EnrolmentError(
             f"There is no certificate at {path}. Restore the federation's folder from its backup."

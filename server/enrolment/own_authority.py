@@ -8,6 +8,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
 from erosion.common.errors import EnrolmentError
+from erosion.common.support.files import read_named
 from erosion.server.enrolment.certificates import names_in
 from erosion.server.enrolment.federation_folder import FederationFolder
 
@@ -57,7 +58,7 @@ def read_own_authorities(folder: FederationFolder) -> OwnAuthorities:
 
 def _read(path: Path, hospital: str) -> tuple[tuple[x509.Certificate, ...], bytes]:
     try:
-        pem = path.read_bytes()
+        pem = read_named(path)
         issuers = tuple(x509.load_pem_x509_certificates(pem))
     except (OSError, ValueError) as problem:
         reason = problem.strerror if isinstance(problem, OSError) else "no certificate in PEM"

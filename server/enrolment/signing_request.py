@@ -8,6 +8,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from erosion.common.errors import EnrolmentError
+from erosion.common.support.files import read_named
 from erosion.common.support.keys import CURVES, PublicKey
 
 _REMEDY = "The site makes one with `erosion enroll request NAME`, which writes node.csr."
@@ -24,7 +25,7 @@ class SigningRequest:
 def read_request(path: Path) -> SigningRequest:
     """Raises EnrolmentError, also where the file holds a private key by mistake."""
     try:
-        pem = path.read_bytes()
+        pem = read_named(path)
     except OSError as problem:
         raise EnrolmentError(
             f"The request {path} cannot be read: {problem.strerror}. Check the path."

@@ -17,7 +17,10 @@ from erosion.client.audit.audit_check import verify
 from erosion.client.audit.audit_log import AuditLog, NotLogged
 from erosion.client.audit.log_files import full_files, remove_old
 from erosion.client.connection import agent
+from erosion.client.connection import serve as serving
 from erosion.client.connection.line import Welcome
+from erosion.client.consent.consent import Consent
+from erosion.client.site_file import Site
 from erosion.common.compression.codec import Compression, compress
 from erosion.common.errors import SiteError
 from erosion.common.protocol import wire
@@ -143,10 +146,18 @@ class Line:
 
 
 @pytest.mark.parametrize(
-    ("kind", "is_paced"),
-    [(wire.NOTICE, True), (wire.DESCRIBE, True), (wire.SUMMARY, True), (wire.TRAIN, False)],
+    ("kind", "is_repeated", "is_paced"),
+    [
+        (wire.NOTICE, False, True),
+        (wire.DESCRIBE, False, True),
+        (wire.SUMMARY, False, True),
+        (wire.TRAIN, False, False),
+        (wire.TRAIN, True, True),
+    ],
 )
-def test_what_no_budget_bounds_is_answered_at_a_pace(kind: str, is_paced: bool) -> None:
+def test_what_no_budget_bounds_is_answered_at_a_pace(
+    kind: str, is_repeated: bool, is_paced: bool
+) -> None:
     """Else a coordinator could fill a hospital's disk with lines of its log."""
     counted: list[float] = []
 
@@ -159,11 +170,39 @@ def test_what_no_budget_bounds_is_answered_at_a_pace(kind: str, is_paced: bool) 
         Line,  # type: ignore[arg-type]
         ClientApp(),
         address="127.0.0.1:9092",
+        is_repeated=lambda: is_repeated,
     )
     vars(site)["_pace"] = Pace()
     asked = Message(RecordDict(), 1, kind)
     site._send(Line(), asked, Message(RecordDict(), reply_to=asked))  # type: ignore[arg-type]
     assert bool(counted) is is_paced
+
+
+def test_a_site_tells_its_agent_what_it_answers_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site.model_validate(
+        {
+            "name": "b",
+            "data": {"path": "data.csv"},
+            "coordinator": {"address": "127.0.0.1:1"},
+            "records": str(tmp_path / "records"),
+            "compute": {"state": str(tmp_path / "state")},
+        }
+    )
+    consents: list[Consent] = []
+    agents: list[agent.Agent] = []
+
+    def make_app(_hospital: object, consent: Consent) -> ClientApp:
+        consents.append(consent)
+        return ClientApp()
+
+    monkeypatch.setattr(serving, "make_app", make_app)
+    monkeypatch.setattr(serving, "_run", lambda made, _watch: agents.append(made))
+    serving.serve(site, agent.Until())
+    for is_repeated in (True, False):
+        consents[0].is_repeated = is_repeated
+        assert vars(agents[0])["_is_repeated"]() is is_repeated
 
 
 def test_a_site_that_cannot_log_signs_out_and_comes_back_when_it_can(

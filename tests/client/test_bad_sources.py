@@ -313,6 +313,13 @@ def test_a_folder_of_images_that_may_not_be_read_is_explained(
     assert f"The folder {locked} cannot be read: Permission denied. Let this account" in said
 
 
+@pytest.mark.parametrize("path", ["", "a.csv"])
+def test_a_pipe_is_not_waited_for_by_duckdb_either(tmp_path: Path, path: str) -> None:
+    os.mkfifo(tmp_path / "a.csv")
+    source = DuckdbFiles(path=tmp_path / path, query="select * from a")
+    assert "a.csv is no ordinary file" in read_quietly(lambda: source.read(["age"]))
+
+
 @pytest.mark.parametrize("name", ["a.csv", "a.npz", "a.parquet"])
 def test_a_pipe_is_not_waited_for(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / name)

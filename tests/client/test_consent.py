@@ -88,6 +88,19 @@ def test_an_approval_is_news_once(tmp_path: Path, store: ConsentStore) -> None:
     assert not consent.has_news()
 
 
+def test_an_answer_that_is_given_again_is_told_from_a_new_one(
+    tmp_path: Path, store: ConsentStore
+) -> None:
+    """The budgets count it once, and the site answers it at a pace."""
+    consent = Consent(site(tmp_path), store, "c")
+    approve(store, study())
+    found = []
+    for number in (1, 1, 2):
+        consent.note_step(request(study(), number))
+        found.append(consent.is_repeated)
+    assert found == [False, True, False]
+
+
 def test_what_is_declined_later_is_declined_from_then_on(
     tmp_path: Path, store: ConsentStore
 ) -> None:

@@ -1,5 +1,7 @@
 """DICOM and NIfTI: made here, read as a hospital's."""
 
+import os
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +242,30 @@ def test_a_damaged_volume_is_explained(tmp_path: Path) -> None:
     assert "cold/b.nii cannot be read (" in message
     with pytest.raises(ValueError, match="for NIfTI give patient_pattern"):
         NiftiImages(path=tmp_path, patient="id")
+
+
+def test_a_pipe_among_the_volumes_is_not_waited_for(tmp_path: Path) -> None:
+    write_nifti(tmp_path / "cold/a.nii", volume())
+    os.mkfifo(tmp_path / "cold/b.nii")
+    assert "cold/b.nii is no file that can be read" in problem_of(NiftiImages(path=tmp_path))
+
+
+def test_showing_a_volume_through_its_window_takes_little_more_memory_than_the_volume(
+    tmp_path: Path,
+) -> None:
+    size = 64
+    values = np.arange(size**3, dtype=np.float32).reshape(size, size, size)
+    write_nifti(tmp_path / "cold/a.nii", values)
+    task = image(classes=["cold", "warm"], shape=[1, size, size, size])
+    source = NiftiImages(path=tmp_path, window=(0, 400))
+    source.read(task)  # what is imported for it counts for nothing
+    tracemalloc.start()
+    try:
+        source.read(task)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * 8 * size**3
 
 
 def test_complex_numbers_are_not_read_as_their_real_parts(tmp_path: Path) -> None:

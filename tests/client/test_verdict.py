@@ -168,6 +168,7 @@ def test_a_strict_claim_outlasts_one_patient_more(
     assert (found.conclusion, found.strict) == (ordinary, False)
     found = compare(classes_of(2), arms, both, labels, seed=0, strict=True)
     assert (found.conclusion, found.strict) == (strict, True)
+    assert (found.p_value <= found.level) is (strict == "better")  # so that Holm's method has it
     swapped = compare(classes_of(2), arms, both[::-1], labels, seed=0, strict=True)
     assert swapped.conclusion == strict.replace("better", "worse")
 

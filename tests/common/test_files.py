@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from erosion.common.support.files import write_atomically
+from erosion.common.support import files
+from erosion.common.support.files import read_named, write_atomically
 
 
 def test_text_and_bytes_are_written_as_given(tmp_path: Path) -> None:
@@ -54,3 +55,29 @@ def test_a_failure_leaves_the_old_file_and_no_half_written_one(
         write_atomically(file, "new")
     assert file.read_text() == "old"
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_pipe_or_a_device_that_is_named_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(OSError, match="no ordinary file"):
+            read_named(path)
+
+
+def test_a_file_that_is_named_fills_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MOST_NAMED_BYTES", 2**20)
+    path = tmp_path / "file"
+    path.write_bytes(bytes(2**20))
+    assert len(read_named(path)) == 2**20
+    os.truncate(path, 2**20 + 1)
+    with pytest.raises(OSError, match="more than the 1 MiB that are read"):
+        read_named(path)
+
+
+def test_a_folder_and_a_file_that_is_not_there_are_told_as_ever(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError):
+        read_named(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        read_named(tmp_path / "none")

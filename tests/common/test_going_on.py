@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from erosion.common.errors import RunError
 from erosion.common.protocol.messages import TrainRequest, TrainResult
 from erosion.common.rounds.records import Absence
 from erosion.server.coordination.run_keeper import RunKeeper
@@ -39,6 +40,43 @@ def test_a_run_that_was_interrupted_goes_on_where_it_was(killed_in: int) -> None
         assert resumed.finals[arm].weights == final.weights
     rounds = [(record.arm, record.round) for record in kept.records]
     assert rounds == [(arm, number) for arm in of.arms for number in (1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_skipped_rounds_at_the_end_of_an_arm_end_a_run_alike_if_it_was_interrupted(
+    killed: bool,
+) -> None:
+    """Nothing is left to be given up; before, one that went on had figures and the other none."""
+    of, kept = study(federation={"max_skipped_rounds": 2}), Kept()
+
+    def respond(name: str, request: TrainRequest) -> TrainResult | None:
+        return None if name == "a" and request.round > 2 else trained(name, request)
+
+    whole = everybody(of, respond=respond)
+    if killed:
+
+        def dies(name: str, request: TrainRequest) -> TrainResult | None:
+            if request.round == 4:
+                raise KilledError
+            return respond(name, request)
+
+        with pytest.raises(KilledError):
+            study_run(everybody(of, respond=dies), kept).run()
+    found = study_run(whole, kept).run()
+    assert [r.outcome for r in kept.records] == ["done", "done", "skipped", "skipped"]
+    assert found.finals["fedavg"].round == 4
+
+
+def test_an_arm_whose_rounds_were_all_skipped_has_no_figures_however_often_it_goes_on() -> None:
+    of, kept = study(federation={"max_skipped_rounds": 4}), Kept()
+
+    def respond(name: str, request: TrainRequest) -> TrainResult | None:
+        return None if name == "a" else trained(name, request)
+
+    for _ in range(2):
+        with pytest.raises(RunError, match="Every round of fedavg was skipped"):
+            study_run(everybody(of, respond=respond), kept).run()
+    assert len(kept.records) == 4
 
 
 def test_a_run_that_goes_on_keeps_its_scaling_and_its_choices() -> None:

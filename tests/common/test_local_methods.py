@@ -5,6 +5,7 @@ from math import exp, log1p
 
 import pytest
 import torch
+from torch import nn
 
 from erosion.common.aggregation.cohort import MemoryCohort, Update
 from erosion.common.algorithms.apfl import Apfl
@@ -131,6 +132,18 @@ def test_apfl_with_a_fixed_mixture_is_fedavg_or_local_training(mixing: float) ->
     personal = apfl.personal(replace(task, received=common, kept=outcome.keep))
     expected = common if mixing == 0 else task.received + Local().train(task).delta
     torch.testing.assert_close(personal, expected)
+
+
+def test_apfl_draws_anew_in_every_step() -> None:
+    seen: list[torch.Tensor] = []
+    model = nn.Sequential(nn.Dropout(), nn.Linear(20, 2))
+    model[1].register_forward_pre_hook(lambda _m, given: seen.append(given[0] != 0))
+    inputs, received = torch.ones(1, 20), torch.zeros(42)
+    training = {"steps": 2, "learning_rate": 0.1}
+    Apfl().train(work(model=model, inputs=inputs, received=received, training=training))
+    of_common, of_mixture, in_step_two, _ = seen
+    assert torch.equal(of_common, of_mixture)
+    assert not torch.equal(of_common, in_step_two)
 
 
 # -- SCAFFOLD ------------------------------------------------------------------------------------

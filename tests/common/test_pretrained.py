@@ -148,6 +148,13 @@ def test_a_damaged_file_is_refused_in_words(tmp_path: Path, name: str, content: 
         build_model(Mlp(pretrained=of(path)), (4,), 5, weights=tmp_path)
 
 
+def test_weights_that_are_a_pipe_are_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "net.pt")
+    settings = Mlp(pretrained=Pretrained(file="net.pt", sha256="0" * 64))
+    with pytest.raises(ModelError, match="cannot be read: it is no ordinary file"):
+        build_model(settings, (4,), 5, weights=tmp_path)
+
+
 def test_a_pickle_alone_is_not_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "net.pt"

@@ -1,5 +1,7 @@
 """`import erosion` as a notebook uses it, and the page that explains it."""
 
+import copy
+import pickle
 import re
 import shutil
 import subprocess
@@ -162,6 +164,15 @@ def test_a_frame_is_predicted_in_its_order(tmp_path: Path, patients: pd.DataFram
     assert clone(model) is model
     assert model.fit(patients, [1, 0, 1]) is model
     assert model.score(patients, ["healthy", "ill", "ill"]) == pytest.approx(2 / 3)
+
+
+def test_a_model_can_be_copied_and_pickled(tmp_path: Path, patients: pd.DataFrame) -> None:
+    """As joblib does, to keep a pipeline or to hand it to another process."""
+    model = erosion.load_model(run_folder(tmp_path))
+    expected = model.predict_proba(patients)
+    kept = pickle.dumps(model)
+    for again in (pickle.loads(kept), copy.deepcopy(model)):  # noqa: S301 - our own
+        np.testing.assert_array_equal(again.predict_proba(patients), expected)
 
 
 def test_what_a_model_cannot_use_is_explained(tmp_path: Path, patients: pd.DataFrame) -> None:

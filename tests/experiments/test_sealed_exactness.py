@@ -13,18 +13,6 @@ from erosion.experiments.testbed import study_path
 RESULTS = Path(sealed_exactness.__file__).parent / "results"
 
 
-def test_the_default_study_is_the_plain_one_while_every_hospital_keeps_weight() -> None:
-    study = load_study(study_path("breast-cancer"))
-    options = {"distance_penalty": 0.002}
-    found = sealed_exactness.compare(study, "weight_erosion", options, rounds=10)
-    assert (found.rounds, found.parameters, found.parted) == (10, 62, None)
-    assert found.parameter < 1e-6
-    assert found.weight < 1e-7
-    assert found.distance < 1e-5
-    for plain, sealed in found.figures.values():
-        assert sealed == pytest.approx(plain, abs=1e-6)
-
-
 def test_the_default_study_is_the_plain_one_after_thirty_rounds() -> None:
     """One hospital loses its weight on the way, and three are summed until the end."""
     study = load_study(study_path("breast-cancer"))

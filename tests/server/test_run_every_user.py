@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from erosion.command_line import main
-from erosion.common.errors import RunError
+from erosion.common.errors import ModelError, RunError
 from erosion.common.rounds.waiting import HospitalsAwayError, UserDeclinedError
 from erosion.common.study.study import Study
 from erosion.server.coordination.run_study import run_every_user
@@ -83,6 +83,13 @@ def test_without_any_model_the_first_reason_is_given(folder: RunFolder) -> None:
     with pytest.raises(RunError, match=r"No hospital has a model.*no alice"):
         run_every_user(STUDY, folder, parts.run_one, parts.events.append)
     assert not folder.report.exists()
+
+
+def test_what_a_person_can_mend_is_no_fault_of_the_program(folder: RunFolder) -> None:
+    parts = Parts(alice=ModelError("own_parameters names 'fc.*'"))
+    with pytest.raises(RunError, match="alice: no model yet"):
+        run_every_user(STUDY, folder, parts.run_one, parts.events.append)
+    assert parts.events == [UserFailed("alice", "own_parameters names 'fc.*'")]
 
 
 def damaged(part: RunFolder) -> None:

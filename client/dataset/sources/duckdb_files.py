@@ -71,6 +71,9 @@ class DuckdbFiles(TableSource):
             ) from None
         if not self.path.exists():
             raise DataError(f"There is nothing at {self.path}. Check data.path in the site file.")
+        for file in self._files():
+            if not file.is_file():  # a pipe or a device, which may never end
+                raise DataError(f"{file} is no ordinary file. Give files of the patients.")
         try:
             connection = self._connection()
             return within(

@@ -89,7 +89,10 @@ class NiftiImages(ScanFolder):
         """The slice or volume as the study wants it; or what is wrong with it."""
         window = self._window_of(values)
         if task.is_of_volumes:
-            grey = windowed(np.transpose(values, (2, 1, 0))[:, ::-1, ::-1], window)
+            slices = np.transpose(values, (2, 1, 0))[:, ::-1, ::-1]
+            grey = np.empty(slices.shape, dtype=np.uint8)
+            for place, one in enumerate(slices):  # the whole at once would take its memory again
+                grey[place] = windowed(one, window)
             return fitted_volume(grey, task, self.resize)
         axis = AXES[self.plane]
         grey = windowed(np.take(values, values.shape[axis] // 2, axis=axis), window)
@@ -125,17 +128,19 @@ def _volume(path: Path) -> _Volume | str:
     """The volume, turned to the standard axes; or what is wrong with it."""
     import nibabel
 
+    if not path.is_file():  # a pipe never ends, and a link may lead nowhere
+        return "is no file that can be read; remove it"
     try:
         stored: Any = nibabel.load(path)
         if stored.get_data_dtype().kind not in "iuf":
             return "holds complex numbers or colours; export the magnitudes, one number per voxel"
+        check_decoded(path, 8 * int(np.prod(stored.shape)))
         says = any(int(stored.header[code]) > 0 for code in ("qform_code", "sform_code"))
         volume: Any = nibabel.funcs.as_closest_canonical(stored)  # type: ignore[no-untyped-call]
         shape = volume.shape[:3] if set(volume.shape[3:]) <= {1} else volume.shape
         if len(shape) != 3 or min(shape) < 1:
             size = " x ".join(map(str, volume.shape))
             return f"is of shape {size}; give volumes of three dimensions"
-        check_decoded(path, 8 * int(np.prod(shape)))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of scales that overflow
             values: NDArray[np.float64] = volume.get_fdata(caching="unchanged").reshape(shape)

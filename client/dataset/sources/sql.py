@@ -23,6 +23,7 @@ from erosion.client.dataset.sources.deadline import within
 from erosion.client.dataset.text_table import TextColumn, TextTable
 from erosion.client.finding import Finding, failed, ok, warning
 from erosion.common.errors import DataError
+from erosion.common.support.files import read_named
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, CursorResult, Engine
@@ -238,7 +239,7 @@ class SqlQuery(TableSource):
         if self.password_file is None:
             return None
         try:
-            return self.password_file.read_text(encoding="utf-8").strip()
+            return read_named(self.password_file).decode().strip()
         except (OSError, UnicodeDecodeError) as problem:
             reason = problem.strerror if isinstance(problem, OSError) else "it is not text"
             raise DataError(

@@ -32,7 +32,7 @@ MOST_EVENTS = 200  # rows; the journal has them all
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 ONE_MORE = (
-    " The study is strict (evaluation.strict): it would also have to be claimed with one patient"
+    " The study is strict (evaluation.strict): the share is counted as if there were one patient"
     " more, on whom the better arm errs as badly as the loss allows."
 )
 

@@ -319,6 +319,16 @@ def test_public_data_that_are_not_there_are_missed_in_words(tmp_path: Path) -> N
     assert "not fine-tuned, for d is not there" in records["gems"][0].note
 
 
+@pytest.mark.parametrize(("arm", "model"), [("gems", {"name": "logistic"}), ("network_gems", MLP)])
+def test_a_public_hospital_takes_part_in_its_own_model(
+    tmp_path: Path, arm: str, model: dict[str, Any]
+) -> None:
+    records, _, _ = simulated(tmp_path, model=model, arms={arm: {"public_hospital": "a"}})
+    (record,) = records[arm]
+    assert "not fine-tuned, for a is the user" in record.note
+    assert set(record.steps[0].hospitals) == {"a", "b", "c"}
+
+
 def test_own_parameters_stay_and_are_part_of_the_check(tmp_path: Path) -> None:
     arms = {"gems": {"own_parameters": ["output_bias"], "epsilon": 0.9}}
     records, finals, accuracies = simulated(tmp_path, arms=arms)

@@ -1,0 +1,64 @@
+"""Every file that a person names is read only where it is an ordinary file of a likely size."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from erosion.client.audit.audit_check import verify
+from erosion.client.connection.credentials import credentials_for
+from erosion.client.enrolment.install import install
+from erosion.client.site_file import Site, load_site
+from erosion.common.errors import ErosionError, SiteError
+from erosion.common.sealed.pinned_keys import read_pinned_keys
+from erosion.common.study.study import load_study
+from erosion.common.support import files
+from erosion.common.support.keys import load_private_key
+from erosion.server.enrolment.certificates import load_certificate
+from erosion.server.enrolment.signing_request import read_request
+
+
+def site(path: Path) -> Site:
+    own = {"root_certificate": path, "certificate": path, "private_key": path}
+    return Site.model_validate(
+        {
+            "name": "a",
+            "data": {"path": "patients.csv"},
+            "coordinator": {"address": "127.0.0.1:1", **own},
+        }
+    )
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "study file": load_study,
+    "site file": load_site,
+    "private key": lambda path: load_private_key(path, SiteError),
+    "peers' keys": lambda path: read_pinned_keys(path, SiteError),
+    "authority": load_certificate,
+    "request": read_request,
+    "a site's files": lambda path: credentials_for(site(path).coordinator),
+    "kit": lambda path: install(path, site(path)),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_pipe_is_explained(tmp_path: Path, reader: str) -> None:
+    os.mkfifo(path := tmp_path / "pipe", 0o600)
+    with pytest.raises(ErosionError, match="no ordinary file"):
+        READERS[reader](path)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_file_that_is_far_too_large_is_explained(tmp_path: Path, reader: str) -> None:
+    path = tmp_path / "file"
+    path.touch(0o600)
+    os.truncate(path, files.MOST_NAMED_BYTES + 1)
+    with pytest.raises(ErosionError, match="MiB that are read of such a file"):
+        READERS[reader](path)
+
+
+def test_a_log_that_is_a_pipe_is_explained(tmp_path: Path) -> None:
+    os.mkfifo(path := tmp_path / "sent.jsonl")
+    with pytest.raises(SiteError, match="no ordinary file"):
+        verify(path)
