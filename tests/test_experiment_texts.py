@@ -57,7 +57,7 @@ def test_the_evaluation_page_quotes_the_verdicts_error_rates() -> None:
         assert f"| {patients} | {ordinary:.1f} | {strict:.1f} |" in text
 
 
-def test_the_mnist_grid_is_as_published_as_far_as_it_was_run() -> None:
+def test_the_mnist_grid_is_as_published() -> None:
     text = flowing("experiments/README.md")
     assert "the published accuracy lies in the interval of ours" in text
     assert "in all comparisons but two the schemes stand in the published order" in text
@@ -70,22 +70,25 @@ def test_the_mnist_grid_is_as_published_as_far_as_it_was_run() -> None:
     assert missing[-1] == 0
     assert sum(missing[:3]) == 2
     assert "Where all have the same (distribution A), there is nobody to leave out, and" in text
-    bests = {
-        name: max(cell.figures["accuracy"])
-        for name, cell in read_cells(ROOT / "experiments/results/mnist", mnist.plans()).items()
-    }
+    cells = read_cells(ROOT / "experiments/results/mnist", mnist.plans())
+    bests = {name: max(cell.figures["accuracy"]) for name, cell in cells.items()}
     pairs = [
         (bests[f"A-{agents}-weight_erosion"], bests[f"A-{agents}-fedavg"])
-        for agents in (10, 20, 50, 100)
-        if f"A-{agents}-fedavg" in bests and f"A-{agents}-weight_erosion" in bests
+        for agents in mnist.AGENTS
     ]
-    assert pairs
     assert all(erosion <= averaging for erosion, averaging in pairs)
     assert "By the best round, as the paper has it, Weight Erosion is ahead where" in text
-    for name, best in bests.items():
-        pattern, agents, scheme = name.split("-", 2)
-        if pattern != "A" and scheme in ("fedavg", "local"):
-            assert best < bests.get(f"{pattern}-{agents}-weight_erosion", 1)
+    assert "but for F with 100 agents, where FedAvg is, by two images" in text
+    behind = {
+        plan.name: best - bests[f"{pattern}-{agents}-weight_erosion"]
+        for plan in mnist.published_plans()
+        for best in [bests[plan.name]]
+        for pattern, agents, scheme in [plan.name.split("-")]
+        if pattern != "A" and best >= bests[f"{pattern}-{agents}-weight_erosion"]
+        if scheme != "weight_erosion"
+    }
+    assert list(behind) == ["F-100-fedavg"]
+    assert round(behind["F-100-fedavg"] * cells["F-100-fedavg"].figures["test_images"]) == 2
 
 
 def test_with_settings_chosen_the_recommended_rule_has_the_best_mean_rank() -> None:
@@ -107,12 +110,15 @@ def test_on_data_not_looked_at_three_rules_are_ahead() -> None:
     assert {arm for arm, rank in ranks.items() if rank <= sorted(ranks.values())[2]} == three
     most = f"at most {max(regrets[arm] for arm in three):.3f} above the best"
     text, choosing = flowing("experiments/README.md"), flowing("docs/choosing.md")
-    assert f"the three best mean ranks of all rules, and are {most} one of any user" in text
+    assert min(ranks, key=lambda arm: ranks[arm]) == RECOMMENDED
+    assert (
+        f"with the best mean ranks of all rules, its own first, and {most} one of any user" in text
+    )
     assert f"ahead of all others that were compared, and {most} method of any user" in choosing
     for heading in re.findall(r"^## .*, for .*$", page, flags=re.MULTILINE):
         loss = losses("confirmation", heading)
         gained = {arm: loss["fedavg"] - loss[arm] for arm in three}
-        assert 0.8 < gained["personal_intercept"] / gained[RECOMMENDED] < 1.4
+        assert 0.7 < gained["personal_intercept"] / gained[RECOMMENDED] < 1.5
 
 
 @pytest.mark.parametrize("name", ["which-rule", "confirmation", "tuned-rules"])
@@ -172,7 +178,9 @@ def test_the_page_about_choosing_quotes_the_tables() -> None:
     )
     once = losses("one-round", "## Breast cancer, five hospitals, one of them miscoded", 2)
     regrets = losses("which-rule", "## Over 5 settings", 2)
-    most = f"the second has the best mean rank, and is at most {regrets['evidence_erosion']:.3f} above"
+    most = (
+        f"the second has the best mean rank, and is at most {regrets['evidence_erosion']:.3f} above"
+    )
     assert most in text
     assert (
         f"ill: {swiss['personal_intercept']:.3f}; alone {swiss['local']:.3f},"

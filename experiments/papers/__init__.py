@@ -218,7 +218,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "Confirmation",
             "The same rules with the same constants on two studies that had not been looked at:"
             " readmission of diabetic patients by payer, and death of breast cancer within three"
-            " years by region, over 50 splits. Two hours of one core.",
+            " years by region, over 50 splits. Half an hour of one core.",
             confirmation.plans,
             which_rule.run,
             confirmation.draw,
