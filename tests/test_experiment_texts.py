@@ -115,6 +115,13 @@ def test_on_data_not_looked_at_three_rules_are_ahead() -> None:
         f"with the best mean ranks of all rules, its own first, and {most} one of any user" in text
     )
     assert f"ahead of all others that were compared, and {most} method of any user" in choosing
+    assert (
+        "For each of the four users it is better than training alone, FedAvg, FedAvg with" in text
+    )
+    beside = page.split("| | local | fedavg | fine_tuning | weight_erosion | evidence_erosion |")[1]
+    users = [line.split(" | ")[1:5] for line in beside.split("\n\n")[0].splitlines()[2:]]
+    assert len(users) == 4
+    assert all(re.match(r"-0\.\d{3} .*\*$", entry) for user in users for entry in user)
     for heading in re.findall(r"^## .*, for .*$", page, flags=re.MULTILINE):
         loss = losses("confirmation", heading)
         gained = {arm: loss["fedavg"] - loss[arm] for arm in three}
