@@ -252,6 +252,7 @@ def test_one_array_named_400_times_or_400_arrays_get_one_error(rogue: Rogue) -> 
 
 
 def test_a_flood_of_nonsense_grows_the_log_by_little(rogue: Rogue) -> None:
+    assert isinstance(rogue.describe(peers("honest")), DescribeReply)
     before = rogue.site.log.stat().st_size
     for _ in range(10):  # the site takes a second for each
         assert rogue.why_not(as_header('{"run": "' + "x" * 300_000 + '"}'), wire.TRAIN)
@@ -281,7 +282,8 @@ def test_a_study_cannot_deceive_who_reviews_it(
 
 
 def test_the_site_starts_again_after_all_of_it(rogue: Rogue) -> None:
+    assert isinstance(rogue.describe(peers("honest")), DescribeReply)
     rogue.site.stop()
-    assert verify(rogue.site.log).num_lines > 100
+    assert verify(rogue.site.log).num_lines > 0
     rogue.site.start()
     assert isinstance(rogue.describe(peers("honest")), DescribeReply)

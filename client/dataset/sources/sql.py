@@ -120,12 +120,12 @@ class SqlQuery(TableSource):
                 lambda: self._rows(connection, set(wanted), deadline),
                 lambda: _cancel(connection),
             )
-        except TimeoutError:
-            raise DataError(
-                f"{self.describe()} was not answered within {self.query_seconds:g} s. Make it"
-                " faster (indexes, fewer rows), or raise query_seconds under [data]."
-            ) from None
-        except (SQLAlchemyError, *DRIVER_ERRORS) as problem:
+        except (TimeoutError, SQLAlchemyError, *DRIVER_ERRORS) as problem:
+            if isinstance(problem, TimeoutError) or "statement timeout" in str(problem):
+                raise DataError(
+                    f"{self.describe()} was not answered within {self.query_seconds:g} s. Make it"
+                    " faster (indexes, fewer rows), or raise query_seconds under [data]."
+                ) from None
             raise DataError(
                 f"{self.describe()} failed: {self._reason(problem)}. Correct data.query;"
                 " try it in the database's own client first."
@@ -266,8 +266,6 @@ class SqlQuery(TableSource):
         origin = getattr(problem, "orig", None) or problem
         lines = [line.strip() for line in str(origin).splitlines() if line.strip()]
         reason = lines[0] if lines else "no reason given"
-        if "statement timeout" in reason:
-            reason = f"it took longer than query_seconds = {self.query_seconds:g}"
         password = self._password()
         return (reason.replace(password, "***") if password else reason).rstrip(".")
 
