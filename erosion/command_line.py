@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Models, figures and logs are for this account alone, unless the person says otherwise.
         os.umask(_umask(os.environ.get("EROSION_UMASK", "077")))
         code = handler(options)
-        sys.stdout.flush()  # while it can be said that it failed
+        print(end="", flush=True)  # while it can be said that it failed; there may be no output
         return code
     except ErosionError as problem:
         _say(str(problem), options)

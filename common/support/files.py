@@ -21,7 +21,7 @@ def open_named(path: Path) -> BinaryIO:
         if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
             raise OSError(errno.EINVAL, "it is no ordinary file", str(path))
         return os.fdopen(handle, "rb")
-    except BaseException:
+    except BaseException:  # nobody else has the file yet
         os.close(handle)
         raise
 

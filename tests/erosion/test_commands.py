@@ -57,6 +57,14 @@ def test_the_help_waits_for_no_command_s_imports() -> None:
     assert run.stdout.split() == []
 
 
+def test_a_command_runs_without_an_output() -> None:
+    program = [sys.executable, "-m", "erosion", "algorithms"]
+    run = subprocess.run(
+        ["sh", "-c", f"{shlex.join(program)} >&-"], stderr=subprocess.PIPE, timeout=PATIENCE
+    )
+    assert (run.returncode, run.stderr) == (0, b"")
+
+
 def test_a_full_disk_under_what_is_printed_is_said_in_a_sentence() -> None:
     program = [sys.executable, "-m", "erosion", "algorithms"]
     with Path("/dev/full").open("w") as full:
