@@ -34,6 +34,7 @@ from erosion.client.audit.log_files import (
 from erosion.common.errors import SiteError
 from erosion.common.line.envelope import describe
 from erosion.common.protocol import wire
+from erosion.common.support.files import whole_bytes
 from erosion.common.support.plain_text import printable
 from erosion.common.support.private_files import make_private_folder
 
@@ -80,6 +81,12 @@ class AuditLog:
             self._file.close()
             raise SiteError(
                 f"Another program writes to {self.path}: this site runs already. Stop it first."
+            ) from None
+        except OSError as problem:
+            self._file.close()
+            raise SiteError(
+                f"The log of what is sent, {self.path}, cannot be read ({problem.strerror}). Move"
+                " it away to begin another, and keep it."
             ) from None
         except BaseException:  # nobody else has the file yet
             self._file.close()
@@ -151,7 +158,7 @@ class AuditLog:
         """Number and hash of the last line; a line that was cut off by a crash is removed."""
         text = last_line(self.path)
         # What was cut off was to say what was not sent: it is written first.
-        self._file.truncate(_whole_bytes(self.path))
+        self._file.truncate(whole_bytes(self.path))
         if not text and (before := full_files(self.path)):
             text = last_line(before[-1])
         if not text:
@@ -176,20 +183,6 @@ class AuditLog:
 
 def _opened(path: Path) -> FileIO:
     return FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+")
-
-
-def _whole_bytes(path: Path) -> int:
-    """How long a file is up to the end of its last whole line."""
-    with path.open("rb") as file:
-        at = file.seek(0, os.SEEK_END)
-        while at > 0:
-            start = max(0, at - 2**16)
-            file.seek(start)
-            found = file.read(at - start).rfind(b"\n")
-            if found >= 0:
-                return start + found + 1
-            at = start
-    return 0
 
 
 def _line(number: int, previous: str, request: Message, reply: Message) -> AuditEntry:

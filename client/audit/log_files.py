@@ -5,7 +5,7 @@ line, and the chain of hashes goes on in a new one. A full file is removed once 
 older than the site keeps its log.
 """
 
-import os
+import errno
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from erosion.client.audit.audit_entry import AuditEntry
+from erosion.common.support import files
 from erosion.common.support.files import open_named
 
 FILE_NAME = "sent.jsonl"
@@ -51,21 +52,21 @@ def remove_old(current: Path, *, now: datetime, keep_days: int) -> list[Path]:
 
 def last_line(path: Path) -> bytes:
     """The last whole line without its end; empty where there is none. Raises OSError."""
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
+    size = files.whole_bytes(path)  # what stands after the last newline was cut off
+    with open_named(path) as file:
         length = _FIRST_TAIL
         while True:
             file.seek(max(0, size - length))
-            lines = file.read().split(b"\n")
-            # What stands after the last newline was cut off; the first may begin further up.
-            if len(lines) > 2 or length >= size:
+            lines = file.read(min(length, size)).split(b"\n")
+            if len(lines) > 2 or length >= size:  # the first may begin further up
                 return lines[-2] if len(lines) > 1 else b""
+            if length > files.MOST_LINE_BYTES:
+                raise OSError(errno.EFBIG, "its last line has no likely length", str(path))
             length *= 4
 
 
 def lines_of(path: Path) -> Iterator[tuple[str, bool]]:
     """Every line without its end, and whether it has one. Raises OSError."""
-    with open_named(path) as file:
-        for line in file:
-            text = line.decode("utf-8", errors="replace")
-            yield text.removesuffix("\n"), text.endswith("\n")
+    for line in files.lines_of(path):
+        text = line.decode("utf-8", errors="replace")
+        yield text.removesuffix("\n"), text.endswith("\n")

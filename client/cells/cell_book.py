@@ -135,6 +135,10 @@ class CellBook:
         ((count,),) = self._file.execute("select count(*) from trained")
         return int(count)
 
+    def damaged(self, what: str) -> SiteError:
+        """The error for a file in which `what` is not as it was written."""
+        return self._file.unusable(f"{what} is not as it was written")
+
     def close(self) -> None:
         """Let go of the file."""
         self._file.close()
@@ -149,6 +153,8 @@ class CellBook:
         rows = self._file.execute(
             "select label, sketch, figures from told where kind = ? order by number", (kind,)
         )
+        if any(len(row[1]) != 8 * BUCKETS for row in rows):
+            raise self.damaged("a sketch of patients")
         sketches = np.frombuffer(b"".join(row[1] for row in rows), dtype=np.uint64)
         return [row[0] for row in rows], sketches.reshape(-1, BUCKETS), [row[2] for row in rows]
 
@@ -157,6 +163,8 @@ class CellBook:
         rows = self._file.execute(
             "select hashes, whole_rows, patients from trained order by number"
         )
+        if any(len(kept) % 8 for row in rows for kept in row):
+            raise self.damaged("a set of patients")
         return [
             TrainedSet(
                 tuple(np.frombuffer(kind, dtype=np.uint64) for kind in (values, whole) if kind),

@@ -58,7 +58,11 @@ class Cells:
             at = draw(self._secret, "number", self._name_of(patients))
             return str(rounded_count(len(rows), self.cell, at))
 
-        return int(self._book.tell(PATIENTS, PATIENTS, patients, self.cell, _ANY_NUMBER, compute))
+        told = self._book.tell(PATIENTS, PATIENTS, patients, self.cell, _ANY_NUMBER, compute)
+        try:
+            return int(told)
+        except ValueError:
+            raise self._book.damaged("what was told of all patients") from None
 
     def column(self, name: str, values: NDArray[np.float64], groups: Groups) -> ColumnFigures:
         """The figures of a column of numbers (n,), NaN where one is missing."""
@@ -70,7 +74,10 @@ class Cells:
             return column_figures(values[known], self.cell, self._secret, of).model_dump_json()
 
         told = self._book.tell(COLUMN, name, patients, self.cell, self._most, compute)
-        return ColumnFigures.model_validate_json(told)
+        try:
+            return ColumnFigures.model_validate_json(told)
+        except ValueError:
+            raise self._book.damaged(f"what was told of {name}") from None
 
     def counts(
         self, name: str, counts: Mapping[str, int], values: NDArray[np.float64], groups: Groups
@@ -87,7 +94,10 @@ class Cells:
             return json.dumps(told)
 
         told = self._book.tell(f"{COUNTS} {name}", name, patients, self.cell, self._most, compute)
-        known: dict[str, int] = json.loads(told)
+        try:
+            known = {str(what): int(count) for what, count in json.loads(told).items()}
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            raise self._book.damaged(f"what was told of {name}") from None
         return {what: known.get(what, 0) for what in counts}
 
     def sums(self, task: TabularTask, rows: NDArray[np.float64], groups: Groups) -> FeatureSums:

@@ -10,11 +10,12 @@ from erosion.client.consent.consent import Consent
 from erosion.client.training.hospital import Hospital
 from erosion.common.algorithms import REGISTRY, steps_of
 from erosion.common.algorithms.base import TRAIN
-from erosion.common.errors import ErosionError, Undecided
+from erosion.common.errors import ErosionError, Refusal, Undecided
 from erosion.common.protocol import wire
 from erosion.common.protocol.error_codes import CLIENT_APP_RAISED_EXCEPTION, UNDECIDED
 from erosion.common.protocol.messages import TrainResult
 from erosion.common.sealed import legs
+from erosion.common.support.plain_text import printable
 
 logger = logging.getLogger("erosion.site")
 
@@ -33,13 +34,18 @@ def make_app(hospital: Hospital, consent: Consent) -> ClientApp:
         consent.check(study)
         return wire.encode_describe_reply(hospital.describe(study))
 
-    def train(record: RecordDict) -> RecordDict:
-        request = wire.decode_train(record, studies)
-        consent.note_step(request, hospital.keeps(request))
-        result = hospital.answer(request)
-        if isinstance(result, TrainResult):
-            return wire.encode_train_result(result)
-        return wire.encode_step_result(result)
+    def taking(step: str) -> Respond:
+        def take(record: RecordDict) -> RecordDict:
+            request = wire.decode_train(record, studies)
+            if request.step != step:  # the log knows the step by the message's type
+                raise Refusal(f"A message of {step!r} that asks for {printable(request.step)!r}.")
+            consent.note_step(request, hospital.keeps(request))
+            result = hospital.answer(request)
+            if isinstance(result, TrainResult):
+                return wire.encode_train_result(result)
+            return wire.encode_step_result(result)
+
+        return take
 
     def evaluate(record: RecordDict) -> RecordDict:
         request = wire.decode_evaluate(record, studies)
@@ -53,10 +59,10 @@ def make_app(hospital: Hospital, consent: Consent) -> ClientApp:
 
     app.query("summary")(_handler(hospital.name, summarise))
     app.query("describe")(_handler(hospital.name, describe))
-    app.train()(_handler(hospital.name, train))
+    app.train()(_handler(hospital.name, taking(TRAIN)))
     of_methods = {step for arm in REGISTRY for step in steps_of(arm)} - {TRAIN}
     for step in of_methods | legs.STEPS:
-        app.train(step)(_handler(hospital.name, train))
+        app.train(step)(_handler(hospital.name, taking(step)))
     app.evaluate()(_handler(hospital.name, evaluate))
     return app
 

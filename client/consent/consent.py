@@ -19,6 +19,7 @@ from erosion.client.consent.store import (
     StudyEntry,
     now,
 )
+from erosion.client.dataset.sources.data_source import TableSource
 from erosion.client.site_file import Site
 from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import ErosionError, Refusal, Undecided
@@ -71,7 +72,7 @@ class Consent:
 
     def _hold(self, study: Study) -> None:
         """Before data are read: whether they fit answers yes or no about single patients."""
-        contracts = contracts_of(study)
+        contracts = contracts_at(self._site, study)
         name = hashlib.sha256(repr(sorted(contracts.items())).encode()).hexdigest()
         if name in self._held:
             return
@@ -109,6 +110,7 @@ class Consent:
             request.round,
             _place_of(request),
         )
+        self._check_times(request, answer)
         self._note(answer, _hash_of_step(request, kept or {}))
 
     def note_evaluation(
@@ -138,6 +140,22 @@ class Consent:
                 f" {_MOST_EXCHANGES} are answered."
             )
         _check_names(arm=request.arm, step=request.step, run=request.run)
+
+    def _check_times(self, request: TrainRequest, answer: Answer) -> None:
+        """A round asks for a step as often as its method does, and not at every place it could."""
+        step, study = request.step, request.study
+        settings = study.arms.get(request.arm)
+        if settings is None or step == TRAIN or step in legs.STEPS:
+            return
+        most = settings.times_asked(step, study.build_context.layout)
+        places = self._store.steps(self._coordinator, self._dataset, answer)
+        others = {place for place in places if place.partition(" ")[0] == step} - {answer.step}
+        if len(others) >= most:
+            times = "once" if most == 1 else f"{most} times"
+            raise Refusal(
+                f"{settings.algorithm} asks for {step} {times} a round, and {self._site.name} has"
+                f" answered it as often in round {request.round} of this run."
+            )
 
     def _note(self, answer: Answer, content: str) -> None:
         what = f"{answer.step} of round {answer.round}" if answer.round else "the final figures"
@@ -260,6 +278,20 @@ def contracts_of(study: Study) -> dict[str, str]:
             said = feature.model_dump_json(include={"type", "range", "categories"})
             contracts[feature.name] = f"{said} {task.policy(feature)}"
     return contracts
+
+
+def contracts_at(site: Site, study: Study) -> dict[str, str]:
+    """The same for this hospital's data, also by what a column is called there.
+
+    A study may name a column either way, or both: it is one column, and what is asked of it at once
+    is one question.
+    """
+    local_name = site.data.local_name if isinstance(site.data, TableSource) else str
+    said: dict[str, set[str]] = {}
+    for name, contract in contracts_of(study).items():
+        for known_as in (name, local_name(name)):
+            said.setdefault(known_as, set()).add(contract)
+    return {name: " and ".join(sorted(contracts)) for name, contracts in said.items()}
 
 
 def dataset_of(site: Site) -> str:

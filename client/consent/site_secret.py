@@ -8,6 +8,7 @@ import secrets
 from pathlib import Path
 
 from erosion.common.errors import SiteError
+from erosion.common.support.files import read_named
 from erosion.common.support.private_files import exposure, make_private_folder, write_private
 
 FILE_NAME = "secret.key"
@@ -22,7 +23,7 @@ def site_secret(folder: Path) -> bytes:
             if not folder.exists():
                 make_private_folder(folder)
             write_private(path, secrets.token_bytes(NUM_BYTES))
-        secret, exposed = path.read_bytes(), exposure(path)
+        secret, exposed = read_named(path), exposure(path)
     except OSError as problem:
         raise SiteError(
             f"The site's secret {path} cannot be used ({problem.strerror}). Name a folder that can"

@@ -1,5 +1,6 @@
 """`consent.sqlite`: the studies that were put to this site, what was decided, what was answered."""
 
+import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -179,6 +180,16 @@ class ConsentStore:
         )
         return str(found[0][0]) if found else None
 
+    def steps(self, coordinator: str, dataset: str, answer: Answer) -> list[str]:
+        """The steps of `answer`'s round that were answered."""
+        *round_, _ = _key(coordinator, dataset, answer)
+        rows = self._file.execute(
+            "select step from answers where coordinator = ? and dataset = ? and study = ?"
+            " and run = ? and variant = ? and arm = ? and round = ?",
+            round_,
+        )
+        return [str(step) for (step,) in rows]
+
     def logged_answers(self) -> set[LoggedAnswer]:
         """Every answer that was noted, whatever coordinator it went to."""
         rows = self._file.execute("select study, run, variant, arm, round, step from answers")
@@ -277,7 +288,11 @@ class ConsentStore:
 
     def _studies(self, clause: str, values: Sequence[str]) -> list[StudyEntry]:
         rows = self._file.execute(f"select * from studies {clause}", values)
-        return [StudyEntry(*row) for row in rows]
+        entries = [StudyEntry(*row) for row in rows]
+        for entry in entries:  # who approves a digest must have been shown that study
+            if hashlib.sha256(entry.content.encode()).hexdigest() != entry.digest:
+                raise self._file.unusable(f"study {entry.digest:.12} is not as it was written")
+        return entries
 
 
 def _key(coordinator: str, dataset: str, answer: Answer) -> tuple[str | int, ...]:

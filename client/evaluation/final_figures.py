@@ -9,13 +9,12 @@ from erosion.client.dataset.local_dataset import LocalDataset
 from erosion.client.evaluation.metrics import measure_with_intervals
 from erosion.client.evaluation.verdict import compare, targets_of_patients
 from erosion.common.protocol.messages import (
-    CROSS_FITTED_SIGNIFICANCE,
     FEWEST_OF_A_CLASS,
-    SIGNIFICANCE,
     Comparison,
     EvaluateReply,
     FinalMetrics,
     Scaling,
+    significance_of,
 )
 from erosion.common.tasks.task import Floats, Targets
 
@@ -87,7 +86,6 @@ def _verdict(
     if not study.comparison or any(arm not in predictions for arm in study.comparison):
         return None
     arm, reference = study.comparison
-    is_cross_fitted = study.evaluation.folds is not None
     found = compare(
         study.task,
         (arm, reference),
@@ -95,7 +93,7 @@ def _verdict(
         targets,
         patients=_patients(dataset),
         seed=dataset.seed("comparison"),
-        level=CROSS_FITTED_SIGNIFICANCE if is_cross_fitted else SIGNIFICANCE,
+        level=significance_of(study),
         strict=study.evaluation.strict,
     )
     smallest = dataset.cells.at_least(found.smallest_class, FEWEST_OF_A_CLASS)

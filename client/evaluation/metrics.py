@@ -6,7 +6,7 @@ from math import isfinite
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.common.protocol.messages import FinalMetrics, Interval, Metrics
+from erosion.common.protocol.messages import LARGEST_FIGURE, FinalMetrics, Interval, Metrics
 from erosion.common.tasks.task import Floats, Targets, Task
 
 CHUNK = 2_000_000  # numbers of the bootstrap in memory at a time
@@ -21,7 +21,7 @@ def measure(task: Task, predictions: Floats, targets: Targets, training: Targets
     weights = np.ones((1, len(targets)))
     figures = _figures(task, predictions, targets, weights, training)
     values = {metric.name: float(figures[metric.name][0]) for metric in task.metrics}
-    defined = {name: value if isfinite(value) else None for name, value in values.items()}
+    defined = {name: told(value) if isfinite(value) else None for name, value in values.items()}
     return Metrics.model_validate({"num_samples": len(targets), **defined})
 
 
@@ -54,8 +54,13 @@ def measure_with_intervals(
         values = values[np.isfinite(values)]
         if len(values) and point.get(name) is not None:
             low, high = np.quantile(values, [0.025, 0.975])
-            intervals[name] = Interval(low=float(low), high=float(high))
+            intervals[name] = Interval(low=told(low), high=told(high))
     return FinalMetrics.model_validate({**point.model_dump(), "intervals": intervals})
+
+
+def told(figure: float) -> float:
+    """A figure no larger than others read one; that of a model that has diverged may be."""
+    return min(max(float(figure), -LARGEST_FIGURE), LARGEST_FIGURE)
 
 
 def _figures(

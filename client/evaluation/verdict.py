@@ -3,7 +3,13 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.common.protocol.messages import FEWEST_OF_A_CLASS, SIGNIFICANCE, Comparison
+from erosion.client.evaluation.metrics import told
+from erosion.common.protocol.messages import (
+    FEWEST_OF_A_CLASS,
+    SIGNIFICANCE,
+    Comparison,
+    Conclusion,
+)
 from erosion.common.tasks.task import Floats, Targets, Task
 
 EXACT_UP_TO = 16  # patients: 65,536 sign patterns
@@ -46,7 +52,7 @@ def compare(
         reference=arms[1],
         num_samples=len(differences),
         smallest_class=smallest,
-        mean_difference=mean,
+        mean_difference=told(mean),
         p_value=p_value,
         conclusion=_conclusion(mean, p_value, smallest, level),
         level=level,
@@ -85,7 +91,9 @@ def targets_of_patients(
     return found
 
 
-def _conclusion(mean_difference: float, p_value: float, smallest_class: int, level: float) -> str:
+def _conclusion(
+    mean_difference: float, p_value: float, smallest_class: int, level: float
+) -> Conclusion:
     if smallest_class < FEWEST_OF_A_CLASS:
         return "too few patients"
     if p_value > level:

@@ -37,7 +37,8 @@ def recover_releases(ledger: PrivacyLedger, dataset: str, log: Path) -> int:
 
 def _release_of(entry: AuditEntry, dataset: str) -> Release | None:
     noise = entry.figures.get("noise_multiplier") if isinstance(entry.figures, dict) else None
-    if entry.kind != wire.TRAIN or entry.error is not None or not isinstance(noise, int | float):
+    kind = entry.kind.partition(".")[0]  # whatever the step: a method's own may bring an update
+    if kind != wire.TRAIN or entry.error is not None or not isinstance(noise, int | float):
         return None
     return Release(
         dataset,

@@ -202,6 +202,8 @@ class Hospital:
         if is_sealed and request.step != TRAIN:
             return _step_result(self.name, request, self._sealed.answer(request), started)
         settings, layout = _arm(request, request.arm), request.study.build_context.layout
+        if settings.user_only and self.name != request.study.user:
+            raise Refusal(f"{request.arm} asks no hospital but the user.")
         if request.step not in settings.site_steps():
             raise Refusal(
                 f"The request asks for the step {request.step!r}; {settings.algorithm} has"

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import safetensors
 import safetensors.torch
 
 from erosion.common.errors import CheckpointError, SiteError
+from erosion.common.formats.tensor_file import header_in, read_tensors
 from erosion.common.learning.local_work import Tensors
 from erosion.common.support.files import write_atomically
 
@@ -99,7 +99,7 @@ class KeptState:
         path = self._path(self._folder, place)
         try:
             return _decoded(path) if path.exists() else nothing
-        except (OSError, KeyError, TypeError, ValueError, safetensors.SafetensorError) as problem:
+        except (OSError, KeyError, TypeError, ValueError) as problem:
             raise CheckpointError(
                 f"{path} cannot be read ({problem}). Delete it: the site then starts this arm of"
                 " the study afresh."
@@ -138,9 +138,8 @@ def _encoded(last: _LastRound) -> bytes:
 
 
 def _decoded(path: Path) -> _LastRound:
-    with safetensors.safe_open(path, framework="pt") as file:
-        header = json.loads((file.metadata() or {})["erosion"])
-        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    about, tensors = read_tensors(path)
+    header = header_in(about)
     if header["version"] != VERSION:
         raise ValueError(f"version {header['version']}, expected {VERSION}")
 

@@ -243,6 +243,11 @@ class ArmBase(Settings):
         """
         return {TRAIN: self.train}
 
+    def times_asked(self, step: str, layout: Callable[[], Layout]) -> int:
+        """How often a round asks a hospital for that step; sites answer it no more often."""
+        del step, layout
+        return 1
+
     def train(self, work: LocalWork) -> LocalOutcome:
         """What a hospital does in a round: the study's local training."""
         result = work.update(work.received)

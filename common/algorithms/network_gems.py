@@ -74,6 +74,10 @@ class NetworkGems(SharedModel, GemsOptions):
         """Neurons come first, then the output layer above them."""
         return {**super().site_steps(), NEURONS: self.neurons, OUTPUT: self.train}
 
+    def times_asked(self, step: str, layout: Callable[[], Layout]) -> int:
+        """Neurons are asked for once for each hidden layer."""
+        return len(perceptron_widths(layout())) - 2 if step == NEURONS else 1
+
     def last_training(self) -> str:
         """A step of its own: what is enclosed is not of the model's length."""
         return OUTPUT

@@ -23,6 +23,7 @@ from erosion.common.algorithms.base import (
     TensorTerms,
 )
 from erosion.common.algorithms.gems_base import GemsBase, GemsState, module_widths
+from erosion.common.errors import Refusal
 from erosion.common.gems.fine_tuning import fine_tune
 from erosion.common.gems.layers import hidden_features, split_layers
 from erosion.common.learning.local_work import LocalAnswer, LocalWork
@@ -76,7 +77,12 @@ class PublicTuning(GemsBase):
         return replace(step, delta=delta, note=f"{step.note}; fine-tuned by {name}")
 
     def tune(self, work: LocalWork) -> LocalAnswer:
-        """The output layer (C d + C,) after `tuning_epochs` passes over all patients here."""
+        """The output layer (C d + C,) after `tuning_epochs` passes over all patients here.
+
+        Raises Refusal at a hospital that the study does not name for it.
+        """
+        if work.agent != self.public_hospital:
+            raise Refusal(f"{work.agent} is not the hospital whose data are public.")
         *hidden, output = split_layers(work.enclosed[_MODEL], module_widths(work.model))
         features = hidden_features(hidden, work.inputs.flatten(1))
         tuned = fine_tune(

@@ -82,8 +82,8 @@ class WeightErosion(AggregatingArm):
     different ones for few, and small ones for fewer the more often their samples repeat. Use it
     where you do not know who is like you.
     Start from `preset` = "recommended": with the paper's setting, which is what the keys stand at
-    where there is no preset, every other hospital's weight usually reaches zero before the end,
-    that of a hospital with the user's own population too. "recommended" erodes so slowly that such
+    where there is no preset, every other hospital's weight can reach zero long before the end, that
+    of a hospital with the user's own population too. "recommended" erodes so slowly that such
     a hospital stays (distance_penalty = "auto", erosion_share = 3, size_penalty = 0), counts
     hospitals by their patients (weighting = "samples") and leaves each its own output bias
     (own_parameters = ["output_bias"]). "paper" names the authors' setting. A key beside the preset

@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from erosion.common.errors import ErosionError
 from erosion.common.settings.base import validate
+from erosion.common.support.files import MOST_KEPT_BYTES, read_named
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -22,7 +23,7 @@ def read_json(
     caller, who knows what its absence means.
     """
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = json.loads(read_named(path, most_bytes=MOST_KEPT_BYTES).decode())
     except FileNotFoundError:
         raise
     except (OSError, ValueError, RecursionError) as problem:

@@ -3,6 +3,7 @@
 A run's folder holds both for the arm that it ended with, and `models/ARM/` for every arm.
 """
 
+import hashlib
 from pathlib import Path
 from typing import Final, Literal
 
@@ -15,7 +16,7 @@ from erosion.common.learning.models import ModelSettings
 from erosion.common.protocol.messages import Scaling
 from erosion.common.rounds.checkpoint import load_model, save_model
 from erosion.common.settings.base import Settings
-from erosion.common.support.files import write_atomically
+from erosion.common.support.files import open_named, write_atomically
 from erosion.common.tasks import AnyTask
 
 CARD, PARAMETERS, ARMS = "model.json", "model.safetensors", "models"
@@ -37,6 +38,7 @@ class ModelCard(Settings):
     missing_means: tuple[float, ...] | None = None
     # per encoded column, what stands for a missing number where the study imputes without scaling
     versions: dict[str, str]  # of the packages that made it
+    sha256: str | None = None  # of model.safetensors; None: an earlier version did not write it
 
 
 def write_model(folder: Path, card: ModelCard, parameters: Tensor) -> None:
@@ -45,6 +47,7 @@ def write_model(folder: Path, card: ModelCard, parameters: Tensor) -> None:
     task = card.task
     shapes = parameter_shapes(card.model, tuple(task.input_shape), task.num_outputs)
     save_model(folder / PARAMETERS, parameters, shapes)
+    card = card.model_copy(update={"sha256": _sha256(folder / PARAMETERS)})
     write_atomically(folder / CARD, card.model_dump_json(indent=2) + "\n")
 
 
@@ -64,9 +67,23 @@ def read_model(run_folder: Path, arm: str | None = None) -> tuple[ModelCard, Ten
             f"{run_folder} has no model of an arm {arm!r}; it has {', '.join(there) or 'none'}."
         )
     card = read_card(folder)
-    if not (folder / PARAMETERS).is_file():
+    if not (folder / PARAMETERS).exists():
         raise _missing(folder / PARAMETERS)
-    return card, load_model(folder / PARAMETERS)
+    parameters = load_model(folder / PARAMETERS)
+    if card.sha256 not in (None, _sha256(folder / PARAMETERS)):
+        raise CheckpointError(
+            f"{folder / PARAMETERS} is not the file that {CARD} was written with: it was changed,"
+            f" or is of another model. Bring both back from one backup, or: {REMEDY}"
+        )
+    return card, parameters
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open_named(path) as file:
+        while part := file.read(2**22):
+            digest.update(part)
+    return digest.hexdigest()
 
 
 def read_card(folder: Path) -> ModelCard:

@@ -13,13 +13,12 @@ from math import prod
 from pathlib import Path
 from typing import Annotated
 
-import safetensors
-import safetensors.torch
 import torch
 from pydantic import AfterValidator, StringConstraints
 from torch import Tensor, nn
 
 from erosion.common.errors import ModelError
+from erosion.common.formats.tensor_file import read_tensors
 from erosion.common.settings.base import Settings
 from erosion.common.support.files import open_named
 
@@ -173,9 +172,8 @@ def _state_of(path: Path, pretrained: Pretrained) -> dict[str, Tensor]:
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
     """The tensors; of the model of a run, its parameters by name. Raises ValueError."""
-    with safetensors.safe_open(path, framework="pt") as file:
-        shapes = (file.metadata() or {}).get(SHAPES)
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    about, tensors = read_tensors(path)
+    shapes = about.get(SHAPES)
     if shapes is None or set(tensors) != {"parameters"}:
         return tensors
     flat = tensors["parameters"]

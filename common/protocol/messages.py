@@ -6,7 +6,7 @@ Flower records. Everything that leaves a hospital is a field of a *Reply* in thi
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, JsonValue, model_validator
 from torch import Tensor
@@ -23,8 +23,14 @@ FEWEST_OF_A_CLASS = 5  # test patients; with fewer the test is not to be trusted
 MOST_SECONDS = 1e9  # of one answer; those of a round's answers are added up
 MOST_LOSS = 1e30  # what stands for a loss that is infinite
 MOST_METRICS, LONGEST_METRIC = 64, 100  # of one model; characters of a name
+LARGEST_FIGURE = 1e100  # beyond what a float32 model can err by; pages are drawn of figures
 
 PROTOCOL = 5  # raised when a message changes its meaning
+
+
+def significance_of(study: Study) -> float:
+    """Up to which p-value the study's comparison claims a difference."""
+    return SIGNIFICANCE if study.evaluation.folds is None else CROSS_FITTED_SIGNIFICANCE
 
 
 class FeatureSums(Settings):
@@ -81,6 +87,8 @@ class Metrics(Settings):
             raise ValueError(
                 f"at most {MOST_METRICS} metrics, with names of at most {LONGEST_METRIC} characters"
             )
+        if any(value is not None and abs(value) > LARGEST_FIGURE for value in names.values()):
+            raise ValueError(f"a metric beyond {LARGEST_FIGURE:g}")
         return self
 
     def get(self, name: str) -> float | None:
@@ -95,11 +103,14 @@ class Metrics(Settings):
         return value
 
 
+Figure = Annotated[float, Field(ge=-LARGEST_FIGURE, le=LARGEST_FIGURE)]
+
+
 class Interval(Settings):
     """A bootstrap percentile interval of 95 %."""
 
-    low: float
-    high: float
+    low: Figure
+    high: Figure
 
 
 class FinalMetrics(Metrics):
@@ -108,17 +119,21 @@ class FinalMetrics(Metrics):
     intervals: dict[str, Interval]  # by metric name
 
 
+Conclusion = Literal["better", "worse", "no clear difference", "too few patients"]
+
+
 class Comparison(Settings):
     """The declared comparison of two arms on the same test patients, by the task's loss."""
 
     arm: str
     reference: str
-    num_samples: int  # patients, several rows of whom count as one
-    smallest_class: int  # test patients outside the commonest class, or what else the task needs;
-    # below the site's smallest cell only whether they are enough
-    mean_difference: float  # loss of `arm` minus that of `reference`; below 0: `arm` is better
-    p_value: float  # two-sided paired sign-flip test; if strict, not below that of one patient more
-    conclusion: str  # "better", "worse", "no clear difference" or "too few patients"
+    num_samples: int = Field(ge=0)  # patients, several rows of whom count as one
+    smallest_class: int = Field(ge=0)  # test patients outside the commonest class, or what else
+    # the task needs; below the site's smallest cell only whether they are enough
+    mean_difference: Figure  # loss of `arm` minus that of `reference`; below 0: `arm` is better
+    p_value: float = Field(ge=0, le=1)
+    # two-sided paired sign-flip test; if strict, not below that of one patient more
+    conclusion: Conclusion
     level: float = SIGNIFICANCE  # a difference is claimed at p-values up to this
     strict: bool = False  # whether that is one who speaks against the difference as much as can be
 

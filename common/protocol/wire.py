@@ -407,7 +407,8 @@ def _header(record: RecordDict, model: type[H]) -> H:
     if not (text := header_text(record)):
         raise WireError("a message without a header")
     try:
-        return model.model_validate_json(text)
+        # Strictly: what logs read of a header must be what was answered, and "3" is no 3 to them.
+        return model.model_validate_json(text, strict=True)
     except ValidationError as problem:
         first = problem.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])

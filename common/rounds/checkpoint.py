@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from erosion.common.errors import CheckpointError
+from erosion.common.formats.tensor_file import header_in, read_tensors
 from erosion.common.learning.pretrained import SHAPES
 from erosion.common.rounds.records import RunState
 from erosion.common.support.files import replacing
@@ -51,12 +52,9 @@ def load(path: Path, template: RunState, *, arm: str, study_digest: str) -> RunS
     Raises CheckpointError where the file is missing, damaged, or of another study or arm.
     """
     try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            header = json.loads((file.metadata() or {})["erosion"])
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        if not isinstance(header, dict):
-            raise ValueError("its header is not a JSON object")
-    except (OSError, KeyError, ValueError, RecursionError, safetensors.SafetensorError) as problem:
+        about, tensors = read_tensors(path)
+        header = header_in(about)
+    except (OSError, ValueError) as problem:
         raise CheckpointError(
             f"The checkpoint {path} cannot be read ({problem}). {REMEDY}"
         ) from None
@@ -182,9 +180,12 @@ def save_model(path: Path, params: Tensor, shapes: Mapping[str, Sequence[int]]) 
 def load_model(path: Path) -> Tensor:
     """What `save_model` wrote: (dim,) or (m, dim) float32. Raises CheckpointError."""
     try:
-        params = safetensors.torch.load_file(path)["parameters"]
-    except (OSError, KeyError, safetensors.SafetensorError) as problem:
-        raise CheckpointError(f"The model {path} cannot be read ({problem}).") from None
+        params = read_tensors(path)[1]["parameters"]
+    except (OSError, KeyError, ValueError) as problem:
+        raise CheckpointError(
+            f"The model {path} cannot be read ({problem}). Bring it back from a backup, or run the"
+            " study again."
+        ) from None
     if params.dtype != torch.float32 or params.dim() not in (1, 2) or not len(params):
         raise CheckpointError(f"The model {path} holds {params.dtype} of shape {params.shape}.")
     return params

@@ -13,8 +13,16 @@ from erosion.common.aggregation.cohort import HospitalName, Update
 from erosion.common.aggregation.vectors import is_finite, norm
 from erosion.common.algorithms.base import TRAIN, UPDATES, Brings, SiteAnswer, TensorTerms
 from erosion.common.learning.training import Training
-from erosion.common.protocol.messages import EvaluateResult, StepResult, TrainResult
+from erosion.common.protocol.messages import (
+    FEWEST_OF_A_CLASS,
+    Comparison,
+    EvaluateResult,
+    StepResult,
+    TrainResult,
+    significance_of,
+)
 from erosion.common.rounds.records import Answer, Rejection, RunState
+from erosion.common.study.study import Study
 
 NOT_FINITE = "a value that is not finite"
 MOST_SAMPLES = 2**53  # beyond, a count is no longer exact as a float64
@@ -160,29 +168,20 @@ def seen_cap(training: Training, num_samples: int, times: int) -> int:
 
 
 def problem_with_evaluation(
-    result: EvaluateResult,
-    user: HospitalName,
-    finals: Mapping[str, RunState],
-    *,
-    loss: str,
-    is_fold: bool = False,
+    result: EvaluateResult, study: Study, finals: Mapping[str, RunState]
 ) -> str | None:
-    """Why the user's final figures cannot be used; None where they can. A fold has none.
-
-    `loss`: the metric that all of them must have.
-    """
-    header = result.header
-    if header.hospital != user:
+    """Why the user's final figures cannot be used; None where they can. A fold has none."""
+    header, loss = result.header, study.task.verdict_metric
+    if header.hospital != study.user:
         return f"it answered as {header.hospital!r}"
-    if is_fold:
+    if study.fold is not None:
         return "it has figures of a fold" if header.arms or result.personal else None
     if missing := sorted(finals.keys() - header.arms.keys()):
         return f"its figures lack {', '.join(missing)}"
     if strange := sorted((header.arms.keys() | result.personal.keys()) - finals.keys()):
         return f"it has figures of {', '.join(strange)[:100]}, which it was not asked about"
-    compared = header.comparison
-    if compared is not None and not {compared.arm, compared.reference} <= finals.keys():
-        return "it compared arms which it was not asked about"
+    if problem := _problem_with_comparison(header.comparison, study):
+        return problem
     figures = [*header.arms.values(), *([header.base_rate] if header.base_rate else [])]
     if any(found.get(loss) is None for found in figures):
         return f"its figures lack the {loss} of an arm, or of the base rate"
@@ -194,6 +193,20 @@ def problem_with_evaluation(
             return f"its personal parameters of {arm} have shape {tuple(personal.shape)}"
         if not is_finite(personal.flatten()):
             return f"its personal parameters of {arm} are not finite"
+    return None
+
+
+def _problem_with_comparison(found: Comparison | None, study: Study) -> str | None:
+    """Where all hospitals are users, what one says stands beside what the others say."""
+    if (None if found is None else (found.arm, found.reference)) != study.comparison:
+        return "it did not compare the arms that the study declares"
+    if found is None:
+        return None
+    if (found.level, found.strict) != (significance_of(study), study.evaluation.strict):
+        return "it compared by another rule than the study's"
+    claims = found.conclusion in ("better", "worse")
+    if claims and (found.p_value > found.level or found.smallest_class < FEWEST_OF_A_CLASS):
+        return "it claims a difference that its figures do not show"
     return None
 
 

@@ -211,13 +211,7 @@ class StudyRun:
             (reply,) = where.transport.ask({connection: request}, EVALUATE_SECONDS)
             match reply.content:
                 case EvaluateResult() as result:
-                    wrong = problem_with_evaluation(
-                        result,
-                        user,
-                        finals,
-                        loss=study.task.verdict_metric,
-                        is_fold=study.fold is not None,
-                    )
+                    wrong = problem_with_evaluation(result, study, finals)
                     if wrong is None:
                         return result
                     problem = wrong

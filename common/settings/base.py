@@ -34,10 +34,13 @@ def read_toml(path: Path, what: str, error: type[ErosionError]) -> dict[str, Any
     except UnicodeDecodeError:
         raise error(f"The {what} {path} is not text in UTF-8. Save it as UTF-8.") from None
     except OSError as problem:
-        raise error(f"The {what} {path} cannot be read: {problem}.") from None
+        raise error(
+            f"The {what} {path} cannot be read: {problem.strerror}. Give a file that this account"
+            " may read."
+        ) from None
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as problem:
+    except (ValueError, RecursionError) as problem:  # the former also of a number without end
         raise error(f"The {what} {path} is not valid TOML: {problem}. Correct it there.") from None
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property, partial
 from math import inf
@@ -131,7 +132,7 @@ class Study(Settings):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        twice = sorted({h for h in self.hospitals if self.hospitals.count(h) > 1})
+        twice = sorted(name for name, times in Counter(self.hospitals).items() if times > 1)
         if twice:
             raise ValueError(f"hospitals: {', '.join(twice)} named twice; name each hospital once")
         if EVERY_USER in self.hospitals:

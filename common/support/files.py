@@ -1,4 +1,4 @@
-"""Reads files that a person names, and writes files atomically: no reader sees half of one."""
+"""Reads ordinary files of a likely size, and writes files atomically, so never half of one."""
 
 import contextlib
 import errno
@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 MOST_NAMED_BYTES = 16 * 2**20  # of a key, a certificate, a kit, a site file or a study file
+MOST_KEPT_BYTES = 256 * 2**20  # of a file that this program keeps as one JSON value
+MOST_LINE_BYTES = 16 * 2**20  # of a file that it keeps line by line, which may be of any length
 
 
 def open_named(path: Path) -> BinaryIO:
@@ -18,7 +20,9 @@ def open_named(path: Path) -> BinaryIO:
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # of a pipe, do not wait
     try:
         kind = os.fstat(handle).st_mode
-        if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
+        if stat.S_ISDIR(kind):  # what Python raises names the handle
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(kind):
             raise OSError(errno.EINVAL, "it is no ordinary file", str(path))
         return os.fdopen(handle, "rb")
     except BaseException:  # nobody else has the file yet
@@ -26,14 +30,24 @@ def open_named(path: Path) -> BinaryIO:
         raise
 
 
-def read_named(path: Path) -> bytes:
-    """What an ordinary file holds. Raises OSError, also for one of more than MOST_NAMED_BYTES."""
+def read_named(path: Path, *, most_bytes: int = MOST_NAMED_BYTES) -> bytes:
+    """What an ordinary file holds. Raises OSError, also for one of more than `most_bytes`."""
     with open_named(path) as file:
-        content = file.read(MOST_NAMED_BYTES + 1)
-    if len(content) > MOST_NAMED_BYTES:
-        what = f"it has more than the {MOST_NAMED_BYTES // 2**20} MiB that are read of such a file"
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        what = f"it has more than the {most_bytes // 2**20} MiB that are read of such a file"
         raise OSError(errno.EFBIG, what, str(path))
     return content
+
+
+def lines_of(path: Path) -> Iterator[bytes]:
+    """The lines of an ordinary file with their ends, one after another. Raises OSError."""
+    with open_named(path) as file:
+        while line := file.readline(MOST_LINE_BYTES + 1):
+            if len(line) > MOST_LINE_BYTES:
+                what = f"it has a line of more than {MOST_LINE_BYTES // 2**20} MiB"
+                raise OSError(errno.EFBIG, what, str(path))
+            yield line
 
 
 @contextlib.contextmanager
@@ -96,11 +110,25 @@ def held(folder: Path) -> Iterator[None]:
 def cut_to_whole_lines(path: Path) -> None:
     """Take off a last line that was not written to its end: the disk was full. Raises OSError."""
     try:
-        content = path.read_bytes()
+        num_bytes = whole_bytes(path)
     except FileNotFoundError:
         return
-    if (num_bytes := content.rfind(b"\n") + 1) < len(content):
+    if num_bytes < path.stat().st_size:
         os.truncate(path, num_bytes)
+
+
+def whole_bytes(path: Path) -> int:
+    """How long an ordinary file is up to the end of its last whole line. Raises OSError."""
+    with open_named(path) as file:
+        at = file.seek(0, os.SEEK_END)
+        while at > 0:
+            start = max(0, at - 2**16)
+            file.seek(start)
+            found = file.read(at - start).rfind(b"\n")
+            if found >= 0:
+                return start + found + 1
+            at = start
+    return 0
 
 
 def umask() -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from erosion.common.errors import SiteError
+from erosion.common.support.files import open_named
 from erosion.common.support.private_files import make_private_folder
 
 WAIT_SECONDS = 20.0  # for another program to finish its write
@@ -39,6 +40,8 @@ class PrivateDatabase:
                     make_private_folder(path.parent)
                 if not path.exists():
                     path.touch(mode=0o600)
+                with open_named(path):  # a device would be tried for as long as another's lock
+                    pass
             self._file = sqlite3.connect(
                 path or ":memory:",
                 timeout=WAIT_SECONDS,
@@ -51,8 +54,10 @@ class PrivateDatabase:
                 self._file.executescript(tables)
             if found == 0:  # setting it anew would change a file that is only looked at
                 self._file.execute(f"pragma user_version = {version}")
+            if path is not None and found == version:
+                self._check()
         except (sqlite3.Error, OSError) as problem:
-            raise self._unusable(problem) from None
+            raise self.unusable(problem) from None
         if found not in (0, version):
             raise SiteError(
                 f"{path} has version {found}; this program writes {version}. Use the version of"
@@ -64,14 +69,28 @@ class PrivateDatabase:
         try:
             return self._file.execute(statement, values).fetchall()
         except sqlite3.Error as problem:
-            raise self._unusable(problem) from None
+            raise self.unusable(problem) from None
 
     def execute_many(self, statement: str, rows: Iterable[Values]) -> None:
         """Execute one statement for each of the rows."""
         try:
             self._file.executemany(statement, rows)
         except sqlite3.Error as problem:
-            raise self._unusable(problem) from None
+            raise self.unusable(problem) from None
+
+    def _check(self) -> None:
+        """Raise sqlite3.Error for a file that is damaged, now and not in the middle of a study."""
+        (said,) = self._file.execute("pragma quick_check(1)").fetchone()
+        if said != "ok":
+            raise sqlite3.DatabaseError(said.splitlines()[-1])
+        columns = self._file.execute(
+            "select m.name, c.name, lower(c.type) from sqlite_master m, pragma_table_info(m.name) c"
+            " where m.type = 'table'"
+        )
+        for table, column, kind in columns.fetchall():
+            odd = f"select 1 from {table} where typeof({column}) not in (?, 'null') limit 1"
+            if self._file.execute(odd, (kind,)).fetchone():
+                raise sqlite3.DatabaseError(f"a value of {table}.{column} is no {kind}")
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -89,7 +108,8 @@ class PrivateDatabase:
         """Let go of the file."""
         self._file.close()
 
-    def _unusable(self, problem: Exception) -> SiteError:
+    def unusable(self, problem: object) -> SiteError:
+        """The error for a file with this problem."""
         return SiteError(
             f"{self.path or 'The memory'}, which holds {self._holds}, cannot be used ({problem})."
             f" {self._without} Check the disk and the permissions of its folder (compute.state in"

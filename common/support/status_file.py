@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from erosion.common.errors import RunError
-from erosion.common.support.files import write_atomically
+from erosion.common.support.files import read_named, write_atomically
 
 logger = logging.getLogger("erosion.status")
 
@@ -85,17 +85,21 @@ class Seen:
 
 
 def read_status_file(path: Path) -> Seen | None:
-    """The status file at `path`; None if there is none that can be read.
+    """The status file at `path`; None if there is none.
 
-    Raises RunError for a file of another version, and PermissionError.
+    Raises RunError for one that is damaged or of another version, and PermissionError.
     """
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(read_named(path).decode())
         seconds_ago = max(0.0, time.time() - path.stat().st_mtime)
     except PermissionError:
         raise
-    except (OSError, ValueError, RecursionError):
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except (OSError, ValueError, RecursionError) as problem:
+        raise RunError(
+            f"{path} cannot be read ({problem}). Delete it: a process that lives writes it again."
+        ) from None
     found = values.get("format") if isinstance(values, dict) else None
     if found != FORMAT or isinstance(found, bool):
         raise RunError(

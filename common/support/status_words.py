@@ -34,7 +34,7 @@ def _candidates(where: Path) -> list[Path]:
             records = tomllib.loads(read_named(where).decode("utf-8-sig")).get("records", "records")
         except PermissionError:
             raise
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return []
         return [where.parent / str(records) / NAME]
     runs = sorted(where.glob(f"*/{NAME}"), key=lambda path: path.stat().st_mtime, reverse=True)

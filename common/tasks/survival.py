@@ -261,15 +261,13 @@ class Survival(Task):
         these are fewer than two. scikit-survival's own refuses some of them, a bootstrap's draw
         without the patient who was followed longest for one.
         """
-        from sksurv.nonparametric import CensoringDistributionEstimator
-
         times, events = targets[:, :1], targets[:, 1:] > 0
         points = np.array(self.cut_points)
         shown = points < min(times.max(), training[:, 0].max())
         if shown.sum() < 2:
             return np.full(len(targets), np.nan)
         points, alive = points[shown], predictions[:, shown]
-        followed = CensoringDistributionEstimator().fit(_as_survival(training)).predict_proba
+        followed = _chance_of_being_followed(training)
         until_event = followed(np.minimum(times[:, 0], points[-1]))[:, None]
         scores = np.where(
             times > points,
@@ -308,6 +306,20 @@ def _chance_of_seen(predictions: Tensor, died: Tensor, survived: Tensor) -> Tens
     alive = curve.gather(1, last)[:, 0]
     in_interval = ((curve[:, :-1] - curve[:, 1:]) * died).sum(dim=1)
     return torch.where(died.sum(dim=1) > 0, in_interval, alive)
+
+
+def _chance_of_being_followed(training: Targets) -> Callable[[Floats], Floats]:
+    """For times (n,): Kaplan and Meier's estimate that a patient is followed beyond them."""
+    from sksurv.nonparametric import CensoringDistributionEstimator, SurvivalFunctionEstimator
+
+    known: Callable[[Floats], Floats]
+    if training[:, 1].any():
+        known = CensoringDistributionEstimator().fit(_as_survival(training)).predict_proba
+        return known
+    # That one refuses patients without an event, whose follow-up just ends at their times.
+    ended = np.column_stack([training[:, 0], np.ones(len(training))])
+    known = SurvivalFunctionEstimator().fit(_as_survival(ended)).predict_proba
+    return known
 
 
 def _as_survival(targets: Targets) -> NDArray[np.void]:

@@ -60,6 +60,11 @@ def _run(options: argparse.Namespace) -> int:
             raise RunError("Say whose log it is: --hospital NAME, with --run.")
         path = RunFolder(run).witness if run.is_dir() else run
         witnessed = read_witness(path, options.hospital)
+        if not witnessed:
+            raise RunError(
+                f"{path} has no hash of a log of {options.hospital}. Give the hospital's name in"
+                " the study, and a run that it took part in."
+            )
     found = held_against(options.file, witnessed, options.head)
     print(f"{found.num_lines} lines, each as it was written and in its place.")
     if found.first > 1:

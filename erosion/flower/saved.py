@@ -1,16 +1,15 @@
 """The state of a strategy between two starts: one file, as a run's checkpoint."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import safetensors
 import torch
 from torch import Tensor
 
 from erosion.common.errors import CheckpointError, RunError
+from erosion.common.formats.tensor_file import header_in, read_tensors
 from erosion.common.rounds import checkpoint
 from erosion.common.rounds.records import RunState
 from erosion.flower.arrangement import Values
@@ -86,10 +85,9 @@ class Saved:
 
     def _header(self) -> dict[str, Any]:
         try:
-            with safetensors.safe_open(self.path, framework="pt") as file:
-                header = json.loads((file.metadata() or {})["erosion"])
+            header = header_in(read_tensors(self.path)[0])
             int(header["state"]["round"])
-        except (OSError, KeyError, TypeError, ValueError, safetensors.SafetensorError) as problem:
+        except (OSError, KeyError, TypeError, ValueError) as problem:
             raise CheckpointError(
                 f"{self.path} cannot be read ({problem}). Name another file to start anew."
             ) from None

@@ -50,7 +50,7 @@ def run_config_of(text: str) -> dict[str, Plain]:
         waiting = f"{waiting} {word}" if waiting else word
         try:
             parsed = tomllib.loads(waiting)
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):
             continue
         for key, value in parsed.items():
             if not isinstance(value, Plain):

@@ -16,7 +16,7 @@ from pathlib import Path
 from erosion.common.errors import ErosionError
 from erosion.common.rounds.waiting import HospitalsAwayError
 from erosion.common.study.study import Study, load_study
-from erosion.common.support.files import version_of, write_atomically
+from erosion.common.support.files import read_named, version_of, write_atomically
 from erosion.server.run.run_folder import RunFolder, new_run_folder, resumed_run_folder
 
 logger = logging.getLogger("erosion.queue")
@@ -112,8 +112,8 @@ class StudyQueue:
 
     def _known_runs(self) -> dict[str, str]:
         try:
-            known = json.loads((self._folder / RUNS).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            known = json.loads(read_named(self._folder / RUNS).decode())
+        except (OSError, ValueError, RecursionError):
             return {}
         return {str(k): str(v) for k, v in known.items()} if isinstance(known, dict) else {}
 

@@ -7,6 +7,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
@@ -180,7 +181,18 @@ def load_authority(key: Path, certificate: Path) -> Authority:
             f"The authority's key is not at {key}. If it is kept on another medium, bring it back"
             " for as long as this takes."
         )
-    return Authority(load_private_key(key, EnrolmentError), load_certificate(certificate))
+    own, vouched = load_private_key(key, EnrolmentError), load_certificate(certificate)
+    try:
+        vouched.verify_directly_issued_by(vouched)
+        is_whole = vouched.public_key() == own.public_key()
+    except (ValueError, TypeError, InvalidSignature):
+        is_whole = False
+    if not is_whole:
+        raise EnrolmentError(
+            f"The certificate {certificate} is damaged, or not that of {key}. Restore both from one"
+            " backup."
+        )
+    return Authority(own, vouched)
 
 
 def load_identity(path: Path) -> Identity:

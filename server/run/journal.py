@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from erosion.common.errors import CheckpointError
 from erosion.common.protocol.messages import Metrics
 from erosion.common.rounds.records import HospitalRecord, RoundRecord
-from erosion.common.support.files import cut_to_whole_lines, write_atomically
+from erosion.common.support.files import cut_to_whole_lines, lines_of, write_atomically
 
 FORMAT = 1  # raised when a key changes its meaning
 REMEDY = "Use the version that wrote it, or run the study again."
@@ -55,7 +55,7 @@ def cut_back(path: Path, last_round: Mapping[str, int]) -> list[RoundRecord]:
     every = read_records(path) if path.exists() else []
     records = [record for record in every if record.round <= last_round.get(record.arm, 0)]
     for arm, last in last_round.items():
-        if [record.round for record in records if record.arm == arm] != [*range(1, last + 1)]:
+        if not has_rounds(records, arm, last):
             raise CheckpointError(
                 f"{path} lacks rounds of {arm}, of which {last} are finished: its checkpoint is"
                 " there. Bring the journal back from a backup, or start the study anew."
@@ -66,11 +66,17 @@ def cut_back(path: Path, last_round: Mapping[str, int]) -> list[RoundRecord]:
     return records
 
 
+def has_rounds(records: Sequence[RoundRecord], arm: str, last: int) -> bool:
+    """Whether the arm's are those from 1 to `last`, each once and in order."""
+    numbers = [record.round for record in records if record.arm == arm]
+    return len(numbers) == last and numbers == [*range(1, last + 1)]
+
+
 def keep_first(path: Path, num_lines: int) -> None:
     """Take off all lines but the first ones; there may be no such file. Raises OSError."""
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+    lines = list(lines_of(path)) if path.exists() else []
     if len(lines) > num_lines:
-        write_atomically(path, "".join(lines[:num_lines]))
+        write_atomically(path, b"".join(lines[:num_lines]))
 
 
 def read_records(path: Path) -> list[RoundRecord]:
@@ -89,17 +95,13 @@ def read_records(path: Path) -> list[RoundRecord]:
 def read_journal(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of a journal as plain values; a last line that was cut off is left out.
 
-    Raises CheckpointError for a line that is no JSON object of this format.
+    Raises CheckpointError for a line that is no JSON object of this format, and OSError.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    except UnicodeDecodeError as problem:
-        raise CheckpointError(f"{path} cannot be read ({problem}). {REMEDY}") from None
-    for number, line in enumerate(lines, start=1):
-        if not line.endswith("\n"):
+    for number, line in enumerate(lines_of(path), start=1):
+        if not line.endswith(b"\n"):
             continue
         try:
-            values = json.loads(line)
+            values = json.loads(line.decode())
         except (ValueError, RecursionError) as problem:
             raise _unreadable(path, number, str(problem)) from None
         if not isinstance(values, dict):

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from statistics import fmean
 from types import MappingProxyType
+from typing import Final
 
 from pydantic import Field
 
@@ -22,7 +23,8 @@ from erosion.server.run.result import (
     worse_than_base_rate,
 )
 
-TOO_FEW, UNCLEAR = "too few patients", "no clear difference"
+TOO_FEW: Final = "too few patients"
+UNCLEAR: Final = "no clear difference"
 
 
 class EarlyStop(Settings):
@@ -223,7 +225,7 @@ def _warning(overview: Overview, arm: str) -> str:
 
 
 def _concluded(line: UserResult, p_value: float | None) -> UserResult:
-    conclusion = line.comparison.conclusion if line.comparison else ""
+    conclusion: str = line.comparison.conclusion if line.comparison else ""
     if line.comparison and p_value is not None and p_value > line.comparison.level:
         conclusion = UNCLEAR
     return line.model_copy(update={"adjusted_p_value": p_value, "conclusion": conclusion})

@@ -12,7 +12,7 @@ from pydantic import AwareDatetime, ValidationError
 
 from erosion.common.errors import CheckpointError
 from erosion.common.settings.base import Settings
-from erosion.common.support.files import cut_to_whole_lines
+from erosion.common.support.files import cut_to_whole_lines, lines_of
 
 
 class Witnessed(Settings):
@@ -43,8 +43,8 @@ class Witness:
 def read_witness(path: Path, hospital: str) -> list[Witnessed]:
     """What is kept of one hospital's log, oldest first. Raises CheckpointError."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as problem:
+        lines = list(lines_of(path))
+    except OSError as problem:
         raise CheckpointError(
             f"{path} cannot be read ({problem}). Give the folder of a run by this version or later."
         ) from None
@@ -53,7 +53,7 @@ def read_witness(path: Path, hospital: str) -> list[Witnessed]:
         try:
             noted = Witnessed.model_validate_json(line)
         except ValidationError:
-            if number == len(lines):
+            if number == len(lines) and not line.endswith(b"\n"):
                 continue  # cut off by a crash
             raise CheckpointError(f"Line {number} of {path} cannot be read.") from None
         if noted.hospital == hospital:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import stat
+import tracemalloc
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from flwr.clientapp import ClientApp
 from erosion.client.audit import audit_log as audit_log_module
 from erosion.client.audit.audit_check import verify
 from erosion.client.audit.audit_log import AuditLog, NotLogged
-from erosion.client.audit.log_files import full_files, remove_old
+from erosion.client.audit.log_files import full_files, last_line, remove_old
 from erosion.client.connection import agent
 from erosion.client.connection import serve as serving
 from erosion.client.connection.line import Welcome
@@ -397,3 +398,21 @@ def test_the_norm_of_a_compressed_update_is_in_the_log(tmp_path: Path, kind: Com
         line = json.loads(audit_log.path.read_text())
     assert line["norm"] == pytest.approx(5.0, rel=0.01)
     assert line["arrays"][f"update.{kind}"] == [6 if kind == "int8" else 12]
+
+
+def test_half_a_line_of_any_length_is_not_held_in_memory(tmp_path: Path) -> None:
+    path = tmp_path / "sent.jsonl"
+    path.write_bytes(b"one\ntwo\n")
+    os.truncate(path, 2**26)
+    tracemalloc.start()
+    try:
+        assert last_line(path) == b"two"
+        assert tracemalloc.get_traced_memory()[1] < 2**22
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_pipe_in_the_logs_place_is_told_of(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "sent.jsonl")
+    with pytest.raises(SiteError, match=r"sent\.jsonl, cannot be (opened|read) .*no ordinary file"):
+        AuditLog(tmp_path)

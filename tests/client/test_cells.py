@@ -1,5 +1,8 @@
 """The small-cell rule: what a site tells is never about a few, whatever is subtracted from what."""
 
+import shutil
+import sqlite3
+from contextlib import closing
 from itertools import combinations
 from pathlib import Path
 
@@ -273,3 +276,32 @@ def test_a_book_of_another_version_is_named(tmp_path: Path) -> None:
     book.close()
     with pytest.raises(SiteError, match="version 99"):
         CellBook(tmp_path)
+
+
+@pytest.mark.parametrize("change", ["figures = substr(figures, 1, 9)", "sketch = x'00'"])
+def test_a_book_with_damaged_figures_is_told_of_and_tells_nothing(
+    tmp_path: Path, change: str
+) -> None:
+    values, ill = normal(40), {"ill": 20, "healthy": 20}
+
+    def ask_all() -> list[object]:
+        cells, each = Cells(site(tmp_path), SECRET), one_each(values)
+        return [
+            cells.num_samples(values[:, None], each),
+            told(cells, values),
+            cells.counts("sex", ill, values, each),
+        ]
+
+    before = ask_all()
+    assert ask_all() == before
+    path = tmp_path / "a" / "cells.sqlite"
+    for kind in ("patients", "column", "counts sex"):
+        shutil.copy(path, tmp_path / "whole")
+        with closing(sqlite3.connect(path)) as file:
+            changed = change.replace("1, 9", "1, 0") if kind == "patients" else change
+            assert file.execute(f"update told set {changed} where kind = ?", (kind,)).rowcount
+            file.commit()
+        with pytest.raises(SiteError, match=r"cells\.sqlite.* is not as it was written"):
+            ask_all()
+        shutil.copy(tmp_path / "whole", path)
+    assert ask_all() == before

@@ -1,6 +1,8 @@
 """A site's approvals, budgets and its one answer to each question."""
 
+import hashlib
 import json
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -195,21 +197,45 @@ def test_names_that_are_long_or_cannot_be_printed_are_refused(
         consent.note_step(request(study(), run=run))
 
 
+@pytest.mark.parametrize("names", [("x1",), ("x1", "lab_7"), ("lab_7", "x1", "x1", "lab_7")])
+def test_a_column_is_held_against_so_many_ranges_by_whatever_name(
+    tmp_path: Path, store: ConsentStore, names: tuple[str, ...]
+) -> None:
+    """The hospital calls the study's x1 lab_7: a study that asks for lab_7 asks for the same."""
+    data = {"path": str(tmp_path / "data.csv"), "columns": {"x1": "lab_7"}}
+    consent = Consent(site(tmp_path, data=data), store, "c")
+    refused = []
+    for number in range(8):
+        name = names[number % len(names)]
+        features = [{"name": name, "range": [0, 10 + number]}, "x2"]
+        task = {"kind": "tabular", "target": "y", "classes": ["no", "yes"], "features": features}
+        asked = study(task=task)
+        approve(store, asked)
+        try:
+            consent.check(asked)
+        except Refusal:
+            refused.append(number)
+    assert refused == [4, 5, 6, 7]
+
+
 def test_a_step_that_a_round_takes_twice_is_answered_at_each_place_and_training_once(
     tmp_path: Path, store: ConsentStore
 ) -> None:
     consent = Consent(site(tmp_path), store, "c")
-    approve(store, study())
-    other = replace(request(study()), step="neurons", exchange=1)
+    asked = study(arms={"network_gems": {}}, model={"name": "mlp", "hidden": [4, 4]})
+    approve(store, asked)
+    other = replace(request(asked), arm="network_gems", step="neurons", exchange=1)
     consent.note_step(other)
     consent.note_step(replace(other, exchange=2, parameters=torch.ones(3)))
     with pytest.raises(Refusal, match="once, to other parameters"):
         consent.note_step(replace(other, exchange=2))
+    with pytest.raises(Refusal, match="asks for neurons 2 times a round"):
+        consent.note_step(replace(other, exchange=3))
     with pytest.raises(Refusal, match="at most 32"):
         consent.note_step(replace(other, exchange=33))
-    consent.note_step(request(study()))
+    consent.note_step(replace(other, step="train"))
     with pytest.raises(Refusal, match="once, to other parameters"):
-        consent.note_step(replace(request(study(), value=1.0), exchange=2))
+        consent.note_step(replace(other, step="train", exchange=2, parameters=torch.ones(3)))
 
 
 def test_final_figures_are_given_to_one_question_of_a_run(
@@ -297,12 +323,29 @@ def test_the_review_names_the_further_steps_of_a_method(
     assert "local: what" not in text
 
 
+def test_a_study_that_is_not_the_one_of_its_digest_any_more_is_not_shown(
+    tmp_path: Path, store: ConsentStore
+) -> None:
+    approve(store, study())
+    (entry,) = store.studies()
+    store.put(replace(entry, content=entry.content.replace('"rounds": 3', '"rounds": 2')))
+    for ask in (store.studies, lambda: store.study(entry.digest)):
+        with pytest.raises(SiteError, match=r"consent\.sqlite.* is not as it was written"):
+            ask()
+
+
+def sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def test_an_approved_study_that_cannot_be_read_any_more_stands_in_no_other_ones_way(
     tmp_path: Path, store: ConsentStore
 ) -> None:
     """As after an update of this program; it can be declined, too."""
-    approve(store, study(seed=5))
-    entry = replace(store.studies("approved")[0], content='{"name": "of another version"}')
+    content = '{"name": "of another version"}'
+    with closing(ConsentStore(tmp_path / "then")) as then:
+        approve(then, study(seed=5))
+        entry = replace(then.studies("approved")[0], content=content, digest=sha256(content))
     store.put(entry)
     consent = Consent(site(tmp_path), store, "c")
     with pytest.raises(Undecided):

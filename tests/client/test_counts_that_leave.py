@@ -1,18 +1,20 @@
 """Whatever a method answers, the exact number of a hospital's patients is not in it."""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from erosion.client.training.hospital import Hospital
 from erosion.common.algorithms import REGISTRY
 from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
 from erosion.common.study.study import Study
 from erosion.experiments.simulator import simulate, timeless
-from tests.support.small_study import make_site, make_study
+from tests.support.small_study import TASK, make_site, make_study
 
 PEERS_PATIENTS = 57  # no multiple of the smallest cell
 
@@ -87,6 +89,22 @@ def test_no_answer_tells_how_many_patients_there_are(
         assert listening.headers, "the peer was not asked"
     told = {number for header in listening.headers for number in numbers(header)}
     assert not told & {PEERS_PATIENTS * times for times in (1, 2)}
+
+
+@pytest.mark.parametrize("num", [57, 58, 61])
+def test_an_update_tells_how_many_mini_batches_a_pass_has(tmp_path: Path, num: int) -> None:
+    """What docs/threat-model.md admits: a weight that no patient moves shrinks once a batch."""
+    rate, decay = 0.1, 0.01
+    study = make_study(
+        task={**TASK, "features": [{"name": "sex", "categories": ["f", "m", "neither"]}]},
+        training={"epochs": 1, "batch_size": 2, "learning_rate": rate, "weight_decay": decay},
+    )
+    site = make_site(tmp_path, table(num, 1), name="b", file="b.csv", limits={"min_cell": 10})
+    start = torch.ones(max(place.stop for place in study.build_context.layout().values()))
+    update = Hospital(site).train(TrainRequest(study, "fedavg", 1, start, None)).delta
+    # Of a category but the first there is a column; nobody here is in the last.
+    shrunk = math.log1p(float(update[1])) / math.log1p(-rate * decay)
+    assert round(shrunk) == math.ceil(num / 2)
 
 
 def test_numbers_are_found_wherever_they_stand() -> None:

@@ -1,5 +1,6 @@
 """State kept between rounds, and that nothing can confuse it."""
 
+import os
 import stat
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,10 @@ def test_a_damaged_file_is_told_of_with_the_remedy(tmp_path: Path) -> None:
     (file,) = tmp_path.rglob("*.safetensors")
     file.write_bytes(file.read_bytes()[:20])
     with pytest.raises(CheckpointError, match=r"ditto\.safetensors cannot be read .* Delete it"):
+        KeptState(tmp_path).before(PLACE, Moment(2))
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(CheckpointError, match=r"ditto\.safetensors cannot be read .*no ordinary"):
         KeptState(tmp_path).before(PLACE, Moment(2))
 
 

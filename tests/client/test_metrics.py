@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from erosion.client.evaluation.metrics import measure, measure_with_intervals
-from erosion.common.protocol.messages import Interval
+from erosion.client.evaluation.metrics import measure, measure_with_intervals, told
+from erosion.common.protocol.messages import LARGEST_FIGURE, Interval
 from tests.support.tasks import classes_of
 
 MAJORITY = np.array([0])  # a training part whose commonest class is 0
@@ -134,3 +134,9 @@ def test_intervals_hold_the_point_and_narrow_with_patients() -> None:
         assert interval.low <= final["accuracy"] <= interval.high
         widths.append(interval.high - interval.low)
     assert widths[1] < widths[0] / 5
+
+
+def test_a_diverged_models_figures_are_as_large_as_is_read() -> None:
+    """Its squared errors may be beyond; a reply that cannot be read would cost the user its run."""
+    assert [told(value) for value in (1e200, -1e200, 0.3)] == [LARGEST_FIGURE, -LARGEST_FIGURE, 0.3]
+    assert Interval(low=told(0.1), high=told(1e200)).high == LARGEST_FIGURE

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from erosion.common.support import files
-from erosion.common.support.files import read_named, write_atomically
+from erosion.common.support.files import lines_of, read_named, write_atomically
 
 
 def test_text_and_bytes_are_written_as_given(tmp_path: Path) -> None:
@@ -64,20 +64,29 @@ def test_a_pipe_or_a_device_that_is_named_is_refused_and_not_waited_for(tmp_path
             read_named(path)
 
 
-def test_a_file_that_is_named_fills_no_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(files, "MOST_NAMED_BYTES", 2**20)
+def test_a_file_that_is_named_fills_no_memory(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(2**20))
-    assert len(read_named(path)) == 2**20
+    assert len(read_named(path, most_bytes=2**20)) == 2**20
     os.truncate(path, 2**20 + 1)
     with pytest.raises(OSError, match="more than the 1 MiB that are read"):
-        read_named(path)
+        read_named(path, most_bytes=2**20)
+
+
+def test_a_line_without_an_end_fills_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MOST_LINE_BYTES", 2**20)
+    path = tmp_path / "file"
+    path.write_bytes(b"one\n" + bytes(2**20 - 1) + b"\n")
+    assert [len(line) for line in lines_of(path)] == [4, 2**20]
+    os.truncate(path, 2**22)
+    with pytest.raises(OSError, match="a line of more than 1 MiB"):
+        list(lines_of(path))
 
 
 def test_a_folder_and_a_file_that_is_not_there_are_told_as_ever(tmp_path: Path) -> None:
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(IsADirectoryError, match=str(tmp_path)):
         read_named(tmp_path)
     with pytest.raises(FileNotFoundError):
         read_named(tmp_path / "none")

@@ -1,5 +1,6 @@
 """A site's records on disk: private, all or nothing, and clear about what is wrong."""
 
+import os
 import sqlite3
 from pathlib import Path
 
@@ -103,3 +104,28 @@ def test_a_folder_that_cannot_be_made_is_explained(tmp_path: Path) -> None:
     words = r"holds the things, cannot be used.*Nothing goes without them\. Check the disk"
     with pytest.raises(SiteError, match=words):
         opened(tmp_path / "file" / "things.sqlite")
+
+
+def test_a_pipe_or_a_device_in_its_place_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/null")):
+        with pytest.raises(SiteError, match=r"the things, cannot be used .*no ordinary file"):
+            opened(path)
+
+
+def test_a_damaged_file_is_refused_when_it_is_opened(tmp_path: Path) -> None:
+    path = tmp_path / "things.sqlite"
+    file = opened(path)
+    file.execute_many("insert into things values (?)", [(f"{i:04}" * 50,) for i in range(1000)])
+    file.close()
+    whole = path.read_bytes()
+    middle = len(whole) // 2 // 4096 * 4096
+    path.write_bytes(whole[:middle] + bytes(100) + whole[middle + 100 :])
+    with pytest.raises(SiteError, match=r"the things, cannot be used .*restore it from a backup"):
+        opened(path)
+    path.write_bytes(whole)
+    file = opened(path)
+    file.execute("update things set name = x'00' where name like '0500%'")
+    file.close()
+    with pytest.raises(SiteError, match=r"a value of things\.name is no text"):
+        opened(path)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from torch import Tensor
 
 from erosion.common.aggregation.cohort import Update
@@ -35,7 +36,9 @@ from erosion.common.rounds.screening import (
     screen,
     seen_cap,
 )
+from erosion.common.study.study import Study
 from tests.support.scripted import metrics
+from tests.support.small_study import make_study
 
 
 def answered(
@@ -239,10 +242,15 @@ def test_the_users_own_update_is_measured_by_nobody() -> None:
     assert reject_outsized(answers, "user", params_norm=1.0, dim=1) == answers
 
 
+ALONE = make_study(arms={"x": {"algorithm": "fedavg"}})
+BOTH = make_study(arms={"x": {"algorithm": "fedavg"}, "y": {"algorithm": "local"}})
+
+
 def evaluated(
     hospital: str = "a",
     arms: Sequence[str] = ("x",),
     changes: Mapping[str, Any] = MappingProxyType({}),
+    study: Study = ALONE,
     **personal: Tensor,
 ) -> str | None:
     figures = FinalMetrics(**metrics().model_dump(), intervals={})
@@ -254,35 +262,65 @@ def evaluated(
         scaling=None,
         class_counts={},
     ).model_copy(update=changes)
-    finals = {"x": RunState(1, torch.zeros(2), None)}
-    result = EvaluateResult(header, personal)
-    return problem_with_evaluation(result, "a", finals, loss="log_loss")
+    finals = {name: RunState(1, torch.zeros(2), None) for name in study.arms}
+    return problem_with_evaluation(EvaluateResult(header, personal), study, finals)
 
 
-def test_final_figures_compare_known_arms_by_their_loss() -> None:
-    def comparison(arm: str, reference: str) -> Comparison:
-        return Comparison(
-            arm=arm,
-            reference=reference,
-            num_samples=10,
-            smallest_class=5,
-            mean_difference=0.0,
-            p_value=1.0,
-            conclusion="better",
-        )
-
+def test_final_figures_have_the_loss_that_is_compared() -> None:
     lossless = FinalMetrics.model_validate({"num_samples": 10, "auroc": 0.5, "intervals": {}})
     undefined = lossless.model_validate({**lossless.model_dump(), "log_loss": None})
-    assert evaluated(changes={"comparison": comparison("x", "x")}) is None
     assert evaluated(changes={"base_rate": None}) is None
     for changes in (
-        {"comparison": comparison("x", "y")},
-        {"comparison": comparison("y", "x")},
         {"arms": {"x": lossless}},
         {"arms": {"x": undefined}},
         {"base_rate": lossless},
     ):
         assert evaluated(changes=changes)
+
+
+SHOWN: Mapping[str, Any] = {
+    "arm": "x",
+    "reference": "y",
+    "num_samples": 40,
+    "smallest_class": 5,
+    "mean_difference": -0.1,
+    "p_value": 0.01,
+    "conclusion": "better",
+}
+
+
+def compared(**changes: object) -> str | None:
+    """What is wrong with figures whose comparison differs by `changes` from what a study shows."""
+    comparison = Comparison.model_validate({**SHOWN, **changes})
+    return evaluated(arms=("x", "y"), changes={"comparison": comparison}, study=BOTH)
+
+
+def test_final_figures_compare_what_the_study_declares_by_its_own_rule() -> None:
+    """Where all hospitals are users, the first one's comparison once headed everybody's page."""
+    assert compared() is None
+    assert compared(p_value=0.5, conclusion="no clear difference") is None
+    assert evaluated(arms=("x", "y"), study=BOTH) == (
+        "it did not compare the arms that the study declares"
+    )
+    for changes in (
+        {"arm": "y", "reference": "x"},
+        {"reference": "z"},
+        {"level": 1.0},
+        {"strict": True},
+        {"p_value": 0.03},
+        {"smallest_class": 4},
+    ):
+        assert compared(**changes), changes
+    alone = Comparison.model_validate({**SHOWN, "reference": "x"})
+    assert evaluated(changes={"comparison": alone})
+
+
+@pytest.mark.parametrize(
+    "changes", [{"p_value": -1.0}, {"p_value": 1.5}, {"conclusion": "\x1b[2J"}, {"num_samples": -1}]
+)
+def test_a_comparison_that_nobody_can_make_is_not_read(changes: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        Comparison.model_validate({**SHOWN, **changes})
 
 
 def test_final_figures_are_of_the_user_and_of_every_arm() -> None:

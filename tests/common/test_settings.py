@@ -146,6 +146,14 @@ def reading(path: Path) -> str:
     return str(raised.value)
 
 
+@pytest.mark.parametrize("text", ["a = " + "[" * 10_000, f"a = {'9' * 5_000}"])
+def test_toml_that_python_cannot_hold_is_a_sentence(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text(text)
+    with pytest.raises(SiteError, match=r"x\.toml is not valid TOML: .* Correct it there"):
+        read_toml(file, "site file", SiteError)
+
+
 def test_a_file_is_read_as_toml(tmp_path: Path) -> None:
     file = tmp_path / "x.toml"
     file.write_text('name = "Zürich"', encoding="utf-8")

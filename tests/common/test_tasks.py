@@ -200,6 +200,19 @@ def test_the_integrated_brier_score_needs_nobody_beyond_the_training_part() -> N
     assert measure(task, curves, targets, training)["integrated_brier"] == pytest.approx(by_hand)
 
 
+def test_the_integrated_brier_score_is_there_where_nobody_in_training_had_the_event() -> None:
+    # Followed beyond 5: all; beyond 8 and 10: 2 of 3; beyond 20: 1 of 3. Weights are 1, 1.5 and 3.
+    task = after_surgery(cut_points=[5, 10, 20])
+    training = np.array([[6.0, 0], [12, 0], [25, 0]])
+    targets = np.array([[8.0, 1], [30, 0]])
+    curves = np.array([[0.8, 0.5, 0.4], [0.9, 0.7, 0.6]])
+    at_5 = (0.2**2 + 0.1**2) / 2
+    at_10 = 1.5 * (0.5**2 + 0.3**2) / 2
+    at_20 = (1.5 * 0.4**2 + 3 * 0.4**2) / 2
+    by_hand = (5 * (at_5 + at_10) / 2 + 10 * (at_10 + at_20) / 2) / 15
+    assert measure(task, curves, targets, training)["integrated_brier"] == pytest.approx(by_hand)
+
+
 def test_without_any_event_ranking_is_undefined_and_the_loss_is_not() -> None:
     targets = np.array([[5.0, 0], [8, 0], [12, 0]])
     found = measure(after_surgery(), np.full((3, 2), 0.8), targets, targets)

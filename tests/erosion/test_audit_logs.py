@@ -94,3 +94,5 @@ def test_a_hospital_that_the_run_does_not_know_is_said(
     assert "no hash of its log" in capsys.readouterr().out
     assert main(["audit", str(run), "--logs", "carol"]) == 7
     assert "write NAME=FILE" in capsys.readouterr().err
+    assert main(["log", "verify", str(log), "--run", str(run), "--hospital", "carol"]) == 7
+    assert "has no hash of a log of carol" in capsys.readouterr().err

@@ -3,10 +3,8 @@
 import copy
 import pickle
 import re
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,26 +26,19 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "python.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
 
 
-@pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """The page's blocks, executed in their order in an empty folder; the names that they leave."""
-    folder = tmp_path_factory.mktemp("notebook")
-    names: dict[str, Any] = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        for block in BLOCKS:
-            exec(compile(block, str(PAGE), "exec"), names)
-        yield names
-    shutil.rmtree(folder)
-
-
 @pytest.fixture
 def patients() -> pd.DataFrame:
     return pd.DataFrame({"id": [7, 8, 9], "sex": ["f", "m", "f"], "age": [50, 60, 30]})
 
 
-def test_the_page_runs_from_top_to_bottom(page: dict[str, Any]) -> None:
+def test_the_page_runs_from_top_to_bottom_and_its_models_predict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert len(BLOCKS) == 6
+    page: dict[str, Any] = {}
+    monkeypatch.chdir(tmp_path)
+    for block in BLOCKS:
+        exec(compile(block, str(PAGE), "exec"), page)
     run, simulated = page["run"], page["simulated"]
     assert list(run.arms.index) == ["weight_erosion", "fedavg", "local"]
     pd.testing.assert_frame_equal(run.arms, simulated.arms)  # a deployment and a simulation
@@ -57,8 +48,6 @@ def test_the_page_runs_from_top_to_bottom(page: dict[str, Any]) -> None:
     assert run.verdict == simulated.verdict == run.result.verdict.text
     assert (run.folder / "metrics.csv").exists()
 
-
-def test_the_models_of_the_page_predict(page: dict[str, Any]) -> None:
     model, fedavg, patients = page["model"], page["fedavg"], page["patients"]
     probabilities = model.predict_proba(patients)
     assert probabilities.shape == (len(patients), 2)

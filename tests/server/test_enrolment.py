@@ -1,5 +1,6 @@
 """Creating a federation, and enrolling, renewing and revoking its sites."""
 
+import ssl
 import stat
 import tarfile
 from datetime import timedelta
@@ -536,6 +537,26 @@ def test_a_roster_edited_by_hand_is_checked(folder: FederationFolder) -> None:
     folder.roster.write_text(text + text.partition("\n\n")[2])
     with pytest.raises(EnrolmentError, match="bob"):
         Authorizer(folder)
+
+
+def test_a_roster_that_is_empty_is_not_one_without_hospitals(folder: FederationFolder) -> None:
+    enrol_site(folder, "bob")
+    folder.roster.write_bytes(b"")
+    with pytest.raises(EnrolmentError, match=r"roster\.toml is empty\. Restore it"):
+        enrol_site(folder, "carol")
+    assert folder.roster.read_bytes() == b""
+
+
+def test_a_damaged_certificate_of_the_authority_is_put_into_no_kit(
+    folder: FederationFolder,
+) -> None:
+    certificate = x509.load_pem_x509_certificate(folder.authority.read_bytes())
+    content = bytearray(certificate.public_bytes(Encoding.DER))
+    content[-1] ^= 1  # of the signature
+    folder.authority.write_text(ssl.DER_cert_to_PEM_cert(bytes(content)))
+    with pytest.raises(EnrolmentError, match=r"ca\.crt is damaged, or not that of .*ca\.key"):
+        enrol_site(folder, "bob")
+    assert not folder.kit("bob").exists()
 
 
 def test_the_hosts_are_asked_for_on_a_terminal(

@@ -1,6 +1,8 @@
 """Truncated, edited and foreign files of a run: a sentence, never a traceback."""
 
 import json
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,9 +95,33 @@ def test_a_truncated_file_is_a_sentence(folder: Path, name: str) -> None:
     content = (folder / name).read_bytes()
     # Without the last line's end a file is still whole.
     for length in range(0, len(content) - 1, max(1, len(content) // 40)):
-        said = complaint(folder, name, content[:length])
-        # A journal's last line may be cut off; a status file is none before it is whole.
-        assert name in said or name == "rounds.jsonl"
+        assert name in complaint(folder, name, content[:length])
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_pipe_in_a_files_place_is_not_waited_for(folder: Path, tmp_path: Path, name: str) -> None:
+    shutil.copytree(folder, tmp_path / "run")
+    (tmp_path / "run" / name).unlink()
+    os.mkfifo(tmp_path / "run" / name)
+    with pytest.raises(ErosionError, match="no ordinary file") as problem:
+        FILES[name](tmp_path / "run")
+    assert name in str(problem.value)
+
+
+def test_a_journal_with_fewer_rounds_than_the_result_is_refused(folder: Path) -> None:
+    lines = (folder / "rounds.jsonl").read_bytes().splitlines(keepends=True)
+    far = lines[0].replace(b'"round": 1', b'"round": 9')
+    for left in (lines[:-1], lines[1:], [], [far, *lines[1:]]):
+        with pytest.raises(CheckpointError, match=r"not have the 2 rounds of .* Bring both"):
+            read_changed(folder, "rounds.jsonl", b"".join(left))
+
+
+@pytest.mark.parametrize("change", [1, -1])
+def test_a_model_that_its_card_was_not_written_with_is_refused(folder: Path, change: int) -> None:
+    content = bytearray((folder / "model.safetensors").read_bytes())
+    content[change * 4] ^= 1  # in the header's length, or in the last number
+    with pytest.raises(CheckpointError, match=r"model\.safetensors .* Bring (it|both) back"):
+        read_changed(folder, "model.safetensors", bytes(content))
 
 
 @pytest.mark.parametrize("name", VERSIONED)

@@ -4,9 +4,10 @@ import io
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 from rich.console import Console
 
-from erosion.common.protocol.messages import Comparison, FinalMetrics
+from erosion.common.protocol.messages import LARGEST_FIGURE, Comparison, Conclusion, FinalMetrics
 from erosion.server.output.report.overview_page import render_overview, write_overview
 from erosion.server.output.result_words import absences_by_user
 from erosion.server.output.terminal.overview_table import print_overview
@@ -29,8 +30,10 @@ from tests.support.synthetic_run import make_run, make_study
 USERS = ("a", "b", "c", "d")
 
 
-def line(p_value: float, conclusion: str = "", *, log_loss: float = 0.2) -> UserResult:
-    """A hospital's, with `conclusion` "" for what its p-value alone would claim."""
+def line(
+    p_value: float, conclusion: Conclusion | None = None, *, log_loss: float = 0.2
+) -> UserResult:
+    """A hospital's, with `conclusion` None for what its p-value alone would claim."""
     figures = {
         arm: FinalMetrics.model_validate(
             {
@@ -45,7 +48,7 @@ def line(p_value: float, conclusion: str = "", *, log_loss: float = 0.2) -> User
         )
         for arm, value in (("weight_erosion", log_loss), ("local", 0.4))
     }
-    alone = "better" if p_value <= 0.02 else UNCLEAR
+    alone: Conclusion = "better" if p_value <= 0.02 else UNCLEAR
     comparison = Comparison(
         arm="weight_erosion",
         reference="local",
@@ -91,6 +94,16 @@ def test_the_page_says_whom_a_cross_fitted_study_measured() -> None:
     assert (
         "measured on its own test patients." in Page(render_overview(of({"a": line(0.1)}), {})).text
     )
+
+
+def test_huge_figures_of_two_hospitals_leave_the_others_their_page() -> None:
+    """Beyond the largest that is read, no page could be drawn of them."""
+    huge = line(0.5, log_loss=LARGEST_FIGURE)
+    found = of({"a": huge, "b": huge, "c": line(0.001)})
+    with pytest.raises(ValidationError, match="a metric beyond"):
+        line(0.5, log_loss=1.01 * LARGEST_FIGURE)
+    assert "better" in Page(render_overview(found, {})).text
+    assert "c" in printed(found)
 
 
 def test_holms_method_by_hand() -> None:

@@ -15,7 +15,7 @@ from erosion.common.rounds.records import RoundRecord
 from erosion.common.rounds.study_run import first_state
 from erosion.common.study.study import Study
 from erosion.server.coordination.run_keeper import RunKeeper
-from erosion.server.run.journal import Journal, read_journal, read_records
+from erosion.server.run.journal import Journal, keep_first, read_journal, read_records
 from erosion.server.run.run_folder import RunFolder, alone_in, open_run_folder
 from erosion.server.run.witness import Witness, read_witness
 from tests.support.killed_coordinator import BULLETS, conduct, same_run
@@ -124,6 +124,13 @@ def test_a_journal_that_lacks_rounds_of_the_checkpoints_is_not_gone_on_with(
     with RunKeeper(folder) as keeper, pytest.raises(CheckpointError, match="lacks"):
         keeper.resume(small_study(), firsts)
     assert len(folder.journal.read_text().splitlines()) == kept
+
+
+def test_trials_that_are_damaged_do_not_keep_a_run_from_going_on(tmp_path: Path) -> None:
+    path = tmp_path / "trials.jsonl"
+    path.write_bytes(b"one \xff\ntwo \xff\nthree")
+    keep_first(path, 2)
+    assert path.read_bytes() == b"one \xff\ntwo \xff\n"
 
 
 def test_a_line_that_a_full_disk_cut_off_does_not_spoil_the_next(

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from erosion.command_line import main
-from erosion.common.support.status_file import read_status_file
+from erosion.common.errors import RunError
+from erosion.common.support.status_words import find_status
 from erosion.server.output.events import (
     ArmStarted,
     HospitalDeclined,
@@ -104,10 +105,13 @@ def test_where_there_is_nothing_the_remedy_is_said(
     assert "Give a run's folder" in capsys.readouterr().err
 
 
-def test_half_a_file_is_no_status(tmp_path: Path) -> None:
-    path = tmp_path / "status.json"
+def test_half_a_file_is_no_status_and_no_older_run_is_shown_for_it(tmp_path: Path) -> None:
+    written(tmp_path / "older" / "status.json", make_run())
+    path = tmp_path / "newer" / "status.json"
+    path.parent.mkdir()
     path.write_text('{"study":')
-    assert read_status_file(path) is None
+    with pytest.raises(RunError, match=r"newer/status\.json cannot be read .* Delete it"):
+        find_status(tmp_path)
 
 
 def test_json_progress_is_one_object_a_line() -> None:

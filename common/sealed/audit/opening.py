@@ -7,11 +7,11 @@ from io import FileIO
 from pathlib import Path
 
 import numpy as np
-import safetensors
+import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 
 from erosion.common.errors import ErosionError
+from erosion.common.formats.tensor_file import read_tensors
 from erosion.common.sealed.masks.key_agreement import KEY_BYTES
 from erosion.common.settings.names import checked_name
 from erosion.common.support.plain_text import printable
@@ -63,19 +63,14 @@ def _secret(text: str) -> bytes:
 def read_opening(path: Path, error: type[ErosionError]) -> Opening:
     """Read what `write` wrote; raises `error`."""
     try:
-        with safetensors.safe_open(path, framework="numpy") as file:
-            about = file.metadata() or {}
-            update = file.get_tensor("update")
-        opening = Opening(
-            checked_name(about["name"]),
-            about["view"],
-            update,
-            _secret(about["seed"]),
-            _secret(about["mask_key"]),
-        )
-    # Of types that NumPy does not have safetensors raises what it likes.
-    except (OSError, LookupError, ValueError, TypeError, AttributeError, SafetensorError) as why:
+        about, tensors = read_tensors(path)
+        update = tensors["update"]
+        name = checked_name(about["name"])
+        view = about["view"]
+        seed, mask_key = _secret(about["seed"]), _secret(about["mask_key"])
+    except (OSError, KeyError, ValueError) as why:
         raise error(f"{path} is not an opening that can be read ({printable(str(why))}).") from None
-    if update.dtype != np.float32 or update.ndim != 1:
-        raise error(f"{path} holds {update.dtype} of shape {update.shape}, which is no update.")
-    return opening
+    if update.dtype != torch.float32 or update.ndim != 1:
+        kind = str(update.dtype).removeprefix("torch.")
+        raise error(f"{path} holds {kind} of shape {tuple(update.shape)}, which is no update.")
+    return Opening(name, view, update.numpy(), seed, mask_key)

@@ -4,16 +4,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-import safetensors
 import safetensors.torch
 from pydantic import ValidationError
 from torch import Tensor
 
 from erosion.common.errors import CheckpointError
+from erosion.common.formats.tensor_file import read_tensors
 from erosion.common.sealed import fields
 from erosion.common.sealed.audit.evidence import Evidence
 from erosion.common.settings.base import Settings
-from erosion.common.support.files import write_atomically
+from erosion.common.support.files import MOST_KEPT_BYTES, read_named, write_atomically
 
 _EVIDENCE = "-evidence.json"
 
@@ -96,8 +96,8 @@ class RecordFiles:
         if evidence is None:
             return None
         try:
-            return evidence, safetensors.torch.load_file(self._own)["own"]
-        except (OSError, KeyError, safetensors.SafetensorError) as problem:
+            return evidence, read_tensors(self._own)[1]["own"]
+        except (OSError, KeyError, ValueError) as problem:
             raise CheckpointError(
                 f"{self._own} cannot be read ({problem}). Without the user's own update of that"
                 " round no distance can be checked; restore the file from a backup."
@@ -126,7 +126,7 @@ S = TypeVar("S", bound=Settings)
 
 def _read(path: Path, form: type[S]) -> S | None:
     try:
-        text = path.read_bytes()
+        text = read_named(path, most_bytes=MOST_KEPT_BYTES)
     except FileNotFoundError:
         return None
     except OSError as problem:

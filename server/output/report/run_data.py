@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from erosion.common.errors import CheckpointError
 from erosion.common.rounds.records import RoundRecord
 from erosion.common.study.study import Study, load_study
-from erosion.server.run.journal import read_records
+from erosion.server.run.journal import has_rounds, read_records
 from erosion.server.run.result import Result, read_result, study_as_run
 from erosion.server.run.run_folder import RunFolder
 
@@ -63,5 +63,12 @@ def read_run(folder: RunFolder) -> RunData:
     arms = list(result.arms)
     # A resumed run may have written a round twice: the later line counts.
     latest = {(record.arm, record.round): record for record in records if record.arm in arms}
-    ordered = sorted(latest, key=lambda key: (arms.index(key[0]), key[1]))
-    return RunData(study, [latest[key] for key in ordered], result)
+    ordered = [latest[k] for k in sorted(latest, key=lambda k: (arms.index(k[0]), k[1]))]
+    for arm, ended in result.arms.items():
+        if not has_rounds(ordered, arm, ended.rounds):
+            raise CheckpointError(
+                f"{folder.journal} does not have the {ended.rounds} rounds of {arm} that"
+                f" {folder.result} was made of. Bring both back from one backup, or run the study"
+                " again."
+            )
+    return RunData(study, ordered, result)

@@ -1,0 +1,142 @@
+"""A coordinator that asks a site for what the study's own rules never ask it."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+
+from erosion.client.audit.audit_log import AuditLog
+from erosion.client.connection.app import make_app
+from erosion.client.consent.consent import Consent, dataset_of, decide
+from erosion.client.consent.recovery import recover_answers
+from erosion.client.consent.review_list import entry_of
+from erosion.client.consent.store import ConsentStore
+from erosion.client.privacy.privacy_ledger import PrivacyLedger
+from erosion.client.privacy.recovery import recover_releases
+from erosion.client.site_file import Site
+from erosion.client.training.hospital import Hospital
+from erosion.common.protocol import wire
+from erosion.common.protocol.flower_messages import RequestMessage
+from erosion.common.protocol.messages import TrainRequest
+from erosion.common.study.study import Study
+from tests.support.small_study import make_site, make_study, twenty_patients
+
+MLP = {"name": "mlp", "hidden": [4, 4]}
+DIM = 6  # of the logistic regression
+
+
+class Peer:
+    """The program of hospital b, asked by hand; what it answers is in its log."""
+
+    def __init__(self, folder: Path, study: Study) -> None:
+        self.site: Site = make_site(
+            folder, twenty_patients(), name="b", file="b.csv", compute={"state": folder / "state"}
+        )
+        self.study, self.records = study, folder / "records"
+        self.store = ConsentStore(self.site.consent_folder)
+        decide(self.store, entry_of(study, self.store), approve=True, by="somebody")
+        consent = Consent(self.site, self.store, "c")
+        self._app = make_app(Hospital(self.site, secret=b"s" * 32), consent)
+
+    def ask(
+        self,
+        request: TrainRequest,
+        kind: str = "",
+        header: Mapping[str, object] = MappingProxyType({}),
+    ) -> str:
+        """The words of its refusal, "" where it answers.
+
+        `kind`: of the message, in place of what fits the request; `header`: what it says instead.
+        """
+        content = wire.encode_train(request)
+        said: Mapping[str, Any] = json.loads(wire.header_text(content))
+        content["header"] = ConfigRecord({"json": json.dumps({**said, **header})})
+        kind = kind or wire.train_type(request.step)
+        asked = RequestMessage(content, "1", 2, kind, group_id="", ttl=60.0)
+        reply: Message = self._app(asked, Context(1, 2, {}, RecordDict(), {}))
+        with AuditLog(self.records) as log:
+            log.record(asked, reply)
+        return str(reply.error.reason) if reply.has_error() else ""
+
+
+def request(study: Study, arm: str, step: str = "train", exchange: int = 1) -> TrainRequest:
+    """With other parameters at every place in the round."""
+    model = torch.full((DIM,), 0.1 * exchange)
+    return TrainRequest(study, arm, 1, model, None, "r", {}, step=step, exchange=exchange)
+
+
+@pytest.mark.parametrize("header", [{"round": "1"}, {"round": 1.0}, {"round": True}], ids=str)
+@pytest.mark.parametrize("promised", [False, True], ids=["plain", "private"])
+def test_no_answer_is_given_whose_round_the_log_would_not_know(
+    tmp_path: Path, header: dict[str, object], promised: bool
+) -> None:
+    """Or a book of answers, or what patients have paid, could not be made up from the log."""
+    privacy = {"epsilon": 3.0, "learning_rate": 1.0} if promised else None
+    site = Peer(tmp_path, make_study(privacy=privacy))
+    assert "WireError" in site.ask(request(site.study, "fedavg"), header=header)
+    assert site.ask(request(site.study, "fedavg"), header={"round": 1}) == ""
+
+
+@pytest.mark.parametrize("kind", ["train.gradient", "train.sealed_distance", "train.check"])
+def test_a_step_is_answered_to_a_message_of_its_own_type(tmp_path: Path, kind: str) -> None:
+    site = Peer(tmp_path, make_study(privacy={"epsilon": 3.0, "learning_rate": 1.0}))
+    assert "that asks for 'train'" in site.ask(request(site.study, "fedavg"), kind)
+
+
+def test_what_was_answered_is_found_again_in_the_log(tmp_path: Path) -> None:
+    """Where the book and the ledger are lost: nothing that was answered is missing."""
+    site = Peer(tmp_path, make_study(privacy={"epsilon": 3.0, "learning_rate": 1.0}))
+    assert site.ask(request(site.study, "fedavg")) == ""
+    log, dataset = site.records / "sent.jsonl", dataset_of(site.site)
+    assert recover_answers(ConsentStore(tmp_path / "book"), "c", dataset, log) == 1
+    assert recover_releases(PrivacyLedger(tmp_path / "ledger"), dataset, log) == 1
+
+
+def test_a_gradient_of_all_patients_is_given_once_a_round(tmp_path: Path) -> None:
+    """At each of 32 places of a round it was given at other parameters."""
+    study = make_study(arms={"fedlin": {}})
+    site = Peer(tmp_path, study)
+    asked = [request(study, "fedlin", "gradient", place) for place in (1, 2, 3, 32)]
+    said = [site.ask(each) for each in asked]
+    assert said[0] == ""
+    assert all("asks for gradient once a round" in words for words in said[1:])
+    assert site.ask(asked[0]) == ""  # the same question
+
+
+def test_a_model_is_checked_once_a_round(tmp_path: Path) -> None:
+    study = make_study(hospitals=["a", "b", "c"], arms={"gems": {}})
+    site = Peer(tmp_path, study)
+    assert site.ask(request(study, "gems")) == ""
+    models = {place: {"model": torch.full((DIM,), 0.1 * place)} for place in (2, 3)}
+    said = [
+        site.ask(TrainRequest(study, "gems", 1, None, None, "r", model, "check", place))
+        for place, model in models.items()
+    ]
+    assert said[0] == ""
+    assert "asks for check once a round" in said[1]
+
+
+def test_a_step_that_a_method_takes_several_times_is_answered_as_often(tmp_path: Path) -> None:
+    study = make_study(hospitals=["a", "b", "c"], arms={"network_gems": {}}, model=MLP)
+    arm = study.arms["network_gems"]
+    layout = study.build_context.layout
+    assert [arm.times_asked(step, layout) for step in ("neurons", "check")] == [2, 1]
+
+
+def test_an_arm_of_the_user_alone_has_no_update_of_anybody_else(tmp_path: Path) -> None:
+    site = Peer(tmp_path, make_study())
+    assert site.ask(request(site.study, "fedavg")) == ""
+    assert "local asks no hospital but the user" in site.ask(request(site.study, "local"))
+
+
+def test_no_hospital_but_the_public_one_tunes(tmp_path: Path) -> None:
+    study = make_study(hospitals=["a", "b", "c"], arms={"gems": {"public_hospital": "c"}})
+    site = Peer(tmp_path, study)
+    enclosed = {"model": torch.zeros(DIM)}
+    asked = TrainRequest(study, "gems", 1, None, None, "r", enclosed, "tune", 3)
+    assert "b is not the hospital whose data are public" in site.ask(asked)
