@@ -31,7 +31,7 @@ from rich.progress import (
 )
 
 from erosion.common.errors import ErosionError
-from erosion.common.support.files import held, write_atomically
+from erosion.common.support.files import MOST_KEPT_BYTES, held, read_named, write_atomically
 from erosion.common.support.parent_process import end_with_parent
 from erosion.experiments.notes import notes_once
 from erosion.server.run import provenance
@@ -100,7 +100,7 @@ def read_cells(folder: Path, plans: Iterable[CellPlan]) -> dict[str, Cell]:
         if not path.exists():
             continue
         try:
-            raw = json.loads(path.read_text(encoding="utf-8"))
+            raw = json.loads(read_named(path, most_bytes=MOST_KEPT_BYTES).decode())
             known = raw["format"] == FORMAT
             same = known and raw["config_hash"] == _hash_of(raw["config"]) == plan.config_hash
             cell = _cell_of(raw, plan) if same else None

@@ -1,6 +1,7 @@
 """The texts about the experiments say what the result pages and cells say."""
 
 import json
+import os
 import re
 from collections import Counter
 from math import ceil
@@ -10,10 +11,13 @@ from statistics import fmean
 import pytest
 
 from erosion.common.algorithms.weight_erosion import PRESETS
+from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import read_cells
 from erosion.experiments.papers import local_steps, mnist
 from erosion.experiments.papers.paired import paired_difference
 from erosion.experiments.papers.rule_page import RECOMMENDED
+from erosion.experiments.splits import simulated_split
+from erosion.experiments.testbed import study_path
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCAL_STEPS = list(
@@ -72,6 +76,7 @@ def test_the_mnist_grid_is_as_published() -> None:
     assert "Where all have the same (distribution A), there is nobody to leave out, and" in text
     cells = read_cells(ROOT / "experiments/results/mnist", mnist.plans())
     bests = {name: max(cell.figures["accuracy"]) for name, cell in cells.items()}
+    settings = {tuple(plan.name.split("-")[:2]) for plan in mnist.published_plans()}
     pairs = [
         (bests[f"A-{agents}-weight_erosion"], bests[f"A-{agents}-fedavg"])
         for agents in mnist.AGENTS
@@ -79,6 +84,16 @@ def test_the_mnist_grid_is_as_published() -> None:
     assert all(erosion <= averaging for erosion, averaging in pairs)
     assert "By the best round, as the paper has it, Weight Erosion is ahead where" in text
     assert "but for F with 100 agents, where FedAvg is, by two images" in text
+    lasts = {name: cell.figures["accuracy"][-1] for name, cell in cells.items()}
+    above = {
+        scheme: sum(
+            lasts[f"{pattern}-{agents}-weight_erosion"] > lasts[f"{pattern}-{agents}-{scheme}"]
+            for pattern, agents in settings
+        )
+        for scheme in ("fedavg", "local")
+    }
+    assert above["local"] == len(settings) == 28
+    assert f"it is above FedAvg in {above['fedavg']} of the {len(settings)} settings" in text
     behind = {
         plan.name: best - bests[f"{pattern}-{agents}-weight_erosion"]
         for plan in mnist.published_plans()
@@ -115,6 +130,8 @@ def test_on_data_not_looked_at_three_rules_are_ahead() -> None:
         f"with the best mean ranks of all rules, its own first, and {most} one of any user" in text
     )
     assert f"ahead of all others that were compared, and {most} method of any user" in choosing
+    assert "(Nadeau and Bengio 2003) no interval leaves out 0" in text
+    assert page.count("\\*\\*") == 1  # in the words that say what it means
     assert (
         "For each of the four users it is better than training alone, FedAvg, FedAvg with" in text
     )
@@ -234,20 +251,39 @@ def test_for_the_practice_unlike_the_others_the_rules_lie_as_the_text_says() -> 
     assert "Evidence erosion leaves them little, and is nearly as good as training alone" in text
 
 
-def test_the_page_about_choosing_quotes_the_survival_table() -> None:
-    page = (ROOT / "experiments" / "results" / "survival" / "README.md").read_text()
-    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
-    ours = {row[0]: row[2] for row in rows}
-    quoted = (
-        f"alone {ours['local']}, recommended Weight Erosion"
-        f" {ours['weight_erosion_recommended']}, FedAvg {ours['fedavg']}"
+def test_the_texts_quote_the_survival_table() -> None:
+    page = (ROOT / "experiments" / "results" / "fed-tcga" / "README.md").read_text()
+    c_index, brier = (
+        {row[0]: row[1:] for row in rows}
+        for part in page.split("## ")[1:3]
+        for rows in [[line.strip("| ").split(" | ") for line in part.splitlines()]]
     )
+    of_northeast = {arm: row[0] for arm, row in c_index.items() if row}
+    quoted = (
+        f"alone {of_northeast['local']}, recommended Weight Erosion"
+        f" {of_northeast[RECOMMENDED]}, FedAvg {of_northeast['fedavg']}"
+    )
+    assert "the Northeast's 63 test patients" in flowing("docs/choosing.md")
     assert quoted in flowing("docs/choosing.md")
-    widths = [
-        float(high) - float(low) for low, high in re.findall(r"(0\.\d\d) to (0\.\d\d) ", page)
+    assert "northeast 63 (14, " in page
+    assert "canada 11 (1, 3)." in page
+    ahead = [
+        float(alone) < float(curve)
+        for alone, curve in zip(brier["local"][:6], brier["kaplan_meier"][:6], strict=True)
     ]
-    assert {round(width, 1) for width in widths} == {0.2}
-    assert re.search(r"the (\d+) test patients", page)[1] == "63"  # type: ignore[index]
+    text = flowing("experiments/README.md")
+    assert sum(ahead) == 3
+    assert "ahead of Kaplan and Meier's curve in three of the six" in text
+    northeast, *elsewhere = (
+        float(high) - float(low) for low, high in re.findall(r"(\d\.\d\d) to (\d\.\d\d)", page)
+    )
+    assert len(elsewhere) == 5
+    assert round(northeast, 1) == 0.2
+    assert min(elsewhere) > northeast
+    assert "0.2 wide in the Northeast and wider elsewhere" in text
+    assert "Canada's 11 test patients have 3 pairs to compare" in text
+    # The hundred further splits are told of as missing for as long as they are.
+    assert "6 of 606 planned cells have been run" in page
 
 
 def test_with_several_local_steps_the_rules_lie_as_the_text_says() -> None:
@@ -292,6 +328,15 @@ def test_the_evaluation_page_quotes_how_far_chance_moves_the_worst_cell() -> Non
     worst, low, high = found.groups()
     text = flowing("docs/evaluation.md")
     assert f"the 95 % interval of its {worst} % is {low} to {high} %" in text
+    near = page.split("| | p ≤ | claims, mean % | claims, worst cell % |")[1]
+    held_out, folds = (
+        re.search(rf"^\| {scheme} \| \S+ \(claimed at\) \| \S+ \| (\S+) \|$", near, re.M)
+        for scheme in ("hold-out", "5 folds, 5 times")
+    )
+    assert held_out is not None
+    assert folds is not None
+    quoted = f"in up to {folds[1]} % and {held_out[1]} % of a setting's"
+    assert quoted in flowing("experiments/README.md")
 
 
 def test_beside_flamby_the_recommended_rule_does_as_the_text_says() -> None:
@@ -314,6 +359,8 @@ def test_beside_flamby_the_recommended_rule_does_as_the_text_says() -> None:
     tuned_ahead = [difference < 0 for (_, place), difference in apart.items() if place == 3 + tuned]
     assert tuned_ahead == [True]
     text = flowing("experiments/README.md")
+    assert page.count("\\*\\*") == 1  # in the words that say what it means
+    assert "allows for the patients whom splits share none holds" in text
     assert "by half a hundredth at most, and fine-tuning at one" in text
     assert "at no hospital clearly less accurate than training alone, FedAvg or fine-tuning" in text
     assert "at three of four clearly more accurate than FedAvg" in text
@@ -337,3 +384,93 @@ def test_the_threat_model_quotes_what_the_protections_cost() -> None:
         ),
     ):
         assert f"| {words} | {found} |" in text
+
+
+def test_flambys_training_comes_to_flambys_figures_as_far_as_the_text_says() -> None:
+    page = (ROOT / "experiments" / "results" / "fed-heart" / "README.md").read_text()
+
+    def row(name: str) -> list[float]:
+        line = next(line for line in page.splitlines() if line.startswith(f"| {name} |"))
+        return [float(value) for value in line.strip("| ").split(" | ")[1:5]]
+
+    apart = [
+        abs(ours - theirs)
+        for arm in ("local", "FedAvg")
+        for ours, theirs in zip(
+            row(f"its training repeated, {arm}"), row(f"FLamby, {arm}"), strict=True
+        )
+    ]
+    assert max(apart) <= 1.5
+    text = flowing("experiments/README.md")
+    assert "its figures for local training and FedAvg within 1.5 points" in text
+
+
+def test_where_rules_help_on_the_shipped_studies_is_as_the_text_says() -> None:
+    text = flowing("experiments/README.md")
+    found = {
+        user: losses("which-rule", f"## heart-disease, for {user}")
+        for user in ("cleveland", "hungary", "switzerland", "va")
+    }
+    gained = {user: round(of["local"] - min(of.values()), 3) for user, of in found.items()}
+    assert max(gained["cleveland"], gained["hungary"]) == 0.008
+    assert "Cleveland and Hungary no rule has a log loss more than 0.008 below" in text
+    assert max(found["va"], key=lambda arm: found["va"][arm]) == "local"
+    assert f"Only for V.A. has every rule the lower loss, by {gained['va']:.3f} at most" in text
+    swiss = found["switzerland"]
+    assert swiss["personal_intercept"] < swiss["local"] < swiss["fedavg"] / 10
+    outliers = ("multi_krum", "coordinate_median", "geometric_median")
+    home = losses("which-rule", "## breast-cancer, for home")
+    assert set(sorted(home, key=lambda arm: home[arm])[:3]) == set(outliers)
+    for arm in outliers:
+        behind = {user for user, of in found.items() if of[arm] > of["local"]}
+        assert behind == {"cleveland", "hungary", "switzerland"}
+    assert "were ahead of all others on the default study, behind training alone for three" in text
+    errors = losses("which-rule", "## breast-cancer, for home", 3)
+    paper, alone, averaged = (f"{errors[arm]:.1f}" for arm in ("weight_erosion", "local", "fedavg"))
+    assert f"the paper's setting {paper} of 104, where they make {alone} and {averaged}" in text
+    assert home["personal_intercept"] > home["local"]
+
+
+def last_weights(study: str, user: str) -> list[float | None]:
+    """The other hospitals' weights after the last round, with the paper's setting."""
+    found = load_study(study_path(study))
+    raw = found.model_dump(mode="json") | {
+        "user": user,
+        "arms": {"weight_erosion": {}},
+        "evaluation": {"test_share": found.evaluation.test_share, "bootstrap": 100},
+    }
+    data_dir = os.environ.get("EROSION_DATA")
+    run = simulated_split(Study.model_validate(raw), Path(data_dir) if data_dir else None)
+    last = run.records["weight_erosion"][-1].hospitals
+    return [hospital.weight_after for name, hospital in last.items() if name != user]
+
+
+def test_the_papers_setting_leaves_nobody_in_the_default_study() -> None:
+    assert last_weights("breast-cancer", "home") == [0.0] * 4
+    text = flowing("experiments/README.md")
+    assert "With the paper's setting every other hospital's weight falls to zero there" in text
+
+
+@pytest.mark.data
+@pytest.mark.skipif("EROSION_DATA" not in os.environ, reason="needs the data sets: EROSION_DATA")
+def test_the_papers_setting_hardly_erodes_in_the_study_of_readmission() -> None:
+    assert all(weight and weight > 0.5 for weight in last_weights("diabetes-130", "medicaid"))
+    loss = losses("confirmation", "## diabetes-130, for medicaid")
+    assert loss["weight_erosion"] == pytest.approx(loss["fedavg"], abs=0.0011)
+    assert "every hospital keeps more than half of its weight" in flowing("experiments/README.md")
+
+
+def test_the_text_about_the_simulator_quotes_its_benchmark() -> None:
+    path = ROOT / "experiments" / "benchmarks" / "results" / "simulation.json"
+    found = json.loads(path.read_text())
+    lines = {line["name"].removeprefix("simulation."): line for line in found["lines"]}
+    loop, flower, limit = (lines[f"mnist.vs_{peer}"] for peer in ("loop", "flower", "limit"))
+    text = flowing("experiments/README.md")
+    ours = f"Ours trains {flower['ours']:,.0f} images a second, {loop['ratio']:.2f} times a plain"
+    assert f"{ours} loop and {flower['ratio']:.2f} times Flower's simulation engine" in text
+    assert f"come to {limit['peer'] / flower['peer']:.2f} times Flower's" in text
+    assert f"A round of the table takes {lines['table.vs_in_turn']['ours']:.2f} s" in text
+    details = found["details"]["ours"]
+    assert f"takes {details['peak_memory_mb'] / 1000:.1f} GB" in text
+    assert len(details["seconds_per_round"]) == 3
+    assert found["machine"]["processors"] == 2

@@ -12,7 +12,7 @@ from erosion.common.algorithms.weight_erosion import PRESETS
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import Cell, CellPlan, Tick, Values
 from erosion.experiments.experiment import Page
-from erosion.experiments.papers.paired import INTERVALS, LEVEL, paired_difference
+from erosion.experiments.papers.paired import INTERVALS, LEVEL, MARKS, paired_difference
 from erosion.experiments.papers.rule_page import RECOMMENDED, RECOMMENDED_ARM, Arms
 from erosion.experiments.splits import one_split
 from erosion.experiments.standard_error import in_words
@@ -77,8 +77,9 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         "",
         "Log loss of the user's test patients, with as many local steps in all however many a",
         "round; ± is one standard error over splits, which share patients. Below it the difference",
-        "from training alone in the same split with its interval (\\*: leaves out 0; below 0 is",
-        f"better). {INTERVALS}, {100 * (1 - LEVEL):g} % for all of a table together.",
+        "from training alone in the same split with its interval; below 0 is better.",
+        f"{INTERVALS}, {100 * (1 - LEVEL):g} % for all of a table together.",
+        *MARKS,
         "",
     ]
     for study, total in STUDIES.items():
@@ -98,6 +99,7 @@ def _figures(cells: Mapping[str, Cell], study: str, steps: int) -> list[Values]:
 
 def _table(study: str, total: int, found: Mapping[int, Sequence[Values]]) -> list[str]:
     comparisons = (len(ARMS) - 1) * len(STEPS)
+    share = load_study(study_path(study)).evaluation.test_share
     rows = []
     for arm in ARMS:
         cells = []
@@ -105,7 +107,7 @@ def _table(study: str, total: int, found: Mapping[int, Sequence[Values]]) -> lis
             ours, alone = ([one[name]["log_loss"] for one in figures] for name in (arm, REFERENCE))
             text = in_words(ours)
             if arm != REFERENCE:
-                apart = paired_difference(ours, alone, comparisons=comparisons)
+                apart = paired_difference(ours, alone, comparisons=comparisons, test_share=share)
                 text += f"<br>{apart.text()}"
             cells.append(text)
         rows.append(f"| {arm} | {' | '.join(cells)} |")

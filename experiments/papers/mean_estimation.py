@@ -35,6 +35,7 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     other = generator.normal(config["delta"], np.sqrt(v_1), config["trials"])
     weights = np.linspace(0, 1, 101)
     errors = [float(np.mean(((1 - w) * own + w * other) ** 2)) for w in weights]
+    pooled = config["others"] / (config["own"] + config["others"])  # every draw counts alike
     optimal = v_0 / (v_0 + v_1 + config["delta"] ** 2)
     tick()
     return {
@@ -42,7 +43,5 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
         "optimal": round(optimal, 4),
         "error": round(min(errors), 6),
         "error_alone": round(errors[0], 6),
-        "error_pooled": round(
-            errors[round(100 * config["others"] / (config["own"] + config["others"]))], 6
-        ),
+        "error_pooled": round(float(np.mean(((1 - pooled) * own + pooled * other) ** 2)), 6),
     }

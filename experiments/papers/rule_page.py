@@ -10,12 +10,14 @@ import numpy as np
 from erosion.client.evaluation.verdict import sign_flip_p_value
 from erosion.common.algorithms import REGISTRY
 from erosion.common.algorithms.weight_erosion import PRESETS
+from erosion.common.study.study import load_study
 from erosion.common.support.holm import adjusted_p_values
 from erosion.experiments.cells import Cell, Values
 from erosion.experiments.experiment import Page
-from erosion.experiments.papers.paired import INTERVALS, LEVEL, paired_difference
+from erosion.experiments.papers.paired import INTERVALS, LEVEL, MARKS, paired_difference, told
 from erosion.experiments.papers.picture import COLOURS, picture
 from erosion.experiments.standard_error import in_words
+from erosion.experiments.testbed import study_path
 
 Setting = tuple[str, str]  # study, user
 Arms = Mapping[str, Mapping[str, Any]]
@@ -35,6 +37,7 @@ class RulePage:
     arms: Arms
     ours: str
     settings: Sequence[Setting]
+    allows_for_sharing: bool = False  # marks, too, what holds by a variance for shared patients
 
     def draw(self, cells: Mapping[str, Cell], heading: Sequence[str]) -> Page:
         """The heading, a summary over the settings, and a table for each that has two splits."""
@@ -92,22 +95,33 @@ class RulePage:
     def _against_others(self, found: Mapping[Setting, Sequence[Values]]) -> list[str]:
         """The recommended arm minus some others, with intervals that hold all together."""
         comparisons = len(found) * len(OTHERS)
-        rows = []
+        rows, differences = [], []
         for (study, user), figures in found.items():
             ours = _losses(figures, self.ours)
-            cells = [
-                paired_difference(ours, _losses(figures, other), comparisons=comparisons).text()
+            share = None
+            if self.allows_for_sharing:
+                share = load_study(study_path(study)).evaluation.test_share
+            of_user = [
+                paired_difference(
+                    ours, _losses(figures, other), comparisons=comparisons, test_share=share
+                )
                 for other in OTHERS
             ]
-            rows.append(f"| {study}, {user} | {' | '.join(cells)} |")
+            differences += of_user
+            rows.append(f"| {study}, {user} | {' | '.join(apart.text() for apart in of_user)} |")
+        told_of = [
+            f"{INTERVALS}, {100 * (1 - LEVEL):g} % for all {comparisons} together;",
+            "\\*: leaves out 0.",
+        ]
+        if self.allows_for_sharing:
+            told_of = [f"{told_of[0][:-1]}.", *MARKS, told(differences)]
         return [
             f"## {self.ours} minus others",
             "",
             f"![The differences from some]({PICTURE})",
             "",
             "Difference in log loss, below 0 where it is the better one.",
-            f"{INTERVALS}, {100 * (1 - LEVEL):g} % for all {comparisons} together;",
-            "\\*: leaves out 0.",
+            *told_of,
             "",
             f"| | {' | '.join(OTHERS)} |",
             f"| --- |{' --- |' * len(OTHERS)}",

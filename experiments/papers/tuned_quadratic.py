@@ -4,6 +4,7 @@ Every rule is linear and its noise Gaussian, so the mean and covariance of (x, c
 recursion; no trial is drawn. Step size, alpha and beta are tuned for one fixed number of rounds.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -51,7 +52,16 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
 
 def _losses(config: Values, etas: Floats, alphas: Floats, betas: Floats, tick: Tick) -> Floats:
     """Expected loss after the rounds for every step size, alpha and beta."""
-    eta, alpha, beta = np.meshgrid(etas, alphas, betas, indexing="ij")
+    grid = np.meshgrid(etas, alphas, betas, indexing="ij")
+    losses = np.zeros(grid[0].shape)
+    for after in expected_losses(config, *grid):
+        losses = after
+        tick()
+    return losses
+
+
+def expected_losses(config: Values, eta: Floats, alpha: Floats, beta: Floats) -> Iterator[Floats]:
+    """BC's expected loss after each round, for arrays of one shape, an entry a setting."""
     of = recursion(config, eta, alpha, beta)
     shift = -config["zeta"]  # E[m - u] of the gradients
     x = np.full(eta.shape, float(config["start"]))
@@ -64,6 +74,4 @@ def _losses(config: Values, etas: Floats, alphas: Floats, betas: Floats, tick: T
             of.keep_c**2 * cc + of.noise_c,
         )
         x, c = of.keep_x * x - of.pull * (shift - c), of.keep_c * c + beta * shift
-        tick()
-    losses: Floats = config["a"] * (x**2 + xx) / 2
-    return losses
+        yield config["a"] * (x**2 + xx) / 2

@@ -117,4 +117,4 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         "hospital. Log loss of the user's test patients; ± is one standard error over splits,",
         "which share patients. AUROC is over the splits whose test part has both classes.",
     ]
-    return RulePage(ARMS, SLOW, settings()).draw(cells, heading)
+    return RulePage(ARMS, SLOW, settings(), allows_for_sharing=True).draw(cells, heading)

@@ -1,9 +1,10 @@
 """Breast cancer survival in six regions (TCGA-BRCA; as in FLamby, du Terrail et al. 2022)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pydantic import Field
+from sklearn.model_selection import train_test_split
 
 from erosion.common.errors import DataError
 from erosion.common.study.study import Study
@@ -20,6 +21,7 @@ from erosion.experiments.sources.source import (
 REGIONS = ("northeast", "south", "west", "midwest", "europe", "canada")  # by FLamby's number
 PATIENT, SPLIT = "pid", "split"
 EVENT, DAYS, DIED = "E", "T", "died"
+TEST_SHARE = 0.2  # of each region's patients, in FLamby's split
 
 
 class TcgaBrca(SourceBase):
@@ -27,9 +29,12 @@ class TcgaBrca(SourceBase):
 
     The 8 patients whom FLamby's split leaves out are left out here. With `died_within_days` there
     is a column `died` ("yes" or "no") more, and who lived and was followed for less is left out.
+    With `split_seed` the split is another one, drawn within each region: as many test patients as
+    in FLamby's, whatever became of them, for the deaths in FLamby's are not shared out evenly.
     """
 
     died_within_days: int | None = Field(default=None, ge=1)
+    split_seed: int | None = Field(default=None, ge=0)
 
     def write(
         self, study: Study, folder: Path, data_dir: Path | None
@@ -43,12 +48,14 @@ class TcgaBrca(SourceBase):
             header, patients = _with_death(header, patients, self.died_within_days)
         files = {}
         for hospital in study.hospitals:
-            rows = [
-                [*cells, part]
-                for patient, cells in patients.items()
-                for part, region in [parts.get(patient, ("", ""))]
-                if region == hospital
-            ]
+            of_region = {
+                patient: part
+                for patient, (part, region) in parts.items()
+                if region == hospital and patient in patients
+            }
+            if self.split_seed is not None:
+                of_region = _drawn([p for p in patients if p in of_region], self.split_seed)
+            rows = [[*patients[p], of_region[p]] for p in patients if p in of_region]
             path = folder / hospital / "patients.csv"
             write_table(path, [*header, SPLIT], rows)
             files[hospital] = HospitalFiles(path)
@@ -86,3 +93,9 @@ def _parts(path: Path) -> dict[str, tuple[str, str]]:
     patient, fold = header.index(PATIENT), header.index("fold2")
     found = {row[patient]: row[fold].rpartition("_") for row in rows}
     return {patient: (part, REGIONS[int(number)]) for patient, (part, _, number) in found.items()}
+
+
+def _drawn(patients: Sequence[str], seed: int) -> dict[str, str]:
+    """For each patient "train" or "test"."""
+    train, test = train_test_split(patients, test_size=TEST_SHARE, random_state=seed)
+    return {**dict.fromkeys(train, "train"), **dict.fromkeys(test, "test")}

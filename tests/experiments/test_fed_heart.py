@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from erosion.common.study.study import Study, load_study
-from erosion.experiments.cells import Cell
-from erosion.experiments.papers import fed_heart
-from erosion.experiments.papers.paired import paired_difference
+from erosion.experiments.cells import Cell, Values
+from erosion.experiments.papers import fed_heart, fed_heart_published
+from erosion.experiments.papers.flamby import ARMS
+from erosion.experiments.papers.paired import paired_difference, told
 from erosion.experiments.testbed import study_path
 
 
@@ -28,6 +29,19 @@ def test_an_interval_on_one_side_of_zero_is_marked() -> None:
     assert found.text().endswith("\\*")
 
 
+def test_an_interval_that_allows_for_shared_patients_is_marked_twice() -> None:
+    # n = 3, half tested: variance times 1/3 + 1, not 1/3, so the interval is twice as wide
+    apart, nothing = [1.0, 1.1, 1.2], [0.0, 0.0, 0.0]
+    plain = paired_difference(apart, nothing, comparisons=1)
+    found = paired_difference(apart, nothing, comparisons=1, test_share=0.5)
+    assert found.shared == pytest.approx(2 * (plain.high - plain.mean))
+    assert found.text() == f"{plain.text()}\\*"
+    nearer = paired_difference([0.3, 0.4, 0.5], nothing, comparisons=1, test_share=0.5)
+    assert nearer.leaves_out_zero
+    assert not nearer.holds_for_others
+    assert told([found, nearer, plain]) == "Of 3 differences 3 are marked, 1 of them twice."
+
+
 def test_two_splits_that_differ_alike_show_nothing() -> None:
     found = paired_difference([0.3, 0.5], [0.2, 0.4], comparisons=72)
     assert found.mean == pytest.approx(0.1)
@@ -38,18 +52,24 @@ def test_every_cell_is_a_valid_study_with_all_arms() -> None:
     raw = load_study(study_path("heart-disease")).model_dump(mode="json")
     for plan in fed_heart.plans()[:4]:
         changed = raw | {"user": plan.config["user"], "arms": plan.config["arms"]}
-        assert list(Study.model_validate(changed).arms) == list(fed_heart.ARMS)
+        assert list(Study.model_validate(changed).arms) == list(ARMS)
 
 
 def test_the_page_sets_ours_beside_the_published_figures() -> None:
     cells: dict[str, Cell] = {}
+    arms = ["majority", "pooled", *ARMS]
+    users = load_study(study_path("heart-disease")).hospitals
     for plan in fed_heart.plans():
-        figures = {
+        figures: Values = {
             arm: {"accuracy": 0.7 + 0.001 * place, "auroc": 0.8, "brier": 0.1}
-            for place, arm in enumerate(["majority", "pooled", *fed_heart.ARMS])
+            for place, arm in enumerate(arms)
         }
-        cells[plan.name] = Cell(plan, {**figures, "patients": 16}, "c0ffee", "command", 1.0)
+        again: Values = {arm: dict.fromkeys(users, 0.6) for arm in fed_heart_published.ARMS}
+        found = again if "kind" in plan.config else {**figures, "patients": 16}
+        cells[plan.name] = Cell(plan, found, "c0ffee", "command", 1.0)
     text = fed_heart.draw(cells).text
+    assert "| its training repeated, FedAvg | 60.0 | 60.0 | 60.0 | 60.0 | 60.0 |" in text
+    assert "random starts of its 5 seeds" in text
     assert "| FLamby, pooled | 78.3 | 76.4 | 75.0 | 64.4 | 73.5 |" in text
     assert "| majority | 70.0 | 70.0 | 70.0 | 70.0 | 70.0 |" in text
     assert "| local | 0.702 ± 0.000 | 0.800 ± 0.000 | 0.100 ± 0.000 |" in text
@@ -59,13 +79,13 @@ def test_the_page_sets_ours_beside_the_published_figures() -> None:
 def test_a_page_of_the_first_cells_alone_has_no_empty_table() -> None:
     plan = fed_heart.plans()[0]
     figures = {
-        arm: {"accuracy": 0.7, "auroc": None, "brier": 0.1}
-        for arm in ["majority", "pooled", *fed_heart.ARMS]
+        arm: {"accuracy": 0.7, "auroc": None, "brier": 0.1} for arm in ["majority", "pooled", *ARMS]
     }
     cell = Cell(plan, {**figures, "patients": 16}, "c0ffee", "command", 1.0)
     text = fed_heart.draw({plan.name: cell}).text
     assert "| majority | 70.0 |  |  |  |  |" in text
     assert "for all" not in text
+    assert "repeated" not in text
 
 
 @pytest.mark.data
@@ -77,3 +97,19 @@ def test_pooled_training_is_measured_on_the_same_patients() -> None:
     assert found["patients"] == 16
     assert found["majority"]["accuracy"] == 0.9375
     assert found["pooled"]["accuracy"] is not None
+
+
+@pytest.mark.data
+@pytest.mark.skipif("EROSION_DATA" not in os.environ, reason="needs the data sets: EROSION_DATA")
+def test_flambys_training_has_flambys_patients_and_columns() -> None:
+    parts = fed_heart_published._parts(Path(os.environ["EROSION_DATA"]))
+    sizes = {hospital: (len(train[1]), len(test[1])) for hospital, (train, test) in parts.items()}
+    assert sizes == {
+        "cleveland": (199, 104),
+        "hungary": (172, 89),
+        "switzerland": (30, 16),
+        "va": (85, 45),
+    }
+    for train, _ in parts.values():
+        assert train[0].shape[1] == 13
+        assert float(train[0].mean(dim=0).abs().max()) < 1e-6

@@ -3,8 +3,8 @@
 import gc
 import os
 import signal
-import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from erosion.experiments import in_process, simulator, worker_processes
 from erosion.experiments.simulator import Simulation, simulate, timeless
 from tests.support.five_hospitals import NAMES, hospitals, study_with
 from tests.support.patience import PATIENCE, wait_until
+from tests.support.processes import start
 
 HERE = os.getpid()
 
@@ -263,44 +264,44 @@ def test_what_cannot_be_forked_is_refused_or_called_here(
 
 # -- No process is left ------------------------------------------------------------------------
 
-PROGRAM = """
-import os, sys, time
-from pathlib import Path
-from erosion.client.training.hospital import Hospital
-from erosion.experiments.simulator import simulate
-from tests.support.five_hospitals import NAMES, hospitals, study_with
 
 class Sleeps(Hospital):
-    def answer(self, request):
-        (folder / f"{self.name}-{os.getpid()}.pid").touch()
-        time.sleep(1000)
+    """Leaves its process's number in its folder, and never answers."""
 
-folder = Path(sys.argv[1])
-agents = hospitals(folder, dict.fromkeys(NAMES, Sleeps))
-simulate(study_with(), agents, workers=2)
-"""
+    def answer(self, request: TrainRequest) -> TrainResult | StepResult:
+        (Path(os.environ["FOLDER"]) / f"{self.name}-{os.getpid()}.pid").touch()
+        time.sleep(1000)
+        return super().answer(request)
+
+
+def simulates(folder: str) -> None:
+    """A program of its own, in a session of its own."""
+    os.setsid()
+    with (Path(folder) / "err").open("w") as err:
+        os.dup2(err.fileno(), sys.stderr.fileno())
+    os.environ["FOLDER"] = folder
+    simulate(study_with(), hospitals(Path(folder), dict.fromkeys(NAMES, Sleeps)), workers=2)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_process_outlives_the_one_that_forked_it(number: int, tmp_path: Path) -> None:
-    with (tmp_path / "err").open("w") as err:
-        program = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(tmp_path)], stderr=err, start_new_session=True
-        )
+    program = start(simulates, str(tmp_path), daemon=False)
+    assert program.pid is not None
     try:
-        wait_until(lambda: len(list(tmp_path.glob("*.pid"))) == 2 or program.poll() is not None)
+        wait_until(lambda: len(list(tmp_path.glob("*.pid"))) == 2 or not program.is_alive())
         pids = [int(path.stem.rpartition("-")[2]) for path in tmp_path.glob("*.pid")]
         assert len(pids) == 2, (tmp_path / "err").read_text()
         if number == signal.SIGINT:  # as a terminal does it
             os.killpg(program.pid, number)
         else:
-            program.send_signal(number)
-        assert program.wait(PATIENCE) != 0
+            os.kill(program.pid, number)
+        program.join(PATIENCE)
+        assert program.exitcode not in (None, 0)
         wait_until(lambda: not any(lives(pid) for pid in pids))
     finally:
-        if program.poll() is None:
+        if program.is_alive():
             os.killpg(program.pid, signal.SIGKILL)
-            program.wait()
+            program.join()
     if number == signal.SIGINT:  # one traceback, of the program that was interrupted
         assert (tmp_path / "err").read_text().count("Traceback") == 1
 

@@ -487,6 +487,28 @@ def test_who_was_followed_for_less_than_three_years_is_left_out(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("of_few_rows")
+def test_another_split_of_a_region_tests_on_as_many_patients(tmp_path: Path) -> None:
+    folder = tmp_path / "tcga-brca"
+    folder.mkdir()
+    names = [f"{region}{patient}" for region in range(6) for patient in range(51)]
+    rows = [f"{name},0,{day}" for day, name in enumerate(names)]
+    (folder / "brca.csv").write_text("\n".join(["pid,E,T", *rows]) + "\n")
+    parts = [f"{name},train,train_{name[0]}" for name in names]
+    (folder / "train_test_split.csv").write_text("\n".join(["pid,fold,fold2", *parts]) + "\n")
+
+    def tested(name: str, seed: int | None) -> list[set[str]]:
+        files = make_hospitals(study("tcga-brca", split_seed=seed), tmp_path / name, tmp_path)
+        assert all(len(table(file)) == 51 for file in files.values())
+        return [{p["T"] for p in table(f) if p["split"] == "test"} for f in files.values()]
+
+    assert tested("flamby", None) == [set()] * 6
+    first = tested("first", 1)
+    assert [len(days) for days in first] == [11] * 6  # a fifth of 51, rounded up
+    assert tested("again", 1) == first
+    assert all(a != b for a, b in zip(tested("other", 2), first, strict=True))
+
+
+@pytest.mark.usefixtures("of_few_rows")
 def test_a_heart_split_tests_on_a_third_of_the_complete_patients(tmp_path: Path) -> None:
     complete = [f"{age},1,1,145,200,1,2,150,0,2.3,?,?,?,{age % 2}" for age in range(30, 60)]
     write_heart_files(tmp_path, "\n".join([*complete, "28,1,2,?,132,0,2,185,0,0,?,?,?,4"]) + "\n")

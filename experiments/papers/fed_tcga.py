@@ -1,0 +1,193 @@
+"""Fed-TCGA-BRCA (du Terrail et al., FLamby, 2022): survival with each of six regions as the user.
+
+FLamby's split of the patients and others with as many test patients in each region. The number of
+rounds of every arm is chosen on a third of the user's training patients; everything else is as the
+shipped study has it. `pooled` is what nobody may do: one model trained on all patients in one
+place. FLamby's model is Cox's, ours is one of discrete-time hazards.
+"""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from erosion.common.study.study import load_study
+from erosion.experiments.cells import Cell, CellPlan, Tick, Values
+from erosion.experiments.experiment import Page
+from erosion.experiments.papers import flamby
+from erosion.experiments.papers.rule_page import Arms
+from erosion.experiments.sources import HospitalFiles, make_hospitals
+from erosion.experiments.sources.tcga_brca import DAYS, EVENT, TEST_SHARE
+from erosion.experiments.testbed import study_path
+
+STUDY = "tcga-brca"
+FLAMBYS = 0  # the split that FLamby's file states; from 1 on they are drawn
+SPLITS = range(101)
+METRICS = ("harrell_c", "uno_c", "integrated_brier")
+KAPLAN_MEIER = "kaplan_meier"
+ARMS: Arms = {**flamby.ARMS, "fedadam": {"algorithm": "fedavg", "server_optimizer": "adam"}}
+ROWS = (KAPLAN_MEIER, flamby.POOLED, *ARMS)
+OTHER_SPLITS = flamby.OtherSplits(
+    rows=ROWS,
+    columns={
+        "harrell_c": "Harrell's C",
+        "uno_c": "Uno's C",
+        "integrated_brier": "integrated Brier score",
+    },
+    remark=(
+        "error over the splits that have the figure. Of the integrated Brier score less is",
+        "better.",
+    ),
+    compared={"harrell_c": "C-index", "integrated_brier": "integrated Brier"},
+    lower_is_better=("integrated_brier",),
+    direction="Ours is better above 0 by Harrell's C-index, and below 0 by the Brier score.",
+    sometimes="harrell_c",
+    where_defined=(
+        "Splits, which share patients, and in brackets those whose test part has a pair to",
+        "compare, for the C-index",
+    ),
+    test_share=TEST_SHARE,
+)
+# Harrell's C-index of a Cox model on the test patients of the six regions, mean over seeds 42 to
+# 46: flamby/results/results_benchmark_fed_tcga_brca/tcga_seed*.csv of FLamby's repository, where
+# local is "Local 0" on "client_test_0" and so on, and the others are of 100 updates a round.
+PUBLISHED: Mapping[str, tuple[float, ...]] = {
+    "FLamby, pooled": (0.773, 0.582, 0.706, 0.629, 0.766, 0.600),
+    "FLamby, local": (0.644, 0.527, 0.850, 0.596, 0.851, 0.667),
+    "FLamby, FedAvg": (0.745, 0.627, 0.691, 0.675, 0.787, 0.867),
+    "FLamby, FedAdam": (0.849, 0.655, 0.881, 0.604, 0.902, 1.000),
+}
+
+
+def plans() -> Sequence[CellPlan]:
+    """A cell for each split and user, FLamby's split first."""
+    return [
+        CellPlan(
+            f"{user}-flamby" if split == FLAMBYS else f"{user}-split{split}",
+            {"user": user, "split": split, "arms": dict(ARMS), "folds": flamby.FOLDS, "version": 1},
+            rounds=1,
+        )
+        for split in SPLITS
+        for user in _users()
+    ]
+
+
+def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+    """All arms of one user on one split; of FLamby's also an interval."""
+    flambys = config["split"] == FLAMBYS
+    study = flamby.study_for(
+        STUDY,
+        config,
+        split_seed=None if flambys else config["split"],
+        bootstrap=1000 if flambys else 100,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        files = make_hospitals(study, Path(folder), data_dir)
+        found = flamby.arms_and_pooled(study, files, KAPLAN_MEIER)
+        days, died = _tested(files[config["user"]])
+    tick()
+    figures: dict[str, object] = {
+        arm: {name: metrics.get(name) for name in METRICS} for arm, metrics in found.items()
+    }
+    figures |= {
+        "patients": found[KAPLAN_MEIER].num_samples,
+        "deaths": int(died.sum()),
+        "pairs": comparable_pairs(days, died),
+    }
+    if flambys and "harrell_c" in found["local"].intervals:
+        interval = found["local"].intervals["harrell_c"]
+        figures["local_c_index"] = [interval.low, interval.high]
+    return figures
+
+
+def _tested(file: HospitalFiles) -> tuple[np.ndarray, np.ndarray]:
+    """Of the test patients: days followed (n,), and whether that ended with death (n,)."""
+    header, patients = flamby.read_table(file)
+    split, days, event = (header.index(name) for name in (flamby.SPLIT, DAYS, EVENT))
+    tested = [cells for cells in patients if cells[split] == "test"]
+    return (
+        np.array([float(cells[days]) for cells in tested]),
+        np.array([float(cells[event]) == 1 for cells in tested]),
+    )
+
+
+def comparable_pairs(days: np.ndarray, died: np.ndarray) -> int:
+    """Pairs that the C-index counts: of one it is known to have died before the other.
+
+    Who was followed to the very day of the other's death, and lived, outlived the other.
+    """
+    longer = days[None, :] > days[:, None]  # [i, j]: j was followed for longer than i
+    as_long = (days[None, :] == days[:, None]) & ~died[None, :]
+    return int(((longer | as_long) & died[:, None]).sum())
+
+
+def draw(cells: Mapping[str, Cell]) -> Page:
+    """FLamby's split beside its figures; ours against others; the other splits for each region."""
+    found = flamby.by_user(cells, _users())
+    others = {
+        user: [figures for split, figures in of_user.items() if split != FLAMBYS]
+        for user, of_user in found.items()
+    }
+    measured = {user: figures for user, figures in others.items() if len(figures) > 1}
+    lines = [
+        "# Fed-TCGA-BRCA: each region as the user",
+        "",
+        "Survival with breast cancer; the patients and columns of FLamby's benchmark. Each arm's",
+        "number of rounds is chosen on a third of the user's training patients. *kaplan_meier*",
+        "gives everybody the curve of the user's training patients, and so ranks nobody: its",
+        "C-index is 0.5. *pooled* is trained on all regions' patients in one place. A C-index is",
+        "missing where no two test patients can be compared: none of them died before the other.",
+        "",
+        *_on_flambys_split({u: f[FLAMBYS] for u, f in found.items() if FLAMBYS in f}),
+        *(OTHER_SPLITS.ours_against_others(measured) if measured else []),
+    ]
+    for user, figures in measured.items():
+        lines += OTHER_SPLITS.of_user(user, figures)
+    return Page("\n".join(lines))
+
+
+def _on_flambys_split(found: Mapping[str, Values]) -> list[str]:
+    users = _users()
+
+    def rows(metric: str, arms: Sequence[str]) -> list[str]:
+        return [
+            flamby.row(arm, [found[u][arm][metric] if u in found else None for u in users], ".3f")
+            for arm in arms
+        ]
+
+    counts = ", ".join(
+        f"{user} {figures['patients']} ({figures['deaths']}, {figures['pairs']})"
+        for user, figures in found.items()
+    )
+    intervals = ", ".join(
+        f"{user} {figures['local_c_index'][0]:.2f} to {figures['local_c_index'][1]:.2f}"
+        for user, figures in found.items()
+        if "local_c_index" in figures
+    )
+    return [
+        "## Harrell's C-index on FLamby's split",
+        "",
+        "Test patients, and in brackets how many of them died and how many pairs can be compared:",
+        f"{counts}. A mean over the regions counts each alike, the one with the fewest pairs, too.",
+        "FLamby's figures are means over five seeds of its training of a Cox model, ours are of",
+        "one training of a discrete-time model: rows of one program are to be held against each",
+        "other. The 95 % bootstrap interval of the C-index of training alone:",
+        f"{intervals}. A gap that is small beside it is noise.",
+        "",
+        *flamby.heading(users),
+        *(flamby.row(name, c_indices, ".3f") for name, c_indices in PUBLISHED.items()),
+        *rows("harrell_c", ROWS[1:]),
+        "",
+        "## Integrated Brier score on FLamby's split",
+        "",
+        "Less is better.",
+        "",
+        *flamby.heading(users),
+        *rows("integrated_brier", ROWS),
+        "",
+    ]
+
+
+def _users() -> Sequence[str]:
+    return load_study(study_path(STUDY)).hospitals

@@ -1,0 +1,244 @@
+"""Each hospital of one of FLamby's benchmarks (du Terrail et al. 2022) as the user.
+
+What Fed-Heart-Disease and Fed-TCGA-BRCA have in common: all arms and pooled training on one split,
+and over the other splits a table of our rules against others and one of every arm for each user.
+"""
+
+import csv
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+
+from erosion.client.training.hospital import Hospital
+from erosion.common.protocol.messages import EvaluateRequest, FinalMetrics
+from erosion.common.study.study import Study, load_study
+from erosion.experiments.cells import Cell, Values
+from erosion.experiments.every_user import site_of
+from erosion.experiments.papers.paired import (
+    INTERVALS,
+    LEVEL,
+    MARKS,
+    Difference,
+    paired_difference,
+    told,
+)
+from erosion.experiments.papers.rule_page import RECOMMENDED, RECOMMENDED_ARM, Arms
+from erosion.experiments.simulator import Simulation, simulate, timeless
+from erosion.experiments.sources import HospitalFiles
+from erosion.experiments.sources.source import write_table
+from erosion.experiments.standard_error import in_words
+from erosion.experiments.testbed import study_path
+
+SPLIT = "split"  # the column of both sources: "train" or "test"
+FOLDS = 3  # the number of rounds is chosen on one of so many parts of the user's training patients
+POOLED = "pooled"
+ARMS: Arms = {
+    "local": {},
+    "fedavg": {},
+    "fine_tuning": {},
+    "ditto": {},
+    "apfl": {},
+    "personal_intercept": {},
+    "model_averaging": {},
+    "fedfomo": {},
+    "bias_correction": {},
+    "weighted_gradient": {},
+    "weight_erosion": {},
+    RECOMMENDED: RECOMMENDED_ARM,
+    "evidence_erosion": {},
+    "evidence_erosion_decay": {"algorithm": "evidence_erosion", "decay": 2.4},
+}
+OURS = (RECOMMENDED, "evidence_erosion", "evidence_erosion_decay")
+OTHERS = ("local", "fedavg", "fine_tuning")
+
+
+def study_for(name: str, config: Values, *, split_seed: int | None, bootstrap: int) -> Study:
+    """The shipped study for a cell's user and arms, on one split; rounds are chosen inside it.
+
+    `split_seed` goes to the source of the patients; None: the split that FLamby's file states.
+    """
+    raw = load_study(study_path(name)).model_dump(mode="json") | {
+        "user": config["user"],
+        "seed": config["split"],
+        "arms": config["arms"],
+        "evaluation": {"split_column": SPLIT, "bootstrap": bootstrap},
+        "selection": {"method": "validation", "folds": config["folds"]},
+    }
+    raw["testbed"]["options"]["split_seed"] = split_seed
+    return Study.model_validate(raw)
+
+
+def arms_and_pooled(
+    study: Study, files: Mapping[str, HospitalFiles], base_rate: str
+) -> dict[str, FinalMetrics]:
+    """The figures of every arm, of pooled training and, by the name given, of the base rate."""
+    apart = _simulated(study, files).evaluation
+    assert apart.base_rate is not None
+    return {**apart.arms, POOLED: _pooled(study, files), base_rate: apart.base_rate}
+
+
+def _simulated(study: Study, files: Mapping[str, HospitalFiles]) -> Simulation:
+    hospitals = {name: Hospital(site_of(name, file)) for name, file in files.items()}
+    return simulate(study, hospitals, clock=timeless)
+
+
+def _pooled(study: Study, files: Mapping[str, HospitalFiles]) -> FinalMetrics:
+    """A model that one hospital trains on everybody's patients, in as many steps as all take.
+
+    The user's site measures it, as it does the arms: the figures of survival depend on the
+    training part of who measures.
+    """
+    raw, user = study.model_dump(mode="json"), study.user
+    header: list[str] = []
+    rows: list[list[str]] = []
+    for hospital, file in files.items():
+        header, patients = read_table(file)
+        place = header.index(SPLIT)
+        rows += [cells for cells in patients if hospital == user or cells[place] == "train"]
+    one_place = raw | {
+        "hospitals": [user],
+        "arms": {"local": {}},
+        "training": {**raw["training"], "steps": raw["training"]["steps"] * len(files)},
+        "federation": {**raw["federation"], "quorum": 1},
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "pooled.csv"
+        write_table(path, header, rows)
+        trained = _simulated(Study.model_validate(one_place), {user: HospitalFiles(path)})
+    # An arm that takes the scaling that it is sent: what the training was scaled by.
+    arms = {POOLED: {"algorithm": "fedavg"}}
+    measured = Study.model_validate(raw | {"arms": arms, "scaling": "federated", "selection": None})
+    request = EvaluateRequest(
+        measured,
+        {POOLED: trained.personal.get("local", trained.finals["local"].params)},
+        trained.evaluation.own_scaling or trained.evaluation.scaling,
+    )
+    return Hospital(site_of(user, files[user])).evaluate(request).header.arms[POOLED]
+
+
+def read_table(file: HospitalFiles) -> tuple[list[str], list[list[str]]]:
+    """The header and the patients' cells of what a source wrote."""
+    with file.data.open(newline="", encoding="utf-8") as text:
+        header, *patients = list(csv.reader(text))
+    return header, patients
+
+
+def by_user(cells: Mapping[str, Cell], users: Sequence[str]) -> dict[str, dict[int, Values]]:
+    """For each user the figures of the splits that were run, by the split's number."""
+    return {
+        user: {
+            cell.plan.config["split"]: cell.figures
+            for cell in cells.values()
+            if cell.plan.config.get("user") == user
+        }
+        for user in users
+    }
+
+
+def row(name: str, values: Sequence[float | None], form: str) -> str:
+    """A line of a table; a mean at its end where every user has a value."""
+    known = [value for value in values if value is not None]
+    cells = ["" if value is None else f"{value:{form}}" for value in values]
+    mean = f"{fmean(known):{form}}" if len(known) == len(values) else ""
+    return f"| {name} | {' | '.join([*cells, mean])} |"
+
+
+def heading(users: Sequence[str]) -> list[str]:
+    """That of a table with a column for each user and their mean."""
+    return [f"| | {' | '.join(users)} | mean |", f"| --- |{' --- |' * (len(users) + 1)}"]
+
+
+@dataclass(frozen=True, slots=True)
+class OtherSplits:
+    """The tables over the splits that are not FLamby's."""
+
+    rows: Sequence[str]  # of each user's table: what is no arm of ours, then the arms
+    columns: Mapping[str, str]  # of each user's table: metric -> heading
+    remark: Sequence[str]  # below each user's title, after the number of patients
+    compared: Mapping[str, str]  # metric -> heading, in the table of ours against others
+    lower_is_better: Collection[str]  # of these metrics
+    direction: str  # says so
+    sometimes: str  # the metric that some splits lack
+    where_defined: Sequence[str]  # says which splits have it
+    test_share: float
+
+    def ours_against_others(self, found: Mapping[str, Sequence[Values]]) -> list[str]:
+        """Paired differences for each user of `found`, who has two splits or more."""
+        comparisons = len(found) * len(OURS) * len(OTHERS) * len(self.compared)
+        rows: list[str] = []
+        differences: list[Difference] = []
+        clear: dict[str, list[str]] = {"better": [], "worse": []}
+        for user, figures in found.items():
+            for arm in OURS:
+                cells = []
+                for name, other in product(self.compared, OTHERS):
+                    both = _both(figures, name, arm, other)
+                    if len(both[0]) < 2:
+                        cells.append("")
+                        continue
+                    apart = paired_difference(
+                        *both, comparisons=comparisons, test_share=self.test_share
+                    )
+                    differences.append(apart)
+                    cells.append(apart.text())
+                    if apart.leaves_out_zero:
+                        better = (apart.mean > 0) != (name in self.lower_is_better)
+                        which = clear["better" if better else "worse"]
+                        which.append(f"{arm} than {other} at {user} ({self.compared[name]})")
+                rows.append(f"| {user} | {arm} | {' | '.join(cells)} |")
+        splits = ", ".join(
+            f"{user} {len(figures)} ({len(_both(figures, self.sometimes, *OTHERS[:2])[0])})"
+            for user, figures in found.items()
+        )
+        headings = [f"{name}: {other}" for name in self.compared.values() for other in OTHERS]
+        return [
+            "## Ours minus others, over the other splits",
+            "",
+            f"{self.direction} {INTERVALS},",
+            f"{100 * (1 - LEVEL):g} % for all {comparisons} together.",
+            *MARKS,
+            told(differences),
+            *self.where_defined[:-1],
+            f"{self.where_defined[-1]}: {splits}.",
+            "",
+            f"| | | {' | '.join(headings)} |",
+            f"| --- | --- |{' --- |' * len(headings)}",
+            *rows,
+            "",
+            *(f"- Clearly {word}: {', '.join(which) or 'none'}." for word, which in clear.items()),
+            "",
+        ]
+
+    def of_user(self, user: str, figures: Sequence[Values]) -> list[str]:
+        """Every arm's mean over the splits that have a metric, two or more."""
+        rows = []
+        for arm in self.rows:
+            cells = []
+            for name in self.columns:
+                values = [split[arm][name] for split in figures if split[arm][name] is not None]
+                cells.append(in_words(values) if len(values) > 1 else "")
+            rows.append(f"| {arm} | {' | '.join(cells)} |")
+        patients = figures[0]["patients"]
+        return [
+            f"## {user}",
+            "",
+            f"{len(figures)} splits, {patients} test patients each; ± is one standard",
+            *self.remark,
+            "",
+            f"| | {' | '.join(self.columns.values())} |",
+            f"| --- |{' --- |' * len(self.columns)}",
+            *rows,
+            "",
+        ]
+
+
+def _both(
+    figures: Sequence[Values], metric: str, arm: str, other: str
+) -> tuple[list[float], list[float]]:
+    """A metric of two arms over the splits where both have it."""
+    pairs = [(split[arm][metric], split[other][metric]) for split in figures]
+    known = [(a, b) for a, b in pairs if a is not None and b is not None]
+    return [a for a, _ in known], [b for _, b in known]
