@@ -16,6 +16,7 @@ from erosion.experiments.papers.verdict.page import (
     Pooled,
     between_near_equals,
     holding,
+    holding_between_near_equals,
     pooled,
     worst_and_mean,
 )
@@ -128,6 +129,10 @@ def test_the_page_about_evaluation_quotes_the_whole_studies(whole_studies: list[
     assert f"(in whole studies, by {HARDLY:g} of log loss or less)" in text
     assert f"in {100 * means[0]:.1f} % on a test part and in {100 * means[1]:.1f} % cross" in text
     assert f"in {100 * worsts[0]:.1f} % and {100 * worsts[1]:.1f} % in the worst cell" in text
+    scheme, level = holding_between_near_equals(whole_studies)[0]
+    assert scheme == "5 folds"
+    _, right = worst_and_mean(whole_studies, scheme, level)
+    assert f"five folds at p ≤ {level:g} find most true differences, {100 * right:.1f} %" in text
     worst, _ = worst_and_mean(whole_studies, CROSS_FITTED, 0.01)
     assert f"wrong in {100 * worst:.1f} % of one cell's studies" in text
     counts = {study.studies for study in whole_studies}

@@ -40,6 +40,8 @@ BY_CHANCE = 3  # of 60 patients
 @pytest.fixture(scope="module")
 def rogue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rogue]:
     with rogue_coordinator(tmp_path_factory.mktemp("rogue"), lambda _: None) as rogue:
+        # What it answered once it goes on answering, whatever an attack has used up since.
+        assert isinstance(rogue.describe(peers("honest")), DescribeReply)
         yield rogue
         assert rogue.site.lives
 
@@ -201,12 +203,12 @@ def test_a_header_that_makes_no_sense_gets_one_error(rogue: Rogue, text: str) ->
     ["train.nothing", "query.nothing", "evaluate.x", "nothing", "system", "\x1b[2J", "é" * 900],
 )
 def test_an_unknown_message_type_gets_one_error(rogue: Rogue, kind: str) -> None:
-    before = len(rogue.site.log.read_text().splitlines())
+    before = len(rogue.site.logged)
     head = {"id": f"r{abs(hash(kind))}", "type": kind, "group": "", "ttl": 60, "records": {}}
     # The site's answer is to nothing that the link asked for, so the link ends the line after it;
     # of a type that Flower does not have, no request can be made, and the site ends the line.
     rogue.line_ends([json_frame(Kind.MESSAGE, head)])
-    new = "".join(rogue.site.log.read_text().splitlines()[before:])
+    new = "".join(rogue.site.logged[before:])
     assert "cannot answer" in new or "cannot be made" in rogue.site.output.read_text()
     assert "\x1b" not in new + rogue.site.output.read_text()
 

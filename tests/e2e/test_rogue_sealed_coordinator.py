@@ -6,6 +6,7 @@ docs/threat-model.md.
 
 import shutil
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import pytest
@@ -27,11 +28,13 @@ from tests.support.sealed_study import sealed_study
 KEYS = {name: new_private_key() for name in ("carol", "dave")}
 PUBLIC = {name: key.public_key() for name, key in KEYS.items()}
 UPDATE = f32([0.1, -0.1, 0.2, -0.2, 0.1, -0.1])
+NUMBERS = count()
 EQUAL = dict.fromkeys(["bob", "carol", "dave"], 0.2)
 
 
 def prepare(site: RealSite) -> None:
     (site.folder / pinned_keys.NAME).write_text(pinned_keys.as_text(PUBLIC))
+    site.file.write_text(site.file.read_text() + "[budget]\nruns_per_study = 100\n")
 
 
 @pytest.fixture(scope="module")
@@ -84,9 +87,10 @@ def test_a_leg_that_makes_no_sense_is_refused_and_the_site_lives_on(
 ) -> None:
     study = sealed_study()
     bob = RemoteSite(rogue, study)
-    bob.hello(context(study, run="nonsense"))
+    run = f"nonsense-{next(NUMBERS)}"  # in the last one's, its record of sums may have been lost
+    bob.hello(context(study, run=run))
     if step == TRAIN:
-        bob.at = context(study, number=2, run="nonsense")
+        bob.at = context(study, number=2, run=run)
     with pytest.raises(Refusal) as refused:
         bob.ask(step, values, enclosed, parameters=START if step == TRAIN else None)
     assert "unexpected" not in str(refused.value)

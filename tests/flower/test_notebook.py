@@ -20,7 +20,7 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
     assert "ROUNDS = 12" in code
     script = tmp_path / "notebook.py"
     script.write_text(code.replace("ROUNDS = 12", "ROUNDS = 2"), encoding="utf-8")
-    with Processes(deadline_seconds=600) as processes:
+    with Processes(deadline_seconds=840) as processes:
         printed = processes.output_of("notebook", [sys.executable, str(script)])
     first, second, *weights = printed.splitlines()
     assert first.startswith("FedAvg          log loss 0.")

@@ -17,8 +17,8 @@ multiprocessing.set_forkserver_preload(
 )
 
 
-def start(program: Callable[..., None], *arguments: object) -> BaseProcess:
-    """Run `program` in a process of its own."""
-    process = _processes.Process(target=program, args=arguments, daemon=True)
+def start(program: Callable[..., None], *arguments: object, daemon: bool = True) -> BaseProcess:
+    """Run `program` in a process of its own; a daemon ends with this one, and starts no others."""
+    process = _processes.Process(target=program, args=arguments, daemon=daemon)
     process.start()
     return process

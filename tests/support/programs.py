@@ -1,7 +1,8 @@
-"""The site processes of the end-to-end tests: honest sites and misbehaving ones."""
+"""The processes of the end-to-end tests: the command line, honest sites and misbehaving ones."""
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from erosion.client.consent.consent import Consent
 from erosion.client.consent.store import ConsentStore
 from erosion.client.site_file import load_site
 from erosion.client.training.hospital import Hospital
+from erosion.command_line import main
 from erosion.common.errors import ErosionError
 from erosion.common.line.frames import Kind
 from erosion.common.protocol import wire
@@ -26,6 +28,14 @@ from erosion.common.support.logs import configure_logging
 from tests.support.patience import wait_until
 
 Spoil = Callable[[TrainResult], TrainResult]
+
+
+def erosion(output: str, *arguments: str) -> None:
+    """The command `erosion` with these arguments; what it prints is added to the file `output`."""
+    with Path(output).open("ab", buffering=0) as file:
+        for printed in (sys.stdout, sys.stderr):
+            os.dup2(file.fileno(), printed.fileno())
+    sys.exit(main(arguments))
 
 
 def honest(site_file: str) -> None:

@@ -3,10 +3,9 @@
 import os
 import resource
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,10 @@ from erosion.server.enrolment.federation_folder import FederationFolder
 from erosion.server.link import Link
 from erosion.server.link.open_link import make_link
 from erosion.server.link.site_session import SiteSession
+from tests.support import programs
 from tests.support.enrolled import make_federation, unpack_kit
 from tests.support.patience import PATIENCE, wait_until
+from tests.support.processes import start
 
 NUM_PATIENTS = 60
 
@@ -55,33 +56,38 @@ class RealSite:
             'root_certificate = "ca.crt"\ncertificate = "node.crt"\nprivate_key = "node.key"\n'
             '[approval]\nautomatic = "within_limits"\n'
         )
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: BaseProcess | None = None
 
     def start(self) -> None:
-        with self.output.open("ab") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "erosion", "client", str(self.file), "-v"],
-                stdout=output,
-                stderr=output,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-            )
+        self.output.touch()
+        self._process = start(programs.erosion, str(self.output), "client", str(self.file), "-v")
 
     def stop(self) -> None:
         if self._process is not None:
-            self._process.send_signal(signal.SIGINT)
-            self._process.wait(PATIENCE)
+            if self._process.is_alive():
+                os.kill(self._pid, signal.SIGINT)
+            self._end()
 
     def kill(self) -> None:
         """As a machine that loses its power."""
+        os.kill(self._pid, signal.SIGKILL)
+        self._end()
+
+    def _end(self) -> None:
         assert self._process is not None
-        self._process.kill()
-        self._process.wait(PATIENCE)
+        self._process.join(PATIENCE)
+        assert not self._process.is_alive()
+
+    @property
+    def _pid(self) -> int:
+        assert self._process is not None
+        assert self._process.pid is not None
+        return self._process.pid
 
     def limit_files(self, num_bytes: int) -> None:
         """No file can grow beyond this, as on a disk that is full; -1: any."""
-        assert self._process is not None
-        _, hard = resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE)
-        resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (num_bytes, hard))
+        _, hard = resource.prlimit(self._pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(self._pid, resource.RLIMIT_FSIZE, (num_bytes, hard))
 
     @property
     def state(self) -> Path:
@@ -89,16 +95,20 @@ class RealSite:
 
     @property
     def lives(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        return self._process is not None and self._process.is_alive()
 
     @property
     def megabytes(self) -> float:
-        assert self._process is not None
-        return peak_megabytes(self._process.pid) or 0.0
+        return peak_megabytes(self._pid) or 0.0
 
     @property
     def log(self) -> Path:
         return self.folder / "records" / "sent.jsonl"
+
+    @property
+    def logged(self) -> list[str]:
+        """The lines of its log: none before its first answer."""
+        return self.log.read_text().splitlines() if self.log.exists() else []
 
 
 class Rogue:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from erosion.common.protocol.messages import (
+    Comparison,
     DescribeReply,
     EvaluateReply,
     EvaluateRequest,
@@ -18,6 +19,7 @@ from erosion.common.protocol.messages import (
     TrainReply,
     TrainRequest,
     TrainResult,
+    significance_of,
 )
 from erosion.common.rounds.arm_run import ArmRun, Storage
 from erosion.common.rounds.cross_fitting import Curves
@@ -172,12 +174,25 @@ class Scripted:
 
 def _evaluated(request: EvaluateRequest) -> EvaluateResult:
     figures = FinalMetrics(**metrics().model_dump(), intervals={})
+    study, comparison = request.study, None
+    if study.comparison is not None:
+        comparison = Comparison(
+            arm=study.comparison[0],
+            reference=study.comparison[1],
+            num_samples=10,
+            smallest_class=5,
+            mean_difference=0.0,
+            p_value=1.0,
+            conclusion="no clear difference",
+            level=significance_of(study),
+            strict=study.evaluation.strict,
+        )
     return EvaluateResult(
         EvaluateReply(
             hospital=request.study.user,
             arms=dict.fromkeys(request.parameters, figures),
             base_rate=figures,
-            comparison=None,
+            comparison=comparison,
             scaling=None,
             class_counts={},
         )

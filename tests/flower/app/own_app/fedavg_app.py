@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from own_app.task import net
+from own_app.task import as_record, first_model
 
 app = ServerApp()
 
@@ -25,7 +25,7 @@ def main(grid: Grid, context: Context) -> None:
 
     result = strategy.start(
         grid,
-        ArrayRecord(net().state_dict()),
+        as_record(first_model()),
         num_rounds=int(context.run_config["rounds"]),
         evaluate_fn=note,
     )

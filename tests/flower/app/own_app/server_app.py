@@ -4,11 +4,11 @@ import json
 import os
 from pathlib import Path
 
-from flwr.app import ArrayRecord, Context
+from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from erosion.flower import WeightErosion
-from own_app.task import net
+from own_app.task import as_record, first_model
 
 app = ServerApp()
 
@@ -24,7 +24,7 @@ def main(grid: Grid, context: Context) -> None:
         min_available_nodes=nodes,
         quorum=nodes,
     )
-    result = strategy.start(grid, ArrayRecord(net().state_dict()), num_rounds=rounds, timeout=600)
+    result = strategy.start(grid, as_record(first_model()), num_rounds=rounds, timeout=600)
     figures = {
         "train": {str(n): dict(m) for n, m in result.train_metrics_clientapp.items()},
         "evaluate": {str(n): dict(m) for n, m in result.evaluate_metrics_clientapp.items()},
