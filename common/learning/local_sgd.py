@@ -2,7 +2,7 @@
 
 import hashlib
 import hmac
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from erosion.common.learning.layer_draws import draws_from
+from erosion.common.learning.linear_gradient import LinearModel
 from erosion.common.learning.models import flat_parameters, load_flat_parameters
 from erosion.common.learning.optimizers import optimizer_for
 from erosion.common.learning.trainable import to_training, trained_parameters
@@ -131,22 +132,32 @@ def train_locally(
     parameters = trained_parameters(model)
     optimizer = optimizer_for(parameters, training)
     samples_seen = steps = 0
-    with draws_from(generator.initial_seed(), start.device):
+    with draws_from(generator.initial_seed(), start.device), torch.no_grad():
         for batch in mini_batches(len(samples.targets), training, generator, round_number):
             optimizer.zero_grad()
             inputs = samples.inputs[batch]
             seen = inputs if samples.augment is None else samples.augment(inputs)
-            objective = samples.loss(model(seen), samples.targets[batch])
+            targets = samples.targets[batch]
+            if isinstance(model, LinearModel):
+                model.set_gradient(seen, targets, samples.loss)
+            else:
+                with torch.enable_grad():
+                    torch.autograd.backward(samples.loss(model(seen), targets))
             if pull is not None:
-                current = nn.utils.parameters_to_vector(parameters)
-                objective = (
-                    objective + pull(current.detach()) @ current
-                )  # whose gradient is the pull itself
-            torch.autograd.backward(objective)
+                _add_pull(parameters, pull)
             optimizer.step()
             samples_seen += len(batch)
             steps += 1
     return LocalResult(flat_parameters(model) - start, samples_seen, steps)
+
+
+def _add_pull(parameters: Sequence[Tensor], pull: Pull) -> None:
+    """Add what pulls at the parameters to their gradients."""
+    pulled = pull(torch.cat([parameter.flatten() for parameter in parameters]))
+    sizes = [parameter.numel() for parameter in parameters]
+    for parameter, part in zip(parameters, torch.split(pulled, sizes), strict=True):
+        own = parameter.grad
+        parameter.grad = part.view_as(parameter) if own is None else own.add_(part.view_as(own))
 
 
 def gradient(

@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 from torch import nn
 
+from erosion.common.learning.linear_gradient import LinearModel
 from erosion.common.learning.model_base import ModelBase
 
 
@@ -32,7 +33,7 @@ class Logistic(ModelBase):
         else:
             nn.init.zeros_(linear.weight)
         nn.init.zeros_(linear.bias)
-        return nn.Sequential(nn.Flatten(), linear)
+        return LinearModel(linear)
 
 
 class Mlp(ModelBase):

@@ -11,6 +11,7 @@ allow.
 import importlib.util
 import warnings
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from math import log
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -280,9 +281,7 @@ class Survival(Task):
     def _seen(self, targets: Tensor) -> tuple[Tensor, Tensor]:
         """In which interval each patient had the event, and which were survived: (n, K) of 0, 1."""
         times, events = targets[:, :1], targets[:, 1:] > 0
-        ends = torch.tensor(self.cut_points, dtype=targets.dtype, device=targets.device)
-        begins = torch.cat([ends.new_tensor([-torch.inf]), ends[:-1]])
-        middles = (begins.clamp(min=0) + ends) / 2
+        begins, middles, ends = _intervals(self.cut_points, targets.dtype, targets.device)
         died = events & (times > begins) & (times <= ends)
         survived = torch.where(events, times > ends, times >= middles)
         kind = targets.dtype if targets.is_floating_point() else torch.float32
@@ -296,6 +295,16 @@ class Survival(Task):
             "The study predicts survival, and its user's site measures that with scikit-survival,"
             ' which is not installed here. Install it: pip install "erosion[survival]".'
         )
+
+
+@lru_cache(maxsize=16)  # a study's are asked for with every mini-batch
+def _intervals(
+    cut_points: tuple[float, ...], dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Where each interval begins, its middle and its end: (K,) each."""
+    ends = torch.tensor(cut_points, dtype=dtype, device=device)
+    begins = torch.cat([ends.new_tensor([-torch.inf]), ends[:-1]])
+    return begins, (begins.clamp(min=0) + ends) / 2, ends
 
 
 def _chance_of_seen(predictions: Tensor, died: Tensor, survived: Tensor) -> Tensor:

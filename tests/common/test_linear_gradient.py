@@ -1,0 +1,139 @@
+"""The linear model's gradient by hand, and against autograd to the last bit."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from erosion.common.learning.linear_gradient import LinearModel
+from erosion.common.learning.local_sgd import Pull, Samples, round_generator, train_locally
+from erosion.common.learning.models import Logistic, build_model, flat_parameters
+from erosion.common.learning.trainable import freeze
+from erosion.common.learning.training import Training
+from erosion.common.tasks.task import Loss
+from tests.support.tasks import read_task
+
+# Inputs, outputs, patients: more of each than the other, one of each, a last batch of one patient.
+SHAPES = [(13, 2, 40), (3, 7, 33), (1, 2, 20), (1, 1, 1), (200, 10, 161), (4, 3, 17)]
+
+
+def by_autograd(model: LinearModel) -> nn.Sequential:
+    """The same model, of which the program knows nothing in particular."""
+    return nn.Sequential(*copy.deepcopy(list(model)))
+
+
+def linear_model(num_inputs: int, num_outputs: int) -> LinearModel:
+    built = build_model(Logistic(start_deviation=1), (num_inputs,), num_outputs, seed=3)
+    assert isinstance(built, LinearModel)
+    return built
+
+
+def drawn(num_inputs: int, num_outputs: int, patients: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(7)
+    return (
+        torch.randn(patients, num_inputs, generator=generator),
+        torch.randint(num_outputs, (patients,), generator=generator),
+    )
+
+
+def trained(
+    model: nn.Module,
+    inputs: Tensor,
+    targets: Tensor,
+    loss: Loss,
+    pull: Pull | None = None,
+    **training: Any,
+) -> Tensor:
+    settings = Training(**({"epochs": 3, "batch_size": 16, "learning_rate": 0.3} | training))
+    start = flat_parameters(model)
+    generator = round_generator(0, "a", 1)
+    return train_locally(
+        model, start, Samples(inputs, targets, loss), settings, generator, pull
+    ).delta
+
+
+def test_the_gradient_of_one_patient_by_hand() -> None:
+    """At zero both classes have half, so that the outputs' gradient is (-1/2, 1/2)."""
+    model = LinearModel(nn.Linear(2, 2))
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    with torch.no_grad():
+        model.set_gradient(torch.tensor([[3.0, -1.0]]), torch.tensor([0]), cross_entropy)
+    torch.testing.assert_close(model[1].weight.grad, torch.tensor([[-1.5, 0.5], [1.5, -0.5]]))
+    torch.testing.assert_close(model[1].bias.grad, torch.tensor([-0.5, 0.5]))
+
+
+@pytest.mark.parametrize("training", [{}, {"momentum": 0.9}, {"optimizer": "adam"}])
+@pytest.mark.parametrize(("num_inputs", "num_outputs", "patients"), SHAPES)
+def test_it_trains_as_autograd_does_to_the_last_bit(
+    num_inputs: int, num_outputs: int, patients: int, training: dict[str, Any]
+) -> None:
+    ours = linear_model(num_inputs, num_outputs)
+    theirs = by_autograd(ours)
+    data = drawn(num_inputs, num_outputs, patients)
+    found = trained(ours, *data, cross_entropy, **training)
+    assert torch.equal(found, trained(theirs, *data, cross_entropy, **training))
+    assert found.any() or num_outputs == 1  # a single class is certain from the start
+
+
+def test_a_pull_is_added_to_it() -> None:
+    ours = linear_model(5, 3)
+    theirs = by_autograd(ours)
+    data = drawn(5, 3, 40)
+
+    def towards_one(current: Tensor) -> Tensor:
+        return 0.3 * (current - 1)
+
+    found = trained(ours, *data, cross_entropy, towards_one)
+    assert torch.equal(found, trained(theirs, *data, cross_entropy, towards_one))
+    assert not torch.equal(found, trained(by_autograd(ours), *data, cross_entropy))
+
+
+@pytest.mark.parametrize("frozen", ["1.weight", "1.bias"])
+def test_what_is_frozen_has_no_gradient(frozen: str) -> None:
+    ours = linear_model(5, 3)
+    freeze(ours, (frozen,))
+    theirs = by_autograd(ours)
+    data = drawn(5, 3, 40)
+    assert torch.equal(trained(ours, *data, cross_entropy), trained(theirs, *data, cross_entropy))
+    assert dict(ours.named_parameters())[frozen].grad is None
+
+
+def test_any_other_loss_is_differentiated_in_the_outputs() -> None:
+    raw = {"target": {"time": "days", "event": "died"}, "cut_points": [1, 2, 4], "features": ["x"]}
+    task = read_task({"kind": "tabular", "outcome": "survival", **raw})
+    generator = torch.Generator().manual_seed(7)
+    days = 5 * torch.rand(40, 1, generator=generator)
+    targets = torch.cat([days, torch.randint(2, (40, 1), generator=generator)], dim=1)
+    inputs = torch.randn(40, 6, generator=generator)
+    ours = linear_model(6, 3)
+    theirs = by_autograd(ours)
+    loss = task.training_loss(targets)
+    assert torch.equal(trained(ours, inputs, targets, loss), trained(theirs, inputs, targets, loss))
+
+
+def test_images_are_flattened() -> None:
+    built = build_model(Logistic(), (1, 4, 4), 3)
+    assert isinstance(built, LinearModel)
+    inputs, targets = drawn(16, 3, 40)
+    pictures = inputs.view(40, 1, 4, 4)
+    theirs = by_autograd(built)
+    assert torch.equal(
+        trained(built, pictures, targets, cross_entropy),
+        trained(theirs, inputs, targets, cross_entropy),
+    )
+
+
+def test_a_model_that_diverges_does_so_alike() -> None:
+    ours = linear_model(5, 3)
+    theirs = by_autograd(ours)
+    inputs, targets = drawn(5, 3, 40)
+    found, expected = (
+        trained(model, 1e30 * inputs, targets, cross_entropy, learning_rate=1e10)
+        for model in (ours, theirs)
+    )
+    assert not found.isfinite().all()
+    assert torch.equal(found.nan_to_num(nan=7), expected.nan_to_num(nan=7))
