@@ -87,7 +87,7 @@ def plans() -> Sequence[CellPlan]:
                 "arms": dict(ARMS),
                 "candidates": {arm: list(tried) for arm, tried in CANDIDATES.items()},
                 "folds": FOLDS,
-                "version": 1,
+                "version": 2,
             },
             rounds=1,
         )
@@ -145,7 +145,8 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         "",
         *_chosen(cells),
     ]
-    return RulePage(ARMS, RECOMMENDED, settings()).draw(cells, heading)
+    page = RulePage(ARMS, RECOMMENDED, settings(), allows_for_sharing=True)
+    return page.draw(cells, heading)
 
 
 def _chosen(cells: Mapping[str, Cell]) -> list[str]:
