@@ -17,6 +17,7 @@ from erosion.commands.command import Command
 from erosion.common.errors import ErosionError
 from erosion.common.support.log_lines import JsonLines
 from erosion.common.support.plain_text import shown
+from erosion.common.support.software import software_version
 
 FAULT, UNUSABLE, INTERRUPTED = 70, 74, 130  # EX_SOFTWARE and EX_IOERR of sysexits.h
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -128,6 +129,14 @@ def _interrupt(_signal: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+class _Version(argparse.Action):
+    """Looks the version up when it is asked for: that takes as long as all else here."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        print(f"erosion {software_version()}")
+        parser.exit()
+
+
 class _CommandParser(argparse.ArgumentParser):
     """The parser of one command, which adds the arguments when it first parses."""
 
@@ -154,6 +163,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    whole.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = whole.add_subparsers(
         title="commands", metavar="COMMAND", required=True, parser_class=_CommandParser
     )

@@ -7,7 +7,6 @@ by a coordinator that was interrupted, starts from where it started the first ti
 """
 
 import contextlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 import safetensors.torch
 
 from erosion.common.errors import CheckpointError, SiteError
-from erosion.common.formats.tensor_file import header_in, read_tensors
+from erosion.common.formats.tensor_file import metadata, read_with_header
 from erosion.common.learning.local_work import Tensors
 from erosion.common.support.files import write_atomically
 
@@ -133,13 +132,12 @@ def _encoded(last: _LastRound) -> bytes:
         "round": last.round,
         "exchanges": list(last.befores),
     }
-    content: bytes = safetensors.torch.save(tensors, metadata={"erosion": json.dumps(header)})
+    content: bytes = safetensors.torch.save(tensors, metadata=metadata(header, tensors))
     return content
 
 
 def _decoded(path: Path) -> _LastRound:
-    about, tensors = read_tensors(path)
-    header = header_in(about)
+    header, tensors = read_with_header(path)
     if header["version"] != VERSION:
         raise ValueError(f"version {header['version']}, expected {VERSION}")
 

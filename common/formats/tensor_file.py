@@ -1,10 +1,17 @@
-"""Reads a safetensors file, with one kind of error for everything that can be wrong with it."""
+"""Reads a safetensors file, with one kind of error for everything that can be wrong with it.
+
+Files of this program have a JSON header and a checksum of it and of the tensors: a bit that a disk
+lost would otherwise be another number, from which a run went on.
+"""
 
 import json
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import safetensors
+import torch
 from torch import Tensor
 
 from erosion.common.support.files import open_named
@@ -23,14 +30,33 @@ def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
         raise ValueError(str(problem)) from None
 
 
-def header_in(about: dict[str, str]) -> dict[str, Any]:
-    """The JSON object that this program writes beside its tensors. Raises ValueError."""
+def metadata(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """What is written beside contiguous tensors, for `read_with_header`."""
+    text = json.dumps(header)
+    return {"erosion": text, "crc32": _checksum(text, tensors)}
+
+
+def read_with_header(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The header and the tensors by name. Raises OSError, and ValueError for a damaged file."""
+    about, tensors = read_tensors(path)
     try:
-        header = json.loads(about["erosion"])
+        text = about["erosion"]
+        header = json.loads(text)
     except KeyError:
         raise ValueError("it has no header of this program") from None
     except RecursionError as problem:
         raise ValueError(str(problem)) from None
     if not isinstance(header, dict):
         raise ValueError("its header is not a JSON object")
-    return header
+    # Files of earlier programs have no checksum.
+    if about.get("crc32") not in (None, _checksum(text, tensors)):
+        raise ValueError("its checksum is not that of its content, so it was changed or damaged")
+    return header, tensors
+
+
+def _checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
+    found = zlib.crc32(text.encode())
+    for name in sorted(tensors):
+        content = tensors[name].detach().cpu().reshape(-1).view(torch.uint8)
+        found = zlib.crc32(content.numpy().data, zlib.crc32(name.encode(), found))
+    return f"{found:08x}"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from erosion.common.errors import CheckpointError
-from erosion.common.formats.tensor_file import header_in, read_tensors
+from erosion.common.formats.tensor_file import metadata, read_tensors, read_with_header
 from erosion.common.learning.pretrained import SHAPES
 from erosion.common.rounds.records import RunState
 from erosion.common.support.files import replacing
@@ -43,7 +43,7 @@ def save(
         "arm": arm,
         "state": _encode(state, "", tensors),
     }
-    _write(path, _apart(tensors), {"erosion": json.dumps(header)}, once)
+    _write(path, _apart(tensors), metadata(header, tensors), once)
 
 
 def load(path: Path, template: RunState, *, arm: str, study_digest: str) -> RunState:
@@ -52,8 +52,7 @@ def load(path: Path, template: RunState, *, arm: str, study_digest: str) -> RunS
     Raises CheckpointError where the file is missing, damaged, or of another study or arm.
     """
     try:
-        about, tensors = read_tensors(path)
-        header = header_in(about)
+        header, tensors = read_with_header(path)
     except (OSError, ValueError) as problem:
         raise CheckpointError(
             f"The checkpoint {path} cannot be read ({problem}). {REMEDY}"
@@ -173,8 +172,8 @@ def save_model(path: Path, params: Tensor, shapes: Mapping[str, Sequence[int]]) 
 
     `shapes`: of the named parameters that lie in a row of them one after another.
     """
-    metadata = {SHAPES: json.dumps([[name, list(shape)] for name, shape in shapes.items()])}
-    _write(path, {"parameters": params.contiguous()}, metadata)
+    about = {SHAPES: json.dumps([[name, list(shape)] for name, shape in shapes.items()])}
+    _write(path, {"parameters": params.contiguous()}, about)
 
 
 def load_model(path: Path) -> Tensor:

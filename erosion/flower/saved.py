@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from erosion.common.errors import CheckpointError, RunError
-from erosion.common.formats.tensor_file import header_in, read_tensors
+from erosion.common.formats.tensor_file import read_with_header
 from erosion.common.rounds import checkpoint
 from erosion.common.rounds.records import RunState
 from erosion.flower.arrangement import Values
@@ -85,11 +85,10 @@ class Saved:
 
     def _header(self) -> dict[str, Any]:
         try:
-            header = header_in(read_tensors(self.path)[0])
+            header, _ = read_with_header(self.path)
             int(header["state"]["round"])
         except (OSError, KeyError, TypeError, ValueError) as problem:
             raise CheckpointError(
                 f"{self.path} cannot be read ({problem}). Name another file to start anew."
             ) from None
-        found: dict[str, Any] = header
-        return found
+        return header

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated
+from time import monotonic, sleep
+from typing import IO, Annotated
 
 import tomli_w
 from pydantic import AfterValidator, Field
@@ -19,6 +20,7 @@ from erosion.common.support.private_files import write_private
 
 DEFAULT_FOLDER = Path("federation")
 DEFAULT_PORT = 9092
+LONGEST_WAIT = 60  # seconds for another enrolment; one takes less than a second
 
 
 def checked_host(value: str) -> str:
@@ -110,7 +112,25 @@ class FederationFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One enrolment at a time, so that none overwrites another's line in the roster."""
+        """One enrolment at a time, so that none overwrites another's line in the roster.
+
+        Raises EnrolmentError where another one does not end.
+        """
         with (self.path / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            give_up_at = monotonic() + LONGEST_WAIT
+            while not _taken(lock):
+                if monotonic() > give_up_at:
+                    raise EnrolmentError(
+                        f"Another `erosion enroll` is at work in {self.path}, and has been for"
+                        f" {LONGEST_WAIT} s. Let it end, or end it, and run the command again."
+                    )
+                sleep(0.05)
             yield
+
+
+def _taken(lock: IO[str]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

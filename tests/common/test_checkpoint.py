@@ -7,6 +7,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from erosion.common.errors import CheckpointError
 from erosion.common.rounds import checkpoint
 from erosion.common.rounds.records import RunState
 
@@ -28,6 +29,31 @@ def test_views_and_shared_tensors(tmp_path: Path, params: torch.Tensor, kept: An
     assert back.round == 3
     torch.testing.assert_close(back.params, params)
     torch.testing.assert_close(back.algorithm_state, kept)
+
+
+def test_a_bit_that_the_disk_lost_is_noticed_wherever_it_was(tmp_path: Path) -> None:
+    state = RunState(round=3, params=VALUES, algorithm_state=(VALUES + 1,))
+    path = tmp_path / "state"
+    checkpoint.save(path, state, arm="a", study_digest="d")
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        try:
+            back = checkpoint.load(path, state, arm="a", study_digest="d")
+        except CheckpointError:
+            continue
+        # What is left of a name that nobody reads, or of the spaces between.
+        assert torch.equal(back.params, VALUES)
+        assert torch.equal(back.algorithm_state[0], VALUES + 1)
+        assert back.round == 3
+
+
+def test_a_file_without_a_checksum_is_an_earlier_program_s(tmp_path: Path) -> None:
+    state = RunState(round=3, params=VALUES, algorithm_state=None)
+    path = tmp_path / "state"
+    checkpoint.save(path, state, arm="a", study_digest="d")
+    path.write_bytes(path.read_bytes().replace(b'"crc32"', b'"other"'))
+    assert checkpoint.load(path, state, arm="a", study_digest="d").round == 3
 
 
 def test_a_file_that_cannot_be_written_is_an_os_error_and_the_old_one_stays(

@@ -4,6 +4,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from erosion.command_line import EPILOG, main, parser
 from erosion.commands import COMMANDS
 from erosion.commands.command import Command
 from tests.support.patience import PATIENCE
+
+ROOT = Path(__file__).resolve().parents[2]
 
 SHOWN = [
     re.split(r"  +", line.strip())[0]
@@ -55,6 +58,14 @@ def test_the_help_waits_for_no_command_s_imports() -> None:
         check=True,
     )
     assert run.stdout.split() == []
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert capsys.readouterr().out == f"erosion {declared}\n"
 
 
 def test_a_command_runs_without_an_output() -> None:

@@ -29,7 +29,7 @@ from erosion.common.support.keys import (
     private_pem,
     public_pem,
 )
-from erosion.server.enrolment import certificates
+from erosion.server.enrolment import certificates, federation_folder
 from erosion.server.enrolment.authorizer import Admitted, Authorizer, KeptOut
 from erosion.server.enrolment.enrolment import (
     Enrolment,
@@ -286,6 +286,15 @@ def test_one_key_is_one_hospitals(folder: FederationFolder, tmp_path: Path) -> N
     revoke_site(folder, "bob")
     with pytest.raises(EnrolmentError, match="was revoked"):
         enrol_site(folder, "bob", request=path)
+
+
+def test_another_enrolment_is_waited_for_and_then_told_of(
+    folder: FederationFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(federation_folder, "LONGEST_WAIT", 0.1)
+    with folder.locked(), pytest.raises(EnrolmentError, match="Another `erosion enroll` is at"):
+        enrol_site(folder, "north")
+    enrol_site(folder, "north")
 
 
 def test_a_hospital_has_one_key_at_a_time(folder: FederationFolder) -> None:

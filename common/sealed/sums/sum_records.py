@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from erosion.common.errors import CheckpointError
-from erosion.common.formats.tensor_file import read_tensors
+from erosion.common.formats.tensor_file import metadata, read_with_header
 from erosion.common.sealed import fields
 from erosion.common.sealed.audit.evidence import Evidence
 from erosion.common.settings.base import Settings
@@ -85,7 +85,8 @@ class RecordFiles:
 
     def suspect(self, evidence: Evidence, own: Tensor) -> None:
         """Two files, which only their owner may read."""
-        content = safetensors.torch.save({"own": own.contiguous()})
+        tensors = {"own": own.contiguous()}
+        content = safetensors.torch.save(tensors, metadata=metadata({}, tensors))
         write_atomically(self._own, content, mode=0o600)
         text = evidence.model_dump_json(indent=2) + "\n"
         write_atomically(self._evidence, text, mode=0o600)
@@ -96,7 +97,7 @@ class RecordFiles:
         if evidence is None:
             return None
         try:
-            return evidence, read_tensors(self._own)[1]["own"]
+            return evidence, read_with_header(self._own)[1]["own"]
         except (OSError, KeyError, ValueError) as problem:
             raise CheckpointError(
                 f"{self._own} cannot be read ({problem}). Without the user's own update of that"
