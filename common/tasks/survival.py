@@ -11,6 +11,7 @@ allow.
 import importlib.util
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from math import log
 from typing import Annotated, Any, ClassVar, Literal
@@ -30,6 +31,8 @@ from erosion.common.tasks.task import CodedColumn, Floats, Loss, Targets, Task, 
 
 PROBABILITY_FLOOR = 0.01  # one certain mistake must not outweigh all other patients
 MOST_INTERVALS = 100
+_LINEAR_ABOVE = 20  # where torch's softplus gives up its logarithm
+_through_softplus = torch.ops.aten.softplus_backward.default
 
 
 class SurvivalTarget(Settings):
@@ -162,13 +165,7 @@ class Survival(Task):
     def training_loss(self, targets: Tensor) -> Loss:
         """Mean over patients of minus the log likelihood of what was seen."""
         del targets
-
-        def minus_log_likelihood(outputs: Tensor, batch: Tensor) -> Tensor:
-            died, survived = self._seen(batch)
-            logits = outputs + self.start
-            return (died * softplus(-logits) + survived * softplus(logits)).sum(dim=1).mean()
-
-        return minus_log_likelihood
+        return _MinusLogLikelihood(self._seen, self.start)
 
     def base_rate_outputs(self, targets: Tensor) -> Tensor:
         """Logits of each interval's share of events among those seen: (intervals,) float32."""
@@ -305,6 +302,26 @@ def _intervals(
     ends = torch.tensor(cut_points, dtype=dtype, device=device)
     begins = torch.cat([ends.new_tensor([-torch.inf]), ends[:-1]])
     return begins, (begins.clamp(min=0) + ends) / 2, ends
+
+
+@dataclass(frozen=True, slots=True)
+class _MinusLogLikelihood:
+    """A mini-batch's mean, and its gradient in the outputs as autograd finds it."""
+
+    seen: Callable[[Tensor], tuple[Tensor, Tensor]]  # targets -> died, survived: (m, K) of 0, 1
+    start: float
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        died, survived = self.seen(targets)
+        logits = outputs + self.start
+        return (died * softplus(-logits) + survived * softplus(logits)).sum(dim=1).mean()
+
+    def output_gradient(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """(m, K). The derivative of the softplus is the sigmoid, as rounded as autograd's."""
+        died, survived = (seen / len(targets) for seen in self.seen(targets))
+        logits = outputs + self.start
+        of_survival: Tensor = _through_softplus(survived, logits, 1, _LINEAR_ABOVE)
+        return of_survival.sub_(_through_softplus(died, -logits, 1, _LINEAR_ABOVE))
 
 
 def _chance_of_seen(predictions: Tensor, died: Tensor, survived: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from erosion.common.learning.linear_gradient import LinearModel
+from erosion.common.learning.linear_gradient import HasGradient, LinearModel
 from erosion.common.learning.local_sgd import Pull, Samples, round_generator, train_locally
 from erosion.common.learning.models import Logistic, build_model, flat_parameters
 from erosion.common.learning.trainable import freeze
@@ -102,16 +102,23 @@ def test_what_is_frozen_has_no_gradient(frozen: str) -> None:
     assert dict(ours.named_parameters())[frozen].grad is None
 
 
-def test_any_other_loss_is_differentiated_in_the_outputs() -> None:
+@pytest.mark.parametrize("scale", [1, 60])  # of the inputs; logits beyond 20, too
+@pytest.mark.parametrize("knows", [True, False])
+def test_any_other_loss_says_its_gradient_or_is_differentiated_in_the_outputs(
+    scale: float, knows: bool
+) -> None:
     raw = {"target": {"time": "days", "event": "died"}, "cut_points": [1, 2, 4], "features": ["x"]}
     task = read_task({"kind": "tabular", "outcome": "survival", **raw})
     generator = torch.Generator().manual_seed(7)
     days = 5 * torch.rand(40, 1, generator=generator)
     targets = torch.cat([days, torch.randint(2, (40, 1), generator=generator)], dim=1)
-    inputs = torch.randn(40, 6, generator=generator)
+    inputs = scale * torch.randn(40, 6, generator=generator)
     ours = linear_model(6, 3)
     theirs = by_autograd(ours)
-    loss = task.training_loss(targets)
+    told = task.training_loss(targets)
+    assert isinstance(told, HasGradient)
+    loss = told if knows else told.__call__
+    assert isinstance(loss, HasGradient) == knows
     assert torch.equal(trained(ours, inputs, targets, loss), trained(theirs, inputs, targets, loss))
 
 
