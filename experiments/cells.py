@@ -125,10 +125,13 @@ def read_cells(folder: Path, plans: Iterable[CellPlan]) -> dict[str, Cell]:
 
 def _cell_of(raw: Values, plan: CellPlan) -> Cell:
     """What a file holds; raises ValueError, KeyError or TypeError."""
-    json.dumps(raw["figures"], allow_nan=False)  # no figure may be "not a number"
+    figures = dict(raw["figures"])
+    if not figures:
+        raise ValueError("it has no figures")
+    json.dumps(figures, allow_nan=False)  # no figure may be "not a number"
     return Cell(
         plan,
-        dict(raw["figures"]),
+        figures,
         str(raw["commit"]),
         str(raw["command"]),
         float(raw["seconds"]),

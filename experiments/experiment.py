@@ -109,7 +109,7 @@ def draw(experiment: Experiment, folder: Path) -> Path:
         )
     try:
         page = experiment.draw(cells)
-    except (KeyError, IndexError, TypeError, ValueError) as problem:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as problem:
         raise ExperimentError(
             f"The page cannot be drawn from {folder / 'cells'} ({type(problem).__name__}:"
             f" {problem}): a cell's figures are not those that this program writes. Delete a cell"

@@ -111,12 +111,12 @@ def test_a_cell_whose_configuration_was_edited_is_refused(tmp_path: Path) -> Non
         read_cells(tmp_path, plans())
 
 
-@pytest.mark.parametrize("figures", ["{}", '{"other":1}', '{"value":"x"}'])
+@pytest.mark.parametrize("figures", ['{"other":1}', '{"value":"x"}', '{"value":null}'])
 def test_a_cell_whose_figures_were_edited_is_told_in_a_sentence(
     tmp_path: Path, figures: str
 ) -> None:
     def draw(cells: Mapping[str, Cell]) -> Page:
-        return Page(f"# {sum(cell.figures['value'] for cell in cells.values())}")
+        return Page(f"# {sum(cell.figures['value'].__int__() for cell in cells.values())}")
 
     drawn = replace(experiment(), draw=draw)
     assert carry_out(drawn, folder=tmp_path).read_text().startswith("# 6\n")
@@ -156,7 +156,9 @@ def test_a_cell_with_a_figure_that_is_no_number_is_refused(tmp_path: Path, figur
         read_cells(tmp_path, plans())
 
 
-@pytest.mark.parametrize(("field", "value"), [("seconds", '"x"'), ("figures", "[1]")])
+@pytest.mark.parametrize(
+    ("field", "value"), [("seconds", '"x"'), ("figures", "[1]"), ("figures", "{}")]
+)
 def test_a_cell_with_a_field_of_another_kind_is_refused(
     tmp_path: Path, field: str, value: str
 ) -> None:
