@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from errno import EACCES
 from multiprocessing import active_children, get_context
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import torch
@@ -72,7 +71,7 @@ class Cell:
     figures: Values  # per-round records and results, as the experiment wrote them
     commit: str
     command: str
-    seconds: float
+    seconds: float  # of a processor; of a clock in the first cells
     machine: str = _UNKNOWN_MACHINE  # the processor, as the first cells did not say
 
 
@@ -184,9 +183,9 @@ def _run_missing(
         rounds = progress.add_task("rounds", total=sum(plan.rounds for plan in missing))
         if jobs == 1:
             for plan in missing:
-                started = monotonic()
+                before = _processor_seconds()
                 figures = run(plan.config, data_dir, lambda: progress.advance(rounds))
-                keep(plan, figures, monotonic() - started)
+                keep(plan, figures, _processor_seconds() - before)
                 progress.advance(cells)
         else:
             processes = min(jobs, len(missing), len(os.sched_getaffinity(0)))
@@ -242,10 +241,16 @@ def _in_processes(
 
 
 def _timed(run: RunCell, config: Values, data_dir: Path | None) -> _Ended:
-    started, notes = monotonic(), list[str]()
+    before, notes = _processor_seconds(), list[str]()
     with notes_once(notes.append):
         figures = run(config, data_dir, lambda: None)
-    return figures, monotonic() - started, notes
+    return figures, _processor_seconds() - before, notes
+
+
+def _processor_seconds() -> float:
+    """What this process has used, and those that it started and that have ended."""
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
 
 
 def _begin_process() -> None:

@@ -47,6 +47,12 @@ def double(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     return {"value": 2 * config["seed"] + config["offset"]}
 
 
+def rest(_config: Values, _data_dir: Path | None, _tick: Tick) -> Values:
+    began = time.monotonic()
+    time.sleep(1)
+    return {"seconds": time.monotonic() - began}
+
+
 def values(cells: dict[str, Cell]) -> dict[str, int]:
     return {name: cell.figures["value"] for name, cell in cells.items()}
 
@@ -145,6 +151,12 @@ def test_a_damaged_cell_is_named_with_its_remedy(tmp_path: Path, content: str) -
     path.write_text(content)
     with pytest.raises(ExperimentError, match=r"seed-0\.json"):
         run_cells(tmp_path, plans(), double, title="t", data_dir=None)
+
+
+def test_the_seconds_of_a_cell_are_a_processor_s(tmp_path: Path) -> None:
+    run_cells(tmp_path, plans()[:1], rest, title="t", data_dir=None)
+    (cell,) = read_cells(tmp_path, plans()[:1]).values()
+    assert cell.seconds < cell.figures["seconds"]  # of a clock, by as much as it slept
 
 
 @pytest.mark.parametrize("figure", ["NaN", "-Infinity", "1e999"])
