@@ -251,6 +251,29 @@ def test_for_the_practice_unlike_the_others_the_rules_lie_as_the_text_says() -> 
     assert "Evidence erosion leaves them little, and is nearly as good as training alone" in text
 
 
+def test_on_pictures_intervals_say_what_the_text_says() -> None:
+    page = (ROOT / "experiments" / "results" / "image-sites" / "README.md").read_text()
+    _, auroc, *_ = page.split("| AUROC | rosendahl")
+    of_practice = dict(re.findall(r"\| (\w+) \| (\d\.\d{3}) ±", "| AUROC | rosendahl" + auroc)[:12])
+    text = flowing("experiments/README.md")
+    told = f"{of_practice['evidence_erosion']} instead of {of_practice['local']}"
+    assert f"by AUROC it is better there, {told}." in text
+    clear = {
+        (arm, word): " ".join(re.findall(rf"- `{arm}` is {word} than (.*)\.", page))
+        for arm in ("weight_erosion_recommended", "evidence_erosion")
+        for word in ("better", "worse")
+    }
+    assert "local for rosendahl (AUROC)" in clear["evidence_erosion", "better"]
+    assert "both are better than FedAvg by accuracy and log loss" in text
+    assert "no interval tells either from training alone" in text
+    for user in ("mean of all", "hospital-0"):
+        for arm in ("weight_erosion_recommended", "evidence_erosion"):
+            for metric in ("accuracy", "log loss"):
+                assert f"fedavg for {user} ({metric})" in clear[arm, "better"]
+            both = clear[arm, "better"] + clear[arm, "worse"]
+            assert f"local for {user}" not in both
+
+
 def test_the_texts_quote_the_survival_table() -> None:
     page = (ROOT / "experiments" / "results" / "fed-tcga" / "README.md").read_text()
     c_index, brier = (
