@@ -170,7 +170,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "fed-tcga",
             "Fed-TCGA-BRCA",
             "Survival with breast cancer, each of six regions as the user beside FLamby's published"
-            " C-index, on its split and on a hundred others. Four hours of one core.",
+            " C-index, on its split and on a hundred others. Four to ten hours of one core.",
             fed_tcga.plans,
             fed_tcga.run,
             fed_tcga.draw,
