@@ -1,8 +1,8 @@
 """The gradient of a linear model's loss, without autograd's record of every step.
 
 A study of a table trains models of a few dozen parameters, hundreds of thousands of steps of them;
-keeping a record of each step and going back through it takes twice as long as the arithmetic. These
-are the calls that autograd makes, in its order, so that the result is the same to the last bit.
+keeping a record of each step and going back through it takes longer than the arithmetic. These are
+the calls that autograd makes, in its order, so that the result is the same to the last bit.
 """
 
 from typing import Protocol, runtime_checkable
