@@ -31,16 +31,20 @@ def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
 
 
 def metadata(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """What is written beside contiguous tensors, for `read_with_header`."""
+    """What is written beside contiguous tensors, for `read_with_header`.
+
+    One entry, the checksum before the header: safetensors writes several in an order that differs
+    from one process to the next, and a resumed run's files are to be equal bit for bit.
+    """
     text = json.dumps(header)
-    return {"erosion": text, "crc32": _checksum(text, tensors)}
+    return {"erosion": f"{_checksum(text, tensors)} {text}"}
 
 
 def read_with_header(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The header and the tensors by name. Raises OSError, and ValueError for a damaged file."""
     about, tensors = read_tensors(path)
     try:
-        text = about["erosion"]
+        checksum, text = _parted(about["erosion"])
         header = json.loads(text)
     except KeyError:
         raise ValueError("it has no header of this program") from None
@@ -48,10 +52,17 @@ def read_with_header(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise ValueError(str(problem)) from None
     if not isinstance(header, dict):
         raise ValueError("its header is not a JSON object")
-    # Files of earlier programs have no checksum.
-    if about.get("crc32") not in (None, _checksum(text, tensors)):
+    if checksum is not None and checksum != _checksum(text, tensors):
         raise ValueError("its checksum is not that of its content, so it was changed or damaged")
     return header, tensors
+
+
+def _parted(entry: str) -> tuple[str | None, str]:
+    """The checksum, None in a file of an earlier program, and the header's text."""
+    if entry.startswith("{"):
+        return None, entry
+    checksum, _, text = entry.partition(" ")
+    return checksum, text
 
 
 def _checksum(text: str, tensors: Mapping[str, Tensor]) -> str:

@@ -145,10 +145,10 @@ def test_the_order_of_mini_batches_stays_what_it_was() -> None:
     seen: list[Tensor] = []
     inputs = torch.arange(10.0).view(10, 1, 1, 1).expand(10, 1, 6, 6)  # a flip shows nothing
     for settings in (None, Augmentation(flip=("vertical",))):
-        model = build_model(Logistic(), (1, 6, 6), 2)
+        model = build_model(Mlp(hidden=(4,)), (1, 6, 6), 2)
         model.register_forward_pre_hook(lambda _m, given: seen.append(given[0][:, 0, 0, 0].clone()))
         prepared = replace(work(b"one", settings), inputs=inputs, model=model)
-        prepared.sgd(prepared.received)
+        prepared.sgd(flat_parameters(model))
     plain, flipped = torch.cat(seen[:6]), torch.cat(seen[6:])
     torch.testing.assert_close(plain, flipped)
     assert sorted(plain[:10].tolist()) == list(range(10))

@@ -184,7 +184,7 @@ def rewritten(path: Path, change: Callable[[dict[str, Any], dict[str, Any]], Non
     """A checkpoint whose header and tensors went through `change`."""
     checkpoint.save(path, state(), arm="a", study_digest="d")
     with safe_open(path, framework="pt") as file:
-        header = json.loads(file.metadata()["erosion"])
+        header = json.loads(file.metadata()["erosion"].partition(" ")[2])  # after its checksum
         tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     change(header, tensors)
     save_file(tensors, path, metadata={"erosion": json.dumps(header)})
