@@ -21,6 +21,7 @@ class AuditEntry(Settings):
     run: str | None
     arm: str | None
     round: int | None
+    exchange: int | None = None  # the step's place in its round; None in lines of earlier programs
     bytes: int  # of the header, then the arrays as little-endian numbers by name; of an app of the
     # site's own: of the description of its records, then the arrays as it serialised them
     sha256: str  # of the same

@@ -156,11 +156,12 @@ class AuditLog:
 
     def _continue(self) -> tuple[int, str]:
         """Number and hash of the last line; a line that was cut off by a crash is removed."""
-        text = last_line(self.path)
+        path, text = self.path, last_line(self.path)
         # What was cut off was to say what was not sent: it is written first.
         self._file.truncate(whole_bytes(self.path))
         if not text and (before := full_files(self.path)):
-            text = last_line(before[-1])
+            path = before[-1]
+            text = last_line(path)
         if not text:
             return 0, FIRST
         last = text.decode(errors="replace")
@@ -168,7 +169,7 @@ class AuditLog:
             return AuditEntry.model_validate_json(last).number, hash_of(last)
         except ValueError:
             raise SiteError(
-                f"The last line of {self.path} is damaged. Examine it with `erosion log verify"
+                f"The last line of {path} is damaged. Examine it with `erosion log verify"
                 f" {self.path}`, keep the file, and move it away to begin another."
             ) from None
 
@@ -198,6 +199,7 @@ def _line(number: int, previous: str, request: Message, reply: Message) -> Audit
         run=_quoted(asked, "run", str),
         arm=_quoted(asked, "arm", str),
         round=_quoted(asked, "round", int),
+        exchange=_quoted(asked, "exchange", int),
         bytes=0,
         sha256=hash_of(""),
         previous=previous,

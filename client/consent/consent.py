@@ -18,6 +18,7 @@ from erosion.client.consent.store import (
     State,
     StudyEntry,
     now,
+    place,
 )
 from erosion.client.dataset.sources.data_source import TableSource
 from erosion.client.site_file import Site
@@ -315,7 +316,7 @@ def _read(entry: StudyEntry) -> Study | None:
 
 def _place_of(request: TrainRequest) -> str:
     """What is answered once in a round: training, and each other step at its place in the round."""
-    return TRAIN if request.step == TRAIN else f"{request.step} ({request.exchange})"
+    return TRAIN if request.step == TRAIN else place(request.step, request.exchange)
 
 
 def _hash_of_step(request: TrainRequest, kept: Mapping[str, Tensor]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from erosion.client.audit.audit_entry import AuditEntry
 from erosion.client.audit.entries_since import entries_since
-from erosion.client.consent.store import FINAL_FIGURES, ConsentStore, LoggedAnswer
+from erosion.client.consent.store import FINAL_FIGURES, ConsentStore, LoggedAnswer, place
 from erosion.common.algorithms.base import TRAIN
 from erosion.common.protocol import wire
 
@@ -50,4 +50,6 @@ def _answer_of(entry: AuditEntry) -> LoggedAnswer | None:
     if kind != wire.TRAIN:
         return None
     step = step or TRAIN
+    if step != TRAIN and entry.exchange is not None:
+        step = place(step, entry.exchange)
     return LoggedAnswer(variant, run, entry.arm or "", entry.round or 0, step)

@@ -88,13 +88,13 @@ class Answer:
     step: str
 
     @property
-    def in_log(self) -> "LoggedAnswer":
-        """What the site's log of what it sent knows it by."""
+    def in_log(self) -> "tuple[LoggedAnswer, LoggedAnswer]":
+        """What the log of what was sent knows it by: this program's, and an earlier one's."""
         if self.step == FINAL_FIGURES:
-            return LoggedAnswer(self.variant, self.run, "", 0, FINAL_FIGURES)
-        return LoggedAnswer(
-            self.variant, self.run, self.arm, self.round, self.step.partition(" ")[0]
-        )
+            figures = LoggedAnswer(self.variant, self.run, "", 0, FINAL_FIGURES)
+            return figures, figures
+        logged = LoggedAnswer(self.variant, self.run, self.arm, self.round, self.step)
+        return logged, logged._replace(step=self.step.partition(" ")[0])  # without its place
 
 
 class LoggedAnswer(NamedTuple):
@@ -181,19 +181,22 @@ class ConsentStore:
         return str(found[0][0]) if found else None
 
     def steps(self, coordinator: str, dataset: str, answer: Answer) -> list[str]:
-        """The steps of `answer`'s round that were answered."""
+        """The steps of `answer`'s round that were answered, also those that the log alone knows."""
         *round_, _ = _key(coordinator, dataset, answer)
+        logged = coordinator, dataset, *answer.in_log[0][:-1]
         rows = self._file.execute(
             "select step from answers where coordinator = ? and dataset = ? and study = ?"
-            " and run = ? and variant = ? and arm = ? and round = ?",
-            round_,
+            " and run = ? and variant = ? and arm = ? and round = ?"
+            " union select step from recovered where coordinator = ? and dataset = ?"
+            " and variant = ? and run = ? and arm = ? and round = ?",
+            (*round_, *logged),
         )
         return [str(step) for (step,) in rows]
 
     def logged_answers(self) -> set[LoggedAnswer]:
         """Every answer that was noted, whatever coordinator it went to."""
         rows = self._file.execute("select study, run, variant, arm, round, step from answers")
-        return {Answer(*row).in_log for row in rows}
+        return {logged for row in rows for logged in Answer(*row).in_log}
 
     def recover(
         self, coordinator: str, dataset: str, answers: Collection[LoggedAnswer], read_to: int
@@ -213,12 +216,14 @@ class ConsentStore:
 
     def is_recovered(self, coordinator: str, dataset: str, answer: Answer) -> bool:
         """Whether the log alone knows of this answer, and so nobody knows what was asked."""
-        found = self._file.execute(
-            "select 1 from recovered where coordinator = ? and dataset = ? and variant = ?"
-            " and run = ? and arm = ? and round = ? and step = ?",
-            (coordinator, dataset, *answer.in_log),
+        return any(
+            self._file.execute(
+                "select 1 from recovered where coordinator = ? and dataset = ? and variant = ?"
+                " and run = ? and arm = ? and round = ? and step = ?",
+                (coordinator, dataset, *logged),
+            )
+            for logged in answer.in_log
         )
-        return bool(found)
 
     def hold(
         self, coordinator: str, dataset: str, contracts: Mapping[str, str], most: int
@@ -306,6 +311,11 @@ def _key(coordinator: str, dataset: str, answer: Answer) -> tuple[str | int, ...
         answer.round,
         answer.step,
     )
+
+
+def place(step: str, exchange: int) -> str:
+    """A step by its place in a round: a method may ask for it at several."""
+    return f"{step} ({exchange})"
 
 
 def now() -> str:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import NameOID
 
@@ -20,6 +19,7 @@ from erosion.common.support.keys import (
     PrivateKey,
     certificate_in,
     certified_key,
+    is_issued_by,
     load_private_key,
     parse_private_key,
     public_pem,
@@ -121,10 +121,8 @@ def _check(
             f" ({site.coordinator.private_key}). Ask the coordinator for one for that key, or for a"
             " kit with a new key."
         )
-    try:
-        certificate.verify_directly_issued_by(root)
-    except (ValueError, TypeError, InvalidSignature):
-        raise EnrolmentError(f"The certificate in {kit} is not of the kit's authority.") from None
+    if not is_issued_by(certificate, root):
+        raise EnrolmentError(f"The certificate in {kit} is not of the kit's authority.")
     if expiry.has_ended(certificate.not_valid_after_utc):
         words = expiry.in_words(certificate.not_valid_after_utc)
         raise EnrolmentError(f"The certificate in {kit} {words}. Ask for a later one.")
@@ -135,7 +133,7 @@ def _check_authority(root_file: Path, root: x509.Certificate, *, new_authority: 
     if new_authority or not root_file.exists():
         return
     try:
-        known = x509.load_pem_x509_certificate(read_named(root_file))
+        known = certificate_in(read_named(root_file))
     except (OSError, ValueError):
         return
     if known != root:

@@ -4,12 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from erosion.client.evaluation.metrics import told
-from erosion.common.protocol.messages import (
-    FEWEST_OF_A_CLASS,
-    SIGNIFICANCE,
-    Comparison,
-    Conclusion,
-)
+from erosion.common.protocol.messages import SIGNIFICANCE, Comparison, conclude
 from erosion.common.tasks.task import Floats, Targets, Task
 
 EXACT_UP_TO = 16  # patients: 65,536 sign patterns
@@ -54,7 +49,7 @@ def compare(
         smallest_class=smallest,
         mean_difference=told(mean),
         p_value=p_value,
-        conclusion=_conclusion(mean, p_value, smallest, level),
+        conclusion=conclude(mean, p_value, smallest, level),
         level=level,
         strict=strict,
     )
@@ -89,16 +84,6 @@ def targets_of_patients(
     last = order[np.append(np.diff(patients[order]) > 0, True)]
     found: Targets = targets[last]
     return found
-
-
-def _conclusion(
-    mean_difference: float, p_value: float, smallest_class: int, level: float
-) -> Conclusion:
-    if smallest_class < FEWEST_OF_A_CLASS:
-        return "too few patients"
-    if p_value > level:
-        return "no clear difference"
-    return "better" if mean_difference < 0 else "worse"
 
 
 def _p_value_with_one_more(differences: Floats, worst: float, *, seed: int) -> float:

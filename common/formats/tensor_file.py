@@ -1,7 +1,7 @@
 """Reads a safetensors file, with one kind of error for everything that can be wrong with it.
 
-Files of this program have a JSON header and a checksum of it and of the tensors: a bit that a disk
-lost would otherwise be another number, from which a run went on.
+What a run goes on from has a JSON header and a checksum of it and of the tensors: a bit that a disk
+lost would otherwise be another number.
 """
 
 import json
@@ -40,9 +40,16 @@ def metadata(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[s
     return {"erosion": f"{_checksum(text, tensors)} {text}"}
 
 
-def read_with_header(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The header and the tensors by name. Raises OSError, and ValueError for a damaged file."""
+def read_with_header(
+    path: Path, *, missing: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The header and the tensors by name. Raises OSError, and ValueError for a damaged file.
+
+    `missing`: what stands for the header where earlier programs wrote none.
+    """
     about, tensors = read_tensors(path)
+    if missing is not None and not about:
+        return dict(missing), tensors
     try:
         checksum, text = _parted(about["erosion"])
         header = json.loads(text)

@@ -122,6 +122,17 @@ class FinalMetrics(Metrics):
 Conclusion = Literal["better", "worse", "no clear difference", "too few patients"]
 
 
+def conclude(
+    mean_difference: float, p_value: float, smallest_class: int, level: float
+) -> Conclusion:
+    """What the figures of a comparison show: both sides hold a conclusion against this."""
+    if smallest_class < FEWEST_OF_A_CLASS:
+        return "too few patients"
+    if p_value > level:
+        return "no clear difference"
+    return "better" if mean_difference < 0 else "worse"
+
+
 class Comparison(Settings):
     """The declared comparison of two arms on the same test patients, by the task's loss."""
 

@@ -14,11 +14,11 @@ from erosion.common.aggregation.vectors import is_finite, norm
 from erosion.common.algorithms.base import TRAIN, UPDATES, Brings, SiteAnswer, TensorTerms
 from erosion.common.learning.training import Training
 from erosion.common.protocol.messages import (
-    FEWEST_OF_A_CLASS,
-    Comparison,
+    EvaluateReply,
     EvaluateResult,
     StepResult,
     TrainResult,
+    conclude,
     significance_of,
 )
 from erosion.common.rounds.records import Answer, Rejection, RunState
@@ -180,7 +180,7 @@ def problem_with_evaluation(
         return f"its figures lack {', '.join(missing)}"
     if strange := sorted((header.arms.keys() | result.personal.keys()) - finals.keys()):
         return f"it has figures of {', '.join(strange)[:100]}, which it was not asked about"
-    if problem := _problem_with_comparison(header.comparison, study):
+    if problem := _problem_with_comparison(header, study):
         return problem
     figures = [*header.arms.values(), *([header.base_rate] if header.base_rate else [])]
     if any(found.get(loss) is None for found in figures):
@@ -196,17 +196,20 @@ def problem_with_evaluation(
     return None
 
 
-def _problem_with_comparison(found: Comparison | None, study: Study) -> str | None:
+def _problem_with_comparison(header: EvaluateReply, study: Study) -> str | None:
     """Where all hospitals are users, what one says stands beside what the others say."""
+    found = header.comparison
     if (None if found is None else (found.arm, found.reference)) != study.comparison:
         return "it did not compare the arms that the study declares"
     if found is None:
         return None
     if (found.level, found.strict) != (significance_of(study), study.evaluation.strict):
         return "it compared by another rule than the study's"
-    claims = found.conclusion in ("better", "worse")
-    if claims and (found.p_value > found.level or found.smallest_class < FEWEST_OF_A_CLASS):
-        return "it claims a difference that its figures do not show"
+    if not found.smallest_class <= found.num_samples <= header.arms[found.arm].num_samples:
+        return "it compared more patients than it tested"
+    shown = conclude(found.mean_difference, found.p_value, found.smallest_class, found.level)
+    if found.conclusion != shown:
+        return f"it says {found.conclusion!r}, where its figures show {shown!r}"
     return None
 
 

@@ -19,15 +19,26 @@ def open_named(path: Path) -> BinaryIO:
     """Open an ordinary file to read. Raises OSError, also for a pipe, which may never end."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # of a pipe, do not wait
     try:
-        kind = os.fstat(handle).st_mode
-        if stat.S_ISDIR(kind):  # what Python raises names the handle
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        if not stat.S_ISREG(kind):
-            raise OSError(errno.EINVAL, "it is no ordinary file", str(path))
+        _check_kind(path, os.fstat(handle).st_mode)
         return os.fdopen(handle, "rb")
     except BaseException:  # nobody else has the file yet
         os.close(handle)
         raise
+
+
+def check_named(path: Path) -> None:
+    """Raise OSError unless it is an ordinary file. Opens nothing, so that nothing is closed.
+
+    Whoever closes a file lets go of all locks that its process has on it, SQLite's as well.
+    """
+    _check_kind(path, path.stat().st_mode)
+
+
+def _check_kind(path: Path, mode: int) -> None:
+    if stat.S_ISDIR(mode):  # what Python raises names the handle
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is no ordinary file", str(path))
 
 
 def read_named(path: Path, *, most_bytes: int = MOST_NAMED_BYTES) -> bytes:

@@ -1,10 +1,11 @@
 """A site's key: by its public half the coordinator knows the hospital."""
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -15,6 +16,17 @@ from erosion.common.support.private_files import exposure
 PrivateKey = ec.EllipticCurvePrivateKey
 PublicKey = ec.EllipticCurvePublicKey
 CURVES = (ec.SECP256R1, ec.SECP384R1)
+# What the library says of a certificate that is damaged or odd.
+ODD_CERTIFICATE = (
+    ValueError,
+    TypeError,
+    KeyError,  # a kind of text that it does not know
+    InvalidSignature,
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+)
 
 
 def new_private_key() -> PrivateKey:
@@ -99,20 +111,37 @@ def certificate_in(pem: bytes, *, alone: bool = False) -> x509.Certificate:
     Raises ValueError that says what the file holds. An authority stands alone: people compare one
     fingerprint, and whatever else the file holds would be trusted unseen.
     """
-    try:
-        found = x509.load_pem_x509_certificates(pem)
-    except ValueError:
-        raise ValueError("no certificate in PEM") from None
+    found = certificates_in(pem)
     if alone and len(found) > 1:
         raise ValueError(f"{len(found)} certificates where one alone may be")
     return found[0]
+
+
+def certificates_in(pem: bytes) -> Sequence[x509.Certificate]:
+    """All certificates of a file, one at least. Raises ValueError that says what the file holds."""
+    try:
+        found = x509.load_pem_x509_certificates(pem)
+        for each in found:  # what else is read only when somebody asks for it
+            _ = each.subject, each.not_valid_before_utc, each.not_valid_after_utc
+    except ODD_CERTIFICATE:
+        raise ValueError("no certificate in PEM") from None
+    return found
+
+
+def is_issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
+    """Whether `issuer` names itself in the certificate and has signed it."""
+    try:
+        certificate.verify_directly_issued_by(issuer)
+    except ODD_CERTIFICATE:
+        return False
+    return True
 
 
 def certified_key(certificate: x509.Certificate) -> PublicKey | None:
     """The key that a certificate is for; None where it is of a kind that is not enrolled."""
     try:
         key = certificate.public_key()
-    except (ValueError, UnsupportedAlgorithm):
+    except ODD_CERTIFICATE:
         return None
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, CURVES):
         return None

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from erosion.common.errors import SiteError
-from erosion.common.support.files import open_named
+from erosion.common.support.files import check_named
 from erosion.common.support.private_files import make_private_folder
 
 WAIT_SECONDS = 20.0  # for another program to finish its write
@@ -40,8 +40,7 @@ class PrivateDatabase:
                     make_private_folder(path.parent)
                 if not path.exists():
                     path.touch(mode=0o600)
-                with open_named(path):  # a device would be tried for as long as another's lock
-                    pass
+                check_named(path)  # a device would be tried for as long as another's lock
             self._file = sqlite3.connect(
                 path or ":memory:",
                 timeout=WAIT_SECONDS,
@@ -85,8 +84,8 @@ class PrivateDatabase:
             raise sqlite3.DatabaseError(said.splitlines()[-1])
         columns = self._file.execute(
             "select m.name, c.name, lower(c.type) from sqlite_master m, pragma_table_info(m.name) c"
-            " where m.type = 'table'"
-        )
+            " where m.type = 'table' and m.name not like 'sqlite%' and c.type != ''"
+        )  # without SQLite's own, whose columns have no type
         for table, column, kind in columns.fetchall():
             odd = f"select 1 from {table} where typeof({column}) not in (?, 'null') limit 1"
             if self._file.execute(odd, (kind,)).fetchone():

@@ -12,9 +12,8 @@ import importlib.util
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from math import log
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -164,12 +163,13 @@ class Survival(Task):
 
     def training_loss(self, targets: Tensor) -> Loss:
         """Mean over patients of minus the log likelihood of what was seen."""
-        del targets
-        return _MinusLogLikelihood(self._seen, self.start)
+        # Made once and out here: what is made inside a transform of torch.func is of no use after.
+        return _MinusLogLikelihood(_Intervals.of(self.cut_points, targets), self.start)
 
     def base_rate_outputs(self, targets: Tensor) -> Tensor:
         """Logits of each interval's share of events among those seen: (intervals,) float32."""
-        died, survived = (seen.double().sum(dim=0) for seen in self._seen(targets))
+        seen = _Intervals.of(self.cut_points, targets).seen(targets)
+        died, survived = (each.double().sum(dim=0) for each in seen)
         return (torch.log((died + 0.5) / (survived + 0.5)) - self.start).float()
 
     def predictions(self, outputs: Tensor) -> Tensor:
@@ -178,7 +178,7 @@ class Survival(Task):
 
     def held_out_loss(self, predictions: Tensor, targets: Tensor) -> float:
         """Mean of minus the log of the chance of what was seen, nothing clipped."""
-        died, survived = self._seen(targets)
+        died, survived = _Intervals.of(self.cut_points, targets).seen(targets)
         chance = _chance_of_seen(predictions, died.to(predictions), survived.to(predictions))
         return float(-chance.nan_to_num(nan=0.0).log().mean())
 
@@ -204,8 +204,8 @@ class Survival(Task):
 
     def patient_losses(self, predictions: Floats, targets: Targets) -> Floats:
         """-log of the chance of what was seen of each patient, clipped to [0.01, 0.99]."""
-        tensor = torch.from_numpy(predictions)
-        died, survived = self._seen(torch.from_numpy(targets))
+        tensor, seen_until = torch.from_numpy(predictions), torch.from_numpy(targets)
+        died, survived = _Intervals.of(self.cut_points, seen_until).seen(seen_until)
         chance = _chance_of_seen(tensor, died.to(tensor), survived.to(tensor)).numpy()
         losses: Floats = -np.log(np.clip(chance, PROBABILITY_FLOOR, 1 - PROBABILITY_FLOOR))
         return losses
@@ -275,15 +275,6 @@ class Survival(Task):
         integrated: Floats = np.trapezoid(scores, points, axis=1) / np.ptp(points)
         return integrated
 
-    def _seen(self, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """In which interval each patient had the event, and which were survived: (n, K) of 0, 1."""
-        times, events = targets[:, :1], targets[:, 1:] > 0
-        begins, middles, ends = _intervals(self.cut_points, targets.dtype, targets.device)
-        died = events & (times > begins) & (times <= ends)
-        survived = torch.where(events, times > ends, times >= middles)
-        kind = targets.dtype if targets.is_floating_point() else torch.float32
-        return died.to(kind), survived.to(kind)
-
     def why_not_here(self) -> str:
         """The metrics are scikit-survival's."""
         if importlib.util.find_spec("sksurv") is not None:
@@ -294,31 +285,45 @@ class Survival(Task):
         )
 
 
-@lru_cache(maxsize=16)  # a study's are asked for with every mini-batch
-def _intervals(
-    cut_points: tuple[float, ...], dtype: torch.dtype, device: torch.device
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Where each interval begins, its middle and its end: (K,) each."""
-    ends = torch.tensor(cut_points, dtype=dtype, device=device)
-    begins = torch.cat([ends.new_tensor([-torch.inf]), ends[:-1]])
-    return begins, (begins.clamp(min=0) + ends) / 2, ends
+@dataclass(frozen=True, slots=True)
+class _Intervals:
+    """Between the cut points, each (K,)."""
+
+    begins: Tensor
+    middles: Tensor
+    ends: Tensor
+
+    @classmethod
+    def of(cls, cut_points: Sequence[float], targets: Tensor) -> Self:
+        """For targets of this type, on their device."""
+        ends = targets.new_tensor(cut_points)
+        begins = torch.cat([ends.new_tensor([-torch.inf]), ends[:-1]])
+        return cls(begins, (begins.clamp(min=0) + ends) / 2, ends)
+
+    def seen(self, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """In which interval each patient had the event, and which were survived: (n, K) of 0, 1."""
+        times, events = targets[:, :1], targets[:, 1:] > 0
+        died = events & (times > self.begins) & (times <= self.ends)
+        survived = torch.where(events, times > self.ends, times >= self.middles)
+        kind = targets.dtype if targets.is_floating_point() else torch.float32
+        return died.to(kind), survived.to(kind)
 
 
 @dataclass(frozen=True, slots=True)
 class _MinusLogLikelihood:
     """A mini-batch's mean, and its gradient in the outputs as autograd finds it."""
 
-    seen: Callable[[Tensor], tuple[Tensor, Tensor]]  # targets -> died, survived: (m, K) of 0, 1
+    intervals: _Intervals
     start: float
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        died, survived = self.seen(targets)
+        died, survived = self.intervals.seen(targets)
         logits = outputs + self.start
         return (died * softplus(-logits) + survived * softplus(logits)).sum(dim=1).mean()
 
     def output_gradient(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """(m, K). The derivative of the softplus is the sigmoid, as rounded as autograd's."""
-        died, survived = (seen / len(targets) for seen in self.seen(targets))
+        died, survived = (seen / len(targets) for seen in self.intervals.seen(targets))
         logits = outputs + self.start
         of_survival: Tensor = _through_softplus(survived, logits, 1, _LINEAR_ABOVE)
         return of_survival.sub_(_through_softplus(died, -logits, 1, _LINEAR_ABOVE))

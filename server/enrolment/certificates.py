@@ -7,7 +7,6 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
@@ -15,8 +14,12 @@ from erosion.common.errors import EnrolmentError
 from erosion.common.support import expiry
 from erosion.common.support.files import read_named
 from erosion.common.support.keys import (
+    ODD_CERTIFICATE,
     PrivateKey,
     PublicKey,
+    certificate_in,
+    certified_key,
+    is_issued_by,
     load_private_key,
     new_private_key,
     private_pem,
@@ -118,7 +121,7 @@ def names_in(certificate: x509.Certificate) -> Iterator[str]:
 def _alternative_names(certificate: x509.Certificate) -> Sequence[x509.GeneralName]:
     try:
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    except (x509.ExtensionNotFound, ValueError):
+    except (x509.ExtensionNotFound, *ODD_CERTIFICATE):
         return ()
     return tuple(found.value)
 
@@ -163,7 +166,7 @@ def pem(certificate: x509.Certificate) -> bytes:
 def load_certificate(path: Path) -> x509.Certificate:
     """The first certificate in a PEM file; raises EnrolmentError."""
     try:
-        return x509.load_pem_x509_certificate(read_named(path))
+        return certificate_in(read_named(path))
     except FileNotFoundError:
         raise EnrolmentError(
             f"There is no certificate at {path}. Restore the federation's folder from its backup."
@@ -182,12 +185,7 @@ def load_authority(key: Path, certificate: Path) -> Authority:
             " for as long as this takes."
         )
     own, vouched = load_private_key(key, EnrolmentError), load_certificate(certificate)
-    try:
-        vouched.verify_directly_issued_by(vouched)
-        is_whole = vouched.public_key() == own.public_key()
-    except (ValueError, TypeError, InvalidSignature):
-        is_whole = False
-    if not is_whole:
+    if not is_issued_by(vouched, vouched) or certified_key(vouched) != own.public_key():
         raise EnrolmentError(
             f"The certificate {certificate} is damaged, or not that of {key}. Restore both from one"
             " backup."

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 
 from erosion.common.errors import EnrolmentError
 from erosion.common.support.files import read_named
+from erosion.common.support.keys import certificates_in, is_issued_by
 from erosion.server.enrolment.certificates import names_in
 from erosion.server.enrolment.federation_folder import FederationFolder
 
@@ -39,7 +39,7 @@ class OwnAuthorities:
         """The hospital that `certificate` is for; None where it is for none."""
         names = set(names_in(certificate))
         for each in self.authorities:
-            if each.name in names and any(_issued(certificate, i) for i in each.issuers):
+            if each.name in names and any(is_issued_by(certificate, i) for i in each.issuers):
                 return each.hospital
         return None
 
@@ -59,20 +59,12 @@ def read_own_authorities(folder: FederationFolder) -> OwnAuthorities:
 def _read(path: Path, hospital: str) -> tuple[tuple[x509.Certificate, ...], bytes]:
     try:
         pem = read_named(path)
-        issuers = tuple(x509.load_pem_x509_certificates(pem))
+        issuers = tuple(certificates_in(pem))
     except (OSError, ValueError) as problem:
-        reason = problem.strerror if isinstance(problem, OSError) else "no certificate in PEM"
+        reason = problem.strerror if isinstance(problem, OSError) else problem
         raise EnrolmentError(
             f"The authority of {hospital}, {path}: {reason}. Put the certificate of the authority"
             f" that signs its site's certificate there, or take authorities.{hospital} out of"
             " federation.toml."
         ) from None
     return issuers, pem
-
-
-def _issued(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
-    try:
-        certificate.verify_directly_issued_by(issuer)
-    except (ValueError, TypeError, InvalidSignature):
-        return False
-    return True

@@ -26,6 +26,7 @@ from erosion.common.line.frames import (
 from erosion.common.protocol import admission_terms
 from erosion.common.protocol.admission_terms import Reason
 from erosion.common.support import expiry
+from erosion.common.support.keys import certificate_in
 from erosion.server.enrolment.authorizer import Admitted, KeptOut
 from erosion.server.link.sessions import Sessions
 from erosion.server.link.site_session import Peer, SiteSession
@@ -74,7 +75,10 @@ class Service:
 
     async def _connect(self, _requests: Any, context: Any) -> None:
         """One site, from its greeting to its end."""
-        certificate = certificate_of(context)
+        try:
+            certificate = certificate_of(context)
+        except ValueError:
+            await self._refuse(context, Reason.NOT_ENROLLED, "its certificate is damaged", "")
         verdict = await self._verdict(certificate, context)
         name = "" if verdict is None else verdict.hospital
         if self._greetings[name] >= MOST_GREETINGS and verdict is not None:
@@ -213,9 +217,12 @@ class Service:
 
 
 def certificate_of(context: Any) -> x509.Certificate | None:
-    """The certificate that the other side has shown; None on a line without TLS."""
+    """The certificate that the other side has shown; None on a line without TLS.
+
+    Raises ValueError for one that cannot be read.
+    """
     shown = (context.auth_context() or {}).get("x509_pem_cert") or ()
-    return x509.load_pem_x509_certificate(shown[0]) if shown else None
+    return certificate_in(shown[0]) if shown else None
 
 
 def _failure(task: "asyncio.Future[Any]") -> BaseException | None:

@@ -339,6 +339,16 @@ def test_a_crash_between_two_files_costs_no_line(tmp_path: Path) -> None:
     assert verify(current).num_lines == 10
 
 
+def test_a_damaged_line_is_named_by_the_file_that_holds_it(tmp_path: Path) -> None:
+    long_log(tmp_path, 9)
+    current, full = tmp_path / "sent.jsonl", tmp_path / "sent-000000001.jsonl"
+    for path in (*full_files(current), current):
+        path.rename(full)  # the newest stays
+    full.write_text("damaged\n")
+    with pytest.raises(SiteError, match=r"last line of .*sent-000000001\.jsonl is damaged"):
+        AuditLog(tmp_path)
+
+
 def test_files_older_than_the_retention_are_removed_but_the_newest_full_one(tmp_path: Path) -> None:
     long_log(tmp_path, 9)
     full = full_files(tmp_path / "sent.jsonl")

@@ -108,6 +108,19 @@ def test_a_gradient_of_all_patients_is_given_once_a_round(tmp_path: Path) -> Non
     assert site.ask(asked[0]) == ""  # the same question
 
 
+def test_a_book_that_was_lost_gives_no_other_place_in_the_round(tmp_path: Path) -> None:
+    study = make_study(arms={"fedlin": {}})
+    site = Peer(tmp_path, study)
+    assert site.ask(request(study, "fedlin", "gradient", 1)) == ""
+    site.store.close()
+    site.store.path.unlink()
+    site = Peer(tmp_path, study)
+    log, dataset = site.records / "sent.jsonl", dataset_of(site.site)
+    assert recover_answers(site.store, "c", dataset, log) == 1
+    assert "start a new run" in site.ask(request(study, "fedlin", "gradient", 1))
+    assert "asks for gradient once a round" in site.ask(request(study, "fedlin", "gradient", 2))
+
+
 def test_a_model_is_checked_once_a_round(tmp_path: Path) -> None:
     study = make_study(hospitals=["a", "b", "c"], arms={"gems": {}})
     site = Peer(tmp_path, study)

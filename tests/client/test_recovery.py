@@ -1,10 +1,17 @@
 """A book of answers that was restored is held against the log of what was sent."""
 
+import json
 import shutil
 from pathlib import Path
 
+import torch
+from flwr.app import Message
+
+from erosion.client.audit.audit_log import AuditLog
 from erosion.client.consent.recovery import recover_answers
 from erosion.client.consent.store import Answer, ConsentStore
+from erosion.common.protocol import wire
+from erosion.common.protocol.messages import StepReply, StepResult, TrainRequest
 from tests.support.sent_logs import long_log
 from tests.support.small_study import make_study
 
@@ -50,6 +57,44 @@ def test_what_the_log_alone_has_is_used_up_and_not_answered_again(tmp_path: Path
     ]
     assert recover_answers(store, "c", "d", tmp_path / "sent.jsonl") == 0
     assert store.used("c", "d").rounds == 9
+
+
+def neurons(place: int) -> Answer:
+    return Answer(DIGEST, "run-7", DIGEST, "network_gems", 1, f"neurons ({place})")
+
+
+def neurons_sent(folder: Path, places: tuple[int, ...]) -> Path:
+    """A log of one step at these places of a round."""
+    header = StepReply(hospital="b", arm="network_gems", round=1, step="neurons", seconds=0.1)
+    with AuditLog(folder) as log:
+        for place in places:
+            asked = TrainRequest(
+                make_study(), "network_gems", 1, None, None, "run-7", {}, "neurons", place
+            )
+            message = Message(wire.encode_train(asked), 1, wire.train_type("neurons"))
+            result = StepResult(header, {"neurons": torch.zeros(2, 3)})
+            log.record(message, Message(wire.encode_step_result(result), reply_to=message))
+        return log.path
+
+
+def test_of_a_step_that_is_asked_for_twice_a_round_the_book_may_have_one(tmp_path: Path) -> None:
+    path = neurons_sent(tmp_path, (1, 2))
+    store = ConsentStore(tmp_path / "state")
+    store.note("c", "d", neurons(1), "hash")
+    assert recover_answers(store, "c", "d", path) == 1
+    assert not store.is_recovered("c", "d", neurons(1))
+    assert store.is_recovered("c", "d", neurons(2))
+    assert store.steps("c", "d", neurons(3)) == ["neurons (1)", "neurons (2)"]
+
+
+def test_a_line_of_an_earlier_program_stands_for_every_place(tmp_path: Path) -> None:
+    path = neurons_sent(tmp_path, (2,))
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps({**line, "exchange": None}) + "\n" for line in lines))
+    store = ConsentStore(tmp_path / "state")
+    assert recover_answers(store, "c", "d", path) == 1
+    assert store.is_recovered("c", "d", neurons(1))
+    assert store.is_recovered("c", "d", neurons(2))
 
 
 def test_without_the_book_the_log_keeps_the_budgets(tmp_path: Path) -> None:

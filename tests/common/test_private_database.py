@@ -2,6 +2,8 @@
 
 import os
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -82,6 +84,26 @@ def test_a_second_program_waits_for_the_first(
         assert things(second) == ["a"]
 
 
+def test_opening_the_file_again_lets_go_of_no_lock(tmp_path: Path) -> None:
+    path = tmp_path / "things.sqlite"
+    first = opened(path)
+    write = f"import sqlite3; sqlite3.connect({str(path)!r}, 0).execute('begin immediate')"
+    with first.transaction():
+        first.execute("insert into things values (?)", ("a",))
+        opened(path).close()
+        other = subprocess.run([sys.executable, "-c", write], capture_output=True, text=True)
+        assert "database is locked" in other.stderr
+    assert things(first) == ["a"]
+
+
+def test_a_file_that_sqlite_has_analysed_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "things.sqlite"
+    opened(path).execute("insert into things values (?)", ("a",))
+    with sqlite3.connect(path) as other:
+        other.execute("analyze")
+    assert things(opened(path)) == ["a"]
+
+
 def test_in_memory_nothing_is_kept() -> None:
     file = opened(None)
     file.execute("insert into things values (?)", ("a",))
@@ -116,7 +138,8 @@ def test_a_pipe_or_a_device_in_its_place_is_refused(tmp_path: Path) -> None:
 def test_a_damaged_file_is_refused_when_it_is_opened(tmp_path: Path) -> None:
     path = tmp_path / "things.sqlite"
     file = opened(path)
-    file.execute_many("insert into things values (?)", [(f"{i:04}" * 50,) for i in range(1000)])
+    with file.transaction():
+        file.execute_many("insert into things values (?)", [(f"{i:04}" * 50,) for i in range(1000)])
     file.close()
     whole = path.read_bytes()
     middle = len(whole) // 2 // 4096 * 4096

@@ -281,7 +281,7 @@ def test_final_figures_have_the_loss_that_is_compared() -> None:
 SHOWN: Mapping[str, Any] = {
     "arm": "x",
     "reference": "y",
-    "num_samples": 40,
+    "num_samples": 10,
     "smallest_class": 5,
     "mean_difference": -0.1,
     "p_value": 0.01,
@@ -299,6 +299,8 @@ def test_final_figures_compare_what_the_study_declares_by_its_own_rule() -> None
     """Where all hospitals are users, the first one's comparison once headed everybody's page."""
     assert compared() is None
     assert compared(p_value=0.5, conclusion="no clear difference") is None
+    assert compared(mean_difference=0.1, conclusion="worse") is None
+    assert compared(smallest_class=4, conclusion="too few patients") is None
     assert evaluated(arms=("x", "y"), study=BOTH) == (
         "it did not compare the arms that the study declares"
     )
@@ -309,6 +311,12 @@ def test_final_figures_compare_what_the_study_declares_by_its_own_rule() -> None
         {"strict": True},
         {"p_value": 0.03},
         {"smallest_class": 4},
+        {"mean_difference": 0.1},
+        {"conclusion": "worse"},
+        {"conclusion": "no clear difference"},
+        {"conclusion": "too few patients"},
+        {"smallest_class": 11},
+        {"num_samples": 11},
     ):
         assert compared(**changes), changes
     alone = Comparison.model_validate({**SHOWN, "reference": "x"})

@@ -3,6 +3,7 @@
 import ssl
 import stat
 import tarfile
+from contextlib import suppress
 from datetime import timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -556,15 +557,25 @@ def test_a_roster_that_is_empty_is_not_one_without_hospitals(folder: FederationF
     assert folder.roster.read_bytes() == b""
 
 
+@pytest.mark.filterwarnings("ignore:Parsed a serial number")
 def test_a_damaged_certificate_of_the_authority_is_put_into_no_kit(
     folder: FederationFolder,
 ) -> None:
     certificate = x509.load_pem_x509_certificate(folder.authority.read_bytes())
-    content = bytearray(certificate.public_bytes(Encoding.DER))
-    content[-1] ^= 1  # of the signature
-    folder.authority.write_text(ssl.DER_cert_to_PEM_cert(bytes(content)))
+    whole = certificate.public_bytes(Encoding.DER)
+    accepted = []
+    for bit in range(0, 8 * len(whole), 3):  # of its version, its algorithms, its names ...
+        content = bytearray(whole)
+        content[bit // 8] ^= 1 << bit % 8
+        folder.authority.write_text(ssl.DER_cert_to_PEM_cert(bytes(content)))
+        with suppress(EnrolmentError):
+            accepted.append(certificates.load_authority(folder.authority_key, folder.authority))
+    assert len(accepted) < 10  # of bits that the signature is not of
+    assert {each.certificate.tbs_certificate_bytes for each in accepted} <= {
+        certificate.tbs_certificate_bytes
+    }
     with pytest.raises(EnrolmentError, match=r"ca\.crt is damaged, or not that of .*ca\.key"):
-        enrol_site(folder, "bob")
+        enrol_site(folder, "bob")  # the last bit is one of the signature
     assert not folder.kit("bob").exists()
 
 
