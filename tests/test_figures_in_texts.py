@@ -42,7 +42,7 @@ def test_the_readme_quotes_the_splits() -> None:
     assert f"over {SPLITS['seeds']} splits" in text
     assert f"--seeds {SPLITS['seeds']}`" in text
     assert f"({errors('weight_erosion')} against {errors('local')} and {errors('fedavg')}" in text
-    assert f"the verdict says so in {SPLITS['verdicts']['better']} of them" in text
+    assert f"better than training alone in {SPLITS['verdicts']['better']} of them" in text
     assert "worse" not in SPLITS["verdicts"]
 
 

@@ -170,7 +170,7 @@ class OtherSplits:
         comparisons = len(found) * len(OURS) * len(OTHERS) * len(self.compared)
         rows: list[str] = []
         differences: list[Difference] = []
-        clear: dict[str, list[str]] = {"better": [], "worse": []}
+        apart_from: dict[str, list[str]] = {"better": [], "worse": []}
         for user, figures in found.items():
             for arm in OURS:
                 cells = []
@@ -186,7 +186,7 @@ class OtherSplits:
                     cells.append(apart.text())
                     if apart.leaves_out_zero:
                         better = (apart.mean > 0) != (name in self.lower_is_better)
-                        which = clear["better" if better else "worse"]
+                        which = apart_from["better" if better else "worse"]
                         which.append(f"{arm} than {other} at {user} ({self.compared[name]})")
                 rows.append(f"| {user} | {arm} | {' | '.join(cells)} |")
         splits = ", ".join(
@@ -208,7 +208,9 @@ class OtherSplits:
             f"| --- | --- |{' --- |' * len(headings)}",
             *rows,
             "",
-            *(f"- Clearly {word}: {', '.join(which) or 'none'}." for word, which in clear.items()),
+            "Over further splits of these patients:",
+            "",
+            *(f"- {word}: {', '.join(which) or 'none'}." for word, which in apart_from.items()),
             "",
         ]
 

@@ -129,7 +129,9 @@ def _differences(cells: Mapping[str, Cell]) -> list[str]:
     if not by_split:
         return []
     comparisons = len(by_split) * len(USERS) * len(OTHERS)
-    rows, better, worse = [], [], []
+    rows: list[str] = []
+    better: list[str] = []
+    worse: list[str] = []
     differences: list[Difference] = []
     for split, chosen in by_split.items():
         for other in OTHERS:
@@ -145,8 +147,10 @@ def _differences(cells: Mapping[str, Cell]) -> list[str]:
             differences += apart.values()
             texts = (one.text() for one in apart.values())
             rows.append(f"| {split}, minus {NAMES[other]} | {' | '.join(texts)} |")
-            better += [f"{split} {u} ({NAMES[other]})" for u, one in apart.items() if one.low > 0]
-            worse += [f"{split} {u} ({NAMES[other]})" for u, one in apart.items() if one.high < 0]
+            for user, one in apart.items():
+                if one.leaves_out_zero:
+                    which = better if one.mean > 0 else worse
+                    which.append(f"{split} {user} ({NAMES[other]})")
     return [
         "## Weight Erosion minus the others, corrected",
         "",
