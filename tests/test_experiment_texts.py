@@ -534,3 +534,25 @@ def test_the_text_about_the_simulator_quotes_its_benchmark() -> None:
     assert f"takes {details['peak_memory_mb'] / 1000:.1f} GB" in text
     assert len(details["seconds_per_round"]) == 3
     assert found["machine"]["processors"] == 2
+
+
+def test_the_quadratic_and_good_enough_models_came_to_what_the_text_says() -> None:
+    text, results = flowing("experiments/README.md"), ROOT / "experiments" / "results"
+    quadratic = (results / "quadratic" / "README.md").read_text()
+    gained = re.findall(r"^\| figure2-bc-zeta1 (?:\|[^|]*){2}\| (\S+) ", quadratic, re.MULTILINE)
+    tuned = re.findall(r"training alone by (\S+) times with N = 10,", quadratic)
+    (fixed,), (each,) = gained, tuned
+    assert f"ends {fixed} times lower than training alone with one step size for both" in text
+    assert f"where each has its own best constants, {each} times" in text
+    page = (results / "gems" / "README.md").read_text()
+    table = page.split("## MNIST, one hidden layer of 50\n")[1].split("\n## ")[0]
+    rows = [line.split(" | ") for line in table.splitlines() if re.match(r"\| [235] ", line)]
+    headings = next(line for line in table.splitlines() if "nodes" in line).split(" | ")
+    for words, heading in (("comes to", "GEMS, ours"), ("the average to", "averaged")):
+        two, three, five = (row[headings.index(heading)].split()[0] for row in rows)
+        assert f"{words} {two}, {three} and {five}" in text
+    lower = [line for line in page.splitlines() if re.match(r"- .*, published \.", line)]
+    of_average = sum("the average:" in line for line in lower)
+    quoted = f"{len(lower)} of that paper's figures come out lower here by more than .02"
+    assert f"{quoted}, {of_average} of them the average's" in text
+    assert "in 3 of 6 settings the published one is above" in " ".join(page.split())
