@@ -333,8 +333,14 @@ def test_the_texts_quote_the_survival_table() -> None:
     assert min(elsewhere) > northeast
     assert "0.2 wide in the Northeast and wider elsewhere" in text
     assert "Canada's 11 test patients have 3 pairs to compare" in text
-    # The hundred further splits are told of as missing for as long as they are.
-    assert "6 of 606 planned cells have been run" in page
+    (further,) = re.findall(r"compare, for the C-index: northeast (\d+) ", page)
+    assert f"and {further} of a hundred further ones" in text
+    marked = re.findall(r"^\| (\w+) \| \w+ \|.*(?:\\\*).*\|$", page, re.MULTILINE)
+    assert marked == ["midwest"] * 3
+    assert "Of 108 differences 9 are marked, 0 of them twice" in page
+    (better,) = re.findall(r"^- better: (.*)\.$", page, re.MULTILINE)
+    assert all(each.endswith("at midwest (integrated Brier)") for each in better.split(", "))
+    assert "by the integrated Brier score ours are better than all three in the Midwest" in text
 
 
 def test_with_several_local_steps_the_rules_lie_as_the_text_says() -> None:
@@ -556,3 +562,34 @@ def test_the_quadratic_and_good_enough_models_came_to_what_the_text_says() -> No
     quoted = f"{len(lower)} of that paper's figures come out lower here by more than .02"
     assert f"{quoted}, {of_average} of them the average's" in text
     assert "in 3 of 6 settings the published one is above" in " ".join(page.split())
+
+
+def test_mnists_further_cells_are_counted_and_come_to_what_the_text_says() -> None:
+    text, results = flowing("experiments/README.md"), ROOT / "experiments" / "results" / "mnist"
+    run = {path.stem for path in (results / "cells").glob("*.json")}
+    planned = [plan.name for plan in mnist.further_plans()]
+
+    def counted(variant: str) -> str:
+        names = [name for name in planned if name.endswith(variant)]
+        return f"{len(run.intersection(names)) or 'none'} of {len(names)}"
+
+    assert f"of the {len(planned)} further cells {counted('-default-unit')} are run" in text
+    assert f"{counted('-recommended')} with the recommended preset, and" in text
+    assert f"{counted('-disjoint')} with disjoint parts" in text
+    page = (results / "README.md").read_text()
+    last = [
+        [float(cell.rsplit(", ", 1)[1]) for cell in row]
+        for row in re.findall(
+            r"^\| \d+ \| [A-G] \| (0[^|]*) \| (0[^|]*) \| \S+ \|$", page, re.MULTILINE
+        )
+    ]
+    assert all(ours < published for published, ours in last)
+    (ahead,) = re.findall(rf"default unit: .* above fedavg in (\d+) of {len(last)} settings", page)
+    assert f"in all of the {len(last)} settings that were run, and above FedAvg in {ahead}" in text
+    lost = [
+        100 * (float(theirs) - float(ours))
+        for theirs, ours in re.findall(
+            r"^\| (?:50|100) \| G \| local \| (\S+) \([^|]*\| (\S+) \(", page, re.MULTILINE
+        )
+    ]
+    assert f"loses {lost[0]:.1f} and {lost[1]:.1f} points with G's 50 and 100 agents" in text
