@@ -1,5 +1,6 @@
 """Waiting for a database no longer than the site file allows."""
 
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import TypeVar
@@ -25,7 +26,8 @@ def within(seconds: float, work: Callable[[], T], cancel: Callable[[], None]) ->
     worker.start()
     worker.join(seconds)
     if worker.is_alive():
-        cancel()
+        with contextlib.suppress(Exception):  # the work may end right now, and close its connection
+            cancel()
         raise TimeoutError
     if problems:
         raise problems[0]
