@@ -41,15 +41,15 @@ def metadata(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[s
 
 
 def read_with_header(
-    path: Path, *, missing: Mapping[str, Any] | None = None
+    path: Path, *, is_needed: bool = True
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The header and the tensors by name. Raises OSError, and ValueError for a damaged file.
 
-    `missing`: what stands for the header where earlier programs wrote none.
+    `is_needed`: whether there must be a header; earlier programs wrote some files without.
     """
     about, tensors = read_tensors(path)
-    if missing is not None and not about:
-        return dict(missing), tensors
+    if not (about or is_needed):
+        return {}, tensors
     try:
         checksum, text = _parted(about["erosion"])
         header = json.loads(text)

@@ -125,7 +125,7 @@ Conclusion = Literal["better", "worse", "no clear difference", "too few patients
 def conclude(
     mean_difference: float, p_value: float, smallest_class: int, level: float
 ) -> Conclusion:
-    """What the figures of a comparison show: both sides hold a conclusion against this."""
+    """What a comparison's figures show: the site says it, the coordinator checks what it said."""
     if smallest_class < FEWEST_OF_A_CLASS:
         return "too few patients"
     if p_value > level:

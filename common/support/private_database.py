@@ -84,8 +84,8 @@ class PrivateDatabase:
             raise sqlite3.DatabaseError(said.splitlines()[-1])
         columns = self._file.execute(
             "select m.name, c.name, lower(c.type) from sqlite_master m, pragma_table_info(m.name) c"
-            " where m.type = 'table' and m.name not like 'sqlite%' and c.type != ''"
-        )  # without SQLite's own, whose columns have no type
+            " where m.type = 'table' and c.type != ''"  # without SQLite's own tables
+        )
         for table, column, kind in columns.fetchall():
             odd = f"select 1 from {table} where typeof({column}) not in (?, 'null') limit 1"
             if self._file.execute(odd, (kind,)).fetchone():

@@ -78,7 +78,8 @@ class Service:
         try:
             certificate = certificate_of(context)
         except ValueError:
-            await self._refuse(context, Reason.NOT_ENROLLED, "its certificate is damaged", "")
+            text = "its certificate cannot be read; install the site kit again"
+            await self._refuse(context, Reason.NOT_ENROLLED, text, "")
         verdict = await self._verdict(certificate, context)
         name = "" if verdict is None else verdict.hospital
         if self._greetings[name] >= MOST_GREETINGS and verdict is not None:

@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from erosion.client.connection.line import SiteLine
 from erosion.server.link import Link
 from erosion.server.link.link import most_connections
-from erosion.server.link.service import Service
+from erosion.server.link.service import Service, certificate_of
 from erosion.server.link.site_session import SiteSession
 from tests.support.patience import PATIENCE, wait_until
 
@@ -124,3 +124,20 @@ def test_what_cannot_be_taken_in_for_a_reason_of_our_own_is_logged(
     finally:
         link.stop()
     assert f"what {node_id} sent cannot be taken in (MemoryError: 7 GiB)" in caplog.messages
+
+
+class Shows:
+    """A call's context, on a line whose other side has shown this certificate; None: no TLS."""
+
+    def __init__(self, pem: bytes | None) -> None:
+        self._pem = pem
+
+    def auth_context(self) -> dict[str, list[bytes]] | None:
+        """As gRPC gives it."""
+        return None if self._pem is None else {"x509_pem_cert": [self._pem]}
+
+
+def test_a_certificate_that_cannot_be_read_is_not_taken_for_a_line_without_tls() -> None:
+    assert certificate_of(Shows(None)) is None
+    with pytest.raises(ValueError, match="no certificate in PEM"):
+        certificate_of(Shows(b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"))

@@ -122,3 +122,12 @@ def test_evidence_is_for_its_owner_alone(tmp_path: Path) -> None:
     read = RecordFiles(RunFolder(tmp_path).sealed, "we").evidence()
     assert read is not None
     assert np.array_equal(read[1].numpy(), OWN)
+
+
+def test_evidence_of_an_earlier_program_has_no_checksum_and_is_read(tmp_path: Path) -> None:
+    audited(tmp_path, claimed=2.0)
+    (own,) = RunFolder(tmp_path).sealed.glob("*.safetensors")
+    save_file({"own": torch.from_numpy(OWN)}, own)
+    read = RecordFiles(RunFolder(tmp_path).sealed, "we").evidence()
+    assert read is not None
+    assert np.array_equal(read[1].numpy(), OWN)
