@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 export OMP_NUM_THREADS ?= 1
 export NO_MKDOCS_2_WARNING := 1
+# The tests start hundreds of programs: compiling torch anew in each would take most of their time.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help testbed test quick test-docker install lint types contracts docs pages unit fast lock \
 	bundle clean
