@@ -5,13 +5,11 @@ keeping a record of each step and going back through it takes longer than the ar
 the calls that autograd makes, in its order, so that the result is the same to the last bit.
 """
 
-from typing import Protocol, runtime_checkable
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from erosion.common.tasks.task import Loss
+from erosion.common.tasks.task import DerivedLoss, Loss
 
 _MEAN = 1  # how the loss of a mini-batch is made of its samples', as ATen numbers the ways
 _IGNORED = -100  # the target that cross_entropy passes over unless it is told of another
@@ -19,14 +17,6 @@ _IGNORED = -100  # the target that cross_entropy passes over unless it is told o
 _forward = torch.ops.aten.nll_loss_forward.default
 _backward = torch.ops.aten.nll_loss_backward.default
 _through_softmax = torch.ops.aten._log_softmax_backward_data.default  # noqa: SLF001
-
-
-@runtime_checkable
-class HasGradient(Protocol):
-    """A loss that knows its own gradient, which must be autograd's."""
-
-    def output_gradient(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Of outputs (m, k): (m, k). Called where nothing is recorded for autograd."""
 
 
 class LinearModel(nn.Sequential):
@@ -51,7 +41,7 @@ class LinearModel(nn.Sequential):
 
 def _output_gradient(outputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:
     """The loss's gradient in outputs (m, k), of their shape."""
-    if isinstance(loss, HasGradient):
+    if isinstance(loss, DerivedLoss):
         return loss.output_gradient(outputs, targets)
     if loss is not cross_entropy:
         outputs.requires_grad_()

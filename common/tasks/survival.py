@@ -26,7 +26,15 @@ from erosion.common.settings.base import Settings
 from erosion.common.settings.codes import Code
 from erosion.common.tasks.features import NumberFeature
 from erosion.common.tasks.metric import Metric
-from erosion.common.tasks.task import CodedColumn, Floats, Loss, Targets, Task, weighted_means
+from erosion.common.tasks.task import (
+    CodedColumn,
+    DerivedLoss,
+    Floats,
+    Loss,
+    Targets,
+    Task,
+    weighted_means,
+)
 
 PROBABILITY_FLOOR = 0.01  # one certain mistake must not outweigh all other patients
 MOST_INTERVALS = 100
@@ -310,7 +318,7 @@ class _Intervals:
 
 
 @dataclass(frozen=True, slots=True)
-class _MinusLogLikelihood:
+class _MinusLogLikelihood(DerivedLoss):
     """A mini-batch's mean, and its gradient in the outputs as autograd finds it."""
 
     intervals: _Intervals

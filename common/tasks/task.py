@@ -9,7 +9,7 @@ Shapes: n patients; c target columns; `num_outputs` numbers from the model for e
 numbers in a prediction.
 """
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -27,6 +27,20 @@ from erosion.common.tasks.metric import Metric
 Floats = NDArray[np.float64]
 Targets = NDArray[Any]  # (n,) or (n, c), what `Task.targets` makes of the target columns
 Loss = Callable[[Tensor, Tensor], Tensor]  # outputs (m, num_outputs), targets (m, ...) -> ()
+
+
+class DerivedLoss(ABC):
+    """A `Loss` that knows its own gradient, which must be autograd's to the last bit."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The mean of a mini-batch."""
+
+    @abstractmethod
+    def output_gradient(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Of outputs (m, k): (m, k). Called where nothing is recorded for autograd."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from erosion.common.learning.linear_gradient import HasGradient, LinearModel
+from erosion.common.learning.linear_gradient import LinearModel
 from erosion.common.learning.local_sgd import Pull, Samples, round_generator, train_locally
 from erosion.common.learning.models import Logistic, build_model, flat_parameters
 from erosion.common.learning.trainable import freeze
 from erosion.common.learning.training import Training
-from erosion.common.tasks.task import Loss
+from erosion.common.tasks.task import DerivedLoss, Loss
 from tests.support.tasks import read_task
 
 # Inputs, outputs, patients: more of each than the other, one of each, a last batch of one patient.
@@ -116,9 +116,9 @@ def test_any_other_loss_says_its_gradient_or_is_differentiated_in_the_outputs(
     ours = linear_model(6, 3)
     theirs = by_autograd(ours)
     told = task.training_loss(targets)
-    assert isinstance(told, HasGradient)
+    assert isinstance(told, DerivedLoss)
     loss = told if knows else told.__call__
-    assert isinstance(loss, HasGradient) == knows
+    assert isinstance(loss, DerivedLoss) == knows
     assert torch.equal(trained(ours, inputs, targets, loss), trained(theirs, inputs, targets, loss))
 
 
