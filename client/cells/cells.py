@@ -65,13 +65,17 @@ class Cells:
             raise self._book.damaged("what was told of all patients") from None
 
     def column(self, name: str, values: NDArray[np.float64], groups: Groups) -> ColumnFigures:
-        """The figures of a column of numbers (n,), NaN where one is missing."""
+        """The figures of a column of numbers (n,), NaN where one is missing.
+
+        Of several rows, a patient counts with the mean of the values that there are.
+        """
         known = ~np.isnan(values)
         patients = patient_hashes(values[known], groups[known], self._keys)
 
         def compute() -> str:
             of = f"{name}/{self._name_of(patients)}"
-            return column_figures(values[known], self.cell, self._secret, of).model_dump_json()
+            means = _means_of_patients(values[known], groups[known])
+            return column_figures(means, self.cell, self._secret, of).model_dump_json()
 
         told = self._book.tell(COLUMN, name, patients, self.cell, self._most, compute)
         try:
@@ -82,7 +86,7 @@ class Cells:
     def counts(
         self, name: str, counts: Mapping[str, int], values: NDArray[np.float64], groups: Groups
     ) -> dict[str, int]:
-        """Patients by category of a column (n,), or by another of its properties, rounded."""
+        """`counts` of patients by category of a column (n,), or by another property, rounded."""
         patients = patient_hashes(values, groups, self._keys)
 
         def compute() -> str:
@@ -218,6 +222,13 @@ class Cells:
     def _name_of(patients: Hashes) -> str:
         """A name of a set of patients, in whatever order they stand."""
         return hashlib.sha256(sketch_of(patients).tobytes()).hexdigest()
+
+
+def _means_of_patients(values: NDArray[np.float64], groups: Groups) -> NDArray[np.float64]:
+    """Each patient's mean over its rows (n,): (patients,)."""
+    _, places = np.unique(groups, return_inverse=True)
+    means: NDArray[np.float64] = np.bincount(places, weights=values) / np.bincount(places)
+    return means
 
 
 def _with_targets(rows: Rows, targets: Targets) -> NDArray[np.float64]:

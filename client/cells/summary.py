@@ -25,11 +25,11 @@ def column_summaries(
                 yield number_summary(cells, feature.name, "number", values, groups)
                 continue
             counts = {
-                category: int((values == code).sum())
+                category: _num_patients(groups[values == code])
                 for code, category in enumerate(feature.categories)
             }
             yield _by_category(cells, feature.name, "category", counts, values, groups)
-    counts = task.groups(targets)
+    counts = task.groups(task.targets_of_patients(targets, groups))
     outcome = task.target_columns[0].name
     values = targets.reshape(len(targets), -1).astype(np.float64)
     if counts:
@@ -43,7 +43,9 @@ def number_summary(
 ) -> ColumnSummary:
     """A column of numbers, NaN where one is missing."""
     told = cells.column(name, values, groups)
-    missing = cells.counts(name, {"missing": int(np.isnan(values).sum())}, values, groups)
+    missing = cells.counts(
+        name, {"missing": _num_patients(groups[np.isnan(values)])}, values, groups
+    )
     few = told.count == 0
     return ColumnSummary(
         name=name,
@@ -65,7 +67,7 @@ def _by_category(
     groups: Groups,
 ) -> ColumnSummary:
     told = cells.counts(
-        name, {**counts, "": int(np.isnan(values).sum())}, values, groups
+        name, {**counts, "": _num_patients(groups[np.isnan(values)])}, values, groups
     )  # "" is no category
     missing = told.pop("")
     return ColumnSummary(
@@ -75,3 +77,8 @@ def _by_category(
         missing=missing,
         shares=told,
     )
+
+
+def _num_patients(groups: Groups) -> int:
+    """Of how many patients these rows (n,) are."""
+    return len(np.unique(groups))

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from erosion.client.dataset.local_dataset import LocalDataset
 from erosion.client.evaluation.metrics import measure_with_intervals
-from erosion.client.evaluation.verdict import compare, targets_of_patients
+from erosion.client.evaluation.verdict import compare
 from erosion.common.protocol.messages import (
     FEWEST_OF_A_CLASS,
     Comparison,
@@ -55,9 +55,7 @@ def final_figures(
         scaling=dataset.scaling(pooled),
         own_scaling=own_scaling,
         missing_means=dataset.missing_values,
-        class_counts=dataset.cells.groups(
-            task.groups(targets_of_patients(task, targets, patients))
-        ),
+        class_counts=dataset.cells.groups(task.groups(task.targets_of_patients(targets, patients))),
     )
 
 

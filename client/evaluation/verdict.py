@@ -36,7 +36,7 @@ def compare(
     arm, reference = (_losses(task, p, targets) for p in predictions)
     by_row = arm - reference
     differences = _of_patients(by_row, patients)
-    smallest = task.smallest_group(targets_of_patients(task, targets, patients))
+    smallest = task.smallest_group(task.targets_of_patients(targets, patients))
     mean = float(by_row.mean())
     p_value = sign_flip_p_value(differences, seed=seed)
     if strict:
@@ -68,22 +68,6 @@ def _of_patients(differences: Floats, patients: NDArray[np.int64] | None) -> Flo
         return differences
     _, patients = np.unique(patients, return_inverse=True)
     return np.bincount(patients, weights=differences).astype(np.float64)
-
-
-def targets_of_patients(
-    task: Task, targets: Targets, patients: NDArray[np.int64] | None
-) -> Targets:
-    """Each patient's target, of those of its rows (n, ...): of several, that of the last stratum.
-
-    `patients`: (n,) equal for rows of one patient; None: each row is of another.
-    """
-    if patients is None:
-        return targets
-    _, patients = np.unique(patients, return_inverse=True)
-    order = np.lexsort((task.strata(targets), patients))
-    last = order[np.append(np.diff(patients[order]) > 0, True)]
-    found: Targets = targets[last]
-    return found
 
 
 def _p_value_with_one_more(differences: Floats, worst: float, *, seed: int) -> float:

@@ -57,7 +57,7 @@ def check_study_here(site: Site, study: Study) -> Iterator[Finding]:
         yield failed("limits", str(problem), "change the study or [limits]; it is your decision")
         return
     samples = "images" if isinstance(study.task, ImageTask) else "patients"
-    steps = local_steps(study.training, len(training))
+    steps = local_steps(study.training, len(training), site.limits.min_batch_size)
     work = f"{steps} steps of {study.training.batch_size} {samples} a round"
     if study.privacy is not None:
         work = f"one step of all {samples} a round"

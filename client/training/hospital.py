@@ -330,6 +330,7 @@ class Hospital:
             patients=prepared.training_patients,
             told_samples=prepared.told_samples,
             smallest_cell=self.site.limits.min_cell,
+            smallest_batch=self.site.limits.min_batch_size,
             privacy=self._private.step(request, arm, prepared.told_samples),
             kept={name: tensor.to(device) for name, tensor in kept.items() if name != _ERROR},
             enclosed={

@@ -10,10 +10,13 @@ from erosion.common.privacy.accountant import ROUNDING, epsilon_of
 from erosion.common.study.study import Study
 
 
-def local_steps(training: Training, num_samples: int) -> int:
-    """Mini-batches of one round at a hospital with `num_samples` rows or images to train on."""
+def local_steps(training: Training, num_samples: int, smallest: int = 1) -> int:
+    """Mini-batches of one round at a hospital with `num_samples` rows or images to train on.
+
+    `smallest`: how many of them a mini-batch must have, `limits.min_batch_size`.
+    """
     if training.epochs is not None:
-        return training.epochs * -(-num_samples // training.batch_size)
+        return training.epochs * len(training.sizes_of_a_pass(num_samples, smallest))
     return training.steps or 0
 
 
@@ -35,7 +38,7 @@ def check_limits(site: Site, study: Study, num_samples: int, num_patients: int) 
         )
     elif num_patients < limits.min_cell:
         reasons.append(f"it has fewer training patients than limits.min_cell = {limits.min_cell}")
-    steps = local_steps(study.training, num_samples)
+    steps = local_steps(study.training, num_samples, limits.min_batch_size)
     if study.privacy is not None:
         steps = 1
     # What a peer sends of its one step has noise, of which its patients' promise is made.

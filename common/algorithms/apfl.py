@@ -44,7 +44,9 @@ class Apfl(Averaging):
         randomness = work.randomness()
         seed = randomness.initial_seed()
         augment = work.augment(seed)
-        batches = mini_batches(len(work.targets), work.training, randomness, work.round)
+        batches = mini_batches(
+            len(work.targets), work.training, randomness, work.round, work.smallest_batch
+        )
         for step, batch in enumerate(batches):
             inputs, targets = work.inputs[batch], work.targets[batch]
             if augment is not None:

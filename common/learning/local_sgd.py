@@ -67,25 +67,31 @@ def _unguessable(digest: bytes) -> torch.Generator:
 
 
 def mini_batches(
-    num_samples: int, training: Training, generator: torch.Generator, round_number: int = 1
+    num_samples: int,
+    training: Training,
+    generator: torch.Generator,
+    round_number: int = 1,
+    smallest: int = 1,
 ) -> Iterator[Tensor]:
     """Indices of each mini-batch of a round.
 
     `epochs`: whole passes in a new order each, the last batch of a pass may be short. `steps`:
     full batches through one order after another, never short unless the hospital has fewer
     samples than a batch. In a sequential order nothing is drawn, and the last batch of every pass
-    may be short; where the round begins in it depends on `round_number`.
+    may be short; where the round begins in it depends on `round_number`. None is shorter than
+    `smallest`: see `Training.sizes_of_a_pass`.
     """
+    sizes = training.sizes_of_a_pass(num_samples, smallest)
     if training.order == "sequential":
-        of_a_pass = torch.split(torch.arange(num_samples), training.batch_size)
-        steps = training.steps_with(num_samples)
+        of_a_pass = torch.split(torch.arange(num_samples), sizes)
+        steps = training.steps or (training.epochs or 1) * len(sizes)
         first = (round_number - 1) * steps
         yield from (of_a_pass[step % len(of_a_pass)] for step in range(first, first + steps))
         return
     if training.epochs is not None:
         for _ in range(training.epochs):
             order = torch.randperm(num_samples, generator=generator)
-            yield from torch.split(order, training.batch_size)
+            yield from torch.split(order, sizes)
         return
     size = min(training.batch_size, num_samples)
     order = torch.empty(0, dtype=torch.long)
@@ -104,6 +110,7 @@ class Samples:
     targets: Tensor  # (n, ...) as the loss takes them
     loss: Loss
     augment: Augment | None = None  # changes the inputs of a mini-batch
+    smallest_batch: int = 1  # samples that a mini-batch must have
 
 
 Trainer = Callable[
@@ -133,7 +140,8 @@ def train_locally(
     optimizer = optimizer_for(parameters, training)
     samples_seen = steps = 0
     with draws_from(generator.initial_seed(), start.device), torch.no_grad():
-        for batch in mini_batches(len(samples.targets), training, generator, round_number):
+        num, smallest = len(samples.targets), samples.smallest_batch
+        for batch in mini_batches(num, training, generator, round_number, smallest):
             optimizer.zero_grad()
             inputs = samples.inputs[batch]
             seen = inputs if samples.augment is None else samples.augment(inputs)

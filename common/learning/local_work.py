@@ -55,6 +55,7 @@ class LocalWork:
     privacy: PrivateStep | None = None  # how updates are made; None: by the local training
     told_samples: int | None = None  # n as others are told it; None: as it is
     smallest_cell: int = 1  # patients that a part must have whom something that leaves is about
+    smallest_batch: int = 1  # samples that a mini-batch must have
     trainer: Trainer = train_locally  # what does the local training
 
     @property
@@ -104,6 +105,7 @@ class LocalWork:
                 self.targets,
                 self.task.training_loss(self.targets),
                 self.augment(generator.initial_seed()),
+                self.smallest_batch,
             ),
             self.training,
             generator,

@@ -139,7 +139,11 @@ class _Drawn:
         drawn = [
             list(
                 mini_batches(
-                    len(job.samples.targets), job.training, job.generator, job.round_number
+                    len(job.samples.targets),
+                    job.training,
+                    job.generator,
+                    job.round_number,
+                    job.samples.smallest_batch,
                 )
             )
             for job in jobs

@@ -37,6 +37,21 @@ class Training(Settings):
             return self.steps
         return (self.epochs or 1) * ceil(num_samples / self.batch_size)
 
+    def sizes_of_a_pass(self, num_samples: int, smallest: int = 1) -> list[int]:
+        """How many samples each mini-batch of a pass has where none may have fewer than `smallest`.
+
+        The last one has those that are left over. Where they are too few, the last two share
+        theirs evenly, or are one if that leaves either too few. A hospital with fewer samples has
+        them all in one.
+        """
+        full, rest = divmod(num_samples, self.batch_size)
+        sizes = [self.batch_size] * full + [rest] * (rest > 0)
+        if full == 0 or not 0 < rest < smallest:
+            return sizes
+        shared = self.batch_size + rest
+        fewer = shared // 2
+        return sizes[:-2] + ([shared - fewer, fewer] if fewer >= smallest else [shared])
+
     def problem_for_plain_sgd(self, method: str) -> str | None:
         """Why a method whose steps are defined for plain SGD cannot use this, or None."""
         if self.optimizer == "sgd" and not self.momentum:

@@ -13,7 +13,7 @@ class ColumnSummary(Settings):
     name: str
     kind: Literal["number", "category", "outcome"]
     count: int  # who have a value, to a multiple of the site's smallest cell
-    missing: int  # likewise
+    missing: int  # who lack it, in one of their rows at least; likewise
     mean: float | None = None  # of a number
     deviation: float | None = None
     quantiles: tuple[float | None, ...] = ()  # of QUANTILES; None: too few beyond it

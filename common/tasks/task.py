@@ -118,6 +118,19 @@ class Task(Settings):
     def strata(self, targets: Targets) -> NDArray[np.int64]:
         """Groups in which a test part is drawn separately, so that each has its share: (n,)."""
 
+    def targets_of_patients(self, targets: Targets, patients: NDArray[np.int64] | None) -> Targets:
+        """Each patient's target, of those of its rows (n, ...): of several, the last stratum's.
+
+        `patients`: (n,) equal for rows of one patient; None: each row is of another.
+        """
+        if patients is None:
+            return targets
+        _, patients = np.unique(patients, return_inverse=True)
+        order = np.lexsort((self.strata(targets), patients))
+        last = order[np.append(np.diff(patients[order]) > 0, True)]
+        found: Targets = targets[last]
+        return found
+
     @property
     def largest_difference(self) -> float:
         """The most by which two arms' `patient_losses` of one patient can differ.

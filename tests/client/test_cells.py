@@ -26,7 +26,7 @@ from erosion.client.cells.sketch import keys_of, num_differing, patient_hashes, 
 from erosion.client.site_file import Limits, Site
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import Refusal, SiteError
-from tests.support.small_study import make_site, make_study, twenty_patients
+from tests.support.small_study import TASK, make_site, make_study, twenty_patients
 
 CELL = 10
 SECRET = b"a site's own"
@@ -177,6 +177,41 @@ def test_a_patient_with_many_rows_is_one_patient() -> None:
     groups = np.append(one_each(values), np.full(40, 60))
     assert cells.column("x", again, groups) == before
     assert cells.column("x", again, one_each(again)) != before
+
+
+def test_the_rows_of_one_patient_are_no_cell() -> None:
+    values = np.append(np.full(30, np.nan), normal(40))
+    groups = np.append(np.arange(30), np.full(40, 30))
+    assert Cells(site(), SECRET).column("x", values, groups) == ColumnFigures(count=0)
+
+
+def test_a_patient_counts_with_the_mean_of_its_rows() -> None:
+    values, means = np.repeat(np.arange(60.0), 3) + np.tile([-9.0, 0.0, 9.0], 60), np.arange(60.0)
+    cells = Cells(site(), SECRET)
+    found = cells.column("x", values, np.repeat(np.arange(60), 3))
+    assert found.count == 60
+    assert found.deviation < 1.5 * means.std()
+
+
+def test_what_a_hospital_describes_is_of_patients_and_not_of_their_rows(tmp_path: Path) -> None:
+    rows = [f"p{i},,m,{i % 2}" for i in range(30)]
+    rows += [f"often,{60 + i},f,{i % 2}" for i in range(40)]
+    task = {
+        **TASK,
+        "missing": "impute",
+        "features": [{"name": "age"}, {"name": "sex", "categories": ["f", "m"]}],
+    }
+    of_patients = make_site(
+        tmp_path,
+        "\n".join(["id,age,sex,ill", *rows]),
+        name="b",
+        data={"patient": "id"},
+        limits={"min_cell": CELL},
+    )
+    age, sex, ill = Hospital(of_patients, SECRET).summarise(make_study(task=task)).columns
+    assert (age.count, age.missing, age.mean) == (0, 30, None)
+    assert sex.shares == {"f": 0, "m": 30}
+    assert ill.count <= 40  # of 31 patients, each of them to a cell
 
 
 def test_what_was_told_is_remembered_by_the_next_program(tmp_path: Path) -> None:

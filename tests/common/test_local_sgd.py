@@ -100,6 +100,39 @@ def test_epochs_use_every_patient_once_each(n: int, epochs: int, batch_size: int
     assert np.bincount(joined(drawn), minlength=n).tolist() == [epochs] * n
 
 
+@pytest.mark.parametrize(
+    ("num", "batch_size", "smallest", "sizes"),
+    [
+        (33, 32, 1, [32, 1]),
+        (33, 32, 2, [17, 16]),  # nobody is alone in the last one
+        (34, 32, 2, [32, 2]),
+        (100, 32, 8, [32, 32, 18, 18]),
+        (64, 32, 8, [32, 32]),
+        (7, 2, 2, [2, 2, 3]),  # too few for two
+        (5, 4, 3, [5]),
+        (1, 32, 2, [1]),
+    ],
+)
+def test_a_last_batch_that_is_too_short_shares_with_the_one_before(
+    num: int, batch_size: int, smallest: int, sizes: list[int]
+) -> None:
+    training = Training(epochs=2, batch_size=batch_size)
+    assert training.sizes_of_a_pass(num, smallest) == sizes
+    for order in ("random", "sequential"):
+        same = training.model_copy(update={"order": order})
+        drawn = mini_batches(num, same, round_generator(0, "a", 1), 1, smallest)
+        assert [len(batch) for batch in drawn] == sizes * 2
+
+
+@given(n=st.integers(1, 200), batch_size=st.integers(1, 50), smallest=st.integers(1, 50))
+def test_no_batch_is_shorter_than_the_smallest(n: int, batch_size: int, smallest: int) -> None:
+    smallest = min(smallest, batch_size)  # a site declines studies of smaller ones
+    sizes = Training(epochs=1, batch_size=batch_size).sizes_of_a_pass(n, smallest)
+    assert sum(sizes) == n
+    assert min(sizes) >= min(smallest, n)
+    assert max(sizes) < batch_size + smallest
+
+
 # -- Randomness --------------------------------------------------------------------------------
 
 
