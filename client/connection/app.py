@@ -30,9 +30,9 @@ def make_app(hospital: Hospital, consent: Consent) -> ClientApp:
     app, studies = ClientApp(), wire.KnownStudies()
 
     def describe(record: RecordDict) -> RecordDict:
-        study = wire.decode_describe(record, studies)
+        study, run = wire.decode_describe(record, studies)
         consent.check(study)
-        return wire.encode_describe_reply(hospital.describe(study))
+        return wire.encode_describe_reply(hospital.describe(study, run or ""))
 
     def taking(step: str) -> Respond:
         def take(record: RecordDict) -> RecordDict:
@@ -53,7 +53,7 @@ def make_app(hospital: Hospital, consent: Consent) -> ClientApp:
         return wire.encode_evaluate_result(hospital.evaluate(request))
 
     def summarise(record: RecordDict) -> RecordDict:
-        study = wire.decode_describe(record, studies)
+        study, _ = wire.decode_describe(record, studies)
         consent.check(study)
         return wire.encode_summary_reply(hospital.summarise(study))
 

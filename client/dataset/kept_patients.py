@@ -11,7 +11,7 @@ class KeptPatients:
     """Reads the patients once for all folds of a study, and for every study alike.
 
     A file that has changed is read again. Whether a database has changed cannot be told without
-    reading it: it is read again for another study, and not for the folds of one.
+    reading it: it is read again for another study or run, and not for the folds of one.
     """
 
     def __init__(self, site: Site) -> None:
@@ -20,16 +20,25 @@ class KeptPatients:
         self._patients: Patients | None = None
         self._seen = ""  # what of the patients was read
         self._study = ""  # digest of the study that they were read for
+        self._run: str | None = None  # likewise
 
-    def of(self, study: Study) -> Patients:
-        """The patients as the study sees them. Raises DataError as `load_patients` does."""
+    def of(self, study: Study, run: str | None = "") -> Patients:
+        """The patients as the study sees them. Raises DataError as `load_patients` does.
+
+        `run`: that they are for; None: for none, as where columns are described.
+        """
         # Before reading: a file that changes meanwhile is another revision the next time.
         revision = self._site.data.revision()
         column = study.evaluation.split_column
         seen = json.dumps([revision, column, study.task.model_dump_json()])
-        same_data = revision is not None or study.fold is not None or study.digest == self._study
-        if self._patients is None or seen != self._seen or not same_data:
+        same_run = run is not None and run == self._run
+        is_fold = study.fold is not None or study.digest == self._study
+        if (
+            self._patients is None
+            or seen != self._seen
+            or (revision is None and not (same_run and is_fold))
+        ):
             self._patients = None  # so that two of them are never in memory
             self._patients = read_patients(self._site.data, study)
-            self._seen, self._study = seen, study.digest
+            self._seen, self._study, self._run = seen, study.digest, run
         return checked_for(study, self._site, self._patients)

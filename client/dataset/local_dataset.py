@@ -51,12 +51,13 @@ class LocalDataset:
         study: Study,
         cells: Cells | None = None,
         kept: KeptPatients | None = None,
+        run: str | None = "",
     ) -> None:
         """Read, check and split the data, and build the model.
 
         `cells` rounds what leaves about the patients and knows what left before; `kept` reads
-        them. Raises DataError, SiteError, ModelError, and Refusal for a test part of too few
-        patients.
+        them, for the run (None: for none). Raises DataError, SiteError, ModelError, and Refusal for
+        a test part of too few patients.
         """
         cells = cells or Cells(site)
         if site.name == study.user and (lacking := study.task.why_not_here()):
@@ -70,7 +71,7 @@ class LocalDataset:
             weights=site.compute.weights,
         ).to(site.compute.device)
         self.dim = len(flat_parameters(self.model))
-        patients = (kept or KeptPatients(site)).of(study)
+        patients = (kept or KeptPatients(site)).of(study, run)
         self.study = study
         self.split: Split = split_patients(
             study, site.name, patients.rows, patients.targets, patients.groups, patients.is_test

@@ -113,16 +113,26 @@ class PrivacyLedger:
     def recover(self, releases: Sequence[Release], read_to: int) -> int:
         """Count what the site's log has and this file lacks, and say how many that were.
 
-        The log was read up to the line `read_to`.
+        The log does not say of which data an update was: what was paid of any others is not lacking
+        here. It was read up to the line `read_to`.
         """
         with self._file.transaction():
             lacking = 0
             for release in releases:
-                if self.reply_of(release) is None:
+                if not self._was_paid(release):
                     self.pay(release, _RECOVERED)
                     lacking += 1
             self._file.execute("insert or replace into log_read values (1, ?)", (read_to,))
         return lacking
+
+    def _was_paid(self, release: Release) -> bool:
+        """Of whatever data."""
+        return bool(
+            self._file.execute(
+                "select 1 from releases where study = ? and run = ? and arm = ? and round = ?",
+                (release.study, release.run, release.arm, release.round),
+            )
+        )
 
     def log_was_read_to(self) -> int:
         """The last line of the log that was held against this file; 0: none."""

@@ -3,7 +3,7 @@
 import logging
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 import torch
@@ -55,6 +55,15 @@ STUDIES_KEPT = 2  # prepared data in memory; an older study is prepared again wh
 logger = logging.getLogger("erosion.site")
 
 
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A study's data, as a run began with them."""
+
+    dataset: LocalDataset
+    revision: str | None  # of the data; None: whether they have changed cannot be told
+    run: str | None
+
+
 class Hospital:
     """One hospital. Between requests it keeps its data and model, and what a method keeps here.
 
@@ -77,9 +86,7 @@ class Hospital:
         self._kept = KeptState(None if folder is None else folder / site.name)
         self._cells = Cells(site, secret)
         self._patients = KeptPatients(site)
-        self._prepared: OrderedDict[str, LocalDataset] = (
-            OrderedDict()
-        )  # by study digest, oldest first
+        self._prepared: OrderedDict[str, _Prepared] = OrderedDict()  # by study digest, oldest first
         self._noted: set[tuple[str, str]] = set()  # study, and what was written about its data
         torch.set_num_threads(site.compute.threads)
         try:
@@ -104,12 +111,15 @@ class Hospital:
         """The figures about its patients that have left so far, in lines for people here."""
         return self._cells.told()
 
-    def describe(self, study: Study) -> DescribeReply:
-        """Who this hospital is, how many patients it trains on, and its share of the scaling."""
+    def describe(self, study: Study, run: str = "") -> DescribeReply:
+        """Who this hospital is, how many patients it trains on, and its share of the scaling.
+
+        The run has the data as they are now, to its end; one that it knows, as they were.
+        """
         if study.selection_fold is not None:
             raise Refusal("A trial is not described: its study is, as a whole.")
         is_new = study.digest not in self._prepared
-        prepared = self._prepare(study)
+        prepared = self._prepare(study, run)
         self._private.check(study, prepared.told_samples)
         if is_new:
             warm_up(prepared.model, study.task.input_shape, study.training)
@@ -122,7 +132,7 @@ class Hospital:
         )
 
     def summarise(self, study: Study) -> SummaryReply:
-        """This hospital's description of its columns before any training; see `Cells`."""
+        """This hospital's description of its columns as they are now, before any training."""
         if study.fold is not None:
             raise Refusal("A trial is not described: its study is, as a whole.")
         if study.privacy is not None and self.name != study.user:
@@ -130,7 +140,7 @@ class Hospital:
                 f"Study {study.name!r} promises differential privacy to the patients here, and"
                 f" figures of columns have no noise: {self.name} gives none for it."
             )
-        prepared = self._prepare(study)
+        prepared = self._prepare(study, None)
         return SummaryReply(
             hospital=self.name,
             software=software_version(),
@@ -174,7 +184,7 @@ class Hospital:
             raise Refusal(
                 f"{self.name} has no test part in study {study.name!r}; ask its user, {study.user}."
             )
-        prepared, fold = self._prepare(study), study.evaluation_fold
+        prepared, fold = self._prepare(study, request.run), study.evaluation_fold
         with faults_of(study.model):
             personal = {arm: self._personal(prepared, request, arm) for arm in request.parameters}
             if study.evaluation.folds is None or fold is not None:
@@ -197,7 +207,7 @@ class Hospital:
 
     def _take_step(self, request: TrainRequest) -> TrainResult | StepResult:
         started = perf_counter()
-        prepared = self._prepare(request.study)
+        prepared = self._prepare(request.study, request.run)
         is_sealed = request.study.federation.sealed and self.name != request.study.user
         if is_sealed and request.step != TRAIN:
             return _step_result(self.name, request, self._sealed.answer(request), started)
@@ -269,18 +279,27 @@ class Hospital:
         left = {} if error is None else {_ERROR: error}
         self._kept.keep(place, moment, before=before, after={**kept, **left})
 
-    def _prepare(self, study: Study) -> LocalDataset:
+    def _prepare(self, study: Study, run: str | None = "") -> LocalDataset:
+        """The study's data as they were when the run began; of no run (None), as they are now."""
         check_study(self.site, study)
-        digest = study.digest
-        prepared = self._prepared.pop(digest, None)
-        if prepared is None:
-            prepared = LocalDataset(self.site, study, self._cells, self._patients)
-            self._tell(study, prepared.notes)
-        self._prepared[digest] = prepared
+        known = self._prepared.get(study.digest)
+        if known is None or (known.run != run and self._has_changed(known)):
+            revision = self.site.data.revision()  # before reading: what changes meanwhile is newer
+            dataset = LocalDataset(self.site, study, self._cells, self._patients, run)
+            self._tell(study, dataset.notes)
+        else:
+            revision, dataset = known.revision, known.dataset
+        if known is None or run is not None:  # what a run has is not taken from it
+            self._prepared[study.digest] = _Prepared(dataset, revision, run)
+            self._prepared.move_to_end(study.digest)
         while len(self._prepared) > STUDIES_KEPT:
             self._prepared.popitem(last=False)
-        check_limits(self.site, study, prepared.num_training, prepared.num_training_patients)
-        return prepared
+        check_limits(self.site, study, dataset.num_training, dataset.num_training_patients)
+        return dataset
+
+    def _has_changed(self, known: _Prepared) -> bool:
+        """Whether the data are, or may be, others than those."""
+        return known.revision is None or known.revision != self.site.data.revision()
 
     def _tell(self, study: Study, notes: Sequence[str]) -> None:
         """What is to be known of the data, once for a study and all its folds and trials."""

@@ -25,7 +25,7 @@ MOST_LOSS = 1e30  # what stands for a loss that is infinite
 MOST_METRICS, LONGEST_METRIC = 64, 100  # of one model; characters of a name
 LARGEST_FIGURE = 1e100  # beyond what a float32 model can err by; pages are drawn of figures
 
-PROTOCOL = 5  # raised when a message changes its meaning
+PROTOCOL = 6  # raised when a message changes its meaning
 
 
 def significance_of(study: Study) -> float:

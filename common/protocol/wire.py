@@ -69,6 +69,10 @@ class _StudyHeader(Settings):
     study: dict[str, JsonValue] | None  # None where the site is known to have it
 
 
+class _DescribeHeader(_StudyHeader):
+    run: str | None
+
+
 class _TrainHeader(_StudyHeader):
     arm: str
     round: int = Field(ge=1)
@@ -164,14 +168,15 @@ class Encoder:
         return _record(header, arrays)
 
 
-def encode_describe(study: Study) -> RecordDict:
-    """Ask a hospital to introduce itself."""
-    return _record(_StudyHeader(**_of_study(study, with_study=True)), {})
+def encode_describe(study: Study, run: str | None = None) -> RecordDict:
+    """Ask a hospital to introduce itself for a run, or to describe its columns before any."""
+    return _record(_DescribeHeader(**_of_study(study, with_study=True), run=run), {})
 
 
-def decode_describe(record: RecordDict, known: KnownStudies) -> Study:
-    """The study that is asked about. Raises WireError or StudyError."""
-    return known.study_of(_header(record, _StudyHeader))
+def decode_describe(record: RecordDict, known: KnownStudies) -> tuple[Study, str | None]:
+    """The study that is asked about, and the run. Raises WireError or StudyError."""
+    header = _header(record, _DescribeHeader)
+    return known.study_of(header), header.run
 
 
 def encode_train(request: TrainRequest, *, with_study: bool = True) -> RecordDict:

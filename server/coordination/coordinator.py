@@ -74,6 +74,7 @@ class Coordinator:
             link.grid,
             authorizer,
             others_stay=others_stay,
+            run=folder.run,
             witness=Witness(folder.witness),
         )
         self._run: StudyRun | None = None

@@ -83,17 +83,19 @@ class NetworkTransport:
         authorizer: NodeAuthorizer | None = None,
         *,
         others_stay: bool = False,
+        run: str = "",
         witness: Callable[[HospitalName, str, str], None] = lambda *_: None,
     ) -> None:
         """`authorizer` binds nodes to names; None: a site's own word is taken (loopback only).
 
-        `others_stay`: sites that this study does not want wait for another one. `witness` is given
+        `others_stay`: sites that this study does not want wait for another one. `run`: what sites
+        know the study's run by. `witness` is given
         the hash of its log that a hospital sends with every reply, and to which kind of request it
         was.
         """
         self._witness = witness
         self._grid, self._authorizer, self._others_stay = grid, authorizer, others_stay
-        self._study = study
+        self._study, self._run = study, run
         self._introduction: RecordDict | None = None  # what every newcomer is asked
         self._sites: dict[Connection, _Site] = {}
         self._asked: dict[str, Connection] = {}  # describe request -> whom
@@ -232,7 +234,7 @@ class NetworkTransport:
 
     def _describe(self, site: _Site) -> None:
         if self._introduction is None:
-            self._introduction = wire.encode_describe(self._study)
+            self._introduction = wire.encode_describe(self._study, self._run)
         self._num_connections += 1
         self._sites[self._num_connections] = site
         message = BoundedMessage(

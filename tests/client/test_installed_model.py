@@ -116,9 +116,9 @@ def test_a_peer_whose_code_makes_another_model_is_left_out_in_words(
     study = study_of(sha256, file=str(width))
 
     class Elsewhere(Hospital):
-        def describe(self, study: Study) -> DescribeReply:
+        def describe(self, study: Study, run: str = "") -> DescribeReply:
             width.write_text("5")
-            found = super().describe(study)
+            found = super().describe(study, run)
             width.write_text("4")
             return found
 

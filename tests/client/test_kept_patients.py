@@ -3,9 +3,11 @@
 import os
 import sqlite3
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from erosion.client.dataset.kept_patients import KeptPatients
 from erosion.client.dataset.sources.data_source import TableSource, revision_of
@@ -15,6 +17,7 @@ from erosion.client.dataset.text_table import TextTable
 from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import DataError
+from erosion.common.protocol.messages import TrainRequest
 from erosion.common.rounds.cross_fitting import fold_studies
 from erosion.common.study.study import Study
 from tests.support.small_study import TASK, make_site, make_study, twenty_patients
@@ -82,6 +85,39 @@ def test_a_file_that_changed_is_read_again(tmp_path: Path, num_reads: Callable[[
     assert num_reads() == 2
 
 
+@pytest.mark.parametrize("kind", ["file", "database"])
+def test_a_run_keeps_its_patients_and_the_next_one_sees_what_was_corrected(
+    tmp_path: Path, kind: str
+) -> None:
+    """Who was taken out of the data meanwhile is not trained on in another run."""
+    site = make_site(tmp_path, twenty_patients()) if kind == "file" else database(tmp_path)
+    hospital = Hospital(site.model_copy(update={"limits": make_site(tmp_path).limits}))
+    study = make_study(user="b", hospitals=["b", "a"])
+
+    def num_told(run: str) -> int:
+        return hospital.describe(study, run).num_samples
+
+    def num_described() -> int:
+        return hospital.summarise(study).num_samples
+
+    assert num_described() == 21
+    assert num_told("first") == 21
+    if kind == "file":
+        half = twenty_patients().splitlines()
+        (tmp_path / "a.csv").write_text("\n".join([*half[:6], *half[-5:]]))
+    else:
+        with sqlite3.connect(tmp_path / "hospital.sqlite") as connection:
+            connection.execute("DELETE FROM patients WHERE age % 2")
+        connection.close()
+    assert num_told("first") == 21
+    assert num_described() == 12
+    request = TrainRequest(study, "fedavg", 1, torch.zeros(6), None, run="first")
+    assert hospital.train(request).header.num_samples == 21
+    assert num_told("second") == 12
+    later = replace(request, run="second")
+    assert hospital.train(later).header.num_samples == 12
+
+
 def test_other_columns_are_read_again(tmp_path: Path, num_reads: Callable[[], int]) -> None:
     kept = KeptPatients(make_site(tmp_path, twenty_patients()))
     assert kept.of(make_study()).rows.shape == (20, 2)
@@ -89,13 +125,13 @@ def test_other_columns_are_read_again(tmp_path: Path, num_reads: Callable[[], in
     assert num_reads() == 2
 
 
-def test_a_database_is_read_anew_for_another_study(
+def test_a_database_is_read_anew_for_another_study_or_run(
     tmp_path: Path, num_reads: Callable[[], int]
 ) -> None:
     kept = KeptPatients(database(tmp_path))
-    for seed in (1, 1, 2):
-        kept.of(make_study(seed=seed))
-    assert num_reads() == 2
+    for seed, run in ((1, "a"), (1, "a"), (2, "a"), (2, "b"), (2, "b"), (2, None), (2, None)):
+        kept.of(make_study(seed=seed), run)
+    assert num_reads() == 5
 
 
 def test_kept_patients_are_held_against_every_study(tmp_path: Path) -> None:

@@ -295,6 +295,18 @@ def test_ledger_rows_of_other_data_do_not_count(tmp_path: Path) -> None:
         assert ledger.reply_of(Release("there", "s", "r", "a", 1, 0.25)) == "y"
 
 
+def test_what_the_log_has_of_other_data_is_not_lacking(tmp_path: Path) -> None:
+    """The data file may be renamed: another year's patients have paid nothing yet."""
+    with closing(PrivacyLedger(tmp_path)) as ledger:
+        with ledger.transaction():
+            ledger.pay(Release("last year", "s", "r", "a", 1, 0.5), "x")
+        first, second = (Release("this year", "s", "r", "a", round_, 0.5) for round_ in (1, 2))
+        assert ledger.recover([first], 7) == 0
+        assert ledger.spent("this year").in_all == 0
+        assert ledger.recover([first, second], 8) == 1
+        assert ledger.spent("this year").in_all == 0.5
+
+
 def test_review_and_status_say_what_it_costs_and_what_is_left(tmp_path: Path) -> None:
     study = private_study(3.0)
     site = peer_site(tmp_path, limits={"epsilon": 3.0}, budget={"epsilon": 10.0})
