@@ -83,6 +83,10 @@ class RunError(ErosionError):
     exit_code = 7
 
 
+class DiskError(RunError):
+    """A run's files cannot be written, which is no fault of its study."""
+
+
 class CheckpointError(ErosionError):
     """A file of an earlier run cannot be used."""
 

@@ -10,7 +10,7 @@ from erosion.common.rounds import checkpoint
 from erosion.common.rounds.records import RoundRecord, RunState
 from erosion.common.study.study import Study
 from erosion.common.support.files import remove_unfinished
-from erosion.server.run.journal import Journal, cut_back
+from erosion.server.run.journal import Journal, cut_back, finished_rounds
 from erosion.server.run.run_folder import RunFolder
 
 
@@ -35,14 +35,21 @@ class ArmFiles:
     ) -> tuple[Mapping[str, RunState], Sequence[RoundRecord]]:
         """From the checkpoints; the journal is cut back to what they have.
 
-        Raises CheckpointError, also where the journal lacks what they have.
+        Raises CheckpointError, also where one lacks what the other has.
         """
-        states = {arm: self._last(study, arm, first) for arm, first in firsts.items()}
-        last_round = {arm: state.round for arm, state in states.items()}
-        records = cut_back(self._folder.journal, last_round)
+        states, records = self.finished(study, firsts)
+        cut_back(self._folder.journal, {arm: state.round for arm, state in states.items()})
         self.num_resumed = len(records)
         self._journal = Journal(self._folder.journal)
         return states, records
+
+    def finished(
+        self, study: Study, firsts: Mapping[str, RunState]
+    ) -> tuple[Mapping[str, RunState], Sequence[RoundRecord]]:
+        """What `resume` goes on from; nothing is changed. Raises CheckpointError as it does."""
+        states = {arm: self._last(study, arm, first) for arm, first in firsts.items()}
+        last_round = {arm: state.round for arm, state in states.items()}
+        return states, finished_rounds(self._folder.journal, last_round)
 
     def keep_round(self, study: Study, state: RunState, record: RoundRecord) -> None:
         """The journal first, then the checkpoint: a line without one is cut back on resuming."""

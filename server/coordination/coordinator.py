@@ -85,6 +85,7 @@ class Coordinator:
         folder, link = self._folder, self._link
         self._notify(StudyStarted(self._study, link.address, folder.path))
         with RunKeeper(folder) as keeper:
+            keeper.check(self._study, self._weights)
             self._run = StudyRun(
                 self._study,
                 Surroundings(

@@ -3,13 +3,17 @@
 import shutil
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from erosion.common.rounds.cross_fitting import Curves
+from erosion.common.rounds.model_selection import chosen
 from erosion.common.rounds.records import RoundRecord
+from erosion.common.rounds.study_run import first_state
 from erosion.common.rounds.surroundings import Decisions
 from erosion.common.sealed.sums.sum_records import RecordFiles
+from erosion.common.study.study import Study
 from erosion.server.coordination.arm_files import ArmFiles
 from erosion.server.run.fold_record import read_folds, write_folds
 from erosion.server.run.journal import Journal, keep_first
@@ -59,6 +63,20 @@ class RunKeeper(ArmFiles):
             return None
         cohort = None if earlier.cohort is None else frozenset(earlier.cohort)
         return Decisions(earlier.scaling, earlier.chosen(), cohort)
+
+    def check(self, study: Study, weights: Path | None = None) -> None:
+        """Raise CheckpointError where the run cannot be gone on with, before anybody is waited for.
+
+        `weights`: where files that models start from are.
+        """
+        if self._earlier is None:
+            return
+        self._earlier.check(study, self._folder.beginning)
+        read_folds(self._folder.folds)
+        if self._earlier.choices:
+            settled = chosen(study, self._earlier.chosen())
+            firsts = {arm: first_state(settled, arm, weights) for arm in settled.arms}
+            self.finished(settled, firsts)
 
     def decide(self, decisions: Decisions) -> None:
         """Write `beginning.json`."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Literal
 
-from erosion.common.errors import CheckpointError, ErosionError, RunError
+from erosion.common.errors import CheckpointError, DiskError, ErosionError, RunError
 from erosion.common.protocol import wire
 from erosion.common.protocol.flower_messages import BoundedMessage
 from erosion.common.rounds.study_run import check_start
@@ -105,10 +105,10 @@ def run_queue(
 
     try:
         StudyQueue(queue, runs, run_one, prepare=prepared).serve(until_empty=until_empty)
-    except OSError as problem:
+    except (OSError, DiskError) as problem:
         raise RunError(
-            f"The queue {queue} cannot be gone on with ({problem}). Put that right, then start it"
-            " again: it goes on with the run that it was at."
+            f"The queue {queue} cannot be gone on with ({problem.__cause__ or problem}). Put that"
+            " right, then start it again: it goes on with the run that it was at."
         ) from problem
     finally:
         link.stop()
@@ -166,7 +166,7 @@ def run_on(
     except OSError as problem:  # a full disk, say
         observers.notify(StudyFailed(str(problem)))
         where = f" ({problem.filename})" if problem.filename else ""
-        raise RunError(
+        raise DiskError(
             f"The run cannot be written to {folder.path}{where}: {problem.strerror or problem}."
             " Every finished round is there. Put that right, then go on with `erosion server"
             f" --resume {quote(str(folder.path))}`."

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from erosion.common.errors import ErosionError
+from erosion.common.errors import DiskError, ErosionError
 from erosion.common.rounds.waiting import HospitalsAwayError
 from erosion.common.study.study import Study, load_study
 from erosion.common.support.files import read_named, version_of, write_atomically
@@ -69,10 +69,10 @@ class StudyQueue:
         except HospitalsAwayError as problem:
             self._turns[path.name] += 1
             logger.warning("%s waits for its next turn: %s", path.name, problem)
+        except (OSError, DiskError):  # no study's fault: the next one would end so, too
+            raise
         except ErosionError as problem:
             self._leave_out(path, str(problem))
-        except OSError:  # the folder's own disk: no study's fault
-            raise
         except Exception as problem:  # a fault of ours, which must not keep the others waiting
             logging.getLogger("erosion").info("%s", path.name, exc_info=True)  # where -v is given
             words = f"a fault of this program ({type(problem).__name__}: {problem}); -v shows more"
@@ -99,8 +99,8 @@ class StudyQueue:
 
     def _leave_out(self, path: Path, why: str) -> None:
         logger.error("%s is left out: %s", path.name, why)
-        self._put_away(path, FAILED)
         write_atomically(self._folder / FAILED / f"{path.stem}.txt", f"{why}\n")
+        self._put_away(path, FAILED)
 
     def _put_away(self, path: Path, where: str) -> None:
         target = self._folder / where

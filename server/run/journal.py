@@ -46,11 +46,12 @@ class Journal:
         self._file.close()
 
 
-def cut_back(path: Path, last_round: Mapping[str, int]) -> list[RoundRecord]:
-    """Keep every arm's rounds up to its last finished one; what is kept, in order.
+def finished_rounds(path: Path, last_round: Mapping[str, int]) -> list[RoundRecord]:
+    """Every arm's rounds up to its last finished one, of which there is a checkpoint, in order.
 
-    A round is written here before its checkpoint: one that was never finished is done again.
-    Raises CheckpointError, also where a finished one is not here.
+    A round is written here before its checkpoint: the one after the last may never have been
+    finished. Raises CheckpointError where a finished one is not here, and where more are here than
+    that one: their checkpoints were lost.
     """
     every = read_records(path) if path.exists() else []
     records = [record for record in every if record.round <= last_round.get(record.arm, 0)]
@@ -60,10 +61,22 @@ def cut_back(path: Path, last_round: Mapping[str, int]) -> list[RoundRecord]:
                 f"{path} lacks rounds of {arm}, of which {last} are finished: its checkpoint is"
                 " there. Bring the journal back from a backup, or start the study anew."
             )
-    if every:
+        written = max((record.round for record in every if record.arm == arm), default=0)
+        if written > last + 1:
+            have = f"is that of round {last}" if last else "is missing"
+            raise CheckpointError(
+                f"{path} has {written} rounds of {arm}, and its checkpoint {have}. Bring the folder"
+                f" checkpoints back from the backup that the journal is from; or take {arm}'s lines"
+                f" after round {last} off the journal, and these rounds are done again."
+            )
+    return records
+
+
+def cut_back(path: Path, last_round: Mapping[str, int]) -> None:
+    """Take off what is done again: every arm's rounds after its last finished one."""
+    if path.exists():
         lines = (x for x in read_journal(path) if x["round"] <= last_round.get(x["arm"], 0))
         write_atomically(path, "".join(json.dumps(x, allow_nan=False) + "\n" for x in lines))
-    return records
 
 
 def has_rounds(records: Sequence[RoundRecord], arm: str, last: int) -> bool:

@@ -8,10 +8,11 @@ from pydantic import AliasChoices, Field
 from erosion.common.errors import CheckpointError
 from erosion.common.formats.json_file import read_json
 from erosion.common.protocol.messages import Scaling
-from erosion.common.rounds.model_selection import SelectedSettings
+from erosion.common.rounds.model_selection import SelectedSettings, chosen
 from erosion.common.rounds.surroundings import Decisions
 from erosion.common.settings.base import Settings
 from erosion.common.settings.names import Name
+from erosion.common.study.study import Study
 from erosion.common.support.files import write_atomically
 from erosion.server.run.run_folder import RunFolder
 
@@ -21,7 +22,7 @@ REMEDY = "Start the study anew."
 
 class _SelectedSettings(Settings):
     settings: dict[str, Any]
-    rounds: int
+    rounds: int = Field(ge=1)
     loss: float | None = Field(validation_alias=AliasChoices("loss", "log_loss"))
 
 
@@ -51,6 +52,28 @@ class RunDecisions(Settings):
             arm: SelectedSettings(kept.settings, kept.rounds, kept.loss)
             for arm, kept in self.choices.items()
         }
+
+    def check(self, study: Study, path: Path) -> None:
+        """Raise CheckpointError where what `path` says does not fit the study."""
+        if (problem := self._problem_with(study)) is not None:
+            raise CheckpointError(f"{path} does not fit its study: {problem}. {REMEDY}")
+
+    def _problem_with(self, study: Study) -> str | None:
+        if self.choices and self.choices.keys() != study.arms.keys():
+            found, wanted = ", ".join(sorted(self.choices)), ", ".join(sorted(study.arms))
+            return f"it is of the arms {found}, and the study has {wanted}"
+        if too_long := [arm for arm, c in self.choices.items() if c.rounds > study.rounds]:
+            return f"it has more rounds of {too_long[0]} than the study"
+        if study.user not in (self.cohort or study.hospitals):
+            return f"the hospitals that may take part lack the user, {study.user}"
+        widths = {len(self.scaling.mean), len(self.scaling.deviation)} if self.scaling else set()
+        if widths and widths != {study.task.input_shape[0]}:
+            return f"its scaling is not of {study.task.input_shape[0]} columns"
+        try:
+            chosen(study, self.chosen())
+        except ValueError as problem:
+            return f"its settings cannot be used ({problem})"
+        return None
 
     def write(self, path: Path) -> None:
         """Put it into the run folder."""

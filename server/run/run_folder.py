@@ -8,7 +8,7 @@ from pathlib import Path
 
 import tomli_w
 
-from erosion.common.errors import RunError
+from erosion.common.errors import DiskError, RunError
 from erosion.common.study.study import Study
 from erosion.common.support.files import held, write_atomically
 
@@ -142,14 +142,14 @@ def new_run_folder(parent: Path, study: Study) -> RunFolder:
             number += 1
             path = parent / f"{stamp}-{study.name}-{number}"
         except OSError as problem:
-            raise RunError(
+            raise DiskError(
                 f"The run folder {path} cannot be made: {problem}. Give another with --runs FOLDER."
             ) from None
     folder = RunFolder(path)
     try:
         write_study(folder.study, study)
     except OSError as problem:
-        raise RunError(f"The run folder {path} cannot be used: {problem}.") from None
+        raise DiskError(f"The run folder {path} cannot be used: {problem}.") from None
     return folder
 
 
@@ -162,7 +162,7 @@ def open_run_folder(path: Path, study: Study) -> RunFolder:
         path.mkdir(parents=True, exist_ok=True)
         write_study(folder.study, study)
     except OSError as problem:
-        raise RunError(f"The run folder {path} cannot be used: {problem}.") from None
+        raise DiskError(f"The run folder {path} cannot be used: {problem}.") from None
     return folder
 
 
@@ -186,7 +186,7 @@ def user_folder(whole: RunFolder, study: Study) -> RunFolder:
         folder.path.mkdir(parents=True, exist_ok=True)
         write_study(folder.study, study)
     except OSError as problem:
-        raise RunError(f"The run folder {folder.path} cannot be used: {problem}.") from None
+        raise DiskError(f"The run folder {folder.path} cannot be used: {problem}.") from None
     return folder
 
 

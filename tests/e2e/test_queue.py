@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from erosion.common.errors import RunError
+from erosion.command_line import main
+from erosion.common.errors import DiskError, RunError
 from erosion.common.rounds.waiting import HospitalsAwayError
 from erosion.common.study.study import Study
 from erosion.experiments.faults.program import Program
@@ -104,6 +105,39 @@ def test_a_fault_of_the_program_costs_a_study_its_own_turn_alone(tmp_path: Path)
     assert seen == ["first", "second"]
     assert "ZeroDivisionError" in (queue / "failed" / "a.txt").read_text()
     assert (queue / "done" / "b.toml").exists()
+
+
+def test_a_full_disk_ends_the_queue_and_no_study(tmp_path: Path) -> None:
+    queue, folders = tmp_path / "queue", []
+    put(queue, "a.toml", small_study(name="first"))
+    put(queue, "b.toml", small_study(name="second"))
+
+    def run(study: Study, folder: RunFolder) -> None:
+        folders.append(folder.path)
+        if len(folders) == 1:
+            raise DiskError(f"The run of {study.name} cannot be written: no space is left.")
+
+    with pytest.raises(DiskError):
+        run_all(queue, run)
+    assert sorted(path.name for path in queue.glob("*.toml")) == ["a.toml", "b.toml"]
+    assert not (queue / "failed").exists()
+    run_all(queue, run)
+    assert folders[0] == folders[1]  # it is gone on with
+    assert sorted(path.name for path in (queue / "done").iterdir()) == ["a.toml", "b.toml"]
+
+
+def test_a_queue_whose_runs_cannot_be_written_keeps_its_studies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queue, runs = tmp_path / "queue", tmp_path / "runs"
+    put(queue, "a.toml", small_study())
+    runs.write_text("a file")
+    where = ["--insecure", "--address", free_address(), "--runs", str(runs), "--until-empty"]
+    assert main(["server", "--queue", str(queue), *where]) == 7
+    said = " ".join(capsys.readouterr().err.split())
+    assert "cannot be gone on with" in said
+    assert "it goes on with the run" in said
+    assert (queue / "a.toml").exists()
 
 
 def test_a_study_file_that_is_taken_away_while_it_runs_costs_nothing(tmp_path: Path) -> None:

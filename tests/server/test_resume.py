@@ -3,17 +3,22 @@
 Real sites and the line are in tests/e2e/test_resume.py.
 """
 
+import json
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from erosion.command_line import main
 from erosion.common.errors import CheckpointError
+from erosion.common.rounds import checkpoint
 from erosion.common.rounds.records import RoundRecord
 from erosion.common.rounds.study_run import first_state
 from erosion.common.study.study import Study
+from erosion.experiments.free_ports import free_address
 from erosion.server.coordination.run_keeper import RunKeeper
 from erosion.server.run.journal import Journal, keep_first, read_journal, read_records
 from erosion.server.run.run_folder import RunFolder, alone_in, open_run_folder
@@ -124,6 +129,91 @@ def test_a_journal_that_lacks_rounds_of_the_checkpoints_is_not_gone_on_with(
     with RunKeeper(folder) as keeper, pytest.raises(CheckpointError, match="lacks"):
         keeper.resume(small_study(), firsts)
     assert len(folder.journal.read_text().splitlines()) == kept
+
+
+@pytest.fixture
+def cut_off(tmp_path: Path, uninterrupted: RunFolder) -> RunFolder:
+    """A run that lacks its end alone."""
+    folder = RunFolder(tmp_path / "run")
+    shutil.copytree(uninterrupted.path, folder.path)
+    for file in (folder.result, folder.report):
+        file.unlink(missing_ok=True)
+    return folder
+
+
+def _lose(path: Path) -> None:
+    path.unlink()
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:50])
+
+
+def _link_to_nothing(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.parent / "elsewhere")
+
+
+def _change(path: Path, key: str, value: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+
+
+CHOICE: dict[str, Any] = {"settings": {}, "rounds": 4, "loss": None}
+DAMAGES: list[tuple[str, Callable[[RunFolder], None], str]] = [
+    ("a lost checkpoint", lambda run: _lose(run.checkpoint("weight_erosion")), "is missing"),
+    ("a linked one", lambda run: _link_to_nothing(run.checkpoint("weight_erosion")), "is missing"),
+    ("a short one", lambda run: _cut(run.checkpoint("weight_erosion")), "weight_erosion.safet"),
+    (
+        "an older one",
+        lambda run: checkpoint.save(
+            run.checkpoint("weight_erosion"),
+            first_state(small_study(), "weight_erosion"),
+            arm="weight_erosion",
+            study_digest=small_study().digest,
+        ),
+        "is missing",
+    ),
+    ("a short journal", lambda run: _cut(run.journal), "lacks rounds"),
+    ("folds", lambda run: run.folds.write_text("{"), "folds.json"),
+    ("other arms", lambda run: _change(run.beginning, "choices", {"x": CHOICE}), "of the arms x"),
+    (
+        "no rounds",
+        lambda run: _change(
+            run.beginning, "choices", {arm: {**CHOICE, "rounds": -3} for arm in small_study().arms}
+        ),
+        "choices.weight_erosion.rounds",
+    ),
+    (
+        "too many rounds",
+        lambda run: _change(
+            run.beginning, "choices", {arm: {**CHOICE, "rounds": 5} for arm in small_study().arms}
+        ),
+        "more rounds of weight_erosion than the study",
+    ),
+    (
+        "a narrow scaling",
+        lambda run: _change(run.beginning, "scaling", {"mean": [1.0], "deviation": [1.0]}),
+        "not of 2 columns",
+    ),
+    ("no user", lambda run: _change(run.beginning, "cohort", ["b"]), "lack the user, a"),
+]
+
+
+@pytest.mark.parametrize(("damage", "said"), [d[1:] for d in DAMAGES], ids=[d[0] for d in DAMAGES])
+def test_a_run_that_cannot_be_gone_on_with_is_refused_before_anybody_is_waited_for(
+    cut_off: RunFolder,
+    capsys: pytest.CaptureFixture[str],
+    damage: Callable[[RunFolder], None],
+    said: str,
+) -> None:
+    before = cut_off.journal.read_bytes()
+    damage(cut_off)
+    journal = cut_off.journal.read_bytes()
+    address = free_address()
+    assert main(["server", "--resume", str(cut_off.path), "--insecure", "--address", address]) == 8
+    assert said in " ".join(capsys.readouterr().err.split())
+    assert cut_off.journal.read_bytes() == journal  # no finished round is taken off
+    assert before.startswith(journal)
 
 
 def test_trials_that_are_damaged_do_not_keep_a_run_from_going_on(tmp_path: Path) -> None:
