@@ -159,7 +159,7 @@ def _change(path: Path, key: str, value: Any) -> None:
 
 
 CHOICE: dict[str, Any] = {"settings": {}, "rounds": 4, "loss": None}
-DAMAGES: list[tuple[str, Callable[[RunFolder], None], str]] = [
+DAMAGES: list[tuple[str, Callable[[RunFolder], object], str]] = [
     ("a lost checkpoint", lambda run: _lose(run.checkpoint("weight_erosion")), "is missing"),
     ("a linked one", lambda run: _link_to_nothing(run.checkpoint("weight_erosion")), "is missing"),
     ("a short one", lambda run: _cut(run.checkpoint("weight_erosion")), "weight_erosion.safet"),
@@ -203,7 +203,7 @@ DAMAGES: list[tuple[str, Callable[[RunFolder], None], str]] = [
 def test_a_run_that_cannot_be_gone_on_with_is_refused_before_anybody_is_waited_for(
     cut_off: RunFolder,
     capsys: pytest.CaptureFixture[str],
-    damage: Callable[[RunFolder], None],
+    damage: Callable[[RunFolder], object],
     said: str,
 ) -> None:
     before = cut_off.journal.read_bytes()
