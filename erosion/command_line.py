@@ -18,6 +18,7 @@ from erosion.common.errors import ErosionError
 from erosion.common.support.log_lines import JsonLines
 from erosion.common.support.plain_text import shown
 from erosion.common.support.software import software_version
+from erosion.common.support.streams import never_fail_to_encode
 
 FAULT, UNUSABLE, INTERRUPTED = 70, 74, 130  # EX_SOFTWARE and EX_IOERR of sysexits.h
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -50,6 +51,8 @@ exit codes: 0 done, 1 a check failed, 2 study file, 3 site file, 4 data, 5 refus
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one sub-command; people get messages, never tracebacks. Returns the exit code."""
+    never_fail_to_encode(sys.stdout)
+    never_fail_to_encode(sys.stderr)
     options = parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, _interrupt)
     handler: Callable[[argparse.Namespace], int] = options.handler

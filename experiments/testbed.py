@@ -63,6 +63,11 @@ class _Part:
         self.peak_megabytes = peak_megabytes(self.process.pid) or self.peak_megabytes
         return self.process.poll()
 
+    def last_error(self) -> str:
+        """The last that it logged as an error; "" where there is none."""
+        lines = [] if self.log is None else self.log.read_text(errors="replace").splitlines()
+        return next((line for line in reversed(lines) if " ERROR " in line), "")
+
     def last_words(self) -> str:
         """What it said last, for a message."""
         if self.log is None:
@@ -225,6 +230,8 @@ def deploy(
             for name, source in hospitals.items()
         ]
         code = _watch(server, sites)
+        if code:
+            _tell_of_errors(sites)
     _print_footprint(parts.all, time.monotonic() - started)
     return code
 
@@ -246,6 +253,13 @@ def _watch(server: _Part, sites: list[_Part]) -> int:
             raise ErosionError("Every site ended, so the study cannot go on; see above.")
         time.sleep(0.05)
     return code if code >= 0 else 128 - code
+
+
+def _tell_of_errors(sites: list[_Part]) -> None:
+    """What the sites' own logs say: here nobody has to be kept from reading them."""
+    for site in sites:
+        if error := site.last_error():
+            print(f"{site.name}: {error} ({site.log})", file=sys.stderr, flush=True)
 
 
 def _write_site(

@@ -263,8 +263,11 @@ def _check_names(**names: str) -> None:
 
 
 def decide(store: ConsentStore, entry: StudyEntry, *, approve: bool, by: str) -> StudyEntry:
-    """Write a person's decision about a study."""
+    """Write a person's decision about a study; the same one again stays as it is."""
     state: State = "approved" if approve else "declined"
+    known = store.study(entry.digest)
+    if known is not None and (known.state, known.decided_by) == (state, by):
+        return known
     decided = replace(entry, state=state, decided_by=by, decided=now())
     store.put(decided)
     return decided

@@ -25,7 +25,7 @@ def review(site: Site, study: Study, store: ConsentStore) -> list[str]:
         f"Study {study.name}",
         f"  digest      {study.digest}",
         f"  for         {_whom(site, study)}",
-        f"  hospitals   {', '.join(study.hospitals)}",
+        f"  hospitals   {', '.join(study.hospitals)}{_unnamed(site, study)}",
         "",
         "What it asks of this hospital",
         *(f"  - {line}" for line in asked(site, study)),
@@ -33,6 +33,7 @@ def review(site: Site, study: Study, store: ConsentStore) -> list[str]:
         "What leaves this hospital",
         *(f"  - {line}" for line in leaving(site, study)),
         "",
+        *_decided(study, store),
         *_changed(study, store),
     ]
 
@@ -132,6 +133,10 @@ def _num_parameters(site: Site, study: Study) -> tuple[int, str]:
     return dim, f"{dim:,} numbers"
 
 
+def _unnamed(site: Site, study: Study) -> str:
+    return "" if site.name in study.hospitals else f"; {site.name} is not among them"
+
+
 def _whom(site: Site, study: Study) -> str:
     if study.has_every_user:
         return "every hospital in turn, this one included"
@@ -156,10 +161,18 @@ def _column(name: str) -> str:
     return shown if re.fullmatch(r"[\w.-]+", shown) else json.dumps(shown, ensure_ascii=False)
 
 
+def _decided(study: Study, store: ConsentStore) -> list[str]:
+    """What was decided of this very study."""
+    entry, decisions = store.study(study.digest), store.decisions(study.digest)
+    if entry is not None and entry.decided and not decisions:  # by an earlier program
+        decisions = [(entry.state, entry.decided_by, entry.decided)]
+    return [f"{state.capitalize()} by {by}, {at}" for state, by, at in decisions]
+
+
 def _changed(study: Study, store: ConsentStore) -> list[str]:
     earlier = _last_approved(study, store)
     if earlier is None:
-        return ["Nobody here has approved a study of this name before."]
+        return ["Nobody here has approved another study of this name."]
     before = dict(_flat(json.loads(earlier.content)))
     after = dict(_flat(json.loads(study.canonical_json())))
     lines = [

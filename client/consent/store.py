@@ -58,6 +58,12 @@ create table if not exists recovered (
   step text not null,
   primary key (coordinator, dataset, variant, run, arm, round, step)
 );
+create table if not exists decisions (
+  digest text not null,
+  state text not null,
+  decided_by text not null,
+  decided text not null
+);
 create table if not exists log_read (only integer primary key check (only = 1), line integer);
 """
 
@@ -156,7 +162,26 @@ class ConsentStore:
             entry.decided_by,
             entry.decided,
         )
+        before = self.study(entry.digest)
+        if before is not None and before.decided and not self.decisions(entry.digest):
+            self._note_decision(before)  # of a program that kept the last one alone
+        if entry.decided:
+            self._note_decision(entry)
         self._file.execute("insert or replace into studies values (?,?,?,?,?,?,?,?)", values)
+
+    def _note_decision(self, entry: StudyEntry) -> None:
+        self._file.execute(
+            "insert into decisions values (?,?,?,?)",
+            (entry.digest, entry.state, entry.decided_by, entry.decided),
+        )
+
+    def decisions(self, digest: str) -> list[tuple[str, str, str]]:
+        """What was decided of a study, by whom and when, in order."""
+        rows = self._file.execute(
+            "select state, decided_by, decided from decisions where digest = ? order by rowid",
+            (digest,),
+        )
+        return [(str(state), str(by), str(at)) for state, by, at in rows]
 
     def note(self, coordinator: str, dataset: str, answer: Answer, content: str) -> str | None:
         """Note durably that `answer` is given to a question of this hash.

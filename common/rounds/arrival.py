@@ -78,8 +78,8 @@ class Arrival:
             )
         if len(members.members) < study.federation.quorum:
             return (
-                f"{len(members.members)} hospitals connected within {waited:.0f} s, the study's"
-                f" quorum is {study.federation.quorum}."
+                f"{len(members.members)} hospitals were ready to take part within {waited:.0f} s,"
+                f" the study's quorum is {study.federation.quorum}."
                 f" Missing: {in_words(members.missing) or 'none'};"
                 f" declined: {in_words([*members.declined]) or 'none'};"
                 f" not approved yet: {in_words([*members.undecided]) or 'none'}."

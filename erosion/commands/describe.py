@@ -77,7 +77,7 @@ def _run(options: argparse.Namespace) -> int:
             f"The page cannot be written to {options.output}: {problem}. Give another --output."
         ) from None
     console.print(f"The page: {options.output}", markup=False)
-    return 0 if found.replies and not found.findings else CHECK_FAILED
+    return CHECK_FAILED if found.findings or len(found.replies) < len(found.study.hospitals) else 0
 
 
 COMMAND = Command(
@@ -86,7 +86,7 @@ COMMAND = Command(
     details="Every site that somebody there has approved the study at tells counts, missing"
     " values, means and quantiles of its columns, rounded so that none is about a few patients."
     " A hospital whose values are off by a factor, as with another unit, is pointed out. Exit"
-    " code 1 where something looks wrong or nobody answered.",
+    " code 1 where something looks wrong or a hospital gave no description.",
     examples="""\
   erosion describe STUDY.toml                 at the coordinator; sites run `erosion client`
   erosion describe STUDY.toml --simulate      the testbed's hospitals, or tables beside the file

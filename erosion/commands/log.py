@@ -54,6 +54,8 @@ def _run(options: argparse.Namespace) -> int:
     from erosion.server.run.run_folder import RunFolder
     from erosion.server.run.witness import read_witness
 
+    if options.hospital is not None and options.run is None:
+        raise RunError("--hospital goes with --run RUN: the run that the log is held against.")
     witnessed: list[Witnessed] = []
     if (run := options.run) is not None:
         if options.hospital is None:

@@ -16,10 +16,13 @@ def add_log_format(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_runs(parser: argparse.ArgumentParser) -> None:
-    """`--runs`: the folder that holds a folder for every run."""
+DEFAULT_RUNS = Path("runs")
+
+
+def add_runs(parser: argparse.ArgumentParser, default: Path | None = DEFAULT_RUNS) -> None:
+    """`--runs`: the folder that holds a folder for every run. `default` None: it was left out."""
     parser.add_argument(
-        "--runs", type=Path, default=Path("runs"), help="where runs are kept (default: runs/)"
+        "--runs", type=Path, default=default, help="where runs are kept (default: runs/)"
     )
 
 

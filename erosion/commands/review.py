@@ -55,6 +55,10 @@ def _run(options: argparse.Namespace) -> int:
         from erosion.common.errors import StudyError
         from erosion.common.study.study import load_study, study_from_json
 
+    if options.study is None and options.digest is None:
+        said = [name for name in ("approve", "decline", "by") if getattr(options, name)]
+        if said:
+            raise StudyError(f"--{said[0]} of which study? Give its digest, or --study FILE.")
     site = load_site(options.site)
     store = ConsentStore(site.consent_folder)
     try:
@@ -63,6 +67,12 @@ def _run(options: argparse.Namespace) -> int:
             return 0
         if options.study is not None:
             entry = entry_of(load_study(options.study), store)
+            if options.digest and not entry.digest.startswith(options.digest.lower()):
+                raise StudyError(
+                    f"The study in {options.study} has the digest {entry.digest[:12]}..., which"
+                    f" does not begin with {options.digest!r}: it is another one. Nothing was"
+                    " decided."
+                )
         else:
             entry = named(options.digest, store)
         try:

@@ -122,6 +122,9 @@ def _run(options: argparse.Namespace) -> int:
         end_with_stdin()
     if options.app is not None:
         return _run_app(options)
+    for option, wanted in (("run_config", "app"), ("until_empty", "queue")):
+        if getattr(options, option) and getattr(options, wanted) is None:
+            raise StudyError(f"--{option.replace('_', '-')} goes with --{wanted}; see --help.")
     if [options.study, options.resume, options.queue].count(None) != 2:
         raise StudyError(
             "Give a study file to start a run, --resume RUN to go on with one, or --queue FOLDER to"

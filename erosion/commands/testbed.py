@@ -3,7 +3,7 @@
 import argparse
 
 from erosion.commands.command import Command
-from erosion.commands.options import add_outputs, add_runs, add_weights
+from erosion.commands.options import DEFAULT_RUNS, add_outputs, add_runs, add_weights
 from erosion.common.errors import StudyError
 from erosion.common.support.imports import imports_for_good
 from erosion.common.support.logs import configure_logging
@@ -18,7 +18,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a study file, or a folder with study.toml, with site files or tables beside it; or"
         " the name of a study that comes with the program (default: breast-cancer)",
     )
-    add_runs(parser)
+    add_runs(parser, default=None)
     add_data_dir(parser)
     add_weights(parser)
     add_outputs(parser)
@@ -48,6 +48,8 @@ def _run(options: argparse.Namespace) -> int:
 
     configure_logging(options.verbose)
     if options.simulate:
+        if options.output or options.runs is not None:
+            raise StudyError("--output and --runs go without --simulate, which keeps no run.")
         from erosion.experiments.simulated_testbed import simulate_testbed
 
         simulate_testbed(
@@ -65,7 +67,7 @@ def _run(options: argparse.Namespace) -> int:
             )
     return run_testbed(
         study_path(options.study),
-        runs=options.runs,
+        runs=options.runs or DEFAULT_RUNS,
         data_dir=options.data_dir,
         verbosity=options.verbose,
         outputs=options.output,

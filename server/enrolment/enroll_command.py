@@ -98,8 +98,8 @@ def _add_days(parser: argparse.ArgumentParser, days: int) -> None:
 
 
 def _days(text: str) -> float:
-    if not abs(days := float(text)) <= MOST_DAYS:
-        raise argparse.ArgumentTypeError(f"{text} days; give at most {MOST_DAYS}")
+    if not 0 < (days := float(text)) <= MOST_DAYS:
+        raise argparse.ArgumentTypeError(f"{text} days; give more than 0 and at most {MOST_DAYS}")
     return days
 
 
@@ -186,11 +186,18 @@ def _renew(options: argparse.Namespace) -> None:
                 " certificate."
             )
         days = options.days or COORDINATOR_DAYS
-        enrolment.renew_coordinator(folder, _checked_hosts(options.host), days=days)
+        before = folder.read_place()
+        place = enrolment.renew_coordinator(folder, _checked_hosts(options.host), days=days)
         print(
             f"Renewed the certificate: {ServingCertificate(folder).words}.\n"
             "A running coordinator shows it from the next connection on."
         )
+        if dropped := [host for host in before.hosts if host not in place.hosts]:
+            print(
+                f"It is not for {', '.join(dropped)} any more: sites whose files say so cannot"
+                f" connect until their coordinator.address is {place.address}. Give all names with"
+                " --host to let them."
+            )
         return
     if options.host:
         raise EnrolmentError("--host is for the coordinator's certificate; leave it out here.")

@@ -53,8 +53,8 @@ def init_federation(
     if folder.place.exists():
         raise EnrolmentError(
             f"{folder.path} holds a federation already. Its certificate is renewed, also for other"
-            " names, by `erosion enroll renew coordinator`; a second federation needs another"
-            " --folder."
+            f" names, by `erosion enroll renew coordinator{folder.option}`; a second federation"
+            " needs another --folder."
         )
     try:
         make_private_folder(folder.path)
@@ -77,7 +77,7 @@ def renew_coordinator(
     with folder.locked():
         authority = certificates.load_authority(folder.authority_key, folder.authority)
         if hosts:
-            place = Address(hosts=tuple(hosts), port=place.port)
+            place = place.model_copy(update={"hosts": tuple(hosts)})
             folder.write_place(place)
         _write_identity(folder, certificates.issue(authority, place.hosts, days))
     return place

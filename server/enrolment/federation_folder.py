@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
+from shlex import quote
 from time import monotonic, sleep
 from typing import IO, Annotated
 
@@ -66,6 +67,11 @@ class FederationFolder:
     """The paths of one federation. `erosion server` needs all of them but the authority's key."""
 
     path: Path
+
+    @property
+    def option(self) -> str:
+        """What follows `erosion enroll WHAT` in a remedy, so that it is about this folder."""
+        return "" if self.path == DEFAULT_FOLDER else f" --folder {quote(str(self.path))}"
 
     @property
     def place(self) -> Path:

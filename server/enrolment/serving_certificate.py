@@ -30,7 +30,7 @@ class ServingCertificate:
             raise EnrolmentError(
                 f"The coordinator's certificate {folder.coordinator}"
                 f" {expiry.in_words(self.expires)}, and no site would accept it."
-                " Run: erosion enroll renew coordinator"
+                f" Run: erosion enroll renew coordinator{folder.option}"
             )
 
     @property

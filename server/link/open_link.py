@@ -65,7 +65,7 @@ def expiry_warnings(
     if expiry.ends_soon(certificate.expires):
         warnings.append(
             f"the coordinator's certificate is {expiry.in_words(certificate.expires)}; run:"
-            " erosion enroll renew coordinator"
+            f" erosion enroll renew coordinator{federation.option}"
         )
     authority = load_certificate(federation.authority).not_valid_after_utc
     if expiry.ends_soon(authority):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import tomli_w
 import torch
 
 from erosion.client.consent.consent import Consent, decide
@@ -289,6 +290,61 @@ def test_the_review_says_what_leaves_and_what_changed(tmp_path: Path, store: Con
     assert "a model update of 6 numbers" in text
     assert "rounds: 3 -> 9" in text
     assert "never: a patient's row" in text
+
+
+def test_the_review_says_who_decided_what_and_a_repeated_decision_changes_nothing(
+    tmp_path: Path, store: ConsentStore
+) -> None:
+    entry = entry_of(study(), store)
+    first = decide(store, entry, approve=True, by="Dr. A")
+    assert decide(store, entry, approve=True, by="Dr. A") == first
+    decide(store, entry, approve=False, by="Dr. B")
+    decide(store, entry, approve=True, by="Dr. C")
+    assert [(state, by) for state, by, _ in store.decisions(entry.digest)] == [
+        ("approved", "Dr. A"),
+        ("declined", "Dr. B"),
+        ("approved", "Dr. C"),
+    ]
+    lines = review(site(tmp_path), study(), store)
+    assert f"Approved by Dr. A, {first.decided}" in lines
+    assert "Nobody here has approved another study of this name." in lines
+
+
+def test_the_review_says_that_this_hospital_is_not_asked(
+    tmp_path: Path, store: ConsentStore
+) -> None:
+    others = study(user="c", hospitals=["c", "d"])
+    assert "hospitals   c, d; b is not among them" in "\n".join(
+        review(site(tmp_path), others, store)
+    )
+
+
+def written(folder: Path) -> tuple[str, str]:
+    """A site file, and a study file."""
+    file, study_file = folder / "site.toml", folder / "study.toml"
+    file.write_text(tomli_w.dumps(site(folder).model_dump(mode="json", exclude_none=True)))
+    study_file.write_text(tomli_w.dumps(study().model_dump(mode="json", exclude_none=True)))
+    return str(file), str(study_file)
+
+
+@pytest.mark.parametrize("decision", ["--approve", "--decline", "--by=me"])
+def test_a_decision_is_about_a_study_that_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], decision: str
+) -> None:
+    file, _ = written(tmp_path)
+    assert main(["review", file, decision]) == 2
+    assert "of which study?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("decision", [[], ["--approve"], ["--decline"]])
+def test_a_study_file_that_is_not_of_the_digest_is_not_decided_about(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], decision: list[str]
+) -> None:
+    file, study_file = written(tmp_path)
+    assert main(["review", file, "beef", "--study", study_file, *decision]) == 2
+    assert "Nothing was decided" in capsys.readouterr().err
+    digest = study().digest[:6].upper()
+    assert main(["review", file, digest, "--study", study_file, *decision]) == 0
 
 
 def test_the_review_says_that_mini_batches_come_in_the_files_order(

@@ -84,7 +84,9 @@ def test_a_hospital_that_declines_is_not_waited_for_and_is_named() -> None:
 def test_below_the_quorum_it_does_not_begin() -> None:
     transport = Scripted(study(federation={"quorum": 3}))
     transport.join("a", "b")
-    with pytest.raises(RunError, match=r"2 hospitals connected within 120 s.*Missing: c"):
+    with pytest.raises(
+        RunError, match=r"2 hospitals were ready to take part within 120 s.*Missing: c"
+    ):
         study_run(transport, Kept()).run()
 
 

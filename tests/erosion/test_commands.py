@@ -1,5 +1,6 @@
 """Every command explains itself, and what its help shows can be typed."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -8,11 +9,13 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import tomli_w
 
 from erosion.command_line import EPILOG, main, parser
 from erosion.commands import COMMANDS
 from erosion.commands.command import Command
 from tests.support.patience import PATIENCE
+from tests.support.small_study import TASK, make_study
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -149,3 +152,54 @@ def test_describe_takes_the_name_of_a_study_that_comes_with_the_program(
     main(["describe", "breast-cancer", "--simulate", "--output", str(page)])
     capsys.readouterr()
     assert "small-tumours" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["testbed", "--simulate", "--output", "metrics"], "go without --simulate"),
+        (["testbed", "--simulate", "--runs", "elsewhere"], "go without --simulate"),
+        (["server", "study.toml", "--until-empty"], "--until-empty goes with --queue"),
+        (["server", "study.toml", "--run-config", "a=1"], "--run-config goes with --app"),
+        (["log", "verify", "sent.jsonl", "--hospital", "a"], "--hospital goes with --run"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) != 0
+    assert said in capsys.readouterr().err
+
+
+def test_what_the_output_cannot_show_ends_no_command(tmp_path: Path) -> None:
+    """`check` marks remedies by an arrow, which a Latin-1 terminal lacks."""
+    site = tmp_path / "site.toml"
+    data = 'name = "alike"\n[data]\npath = "patients.csv"\n'
+    site.write_text(f'{data}[coordinator]\naddress = "127.0.0.1:1"\n')
+    run = subprocess.run(
+        [sys.executable, "-m", "erosion", "check", str(site)],
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+        capture_output=True,
+        timeout=PATIENCE,
+    )
+    assert run.returncode == 1, run.stderr.decode()
+    assert "? " in run.stdout.decode("latin-1")
+    assert "keep this site from taking part" in run.stdout.decode("latin-1")
+
+
+def test_a_description_that_lacks_hospitals_is_no_success(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their tables do not keep to the study's contract."""
+    table = "age,sex,ill\n" + "".join(f"{age},f,{age % 2}\n" for age in range(40, 90))
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.csv").write_text(table)
+    (tmp_path / "c.csv").write_text(table.replace(",f,", ",woman,"))
+    study = make_study(
+        hospitals=["a", "b", "c"], task={**TASK, "classes": ["0", "1"]}, federation={"quorum": 2}
+    )
+    path = tmp_path / "study.toml"
+    path.write_text(tomli_w.dumps(study.model_dump(mode="json", exclude_none=True)))
+    page = str(tmp_path / "page.html")
+    assert main(["describe", str(path), "--simulate", "--output", page]) == 1
+    assert "c gave no description" in capsys.readouterr().out

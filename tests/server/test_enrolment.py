@@ -40,7 +40,12 @@ from erosion.server.enrolment.enrolment import (
     renew_site,
     revoke_site,
 )
-from erosion.server.enrolment.federation_folder import Address, FederationFolder, checked_host
+from erosion.server.enrolment.federation_folder import (
+    Address,
+    FederationFolder,
+    OwnAuthority,
+    checked_host,
+)
 from erosion.server.enrolment.key_registry import read_key_registry
 from erosion.server.enrolment.own_authority import read_own_authorities
 from erosion.server.enrolment.serving_certificate import ServingCertificate
@@ -515,7 +520,7 @@ def test_what_will_soon_keep_a_hospital_out_is_said_at_the_start(
     make_link(study_of("bob", "carol", "dave"), "127.0.0.1:0", folder)
     said = [record.getMessage() for record in caplog.records if record.name == "erosion.admission"]
     assert [line.partition(";")[2] for line in said] == [
-        " run: erosion enroll renew coordinator",
+        f" run: erosion enroll renew coordinator --folder {folder.path}",
         " run: erosion enroll renew bob",
         " run: erosion enroll site dave",
     ]
@@ -630,7 +635,11 @@ def test_where_no_federation_is_the_remedy_is_said(
 
 
 @pytest.mark.parametrize(
-    "odd", [("--days", "nan"), ("--days", "inf"), ("--days", "1e9"), ("--port", "99999")]
+    "odd",
+    [
+        *[("--days", days) for days in ("nan", "inf", "1e9", "0", "-1")],
+        ("--port", "99999"),
+    ],
 )
 def test_a_number_that_cannot_be_is_named_and_nothing_is_made(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], odd: tuple[str, str]
@@ -640,6 +649,23 @@ def test_a_number_that_cannot_be_is_named_and_nothing_is_made(
         main(["enroll", "init", "--host", "a.example", "--folder", str(folder), *odd])
     assert odd[1] in capsys.readouterr().err
     assert not folder.exists()
+
+
+def test_other_names_for_the_coordinator_say_which_are_dropped_and_drop_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = FederationFolder(tmp_path / "federation")
+    own = {"carol": OwnAuthority(certificate=Path("carol.crt"), name="carol.example")}
+    init_federation(folder, Address(hosts=("a.example", "b.example"), port=1, authorities=own))
+    (folder.path / "carol.crt").write_bytes(folder.authority.read_bytes())
+    place = ["--folder", str(folder.path)]
+    assert main(["enroll", "renew", "coordinator", "--host", "b.example", "c.example", *place]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "It is not for a.example any more" in said
+    assert "coordinator.address is b.example:1" in said
+    assert folder.read_place().authorities == own
+    assert main(["enroll", "init", "--host", "a.example", *place]) == 9
+    assert f"renew coordinator --folder {folder.path}" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_certificate_that_cannot_be_made_leaves_no_half_of_a_federation(tmp_path: Path) -> None:

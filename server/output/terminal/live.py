@@ -11,6 +11,7 @@ from rich.text import Text
 
 from erosion.common.rounds.records import RoundRecord
 from erosion.common.study.study import Study
+from erosion.common.support.streams import never_fail_to_encode
 from erosion.common.tasks.metric import Metric
 from erosion.server.output.events import (
     ArmFinished,
@@ -31,7 +32,6 @@ from erosion.server.output.plain_text import shortened
 from erosion.server.output.terminal import words
 from erosion.server.output.terminal.arm_progress import ArmProgress
 from erosion.server.output.terminal.overview_table import print_overview
-from erosion.server.output.terminal.streams import never_fail_to_encode
 from erosion.server.output.terminal.summary import print_summary
 from erosion.server.output.terminal.weight_bars import WeightBars
 from erosion.server.run.run_folder import RunFolder

@@ -7,6 +7,7 @@ from typing import TextIO
 from rich.console import Console
 
 from erosion.common.rounds.records import RoundRecord
+from erosion.common.support.streams import never_fail_to_encode
 from erosion.common.tasks.metric import Metric
 from erosion.server.output.events import (
     ArmFinished,
@@ -27,7 +28,6 @@ from erosion.server.output.plain_text import figure_text, printable
 from erosion.server.output.terminal import words
 from erosion.server.output.terminal.arm_progress import ArmProgress
 from erosion.server.output.terminal.overview_table import print_overview
-from erosion.server.output.terminal.streams import never_fail_to_encode
 from erosion.server.output.terminal.summary import print_summary
 from erosion.server.run.run_folder import RunFolder
 

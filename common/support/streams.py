@@ -4,7 +4,7 @@ from typing import IO
 
 
 def never_fail_to_encode(stream: IO[str]) -> None:
-    """Show "?" for what the stream's encoding lacks: a bar must not end a study on a C locale."""
+    """Show "?" for what the stream's encoding lacks: an arrow must not end a command."""
     reconfigure = getattr(stream, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="replace")
