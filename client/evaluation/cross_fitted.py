@@ -18,7 +18,9 @@ from erosion.common.study.selection import Fold
 from erosion.common.study.study import Study
 from erosion.common.tasks.task import Floats
 
-KEPT_AS = "(cross-fitted)"  # in place of an arm, whose name has no brackets
+# In place of an arm, whose name has no brackets:
+KEPT_AS = "(cross-fitted)"
+BASE_RATE = "(base rate)"
 
 
 class FoldPredictions:
@@ -42,10 +44,11 @@ class FoldPredictions:
     def gathered(self, arms: Sequence[str], dataset: LocalDataset) -> dict[str, Floats]:
         """Each arm's predictions of every patient by models that never saw it, (cuts, n, k).
 
+        Among them, as BASE_RATE, those by the base rate of the patients that these models saw.
         Raises Refusal where a fold's are missing or of other patients.
         """
         kept = self._kept.before(self._place, Moment(len(self._folds) + 1))
-        every: dict[str, list[Floats]] = {arm: [] for arm in arms}
+        every: dict[str, list[Floats]] = {arm: [] for arm in (*arms, BASE_RATE)}
         for fold in self._folds:
             if _name(fold, "patients") not in kept:
                 raise Refusal(
@@ -58,8 +61,11 @@ class FoldPredictions:
                     " are of other patients. Start the run anew."
                 )
             rows = kept[_name(fold, "patients")].numpy()
-            for arm, cuts in every.items():
-                part = kept[_name(fold, arm)].numpy()
+            parts = {arm: kept[_name(fold, arm)].numpy() for arm in arms}
+            others = np.delete(dataset.targets, rows, axis=0)
+            parts[BASE_RATE] = np.tile(dataset.study.task.base_rate(others), (len(rows), 1))
+            for arm, part in parts.items():
+                cuts = every[arm]
                 if fold.number == 0:
                     cuts.append(np.full((len(dataset.targets), part.shape[1]), np.nan))
                 cuts[-1][rows] = part

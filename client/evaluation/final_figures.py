@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from erosion.client.dataset.local_dataset import LocalDataset
+from erosion.client.evaluation.cross_fitted import BASE_RATE
 from erosion.client.evaluation.metrics import measure_with_intervals
 from erosion.client.evaluation.verdict import compare
 from erosion.common.protocol.messages import (
@@ -25,11 +26,18 @@ def final_figures(
     """What the user's site tells at a study's end.
 
     `predictions` are each arm's: of the test part, (n, k), or of all patients where each was
-    predicted with its fold, (cuts, n, k). `pooled` is the scaling that the coordinator sent.
+    predicted with its fold, (cuts, n, k), and then the base rate's among them. `pooled` is the
+    scaling that the coordinator sent.
     """
     study, task = dataset.study, dataset.study.task
+    # All patients, where each was predicted with its fold. What metrics take from them is the same
+    # for every arm: the commonest class, and how long patients of a survival study were followed.
     targets, training = _targets(dataset), dataset.training_targets
     patients = _patients(dataset)
+    arms = {arm: predicted for arm, predicted in predictions.items() if arm != BASE_RATE}
+    base_rate = predictions.get(BASE_RATE)
+    if base_rate is None:
+        base_rate = np.tile(task.base_rate(training), (len(targets), 1))
 
     def measured(predicted: Floats) -> FinalMetrics:
         return measure_with_intervals(
@@ -43,15 +51,15 @@ def final_figures(
         )
 
     # An arm's columns are scaled by this hospital's patients alone where it asks nobody else.
-    alone = [arm for arm in predictions if study.arms[arm].user_only]
+    alone = [arm for arm in arms if study.arms[arm].user_only]
     own_scaling = None
     if alone and study.scaling == "federated":
         own_scaling = dataset.scaling(None, alone[0])
     return EvaluateReply(
         hospital=study.user,
-        arms={arm: measured(predicted) for arm, predicted in predictions.items()},
-        base_rate=measured(np.tile(task.base_rate(training), (len(targets), 1))),
-        comparison=_verdict(dataset, predictions, targets),
+        arms={arm: measured(predicted) for arm, predicted in arms.items()},
+        base_rate=measured(base_rate),
+        comparison=_verdict(dataset, arms, targets),
         scaling=dataset.scaling(pooled),
         own_scaling=own_scaling,
         missing_means=dataset.missing_values,

@@ -185,7 +185,7 @@ class EvaluateReply(Settings):
     hospital: str
     arms: dict[str, FinalMetrics]
     base_rate: FinalMetrics | None = (
-        None  # of one and the same prediction for everyone: the training part's
+        None  # of the training part's as everyone's prediction, or of each fold's as its patients'
     )
     comparison: Comparison | None
     scaling: Scaling | None  # what a new patient's columns must be scaled by

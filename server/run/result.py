@@ -92,7 +92,7 @@ class Result(Settings):
     outcome: str = DEFAULT  # of the task; it says what the metrics mean
     arms: dict[str, ArmResult] = Field(min_length=1)
     base_rate: FinalMetrics | None = None  # of the training part's base rate as everyone's
-    # prediction; None: written by a version that did not measure it
+    # prediction, cross-fitted with every fold; None: written by a version that did not measure it
     comparison: Comparison | None
     class_counts: dict[str, int | None]  # of the user's test patients; empty where none are
     # counted; None: not told
@@ -230,7 +230,7 @@ def beside_each_other(
 def worse_than_base_rate(
     task: type[Task], arms: Mapping[str, Metrics], base_rate: Metrics | None
 ) -> list[str]:
-    """The arms whose loss is above that of predicting the training part's base rate for all."""
+    """The arms whose loss is above that of predicting patients alike, by the base rate."""
     loss = task.verdict_metric
     return [arm for arm, found in arms.items() if base_rate and found[loss] > base_rate[loss]]
 

@@ -125,6 +125,17 @@ def test_the_figures_are_those_of_predictions_made_fold_by_fold(tmp_path: Path) 
     )
 
 
+def test_the_base_rate_is_that_of_patients_outside_the_fold(tmp_path: Path) -> None:
+    """Of 10 ill and 10 healthy patients, folds have 3 of the one and 2 of the other."""
+    base_rate = simulate(study(), hospitals(tmp_path)).evaluation.base_rate
+    assert base_rate is not None
+    # By 7 and 8 of the 15 others; by all 20 it would be log 2.
+    expected = -(3 * np.log(7 / 15) + 2 * np.log(8 / 15)) / 5
+    assert base_rate["log_loss"] == pytest.approx(expected)
+    assert base_rate.num_samples == 20
+    assert base_rate["log_loss"] > np.log(2)
+
+
 def test_the_models_delivered_are_those_of_a_run_on_all_patients(tmp_path: Path) -> None:
     outcome = simulate(study(), hospitals(tmp_path))
     assert {len(records) for records in outcome.records.values()} == {3}

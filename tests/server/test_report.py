@@ -114,7 +114,7 @@ def test_the_page_says_whose_means_a_cross_fitted_study_was_scaled_by(
     assert "Measured on all 91 patients of home" in text
     assert "in 0.61 % of such studies" not in text  # the folds' models are not independent
     assert "would come of 0.61 % of all draws" in text
-    assert "prediction for everyone, from these same patients" in text
+    assert "prediction for everyone in a fold, from the patients outside it:" in text
     assert "Each figure is the mean over the folds; only the last" in text  # of the curves
     included = "deviations for scaling include every patient, but in arms that ask nobody else"
     assert (included in text) == (scaling == "federated")

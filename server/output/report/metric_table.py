@@ -36,10 +36,10 @@ def how_to_read(result: Result) -> str:
             sentences.append(f"{direction} is better for {listed}.")
     sentences += [metric.remark for metric in task.metrics if metric.remark]
     if result.base_rate:
-        # Without a test part it is told the shares of the very patients whom it is measured on.
-        whose = "these same patients" if result.cross_fitting else "the training patients alone"
+        whom = "everyone in a fold" if result.cross_fitting else "everyone"
+        whose = "the patients outside it" if result.cross_fitting else "the training patients alone"
         sentences.append(
-            f"The base rate is one and the same prediction for everyone, from {whose}: a model that"
+            f"The base rate is one and the same prediction for {whom}, from {whose}: a model that"
             " does not beat it is of no use."
         )
     return " ".join(sentences)
