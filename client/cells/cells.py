@@ -64,20 +64,27 @@ class Cells:
         except ValueError:
             raise self._book.damaged("what was told of all patients") from None
 
-    def column(self, name: str, values: NDArray[np.float64], groups: Groups) -> ColumnFigures:
+    def column(
+        self, name: str, values: NDArray[np.float64], groups: Groups, *, is_told: bool = True
+    ) -> ColumnFigures:
         """The figures of a column of numbers (n,), NaN where one is missing.
 
-        Of several rows, a patient counts with the mean of the values that there are.
+        Of several rows, a patient counts with the mean of the values that there are. Figures that
+        do not leave are rounded alike, but of just these patients, and are not remembered.
         """
         known = ~np.isnan(values)
         patients = patient_hashes(values[known], groups[known], self._keys)
 
-        def compute() -> str:
+        def compute() -> ColumnFigures:
             of = f"{name}/{self._name_of(patients)}"
             means = _means_of_patients(values[known], groups[known])
-            return column_figures(means, self.cell, self._secret, of).model_dump_json()
+            return column_figures(means, self.cell, self._secret, of)
 
-        told = self._book.tell(COLUMN, name, patients, self.cell, self._most, compute)
+        if not is_told:
+            return compute()
+        told = self._book.tell(
+            COLUMN, name, patients, self.cell, self._most, lambda: compute().model_dump_json()
+        )
         try:
             return ColumnFigures.model_validate_json(told)
         except ValueError:
@@ -104,12 +111,17 @@ class Cells:
             raise self._book.damaged(f"what was told of {name}") from None
         return {what: known.get(what, 0) for what in counts}
 
-    def sums(self, task: TabularTask, rows: NDArray[np.float64], groups: Groups) -> FeatureSums:
-        """Per encoded column, rounded sums over at least a cell of patients; zeros elsewhere."""
+    def sums(
+        self, task: TabularTask, rows: NDArray[np.float64], groups: Groups, *, is_told: bool
+    ) -> FeatureSums:
+        """Per encoded column, rounded sums over at least a cell of patients; zeros elsewhere.
+
+        `is_told`: see `column`.
+        """
         sums: list[tuple[int, float, float]] = []
         for feature, values in zip(task.features, rows.T, strict=True):
             if isinstance(feature, NumberFeature):
-                sums.append(sums_of(self.column(feature.name, values, groups)))
+                sums.append(sums_of(self.column(feature.name, values, groups, is_told=is_told)))
             else:  # how many patients have which category is nobody's business
                 sums += [(0, 0.0, 0.0)] * task.width(feature)
         counts, totals, squares = zip(*sums, strict=True)

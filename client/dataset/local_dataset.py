@@ -107,7 +107,8 @@ class LocalDataset:
         self._parts: tuple[Part, Part] | None = None
         self._scaled_by: Scaling | None = None  # with which `_parts` were made
         self.cells = cells
-        self.sums = self._training_sums()  # rounded: also this site itself scales by them
+        # Rounded, told or not: also this site itself scales by them.
+        self.sums = self._training_sums(is_told=self._tells_sums(site.name))
         training = self.split.training
         self.told_samples = cells.num_samples(patients.rows[training], patients.groups[training])
         self.missing_values = self._missing_values()
@@ -269,13 +270,25 @@ class LocalDataset:
         targets = as_tensor(self._targets[patients])
         return Part(inputs.to(self._device), targets.to(self._device))
 
-    def _training_sums(self) -> FeatureSums | None:
+    def _tells_sums(self, name: str) -> bool:
+        """Whether the coordinator is told the sums, or what follows from them, as this site's.
+
+        The user's means and deviations leave with its final figures; of a fold there are none.
+        """
+        study = self.study
+        if study.fold is not None:
+            return False
+        if name == study.user and study.scaling == "none":
+            return stands_in(study.task, scaled=False)
+        return name == study.user or study.sends_sums(name)
+
+    def _training_sums(self, *, is_told: bool) -> FeatureSums | None:
         task = self.study.task
         if not isinstance(task, TabularTask):
             return None
         training = self.split.training
         rows = self._rows[training].astype(np.float64, copy=False)
-        return self.cells.sums(task, rows, self._groups[training])
+        return self.cells.sums(task, rows, self._groups[training], is_told=is_told)
 
     def _own_scaling(self) -> Scaling | None:
         task = self.study.task

@@ -116,8 +116,7 @@ class Hospital:
 
         The run has the data as they are now, to its end; one that it knows, as they were.
         """
-        if study.selection_fold is not None:
-            raise Refusal("A trial is not described: its study is, as a whole.")
+        _check_whole(study)
         is_new = study.digest not in self._prepared
         prepared = self._prepare(study, run)
         self._private.check(study, prepared.told_samples)
@@ -133,8 +132,7 @@ class Hospital:
 
     def summarise(self, study: Study) -> SummaryReply:
         """This hospital's description of its columns as they are now, before any training."""
-        if study.fold is not None:
-            raise Refusal("A trial is not described: its study is, as a whole.")
+        _check_whole(study)
         if study.privacy is not None and self.name != study.user:
             raise Refusal(
                 f"Study {study.name!r} promises differential privacy to the patients here, and"
@@ -184,6 +182,8 @@ class Hospital:
             raise Refusal(
                 f"{self.name} has no test part in study {study.name!r}; ask its user, {study.user}."
             )
+        if study.selection_fold is not None:
+            raise Refusal("A trial has no final figures: its study has.")
         prepared, fold = self._prepare(study, request.run), study.evaluation_fold
         with faults_of(study.model):
             personal = {arm: self._personal(prepared, request, arm) for arm in request.parameters}
@@ -374,6 +374,12 @@ class Hospital:
         task, (_, test) = prepared.study.task, prepared.parts(scaling, arm)
         predicted = predictions_of(task, prepared.model, parameters, test.inputs)
         return task.usable(predicted.cpu().numpy())
+
+
+def _check_whole(study: Study) -> None:
+    """Refuse to tell figures of the patients without a fold."""
+    if study.fold is not None:
+        raise Refusal("A fold or trial is not described: its study is, as a whole.")
 
 
 def _told_seen(samples_seen: int, prepared: LocalDataset) -> int:

@@ -27,6 +27,8 @@ from erosion.common.protocol.messages import (
     TrainRequest,
 )
 from erosion.common.protocol.scaling import pool
+from erosion.common.rounds.cross_fitting import fold_studies
+from erosion.common.rounds.model_selection import trials
 from erosion.common.study.study import Study
 from tests.support.patience import PATIENCE
 from tests.support.small_study import make_site, make_study, twenty_patients, with_missing
@@ -185,6 +187,71 @@ def test_local_scaling_uses_the_training_part_alone(tmp_path: Path) -> None:
     sums = Hospital(user_site(tmp_path)).describe(make_study(scaling="federated")).sums
     assert sums is not None
     assert scaling == pool([sums], study.task)
+
+
+FOLDS: dict[str, Any] = {"evaluation": {"folds": 4, "repeats": 2, "bootstrap": 100}}
+
+
+@pytest.mark.parametrize("scaling", ["federated", "local", "none"])
+@pytest.mark.parametrize("held_out", ["folds", "trials"])
+def test_a_folds_columns_are_scaled_and_filled_by_the_patients_outside_it(
+    tmp_path: Path, held_out: str, scaling: str
+) -> None:
+    """Whatever was told before of nearly the same patients, the fold's own among them."""
+    changes = FOLDS if held_out == "folds" else {"selection": {"folds": 4}}
+    study = make_study(task=with_missing("impute"), scaling=scaling, **changes)
+    parts = fold_studies(study) if held_out == "folds" else next(iter(trials(study, "local")))
+    asked_before = Hospital(user_site(tmp_path))
+
+    def figures(hospital: Hospital, of: Study) -> object:
+        prepared = hospital._prepare(of)
+        return prepared.scaling(None, "local"), prepared.missing_values
+
+    whole = figures(asked_before, study)
+    found = [figures(asked_before, part) for part in parts]
+    assert found == [figures(Hospital(user_site(tmp_path)), part) for part in parts]
+    assert any(each != whole for each in found)
+
+
+def test_what_is_not_told_is_no_set_of_the_budget(tmp_path: Path) -> None:
+    """The folds of two cuts are 2 x 2 sets that differ in a cell of patients and more."""
+    cut = {"folds": 2, "repeats": 2, "bootstrap": 100}
+    study = make_study(scaling="federated", evaluation=cut)
+    user = Hospital(user_site(tmp_path, budget={"sets": 1}))
+    for each in (study, *fold_studies(study)):
+        user._prepare(each)
+    assert "given for 1 of 1 different sets" in user.told()[1]
+    peer = Hospital(peer_site(tmp_path))
+    for scaling in ("local", "user", "none"):
+        peer._prepare(make_study(scaling=scaling))
+    assert len(peer.told()) == 2  # the smallest cell, and updates
+
+
+def test_what_is_told_of_nearly_the_same_patients_is_told_again_and_scaled_by(
+    tmp_path: Path,
+) -> None:
+    """The user's own means leave with its figures, also where more patients' sums left before."""
+    user = Hospital(user_site(tmp_path))
+    sums = user.describe(make_study(scaling="federated", user="b")).sums  # of all twenty
+    assert sums is not None
+    study = make_study(scaling="local", evaluation={"test_share": 0.2, "bootstrap": 100})
+    told = user.evaluate(EvaluateRequest(study, {}, None)).header.scaling
+    assert told == pool([sums], study.task)
+    assert user._prepare(study).scaling(None) == told
+
+
+def test_nothing_is_told_of_a_fold_or_trial(tmp_path: Path) -> None:
+    """Of its patients and the whole study's, the difference would be of the fold."""
+    user = Hospital(user_site(tmp_path))
+    fold = fold_studies(make_study(scaling="federated", **FOLDS))[0]
+    (trial, *_) = next(iter(trials(make_study(scaling="local", selection={}), "local")))
+    for part in (fold, trial):
+        with pytest.raises(Refusal, match="its study is, as a whole"):
+            user.describe(part)
+        with pytest.raises(Refusal, match="its study is, as a whole"):
+            user.summarise(part)
+    with pytest.raises(Refusal, match="A trial has no final figures"):
+        user.evaluate(EvaluateRequest(trial, {}, None))
 
 
 def test_missing_numbers_are_imputed_by_the_training_mean_without_scaling(tmp_path: Path) -> None:

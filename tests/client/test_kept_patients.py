@@ -70,7 +70,7 @@ def test_a_study_and_its_folds_read_the_patients_once(
     folds = fold_studies(study)
     assert len(folds) == 5
     for each in (study, *folds, study):
-        assert hospital.describe(each).num_samples > 0
+        assert hospital._prepare(each).num_training > 0
     assert num_reads() == 1
 
 

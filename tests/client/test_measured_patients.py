@@ -69,12 +69,12 @@ def test_folds_before_and_after_one_patient_came_are_not_both_measured(tmp_path:
     study = study_of("age", evaluation={"folds": 2, "repeats": 2})
     here = hospital(tmp_path, table(60))
     for fold in fold_studies(study):
-        here.describe(fold)
+        here._prepare(fold)
     here.describe(study)
     later = hospital(tmp_path, table(61))
     for fold in fold_studies(study):
         with pytest.raises(Refusal, match="nearly these test patients"):
-            later.describe(fold)
+            later._prepare(fold)
 
 
 def test_trials_before_and_after_one_patient_came_are_not_both_run(tmp_path: Path) -> None:

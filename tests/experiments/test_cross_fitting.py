@@ -301,7 +301,7 @@ def test_too_few_patients_for_the_folds_is_said_by_the_site(tmp_path: Path) -> N
     site = Hospital(make_site(tmp_path, four))
     fold = fold_studies(study(evaluation={"folds": 5, "repeats": 1}))[0]
     with pytest.raises(DataError, match=r"evaluation.folds = 5; a has 4 patients"):
-        site.describe(fold)
+        site._prepare(fold)
 
 
 def test_a_fold_whose_user_is_away_ends_the_run_with_a_reason(tmp_path: Path) -> None:
