@@ -26,7 +26,9 @@ from erosion.common.rounds.transport import Transport
 from erosion.common.rounds.waiting import Needed, Waiting
 from erosion.common.study.study import Study
 
-EVALUATE_SECONDS = 600.0  # bootstrap intervals of every arm, on a slow machine
+EVALUATE_SECONDS = 600.0  # for the final figures, and beside it for each arm what it needs
+RESAMPLE_SECONDS = 1e-5  # for a patient of a resample: several times what it takes
+LONGEST_EVALUATION = 86_400.0  # however many patients a site says that it has
 MOST_EVALUATIONS = 10  # of a user's site whose connection breaks whenever it is asked
 
 
@@ -207,8 +209,9 @@ class StudyRun:
         problem = "it was not connected"
         for _ in range(MOST_EVALUATIONS):
             self.waiting.until_here(Needed([user], 1))
-            connection = self.membership.members[user].connection
-            (reply,) = where.transport.ask({connection: request}, EVALUATE_SECONDS)
+            member = self.membership.members[user]
+            seconds = evaluate_seconds(study, member.num_samples)
+            (reply,) = where.transport.ask({member.connection: request}, seconds)
             match reply.content:
                 case EvaluateResult() as result:
                     wrong = problem_with_evaluation(result, study, finals)
@@ -225,6 +228,20 @@ class StudyRun:
             f"The final figures are missing: the user's site {user!r} did not give them"
             f" ({problem}).{where.where_states_are}"
         )
+
+
+def evaluate_seconds(study: Study, num_training: int) -> float:
+    """How long the user's site, with so many training patients, may take for the final figures.
+
+    Each arm may train once more, for models of the user alone, and is measured on every resample
+    of the patients, and with every cut into folds. So is the base rate.
+    """
+    asked = study.evaluation
+    patients = num_training / (1 - asked.test_share)
+    resampling = asked.repeats * asked.bootstrap * patients * RESAMPLE_SECONDS
+    of_arms = len(study.arms) * study.federation.round_deadline_seconds
+    needed = EVALUATE_SECONDS + of_arms + (len(study.arms) + 1) * resampling
+    return min(needed, LONGEST_EVALUATION)
 
 
 def check_start(study: Study, weights: Path | None) -> None:

@@ -9,11 +9,10 @@ allow.
 """
 
 import importlib.util
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import log
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -24,6 +23,7 @@ from torch.nn.functional import softplus
 
 from erosion.common.settings.base import Settings
 from erosion.common.settings.codes import Code
+from erosion.common.tasks.concordance import concordances
 from erosion.common.tasks.features import NumberFeature
 from erosion.common.tasks.metric import Metric
 from erosion.common.tasks.task import (
@@ -235,30 +235,27 @@ class Survival(Task):
             "log_loss": self.patient_losses(predictions, targets),
             "integrated_brier": self._brier_scores(predictions, targets, training),
         }
-        gathered: dict[str, list[float]] = {name: [] for name in ("harrell_c", "uno_c")}
-        for counts in weights.astype(np.int64):
-            drawn = np.repeat(np.arange(len(targets)), counts)
-            found = self._of_rankings(predictions[drawn], targets[drawn], training)
-            for name, value in found.items():
-                gathered[name].append(value)
-        return {
-            **weighted_means(losses, weights),
-            **{name: np.array(values) for name, values in gathered.items()},
-        }
+        weight = self._weights_of_events(targets, training)
+        known = np.nan_to_num(weight)
+        counts = np.stack([np.ones_like(known), known])
+        harrell_c, uno_c = concordances(1 - predictions[:, -1], targets, weights, counts)
+        uno_c[(weights[:, np.isnan(weight)] > 0).any(axis=1)] = np.nan
+        return {**weighted_means(losses, weights), "harrell_c": harrell_c, "uno_c": uno_c}
 
-    def _of_rankings(
-        self, predictions: Floats, targets: Targets, training: Targets
-    ) -> dict[str, float]:
-        """What scikit-survival measures, NaN where it is undefined."""
-        from sksurv.metrics import concordance_index_censored, concordance_index_ipcw
+    def _weights_of_events(self, targets: Targets, training: Targets) -> Floats:
+        """What an event counts in Uno's C: (n,), 0 from the horizon on, NaN where it is unknown.
 
+        It is 1 / (the chance that a patient is followed until then) squared, as scikit-survival
+        has it: unknown beyond the training part's follow-up, and where nobody there had the event.
+        """
         times, events = targets[:, 0], targets[:, 1] > 0
-        risk, horizon = 1 - predictions[:, -1], self.cut_points[-1]
-        seen, trained = _as_survival(targets), _as_survival(training)
-        return {
-            "harrell_c": _defined(lambda: concordance_index_censored(events, times, risk)[0]),
-            "uno_c": _defined(lambda: concordance_index_ipcw(trained, seen, risk, horizon)[0]),
-        }
+        if not training[:, 1].any():
+            return np.full(len(times), np.nan)
+        last = training[:, 0].max()
+        followed = _chance_of_being_followed(training)(np.minimum(times, last))
+        followed[(times > last) | (followed == 0)] = np.nan
+        weights: Floats = np.where(events & (times < self.cut_points[-1]), 1 / followed**2, 0.0)
+        return weights
 
     def _brier_scores(self, predictions: Floats, targets: Targets, training: Targets) -> Floats:
         """Each patient's part of the integrated Brier score (Graf et al. 1999): (n,).
@@ -366,13 +363,3 @@ def _as_survival(targets: Targets) -> NDArray[np.void]:
 
     structured: NDArray[np.void] = Surv.from_arrays(targets[:, 1] > 0, targets[:, 0])
     return structured
-
-
-def _defined(measure: Callable[[], Any]) -> float:
-    """NaN where there are too few events or too short a follow-up for the metric."""
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore", RuntimeWarning)
-        try:
-            return float(measure())
-        except ValueError:
-            return float("nan")

@@ -1,16 +1,17 @@
 """The driver over a scripted transport: which rounds there are, and what ends an arm."""
 
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from erosion.common.errors import RunError
-from erosion.common.protocol.messages import Metrics, TrainRequest, TrainResult
+from erosion.common.protocol.messages import EvaluateRequest, Metrics, TrainRequest, TrainResult
 from erosion.common.rounds.records import Absence, RoundRecord, RunState
-from erosion.common.rounds.study_run import first_state
-from erosion.common.rounds.transport import Result
+from erosion.common.rounds.study_run import evaluate_seconds, first_state
+from erosion.common.rounds.transport import Connection, Reply, Request, Result, too_late
 from erosion.common.rounds.waiting import UserDeclinedError
 from erosion.common.study.study import Study
 from erosion.server.coordination.run_keeper import RunKeeper
@@ -436,3 +437,40 @@ def test_samples_that_nobody_can_have_used_are_no_contribution() -> None:
     study_run(everybody(study(), respond=respond), kept).run()
     seen = [{n: e.samples_seen for n, e in r.hospitals.items()} for r in kept.records]
     assert seen == [{"a": 10, "b": 80, "c": 10}] * 4  # 4 times 5 steps of 4 patients
+
+
+@dataclass
+class WithoutFigures(Scripted):
+    """The user's site never answers to the last question of all."""
+
+    deadlines: list[float] = field(default_factory=list)
+
+    def ask(self, requests: Mapping[Connection, Request], seconds: float) -> Iterator[Reply]:
+        (request,) = set(map(type, requests.values()))
+        if request is not EvaluateRequest:
+            yield from super().ask(requests, seconds)
+            return
+        self.deadlines.append(seconds)
+        self.clock += seconds
+        yield from (too_late(connection, seconds, 100) for connection in requests)
+
+
+def test_the_final_figures_have_as_long_as_what_they_are_made_of_needs() -> None:
+    of = study(evaluation={"bootstrap": 100_000, "test_share": 0.5})
+    transport = WithoutFigures(of)
+    transport.join(*of.hospitals)  # with ten training patients each
+    with pytest.raises(RunError, match=r"final figures are missing.*did not answer within 650 s"):
+        study_run(transport, Kept()).run()
+    # 600 s, 10 s for the arm, and 10 us for 100,000 resamples of 20 patients, of it and base rate
+    assert transport.deadlines == [600 + 10 + 2 * 100_000 * 20 * 1e-5]
+
+
+def test_more_of_anything_gives_the_final_figures_longer_but_never_more_than_a_day() -> None:
+    small = evaluate_seconds(study(), 1000)
+    more: list[Study] = [
+        study(arms=["fedavg", "local"]),
+        study(evaluation={"folds": 2, "repeats": 2}),
+        study(evaluation={"bootstrap": 2000}),
+    ]
+    assert all(evaluate_seconds(each, 1000) > small for each in more)
+    assert small < evaluate_seconds(study(), 2000) < evaluate_seconds(study(), 2**53) == 86_400

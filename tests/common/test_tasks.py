@@ -1,5 +1,7 @@
 """Each task's loss and metrics by hand."""
 
+import warnings
+from collections.abc import Callable
 from math import log, sqrt
 
 import numpy as np
@@ -7,6 +9,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sksurv.metrics import concordance_index_censored, concordance_index_ipcw
+from sksurv.util import Surv
 
 from erosion.client.evaluation.metrics import measure
 from erosion.common.tasks.task import Task
@@ -186,6 +190,74 @@ def test_a_ranking_that_is_right_throughout_has_both_concordances_one() -> None:
     found = measure(after_surgery(), curves, targets, targets)
     assert (found["harrell_c"], found["uno_c"]) == (1.0, 1.0)
     assert 0 < found["integrated_brier"] < 0.25
+
+
+@pytest.mark.parametrize("chunk", [None, 40])
+def test_both_concordances_of_every_resample_are_those_of_scikit_survival(
+    monkeypatch: pytest.MonkeyPatch, chunk: int | None
+) -> None:
+    if chunk is not None:  # how many pairs are in memory at a time does not matter
+        monkeypatch.setattr("erosion.common.tasks.concordance.CHUNK", chunk)
+    task, generator = after_surgery(), np.random.default_rng(0)
+
+    def patients(shares: list[float]) -> np.ndarray:
+        """Tied times, of which some are cut points, and few or many events."""
+        times = 2.5 * generator.integers(0, 12, size=generator.integers(1, 25))
+        events = generator.random(len(times)) < generator.choice(shares)
+        return np.stack([times, events], axis=1).astype(float)
+
+    undefined = dict.fromkeys(("harrell_c", "uno_c"), 0)
+    for _ in range(60):
+        targets, training = patients([0.1, 0.4, 1.0]), patients([0.0, 0.4, 1.0])
+        count = len(targets)
+        alive = generator.integers(1, 6, count) / 6 + generator.choice([0, 1e-9, 1e-7], count)
+        weights = generator.multinomial(count, np.full(count, 1 / count), size=12).astype(float)
+        weights[0] = 1
+        figures = task.figures(np.stack([alive, alive], axis=1), targets, weights, training)
+        for place, drawn in enumerate(weights.astype(int)):
+            rows = np.repeat(np.arange(count), drawn)
+            expected = concordances_of_scikit_survival(targets[rows], 1 - alive[rows], training)
+            for name, value in expected.items():
+                assert figures[name][place] == pytest.approx(value, abs=1e-12, nan_ok=True)
+                undefined[name] += np.isnan(value)
+    assert all(100 < times < 600 for times in undefined.values()), undefined  # of 720
+
+
+def concordances_of_scikit_survival(
+    targets: np.ndarray, risks: np.ndarray, training: np.ndarray
+) -> dict[str, float]:
+    """Up to the horizon 20. What it refuses to measure is NaN."""
+    events, times = targets[:, 1] > 0, targets[:, 0]
+    seen, trained = (Surv.from_arrays(part[:, 1] > 0, part[:, 0]) for part in (targets, training))
+
+    def measured(measure: Callable[[], tuple[float, ...]]) -> float:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            try:
+                return measure()[0]
+            except ValueError:
+                return float("nan")
+
+    return {
+        "harrell_c": measured(lambda: concordance_index_censored(events, times, risks)),
+        "uno_c": measured(lambda: concordance_index_ipcw(trained, seen, risks, 20)),
+    }
+
+
+def test_resamples_are_not_measured_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scikit-survival's loops over the patients took minutes for the intervals of a study."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError
+
+    for name in ("concordance_index_censored", "concordance_index_ipcw"):
+        monkeypatch.setattr(f"sksurv.metrics.{name}", refuse)
+    targets = np.array([[5.0, 1], [8, 0], [12, 1], [19, 0]])
+    curves = np.array([[0.5, 0.2], [0.9, 0.8], [0.9, 0.4], [0.7, 0.3]])
+    weights = np.array([[1.0, 1, 1, 1], [2, 1, 0, 1], [0, 2, 0, 2]])
+    found = after_surgery().figures(curves, targets, weights, targets)
+    # the second draw's pairs: twice 5 < 8 and twice 5 < 19; the third has none
+    assert found["harrell_c"] == pytest.approx([3 / 4, 1, np.nan], nan_ok=True)
 
 
 def test_the_integrated_brier_score_needs_nobody_beyond_the_training_part() -> None:
