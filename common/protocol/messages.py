@@ -107,7 +107,7 @@ Figure = Annotated[float, Field(ge=-LARGEST_FIGURE, le=LARGEST_FIGURE)]
 
 
 class Interval(Settings):
-    """A bootstrap percentile interval of 95 %."""
+    """A 95 % interval."""
 
     low: Figure
     high: Figure

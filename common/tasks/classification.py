@@ -1,6 +1,7 @@
 """Classification: which of two or more classes a patient is of."""
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -13,7 +14,16 @@ from torch.nn.functional import cross_entropy
 from erosion.common.settings.base import Settings
 from erosion.common.settings.codes import Code, canonical
 from erosion.common.tasks.metric import Metric
-from erosion.common.tasks.task import CodedColumn, Floats, Loss, Targets, Task, weighted_means
+from erosion.common.tasks.score_intervals import of_mean, of_ranking
+from erosion.common.tasks.task import (
+    Bounds,
+    CodedColumn,
+    Floats,
+    Loss,
+    Targets,
+    Task,
+    weighted_means,
+)
 
 PROBABILITY_FLOOR = 0.01  # one certain mistake must not outweigh all other patients
 MOST_SHOWN = 20  # classes in a message
@@ -257,16 +267,45 @@ class Classification(Task):
         self, predictions: Floats, targets: Targets, weights: Floats, training: Targets
     ) -> dict[str, Floats]:
         """Accuracy, AUROC, Brier score, log loss, and the accuracy of the commonest class."""
-        majority = int(np.bincount(training).argmax())
+        majority = _in_majority(targets, training)
+        per_patient = {**self._per_patient(predictions, targets), "majority_accuracy": majority}
+        means = weighted_means(per_patient, weights)
+        return {**means, "auroc": _auroc(predictions, targets, weights)}
+
+    def score_intervals(
+        self, predictions: Floats, targets: Targets, training: Targets, patients: NDArray[np.int64]
+    ) -> dict[str, Bounds]:
+        """Each patient could have been of the likeliest of the other classes.
+
+        With more than two classes, AUROC's is as if the commonest were told from all others.
+        """
+        rest = predictions.copy()
+        rest[np.arange(len(targets)), targets] = -1
+        seen = self._per_patient(predictions, targets)
+        other = self._per_patient(predictions, rest.argmax(axis=1))
+        found = {name: of_mean(seen[name], other[name], patients) for name in seen}
+        majority = _in_majority(targets, training)
+        found["majority_accuracy"] = of_mean(majority, 1 - majority, patients)
+        (area,) = _auroc(predictions, targets, np.ones((1, len(targets))))
+        if isfinite(area) and np.ptp(predictions, axis=0).any():  # of one for everyone it is 1/2
+            of_patients = self.targets_of_patients(targets, patients)
+            fewer = max(1, self.smallest_group(of_patients))
+            found["auroc"] = of_ranking(area, fewer, max(1, len(of_patients) - fewer))
+        return found
+
+    def _per_patient(self, predictions: Floats, targets: Targets) -> dict[str, Floats]:
         truth = np.eye(predictions.shape[1])[targets]
-        per_patient = {
+        return {
             "accuracy": (predictions.argmax(axis=1) == targets).astype(np.float64),
-            "majority_accuracy": (targets == majority).astype(np.float64),
             "brier": np.square(predictions - truth).sum(axis=1),
             "log_loss": self.patient_losses(predictions, targets),
         }
-        means = weighted_means(per_patient, weights)
-        return {**means, "auroc": _auroc(predictions, targets, weights)}
+
+
+def _in_majority(targets: Targets, training: Targets) -> Floats:
+    """1 for who is of the training part's commonest class: (n,)."""
+    found: Floats = (targets == int(np.bincount(training).argmax())).astype(np.float64)
+    return found
 
 
 def _auroc(probabilities: Floats, labels: Targets, weights: Floats) -> Floats:

@@ -26,7 +26,9 @@ from erosion.common.settings.codes import Code
 from erosion.common.tasks.concordance import concordances
 from erosion.common.tasks.features import NumberFeature
 from erosion.common.tasks.metric import Metric
+from erosion.common.tasks.score_intervals import of_mean, of_ranking
 from erosion.common.tasks.task import (
+    Bounds,
     CodedColumn,
     DerivedLoss,
     Floats,
@@ -212,11 +214,13 @@ class Survival(Task):
 
     def patient_losses(self, predictions: Floats, targets: Targets) -> Floats:
         """-log of the chance of what was seen of each patient, clipped to [0.01, 0.99]."""
+        return _log_losses(self._chances_of_seen(predictions, targets))
+
+    def _chances_of_seen(self, predictions: Floats, targets: Targets) -> Floats:
         tensor, seen_until = torch.from_numpy(predictions), torch.from_numpy(targets)
         died, survived = _Intervals.of(self.cut_points, seen_until).seen(seen_until)
-        chance = _chance_of_seen(tensor, died.to(tensor), survived.to(tensor)).numpy()
-        losses: Floats = -np.log(np.clip(chance, PROBABILITY_FLOOR, 1 - PROBABILITY_FLOOR))
-        return losses
+        chance: Floats = _chance_of_seen(tensor, died.to(tensor), survived.to(tensor)).numpy()
+        return chance
 
     def base_rate(self, training: Targets) -> Floats:
         """Kaplan and Meier's estimate at the cut points."""
@@ -241,6 +245,30 @@ class Survival(Task):
         harrell_c, uno_c = concordances(1 - predictions[:, -1], targets, weights, counts)
         uno_c[(weights[:, np.isnan(weight)] > 0).any(axis=1)] = np.nan
         return {**weighted_means(losses, weights), "harrell_c": harrell_c, "uno_c": uno_c}
+
+    def score_intervals(
+        self, predictions: Floats, targets: Targets, training: Targets, patients: NDArray[np.int64]
+    ) -> dict[str, Bounds]:
+        """Of each patient the opposite of what was seen could have been seen.
+
+        A concordance's is that of ranking those with the event among all.
+        """
+        chances = self._chances_of_seen(predictions, targets)
+        found = {"log_loss": of_mean(_log_losses(chances), _log_losses(1 - chances), patients)}
+        scores, opposite = (
+            self._brier_scores(alive, targets, training) for alive in (predictions, 1 - predictions)
+        )
+        if np.isfinite(scores).all():
+            found["integrated_brier"] = of_mean(scores, opposite, patients)
+        if np.ptp(predictions[:, -1]) == 0:  # one risk for everyone: exactly 1/2
+            return found
+        of_patients = self.targets_of_patients(targets, patients)
+        events = max(1, self.smallest_group(of_patients))
+        figures = self.figures(predictions, targets, np.ones((1, len(targets))), training)
+        for name in ("harrell_c", "uno_c"):
+            if np.isfinite(figures[name][0]):
+                found[name] = of_ranking(float(figures[name][0]), events, len(of_patients))
+        return found
 
     def _weights_of_events(self, targets: Targets, training: Targets) -> Floats:
         """What an event counts in Uno's C: (n,), 0 from the horizon on, NaN where it is unknown.
@@ -342,6 +370,12 @@ def _chance_of_seen(predictions: Tensor, died: Tensor, survived: Tensor) -> Tens
     alive = curve.gather(1, last)[:, 0]
     in_interval = ((curve[:, :-1] - curve[:, 1:]) * died).sum(dim=1)
     return torch.where(died.sum(dim=1) > 0, in_interval, alive)
+
+
+def _log_losses(chances: Floats) -> Floats:
+    """-log of each, clipped to [0.01, 0.99]."""
+    losses: Floats = -np.log(np.clip(chances, PROBABILITY_FLOOR, 1 - PROBABILITY_FLOOR))
+    return losses
 
 
 def _chance_of_being_followed(training: Targets) -> Callable[[Floats], Floats]:

@@ -26,6 +26,7 @@ from erosion.common.tasks.metric import Metric
 
 Floats = NDArray[np.float64]
 Targets = NDArray[Any]  # (n,) or (n, c), what `Task.targets` makes of the target columns
+Bounds = tuple[float, float]  # an interval's ends
 Loss = Callable[[Tensor, Tensor], Tensor]  # outputs (m, num_outputs), targets (m, ...) -> ()
 
 
@@ -209,6 +210,17 @@ class Task(Settings):
         A weight says how often the patient counts. `training` are the targets of the user's
         training part.
         """
+
+    def score_intervals(
+        self, predictions: Floats, targets: Targets, training: Targets, patients: NDArray[np.int64]
+    ) -> dict[str, Bounds]:
+        """95 % intervals of metrics that a few errors make or break, undefined ones left out.
+
+        Those of the bootstrap are widened to them. `patients`: (n,) numbers from 0, equal for the
+        rows of one patient. A metric without any limit has none.
+        """
+        del predictions, targets, training, patients
+        return {}
 
     def why_not_here(self) -> str:
         """What a user's site lacks to measure with, and the remedy; "" where it lacks nothing."""

@@ -1,5 +1,8 @@
 """The user's metrics and their intervals."""
 
+from math import sqrt
+from statistics import NormalDist
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,6 +11,9 @@ from sklearn.metrics import roc_auc_score
 
 from erosion.client.evaluation.metrics import measure, measure_with_intervals, told
 from erosion.common.protocol.messages import LARGEST_FIGURE, Interval
+from erosion.common.tasks.score_intervals import of_mean, of_ranking
+from erosion.experiments.standard_error import wilson
+from tests.support.task_examples import example
 from tests.support.tasks import classes_of
 
 MAJORITY = np.array([0])  # a training part whose commonest class is 0
@@ -134,6 +140,119 @@ def test_intervals_hold_the_point_and_narrow_with_patients() -> None:
         assert interval.low <= final["accuracy"] <= interval.high
         widths.append(interval.high - interval.low)
     assert widths[1] < widths[0] / 5
+
+
+def intervals_of(
+    probabilities: np.ndarray, labels: np.ndarray, seed: int = 0
+) -> dict[str, Interval]:
+    """Of two classes; `probabilities` are those of the second."""
+    predictions = np.stack([1 - probabilities, probabilities], axis=1)
+    return measure_with_intervals(
+        classes_of(2), predictions, labels, MAJORITY, resamples=100, seed=seed
+    ).intervals
+
+
+def test_a_model_without_an_error_is_not_told_to_be_without_one_in_further_patients() -> None:
+    labels = np.arange(30) % 2
+    certain = np.where(labels == 1, 0.99, 0.01)
+    found = intervals_of(certain, labels)
+    accuracy, auroc = found["accuracy"], found["auroc"]
+    assert (accuracy.low, accuracy.high) == pytest.approx(wilson(1.0, 30))
+    assert accuracy.low == pytest.approx(0.8865, abs=1e-4)
+    assert 0.8 < auroc.low < 0.9
+    assert auroc.high == 1
+    # what 11.35 % of patients of the other class would cost
+    assert found["log_loss"].low == pytest.approx(-np.log(0.99))
+    assert found["log_loss"].high == pytest.approx(-np.log(0.99) + 0.1135 * np.log(99), abs=1e-3)
+    assert found["brier"].high == pytest.approx(
+        2 * 0.01**2 + 0.1135 * 2 * (0.99**2 - 0.01**2), abs=1e-3
+    )
+
+
+def test_a_prediction_for_everyone_ranks_as_chance_does_whoever_comes() -> None:
+    interval = intervals_of(np.full(30, 0.3), np.arange(30) % 2)["auroc"]
+    assert (interval.low, interval.high) == (0.5, 0.5)
+
+
+@pytest.mark.parametrize("num_patients", [16, 60])
+@pytest.mark.parametrize("distance", [2.3, 2.9])
+def test_intervals_hold_the_truth_about_models_that_err_seldom(
+    num_patients: int, distance: float
+) -> None:
+    """AUROC 0.95 and 0.98: draws of the patients alone hold it in as few as half of cases."""
+    generator = np.random.default_rng(0)
+    truth = {
+        "accuracy": NormalDist().cdf(distance / 2),
+        "auroc": NormalDist().cdf(distance / sqrt(2)),
+    }
+    held = dict.fromkeys(truth, 0)
+    labels = np.arange(num_patients) % 2
+    for seed in range(200):
+        scores = distance * (generator.normal(size=num_patients) + distance * (labels - 0.5))
+        found = intervals_of(1 / (1 + np.exp(-scores)), labels, seed)
+        for name, value in truth.items():
+            held[name] += found[name].low <= value <= found[name].high
+    assert min(held.values()) >= 0.93 * 200, held
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "auroc", "brier", "log_loss"])
+def test_with_many_patients_and_errors_intervals_are_the_bootstraps(metric: str) -> None:
+    generator = np.random.default_rng(0)
+    labels = np.arange(2000) % 2
+    scores = 1.2 * (generator.normal(size=2000) + 1.2 * (labels - 0.5))
+    probabilities = 1 / (1 + np.exp(-scores))
+    found = intervals_of(probabilities, labels)[metric]
+    predictions, drawn = np.stack([1 - probabilities, probabilities], axis=1), []
+    for patients in np.random.default_rng(0).integers(2000, size=(100, 2000)):
+        drawn.append(
+            measure(classes_of(2), predictions[patients], labels[patients], MAJORITY)[metric]
+        )
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    assert high - low <= found.high - found.low + 1e-12
+    assert found.high - found.low < 1.2 * (high - low)
+
+
+@pytest.mark.parametrize(("count", "errors"), [(20, 0), (20, 1), (30, 15), (40, 40)])
+def test_the_score_interval_of_a_share_is_wilsons(count: int, errors: int) -> None:
+    wrong = (np.arange(count) < errors).astype(float)
+    expected = wilson(errors / count, count)
+    assert of_mean(wrong, 1 - wrong, np.arange(count)) == pytest.approx(expected)
+    # as many rows of each patient, alike, say no more
+    rows, patients = np.repeat(wrong, 5), np.repeat(np.arange(count), 5)
+    assert of_mean(rows, 1 - rows, patients) == pytest.approx(expected)
+
+
+def test_rows_of_a_patient_that_differ_count_as_rows() -> None:
+    wrong, patients = np.tile([1.0, 0, 0, 0, 0], 20), np.repeat(np.arange(20), 5)
+    assert of_mean(wrong, 1 - wrong, patients) == pytest.approx(wilson(0.2, 100))
+
+
+@pytest.mark.parametrize(("chance", "group", "others"), [(0.9, 8, 12), (0.6, 3, 50), (0.02, 10, 9)])
+def test_the_score_interval_of_a_ranking_ends_where_its_variance_says(
+    chance: float, group: int, others: int
+) -> None:
+    ends = of_ranking(chance, group, others)
+    assert ends[0] < chance < ends[1]
+    for value in ends:  # the mean of Hanley and McNeil's variances with either group as the first
+        q1, q2 = value / (2 - value), 2 * value**2 / (1 + value)
+        either = [
+            value * (1 - value) + (m - 1) * (q1 - value**2) + (n - 1) * (q2 - value**2)
+            for m, n in ((group, others), (others, group))
+        ]
+        variance = sum(either) / 2 / (group * others)
+        assert (chance - value) ** 2 == pytest.approx(1.959964**2 * variance, rel=1e-4)
+    assert of_ranking(1 - chance, group, others) == pytest.approx((1 - ends[1], 1 - ends[0]))
+
+
+def test_a_ranking_without_an_error_may_err_in_further_patients() -> None:
+    times = np.linspace(1, 25, 30)
+    targets = np.stack([times, np.arange(30) % 2], axis=1)
+    curves = np.stack([0.6 + times / 70, 0.3 + times / 50, times / 30], axis=1)
+    task = example("survival")
+    found = measure_with_intervals(task, curves, targets, targets, resamples=100, seed=0)
+    for name in ("harrell_c", "uno_c"):
+        assert found[name] == found.intervals[name].high == 1
+        assert 0.7 < found.intervals[name].low < 0.95
 
 
 def test_a_diverged_models_figures_are_as_large_as_is_read() -> None:

@@ -137,7 +137,7 @@ def _key_figures(run: RunData) -> str:
     headings = ("Arm", *(m.heading for m in result.task.metrics), "Rounds", "Time per round")
     return (
         "<h2>Key figures</h2>\n"
-        f'<p class="note">{_measured_on(run, classes)} Small print: 95 % bootstrap'
+        f'<p class="note">{_measured_on(run, classes)} Small print: 95 %'
         f" intervals. {text(how_to_read(result))}</p>\n"
         + table(
             headings,
