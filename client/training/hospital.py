@@ -261,6 +261,7 @@ class Hospital:
             own_loss=own_loss,
             sealed=keys,
             noise_multiplier=work.privacy.noise_multiplier or None if work.privacy else None,
+            steps=outcome.steps if request.study.tells_steps else None,
         )
         return TrainResult(
             header,

@@ -29,6 +29,7 @@ class Update:
     attachments: Mapping[str, Tensor] = field(default_factory=dict)
     hello: Hello | None = None  # of a sealed round, where `delta` is empty
     norm: float | None = None  # Euclidean, of delta; None where nobody has measured it
+    steps: int | None = None  # mini-batches of this round; None where it did not say how many
 
 
 @runtime_checkable

@@ -3,13 +3,15 @@
 With `epochs` a hospital with ten times the patients takes ten times the steps, and its update is
 longer for no other reason. In Weight Erosion's paper all hospitals use equally many samples
 a round. Each update is scaled to the user's number of steps, for the comparison and for the
-aggregate alike: what is added is what was compared.
+aggregate alike: what is added is what was compared. A hospital says how many steps it took, where
+they are not the same for all: the number of patients that it tells is rounded, and a step more or
+less is a factor of two at a hospital of few.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from erosion.common.aggregation.cohort import BlockwiseCohort, Cohort
+from erosion.common.aggregation.cohort import BlockwiseCohort, Cohort, Update
 from erosion.common.aggregation.vectors import Block
 from erosion.common.learning.training import Training
 
@@ -17,20 +19,31 @@ from erosion.common.learning.training import Training
 def as_of_equal_steps(cohort: Cohort, steps: Callable[[int], int]) -> tuple[Cohort, list[float]]:
     """The cohort, and each update's factor, own first.
 
-    `steps` says how many steps a hospital with so many samples takes; where all take equally many
-    the cohort is the one given.
+    `steps` says how many steps a hospital with so many samples takes, about; where all took equally
+    many the cohort is the one given.
     """
-    own = steps(cohort.own.num_samples)
-    factors = [own / steps(update.num_samples) for update in cohort.updates]
+    own, *others = [steps_of(update, steps) for update in cohort.updates]
+    factors = [1.0, *(own / taken for taken in others)]
     if all(factor == 1 for factor in factors):
         return cohort, factors
-    others = {update.agent: update for update in cohort.updates[1:]}
-    return _Scaled(cohort.own, others, unscaled=cohort, factors=tuple(factors)), factors
+    peers = {update.agent: update for update in cohort.updates[1:]}
+    return _Scaled(cohort.own, peers, unscaled=cohort, factors=tuple(factors)), factors
+
+
+def steps_of(update: Update, steps: Callable[[int], int]) -> int:
+    """How many steps a hospital took: as it says, or else about as many as `steps` expects.
+
+    Who says that it took few has its update lengthened, so no fewer are believed than a quarter of
+    its samples take: it may have half as many as it tells, and two mini-batches may be one.
+    """
+    if update.steps is None:
+        return steps(update.num_samples)
+    return max(update.steps, steps(max(1, update.num_samples // 4)))
 
 
 def unequal_steps(cohort: Cohort, steps: Callable[[int], int]) -> str:
     """What to know where updates are compared as they come; empty where all took equal steps."""
-    taken = [steps(update.num_samples) for update in cohort.updates]
+    taken = [steps_of(update, steps) for update in cohort.updates]
     if all(count == taken[0] for count in taken):
         return ""
     return (

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import exp
+from math import ceil, exp
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -62,14 +62,18 @@ class EvidenceErosion(AggregatingArm):
         """Local training on each half, the mean of both, and how far they are apart."""
         # A single patient is both halves: its noise cannot be seen, so it gets no weight.
         first, second = (half.update(work.received) for half in work.halves())
-        apart = first.delta - second.delta
+        steps = first.steps + second.steps
+        # A step more in one half is no noise: both are as of equally many.
+        one, other = (half.delta * (steps / (2 * half.steps)) for half in (first, second))
+        apart = one - other
         if work.own is not None:
             apart = apart.masked_fill(work.own, 0.0)
         noise = apart.double().square().sum().reshape(1) / 4  # |a - b|^2 / 4
         return LocalOutcome(
-            (first.delta + second.delta) / 2,
+            (one + other) / 2,
             first.samples_seen + second.samples_seen,
             {_NOISE: noise.float()},
+            steps=steps,
         )
 
     def rule(self, context: BuildContext) -> Algorithm[Any]:
@@ -77,10 +81,13 @@ class EvidenceErosion(AggregatingArm):
 
         noise = noise_in(context, self.own_parameters)
 
+        def steps(num_samples: int) -> int:
+            return 2 * context.steps(ceil(num_samples / 2))  # of both halves
+
         def update(state: EvidenceErosionState, cohort: Cohort) -> Step[EvidenceErosionState]:
             # The noise for privacy is in each half as in an update of half as many patients.
             added = [2 * n for n in noise.of(cohort)] if noise else [0.0] * len(cohort.peers)
-            cohort, scaled_by = as_of_equal_steps(cohort, context.steps)
+            cohort, scaled_by = as_of_equal_steps(cohort, steps)
             after = self._observed(state, cohort, scaled_by)
             faded = exp(-self.decay * after.round / context.rounds)
             others = zip(cohort.updates[1:], added, strict=True)

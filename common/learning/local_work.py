@@ -177,6 +177,8 @@ class LocalOutcome:
     samples_seen: int  # samples over all mini-batches that went into delta, repeats counted
     attachments: Tensors = field(default_factory=dict)  # leave the hospital beside the update
     keep: Tensors = field(default_factory=dict)  # stay at the hospital: `kept` of its next round
+    steps: int | None = None  # mini-batches that went into delta, where updates are compared by
+    # them; leaves the hospital where the study does not say it
 
 
 @dataclass(frozen=True, slots=True, eq=False)

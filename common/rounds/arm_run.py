@@ -36,6 +36,7 @@ from erosion.common.rounds.screening import (
     sample_cap,
     screen,
     seen_cap,
+    steps_cap,
 )
 from erosion.common.rounds.transport import Connection, Reply, Transport
 from erosion.common.rounds.undoing import (
@@ -287,7 +288,8 @@ class ArmRun:
             if (name := who.get(reply.connection)) is not None:
                 # In a trial the user trains without a fold of the patients that it described.
                 count = None if self.study.fold is not None else described[name]
-                terms = replace(expected, num_samples=count)
+                cap = steps_cap(self.study, described[name])
+                terms = replace(expected, num_samples=count, most_steps=cap)
                 if name != self.study.user:
                     most, times = sample_cap(described, name), self.study.arms[self.arm].trainings
                     seen = seen_cap(self.study.training, described[name], times)

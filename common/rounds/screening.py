@@ -44,6 +44,7 @@ class Expected:
     num_samples: int | None = None  # that the hospital described; None: not known
     most_samples: int | None = None  # that it may count for; None: as many as it has
     most_seen: int | None = None  # samples used that are believed; None: as many as it says
+    most_steps: int | None = None  # steps that are believed; None: nobody is asked how many
 
 
 def screen(result: object, agent: HospitalName, expected: Expected) -> Answer:
@@ -72,6 +73,7 @@ def _update(result: TrainResult, expected: Expected) -> Answer:
     for count, what in (
         (header.num_samples, "samples"),
         (header.samples_seen, "samples used in the round"),
+        (1 if header.steps is None else header.steps, "steps"),
     ):
         if count < 1:
             return Rejection(f"{count} {what}, expected at least 1")
@@ -92,6 +94,9 @@ def _update(result: TrainResult, expected: Expected) -> Answer:
         return Rejection(NOT_FINITE)
     if problem := _problem_with(result.attachments, expected.brings.tensors):
         return Rejection(problem)
+    steps = None
+    if header.steps is not None and expected.most_steps is not None:
+        steps = min(header.steps, expected.most_steps)
     limit = math.inf if expected.max_norm is None else expected.max_norm
     if not (length := norm(delta)) <= limit:
         return Rejection(f"norm {length:.4g}, at most {limit:g} is accepted")
@@ -104,6 +109,7 @@ def _update(result: TrainResult, expected: Expected) -> Answer:
         norm=length,
         attachments={name: result.attachments[name] for name in expected.brings.tensors},
         hello=header.sealed.hello if expected.sealed and header.sealed else None,
+        steps=steps,
     )
 
 
@@ -165,6 +171,15 @@ def seen_cap(training: Training, num_samples: int, times: int) -> int:
     """
     batch = min(training.batch_size, num_samples)
     return max(1, 4 * times * training.steps_with(num_samples) * batch)
+
+
+def steps_cap(study: Study, num_samples: int) -> int | None:
+    """The steps that a hospital is believed to have taken; None where it is not asked how many.
+
+    As above, some methods train on two halves, and a described count is rounded. `steps_of` in
+    `equal_steps` bounds them from below.
+    """
+    return 2 * study.training.steps_with(2 * num_samples) if study.tells_steps else None
 
 
 def problem_with_evaluation(

@@ -360,6 +360,12 @@ class Study(Settings):
         return BuildContext(self.rounds, hospitals, layout, noise_deviation=noise)
 
     @property
+    def tells_steps(self) -> bool:
+        """Whether hospitals take different numbers of steps, which they tell if an arm asks."""
+        is_summed = self.federation.sealed or self.privacy is not None
+        return self.training.epochs is not None and not is_summed
+
+    @property
     def num_releases(self) -> int:
         """Updates that leave a peer in a run: of each round of each arm that asks it."""
         return self.rounds * sum(not arm.user_only for arm in self.arms.values())

@@ -92,6 +92,25 @@ def test_training_is_that_of_local_sgd_on_all_of_a_peers_patients(tmp_path: Path
     assert header.seconds > 0
 
 
+@pytest.mark.parametrize(
+    ("training", "changes", "steps"),
+    [
+        ({"epochs": 2, "batch_size": 8}, {}, 6),  # 20 patients: 8, 8 and 4, twice
+        ({"steps": 6, "batch_size": 8}, {}, None),  # which the study says
+        ({"epochs": 2, "batch_size": 8}, {"arms": ["fedavg"]}, None),  # which compares nothing
+    ],
+)
+def test_steps_are_told_where_updates_are_compared_by_them(
+    tmp_path: Path,
+    training: dict[str, object],
+    changes: dict[str, object],
+    steps: int | None,
+) -> None:
+    study = make_study(**{"training": training, "arms": ["weight_erosion"], **changes})
+    asked = TrainRequest(study, next(iter(study.arms)), 1, torch.zeros(DIM), None)
+    assert Hospital(peer_site(tmp_path)).train(asked).header.steps == steps
+
+
 def test_training_repeats_exactly_whatever_came_before(tmp_path: Path) -> None:
     study = make_study()
     hospital = Hospital(peer_site(tmp_path))

@@ -11,6 +11,7 @@ from erosion.common.algorithms.evidence_erosion import EvidenceErosion
 from erosion.common.algorithms.weight_erosion import WeightErosion
 from erosion.common.learning.training import Training
 from tests.support.contexts import CONTEXT
+from tests.support.local_works import work
 
 EPOCHS = replace(CONTEXT, steps=Training(epochs=1, batch_size=4).steps_with)
 
@@ -85,3 +86,61 @@ def test_evidence_erosion_scales_updates_and_their_noise() -> None:
     assert step.weights == pytest.approx({"own": 1, "large": 2})
     assert step.delta.tolist() == pytest.approx([3.0, (4 + 2 * 4.25) / 3])
     assert step.state.noises == pytest.approx({"own": 0.08, "large": 0.02})
+
+
+def test_what_a_hospital_took_counts_and_not_its_rounded_number() -> None:
+    """Both have 9 patients: 3 steps, where the rounded numbers would say 2 and 5."""
+    given = cohort(own=(8, [3.0, 4.0]), twin=(20, [3.0, 4.0]))
+    told = MemoryCohort(
+        replace(given.own, steps=3), {"twin": replace(given.others["twin"], steps=3)}
+    )
+    same, factors = as_of_equal_steps(told, EPOCHS.steps)
+    assert same is told
+    assert factors == [1, 1]
+    # Who does not say it, as a site of an earlier program, is taken to have as many as it tells.
+    mixed = MemoryCohort(told.own, given.others)
+    assert as_of_equal_steps(mixed, EPOCHS.steps)[1] == [1, 3 / 5]
+
+
+def test_nobody_lengthens_its_update_by_claiming_few_steps() -> None:
+    given = cohort(own=(40, [3.0, 4.0]), liar=(80, [3.0, 4.0]))
+    liar = replace(given.others["liar"], steps=1)
+    told = MemoryCohort(replace(given.own, steps=10), {"liar": liar})
+    assert as_of_equal_steps(told, EPOCHS.steps)[1] == [1, 2]  # 5 steps: those of 20 patients
+    # Where the study says how many there are, nobody is believed to have taken fewer.
+    ten = Training(steps=10, batch_size=4)
+    assert as_of_equal_steps(told, ten.steps_with)[1] == [1, 1]
+
+
+def test_weight_erosion_says_how_many_steps_it_took() -> None:
+    labels = (0, 1, 1, 0, 1)
+    outcome = WeightErosion().train(
+        work(labels=labels, training={"steps": None, "epochs": 2, "batch_size": 4})
+    )
+    assert outcome.steps == 4
+    outcome = WeightErosion().train(
+        work(
+            labels=labels,
+            training={"steps": None, "epochs": 2, "batch_size": 4},
+            smallest_batch=3,
+        )
+    )
+    assert outcome.steps == 2  # all five in one mini-batch
+
+
+def test_evidence_erosion_counts_the_steps_of_the_halves() -> None:
+    """By the whole 8 patients take two steps and 4 take one; each half takes one at both."""
+    rule = EvidenceErosion(own_parameters=(), noise_margin=0.0, largest_noise=1000.0)
+    training = {"steps": None, "epochs": 1, "batch_size": 4}
+    outcomes = [rule.train(work(labels=(1,) * num, training=training)) for num in (8, 4)]
+    assert [outcome.steps for outcome in outcomes] == [2, 2]
+    own, peer = (
+        Update(name, 1, outcome.delta, num, num, outcome.attachments, steps=steps)
+        for name, outcome, num, steps in zip("ab", outcomes, (8, 4), (2, 2), strict=True)
+    )
+    algorithm = rule.build(EPOCHS)
+    for told in (True, False):  # the same where an earlier program does not say it
+        each = [own, peer] if told else [replace(u, steps=None) for u in (own, peer)]
+        step = algorithm.update(algorithm.init(4), MemoryCohort(each[0], {"b": each[1]}))
+        assert step.state.squared_distances == {"b": 0.0}
+        assert step.weights == pytest.approx({"a": 1, "b": 0.5})

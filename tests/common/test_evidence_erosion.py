@@ -128,3 +128,13 @@ def test_the_halves_are_drawn_anew_in_each_round() -> None:
         for r in range(1, 9)
     }
     assert len(noises) > 1
+
+
+def test_a_step_more_in_one_half_is_no_noise() -> None:
+    """Five patients who are alike: one half takes two steps of a mini-batch each, the other one."""
+    training = {"steps": None, "epochs": 1, "batch_size": 2, "learning_rate": 1e-4}
+    outcome = EvidenceErosion(own_parameters=()).train(work(labels=(1,) * 5, training=training))
+    assert outcome.steps == 3
+    # A step is 0.5e-4 U. Both halves are as of one and a half steps, whose square is 2.25e-8.
+    assert along(outcome.delta) == pytest.approx(0.75e-4, rel=1e-3)
+    assert outcome.attachments["noise"].item() < 1e-4 * 2.25e-8

@@ -35,6 +35,7 @@ from erosion.common.rounds.screening import (
     sample_cap,
     screen,
     seen_cap,
+    steps_cap,
 )
 from erosion.common.study.study import Study
 from tests.support.scripted import metrics
@@ -49,6 +50,7 @@ def answered(
     round_number: int = 1,
     num_samples: int = 10,
     samples_seen: int = 8,
+    steps: int | None = None,
 ) -> TrainResult:
     header = TrainReply(
         hospital=hospital,
@@ -57,6 +59,7 @@ def answered(
         num_samples=num_samples,
         samples_seen=samples_seen,
         seconds=0.1,
+        steps=steps,
     )
     return TrainResult(header, delta, {"radius": torch.ones(1)})
 
@@ -174,6 +177,25 @@ def test_a_peer_is_believed_to_have_used_what_a_round_can_use() -> None:
     expected = Expected("fedavg", 1, 2, most_seen=80)
     answers = [screen(answered(numbers(1, 2), samples_seen=n), "a", expected) for n in (20, 2**53)]
     assert [a.samples_seen for a in answers if isinstance(a, Update)] == [20, 80]
+
+
+def test_a_hospital_is_believed_to_have_taken_what_a_round_can_take() -> None:
+    passes = make_study(training={"epochs": 3, "batch_size": 32})
+    cap = steps_cap(passes, 60)
+    assert cap == 2 * 3 * 4  # of both halves of up to twice as many patients
+    expected = Expected("fedavg", 1, 2, most_steps=cap)
+    told = (6, 2**53, None)
+    answers = [screen(answered(numbers(1, 2), steps=n), "a", expected) for n in told]
+    assert [a.steps for a in answers if isinstance(a, Update)] == [6, 24, None]
+    nothing = screen(answered(numbers(1, 2), steps=0), "a", expected)
+    assert nothing == Rejection("0 steps, expected at least 1")
+
+
+def test_nobody_is_asked_for_steps_that_the_study_says() -> None:
+    assert steps_cap(make_study(), 60) is None
+    update = screened(answered(numbers(1, 2), steps=1000))
+    assert isinstance(update, Update)
+    assert update.steps is None
 
 
 def updates_of(**norms: float) -> dict[str, Answer]:

@@ -426,6 +426,23 @@ def test_a_trial_that_stops_counts_with_what_it_reached() -> None:
     assert choice.rounds == 2
 
 
+def test_steps_that_a_hospital_says_it_took_count_up_to_a_bound() -> None:
+    """By their rounded numbers all take the same: 10 patients, three mini-batches."""
+
+    def respond(name: str, request: TrainRequest) -> TrainResult:
+        result = trained(name, request)
+        steps = {"a": 3, "b": 6, "c": 2**53}[name]
+        return replace(result, header=result.header.model_copy(update={"steps": steps}))
+
+    kept = Kept()
+    arms = {"weight_erosion": {}}
+    training = {"epochs": 1, "batch_size": 4, "learning_rate": 0.1}
+    study_run(everybody(study(arms=arms, training=training), respond=respond), kept).run()
+    # The updates are 1, 2 and 3 times the same: b's is as of half as many steps, and c's of 10.
+    found = {n: e.distance for n, e in kept.records[0].hospitals.items()}
+    assert found == pytest.approx({"a": 0, "b": 0, "c": 1 - 3 * 3 / 10})
+
+
 def test_samples_that_nobody_can_have_used_are_no_contribution() -> None:
     def respond(name: str, request: TrainRequest) -> TrainResult:
         result = trained(name, request)
