@@ -157,7 +157,7 @@ class Hospital:
             f"{arm}/{name}": tensor
             for arm, moment in moments.items()
             if _arm(request, arm)
-            for name, tensor in self._kept.before(_state_key(request, arm), moment).items()
+            for name, tensor in self._kept_before(request, arm, moment).items()
         }
 
     def answer(self, request: TrainRequest) -> TrainResult | StepResult:
@@ -240,7 +240,7 @@ class Hospital:
             return _step_result(self.name, request, outcome, started)
         delta, packed, left = compress_with_feedback(
             outcome.delta.cpu(),
-            self._kept.before(_state_key(request, request.arm), moment).get(_ERROR),
+            self._kept_before(request, request.arm, moment).get(_ERROR),
             request.study.federation.compression,
         )
         attachments = outcome.attachments
@@ -274,11 +274,17 @@ class Hospital:
         self, request: TrainRequest, moment: Moment, kept: Tensors, *, error: Tensor | None
     ) -> None:
         """What the method keeps, and beside it what compression left over of the last update."""
-        place = _state_key(request, request.arm)
-        before = self._kept.before(place, moment)
+        before = self._kept_before(request, request.arm, moment)
         error = before.get(_ERROR) if error is None else error
         left = {} if error is None else {_ERROR: error}
-        self._kept.keep(place, moment, before=before, after={**kept, **left})
+        place = _state_key(request, request.arm)
+        self._kept.keep(place, moment, before, {**kept, **left}, request.parameters)
+
+    def _kept_before(
+        self, request: TrainRequest | EvaluateRequest, arm: str, moment: Moment
+    ) -> Tensors:
+        """What is kept here of an arm and that exchange starts from."""
+        return self._kept.before(_state_key(request, arm), moment, _parameters(request, arm))
 
     def _prepare(self, study: Study, run: str | None = "") -> LocalDataset:
         """The study's data as they were when the run began; of no run (None), as they are now."""
@@ -325,16 +331,17 @@ class Hospital:
         study, device = request.study, self.site.compute.device
         length: int | None = prepared.dim
         if isinstance(request, TrainRequest):
-            parameters, enclosed = request.parameters, request.enclosed
+            enclosed = request.enclosed
             if request.step != TRAIN:
                 length = None
         else:
-            parameters, enclosed = request.parameters[arm], request.enclosed.get(arm, {})
+            enclosed = request.enclosed.get(arm, {})
+        parameters = _parameters(request, arm)
         received = torch.empty(0)
         if parameters is not None:
             received = checked_parameters(parameters, prepared.dim)
         training, _ = prepared.parts(request.scaling, arm)
-        kept = self._kept.before(_state_key(request, arm), moment)
+        kept = self._kept_before(request, arm, moment)
         return LocalWork(
             agent=self.name,
             is_user=self.name == study.user,
@@ -413,6 +420,13 @@ def _arm(request: TrainRequest | EvaluateRequest, arm: str) -> ArmBase:
     if arm not in arms:
         raise Refusal(f"The request names the arm {arm!r}; the study has {', '.join(arms)}.")
     return arms[arm]
+
+
+def _parameters(request: TrainRequest | EvaluateRequest, arm: str) -> Tensor | None:
+    """Those that came of an arm: (dim,), or None where a step does without."""
+    if isinstance(request, TrainRequest):
+        return request.parameters
+    return request.parameters[arm]
 
 
 def _state_key(request: TrainRequest | EvaluateRequest, arm: str) -> StateKey:

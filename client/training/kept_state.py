@@ -4,15 +4,22 @@ It never leaves the site and outlives the program. It belongs to one run of one 
 that begins anew finds nothing kept. Of the last round, what each exchange started from is kept
 beside what the last one left. So an exchange that is asked for again, after a broken connection or
 by a coordinator that was interrupted, starts from where it started the first time.
+
+A round that ruined the model is undone, and the hospitals are sent the parameters again that they
+had in it. By these they know it: what they have kept since came of the ruined model, and they go
+back to what they had before.
 """
 
 import contextlib
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import safetensors.torch
+from torch import Tensor
 
+from erosion.common.aggregation.vectors import is_finite
 from erosion.common.errors import CheckpointError, SiteError
 from erosion.common.formats.tensor_file import metadata, read_with_header
 from erosion.common.learning.local_work import Tensors
@@ -43,8 +50,16 @@ class Moment:
 class _LastRound:
     place: StateKey
     round: int = 0
-    befores: Mapping[int, Tensors] = field(default_factory=dict)  # by exchange, ascending
+    befores: Mapping[int, Tensors] = field(default_factory=dict)  # by exchange, ascending; 0: of
+    # the first round on the same parameters, where that was an earlier one
     after: Tensors = field(default_factory=dict)  # the last of them
+    received: str = ""  # digest of the parameters that it started from
+    earlier: str = ""  # and of those before them
+
+    @property
+    def start(self) -> Tensors:
+        """What was kept when those parameters came."""
+        return next(iter(self.befores.values()), {})
 
 
 class KeptState:
@@ -55,27 +70,49 @@ class KeptState:
         self._folder = folder
         self._in_memory: dict[tuple[str, str], _LastRound] = {}  # by study and arm
 
-    def before(self, place: StateKey, moment: Moment) -> Tensors:
-        """What that exchange starts from: nothing in a run's first. Raises CheckpointError."""
-        last = self._load(place)
-        if last.place.run != place.run or last.round > moment.round:
-            return {}
+    def before(self, place: StateKey, moment: Moment, parameters: Tensor | None = None) -> Tensors:
+        """What that exchange starts from: nothing in a run's first. Raises CheckpointError.
+
+        `parameters` (dim,): those that came with it; None: none did.
+        """
+        last = self._last(place, moment)
         if last.round < moment.round:
-            return last.after
+            is_undone = last.earlier and _digest(parameters) == last.earlier
+            return last.start if is_undone else last.after
         asked_before = (e for e in last.befores if e >= moment.exchange)
         again = next(asked_before, None)
         return last.after if again is None else last.befores[again]
 
-    def keep(self, place: StateKey, moment: Moment, before: Tensors, after: Tensors) -> None:
-        """Note that the exchange went from `before` to `after`. Raises SiteError."""
+    def keep(
+        self,
+        place: StateKey,
+        moment: Moment,
+        before: Tensors,
+        after: Tensors,
+        parameters: Tensor | None = None,
+    ) -> None:
+        """Note that the exchange went from `before` to `after`. Raises SiteError.
+
+        Where a value of `after` is not finite, nothing has changed: no later round could mend it.
+        """
+        before, after = _on_cpu(before), _on_cpu(after)
+        if not all(is_finite(t.flatten()) for t in after.values() if t.is_floating_point()):
+            after = before
         if not before and not after:
             return  # most methods keep nothing
-        last = self._load(place)
-        same_round = last.place.run == place.run and last.round == moment.round
-        earlier = last.befores if same_round else {}
-        befores = {e: tensors for e, tensors in earlier.items() if e < moment.exchange}
-        befores[moment.exchange] = _on_cpu(before)
-        last = _LastRound(place, moment.round, befores, _on_cpu(after))
+        last = self._last(place, moment)
+        is_same_round = last.round == moment.round
+        received = _digest(parameters) or last.received
+        befores = {e: t for e, t in last.befores.items() if is_same_round and e < moment.exchange}
+        if received == last.received:
+            earlier = last.earlier
+            if earlier and not is_same_round:  # a skipped round moved nothing
+                befores = {0: last.start}
+        else:
+            earlier = "" if received == last.earlier else last.received
+            befores.pop(0, None)
+        befores[moment.exchange] = before
+        last = _LastRound(place, moment.round, befores, after, received, earlier)
         if self._folder is None:
             self._in_memory[place.study, place.arm] = last
             return
@@ -90,6 +127,12 @@ class KeptState:
                 f"What this study keeps at the site cannot be written to {path}: {problem}."
                 " Name a folder that can be written to: compute.state in the site file."
             ) from None
+
+    def _last(self, place: StateKey, moment: Moment) -> _LastRound:
+        """The run's last round up to that moment; where there was none, one that kept nothing."""
+        last = self._load(place)
+        is_of_run = last.place.run == place.run and last.round <= moment.round
+        return last if is_of_run else _LastRound(place)
 
     def _load(self, place: StateKey) -> _LastRound:
         nothing = _LastRound(place)
@@ -131,6 +174,7 @@ def _encoded(last: _LastRound) -> bytes:
         "place": [place.study, place.arm, place.run],
         "round": last.round,
         "exchanges": list(last.befores),
+        "parameters": [last.received, last.earlier],
     }
     content: bytes = safetensors.torch.save(tensors, metadata=metadata(header, tensors))
     return content
@@ -146,7 +190,16 @@ def _decoded(path: Path) -> _LastRound:
         return {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
 
     befores = {int(exchange): of(f"before {exchange}") for exchange in header["exchanges"]}
-    return _LastRound(StateKey(*header["place"]), int(header["round"]), befores, of("after"))
+    received, earlier = header.get("parameters", ["", ""])  # an earlier program wrote none
+    place, number = StateKey(*header["place"]), int(header["round"])
+    return _LastRound(place, number, befores, of("after"), received, earlier)
+
+
+def _digest(parameters: Tensor | None) -> str:
+    """What parameters are known again by; empty for none."""
+    if parameters is None or not parameters.numel():
+        return ""
+    return hashlib.sha256(parameters.detach().cpu().contiguous().numpy().data).hexdigest()
 
 
 def _on_cpu(tensors: Tensors) -> Tensors:

@@ -12,6 +12,8 @@ from erosion.client.site_file import Site, load_site
 from erosion.client.training.hospital import Hospital
 from erosion.client.training.kept_state import KeptState, Moment, StateKey
 from erosion.common.errors import CheckpointError, SiteError
+from erosion.common.formats.tensor_file import metadata
+from erosion.common.learning.local_work import Tensors
 from erosion.common.protocol import wire
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest, TrainResult
 from erosion.common.study.study import Study
@@ -136,6 +138,73 @@ def test_an_exchange_that_keeps_nothing_is_passed_over(kept: KeptState) -> None:
     kept.keep(PLACE, Moment(1, 2), {}, ONE)
     assert not kept.before(PLACE, Moment(1, 1))
     assert kept.before(PLACE, Moment(2))["v"] == 1.0
+
+
+def of(number: int) -> torch.Tensor:
+    """Parameters that a coordinator sends."""
+    return torch.full((DIM,), float(number))
+
+
+def play(kept: KeptState, moment: Moment, parameters: torch.Tensor | None, after: float) -> float:
+    """One exchange that leaves `after`; what it started from, 0 for nothing."""
+    before = kept.before(PLACE, moment, parameters)
+    kept.keep(PLACE, moment, before, {"v": torch.tensor([after])}, parameters)
+    return float(before.get("v", torch.zeros(1)))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_what_is_not_finite_is_not_kept(kept: KeptState, bad: float) -> None:
+    kept.keep(PLACE, Moment(1), {}, {"v": torch.tensor([bad])})
+    assert value(kept, 2) is None
+    kept.keep(PLACE, Moment(2), {}, ONE)
+    kept.keep(PLACE, Moment(3), ONE, {"v": torch.tensor([bad]), "n": torch.tensor([3])})
+    assert value(kept, 4) == 1.0
+    assert kept.before(PLACE, Moment(4)).keys() == {"v"}
+
+
+def test_what_came_of_a_round_that_is_undone_does_not_stay(kept: KeptState) -> None:
+    assert play(kept, Moment(1), of(1), 1.0) == 0.0
+    assert play(kept, Moment(2), of(2), 2.0) == 1.0
+    assert play(kept, Moment(3), of(66), 66.0) == 2.0  # round 2 has ruined the parameters
+    assert play(kept, Moment(4), of(2), 4.0) == 2.0  # and is undone
+    assert play(kept, Moment(4), of(2), 4.0) == 2.0  # the connection broke
+    assert play(kept, Moment(5), of(5), 5.0) == 4.0
+    assert play(kept, Moment(6), of(66), 66.0) == 5.0
+    assert play(kept, Moment(7), of(5), 7.0) == 5.0
+
+
+def test_rounds_that_are_skipped_do_not_hide_what_to_go_back_to(kept: KeptState) -> None:
+    play(kept, Moment(1), of(1), 1.0)
+    assert play(kept, Moment(2, 1), of(66), 66.0) == 1.0
+    assert play(kept, Moment(2, 2), of(66), 67.0) == 66.0
+    assert play(kept, Moment(3, 1), of(66), 68.0) == 67.0  # nothing has moved
+    assert play(kept, Moment(3, 2), None, 69.0) == 68.0
+    assert play(kept, Moment(4), of(66), 70.0) == 69.0
+    assert play(kept, Moment(5), of(1), 2.0) == 1.0
+
+
+def test_final_parameters_that_were_sent_before_are_those_of_an_undone_round(
+    kept: KeptState,
+) -> None:
+    play(kept, Moment(1), of(1), 1.0)
+    play(kept, Moment(2), of(66), 66.0)
+    assert float(kept.before(PLACE, Moment(3), of(1))["v"]) == 1.0
+    assert float(kept.before(PLACE, Moment(3), of(66))["v"]) == 66.0
+    assert float(kept.before(PLACE, Moment(3), of(3))["v"]) == 66.0
+
+
+def test_a_file_of_an_earlier_program_is_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def header(values: dict[str, Any], tensors: Tensors) -> dict[str, str]:
+        return metadata({k: v for k, v in values.items() if k != "parameters"}, tensors)
+
+    with monkeypatch.context() as earlier:
+        earlier.setattr("erosion.client.training.kept_state.metadata", header)
+        play(KeptState(tmp_path), Moment(1), of(1), 1.0)
+    assert play(KeptState(tmp_path), Moment(2), of(2), 2.0) == 1.0
+    assert play(KeptState(tmp_path), Moment(3), of(3), 3.0) == 2.0
+    assert play(KeptState(tmp_path), Moment(4), of(2), 4.0) == 2.0
 
 
 def test_it_is_for_the_site_alone_to_read(tmp_path: Path) -> None:

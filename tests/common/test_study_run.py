@@ -435,9 +435,9 @@ def test_steps_that_a_hospital_says_it_took_count_up_to_a_bound() -> None:
         return replace(result, header=result.header.model_copy(update={"steps": steps}))
 
     kept = Kept()
-    arms = {"weight_erosion": {}}
     training = {"epochs": 1, "batch_size": 4, "learning_rate": 0.1}
-    study_run(everybody(study(arms=arms, training=training), respond=respond), kept).run()
+    of = study(arms=["weight_erosion"], training=training)
+    study_run(everybody(of, respond=respond), kept).run()
     # The updates are 1, 2 and 3 times the same: b's is as of half as many steps, and c's of 10.
     found = {n: e.distance for n, e in kept.records[0].hospitals.items()}
     assert found == pytest.approx({"a": 0, "b": 0, "c": 1 - 3 * 3 / 10})
