@@ -46,7 +46,7 @@ class Consent:
         self._site, self._store, self._coordinator = site, store, coordinator
         self._dataset = dataset_of(site)
         self._waiting: set[str] = set()  # digests that were asked about and wait for a person
-        self._seen = (0, 0, 0)
+        self._seen: tuple[int, ...] = ()
         self._approved: OrderedDict[str, str] = OrderedDict()  # study's digest -> approved digest
         self._held: set[str] = set()  # contracts that the data may be held against
         self.is_repeated = False  # the last answer: it was given to the same question before

@@ -149,11 +149,12 @@ def umask() -> int:
     return int(line.split()[1], 8)
 
 
-def version_of(path: Path) -> tuple[int, int, int]:
-    """Differs once the file was replaced; also where there is no file."""
+def version_of(path: Path) -> tuple[int, ...]:
+    """Differs once the file was replaced or may be read by others; () where there is no file."""
     try:
         status = path.stat()
     except OSError:
-        return (0, 0, 0)
-    # The inode, because two replacements within a tick of the clock have the same time.
-    return (status.st_ino, status.st_size, status.st_mtime_ns)
+        return ()
+    # The inode, because two replacements within a tick of the clock have the same time; the time of
+    # the last change of owner or mode, because what could not be read may be readable since then.
+    return (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)

@@ -35,7 +35,7 @@ class StudyQueue:
         """`runs`: where run folders are made. `prepare`: what the operator wants of every study."""
         self._folder, self._runs, self._run, self._prepare = folder, runs, run, prepare
         self._turns: Counter[str] = Counter()  # that a waiting file has had
-        self._seen: dict[Path, tuple[int, int, int]] = {}  # to let a file be written to its end
+        self._seen: dict[Path, tuple[int, ...]] = {}  # to let a file be written to its end
 
     def serve(self, *, until_empty: bool) -> None:
         """Run whatever is there and whatever comes; `until_empty`: return when nothing is left."""

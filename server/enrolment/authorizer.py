@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -20,6 +21,7 @@ from erosion.server.enrolment.own_authority import OwnAuthorities, read_own_auth
 logger = logging.getLogger("erosion.admission")
 
 MOST_HOLDERS = 10_000  # of certificates that are remembered
+RETRY_SECONDS = 1.0  # before files that could not be read are tried again
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ class Authorizer:
         self._by_key = _by_key(self._roster)
         self._own = read_own_authorities(folder)
         self._holders: dict[x509.Certificate, _Holder] = {}
+        self._problem, self._tried = "", 0.0  # with the latest reading, and when that was
 
     def verdict(self, certificate: x509.Certificate) -> Admitted | KeptOut:
         """May the holder of `certificate` come in now?"""
@@ -147,14 +150,18 @@ class Authorizer:
         if seen == self._seen:
             return
         with self._lock:
-            self._seen = seen
+            if self._problem and time.monotonic() - self._tried < RETRY_SECONDS:
+                return
             try:
                 roster = read_key_registry(self._folder.roster)
                 own = read_own_authorities(self._folder)
             except EnrolmentError as problem:
                 # A damaged file must neither let anyone in nor throw everyone out.
-                logger.error("the roster stays as it was: %s", problem)
+                if str(problem) != self._problem:
+                    logger.error("the roster stays as it was: %s", problem)
+                self._problem, self._tried = str(problem), time.monotonic()
                 return
+            self._seen, self._problem = seen, ""
             self._roster, self._own, self._by_key = roster, own, _by_key(roster)
             self._holders = {}  # last: whoever has the new one looks into the new registry
             logger.info("read the roster again: %d keys", len(self._by_key))

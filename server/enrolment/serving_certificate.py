@@ -24,7 +24,7 @@ class ServingCertificate:
         """Raises EnrolmentError where it cannot be read or has expired."""
         self._folder = folder
         self._own = OwnAuthorities()
-        self._seen = self._versions()
+        self._seen, self._problem = self._versions(), ""  # with the latest reading
         self._load()
         if expiry.has_ended(self.expires):
             raise EnrolmentError(
@@ -76,12 +76,14 @@ class ServingCertificate:
         seen = self._versions()
         if seen == self._seen:
             return False
-        self._seen = seen
         try:
             self._load()
         except (EnrolmentError, OSError) as problem:
-            logger.error("the certificate stays as it was: %s", problem)
+            if str(problem) != self._problem:
+                logger.error("the certificate stays as it was: %s", problem)
+            self._problem = str(problem)
             return False
+        self._seen, self._problem = seen, ""
         logger.info("the certificate was read again: %s", self.words)
         return True
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from erosion.common.support import files
-from erosion.common.support.files import lines_of, read_named, write_atomically
+from erosion.common.support.files import lines_of, read_named, version_of, write_atomically
+from tests.support.patience import wait_until
 
 
 def test_text_and_bytes_are_written_as_given(tmp_path: Path) -> None:
@@ -55,6 +56,19 @@ def test_a_failure_leaves_the_old_file_and_no_half_written_one(
         write_atomically(file, "new")
     assert file.read_text() == "old"
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_another_mode_is_another_version_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    assert version_of(file) == ()
+    write_atomically(file, "x")
+    before = version_of(file)
+
+    def is_seen() -> bool:  # once the clock of the file system has ticked
+        file.chmod(0o640)
+        return version_of(file) != before
+
+    wait_until(is_seen)
 
 
 def test_a_pipe_or_a_device_that_is_named_is_refused_and_not_waited_for(tmp_path: Path) -> None:

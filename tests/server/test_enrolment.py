@@ -3,10 +3,12 @@
 import ssl
 import stat
 import tarfile
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -30,7 +32,12 @@ from erosion.common.support.keys import (
     private_pem,
     public_pem,
 )
-from erosion.server.enrolment import certificates, federation_folder
+from erosion.server.enrolment import (
+    authorizer,
+    certificates,
+    federation_folder,
+    serving_certificate,
+)
 from erosion.server.enrolment.authorizer import Admitted, Authorizer, KeptOut
 from erosion.server.enrolment.enrolment import (
     Enrolment,
@@ -329,6 +336,63 @@ def test_revoking_keeps_the_key_out_and_removes_the_kit(folder: FederationFolder
     assert (admission.why_not("bob") or "").startswith("its key was revoked on")
     with pytest.raises(EnrolmentError, match="enrolled are none yet"):
         revoke_site(folder, "bob")
+
+
+class FailsTwice:
+    """Reads only at the third time, though the file stays the same: there was no free handle."""
+
+    def __init__(self, read: Callable[[Path], Any]) -> None:
+        self._read, self._times = read, 0
+
+    def __call__(self, path: Path) -> Any:
+        self._times += 1
+        if self._times <= 2:
+            raise EnrolmentError(f"{path.name} cannot be read: Too many open files.")
+        return self._read(path)
+
+
+def test_a_roster_that_could_not_be_read_once_is_read_later_and_the_log_says_it_once(
+    folder: FederationFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = certificate_of(enrol_site(folder, "bob"))
+    admission = Authorizer(folder)
+    monkeypatch.setattr(authorizer, "read_key_registry", FailsTwice(read_key_registry))
+    monkeypatch.setattr(authorizer, "RETRY_SECONDS", 0.0)
+    revoke_site(folder, "bob")
+    verdicts = [admission.verdict(key) for _ in range(3)]
+    assert [isinstance(verdict, Admitted) for verdict in verdicts] == [True, True, False]
+    assert sum("the roster stays as it was" in line for line in caplog.messages) == 1
+
+
+def test_a_damaged_roster_is_not_read_at_every_look(
+    folder: FederationFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, times = certificate_of(enrol_site(folder, "bob")), []
+    admission = Authorizer(folder)
+    monkeypatch.setattr(authorizer, "RETRY_SECONDS", 3600.0)
+
+    def damaged(path: Path) -> None:
+        times.append(path)
+        raise EnrolmentError("damaged")
+
+    monkeypatch.setattr(authorizer, "read_key_registry", damaged)
+    revoke_site(folder, "bob")
+    for _ in range(10):
+        assert isinstance(admission.verdict(key), Admitted)
+    assert len(times) == 1
+
+
+def test_a_certificate_that_could_not_be_read_once_is_read_later_and_the_log_says_it_once(
+    folder: FederationFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    shown = ServingCertificate(folder)
+    before = shown.expires
+    read = FailsTwice(certificates.load_identity)
+    monkeypatch.setattr(serving_certificate, "load_identity", read)
+    renew_coordinator(folder, days=10)
+    assert [shown._reload() for _ in range(4)] == [False, False, True, False]
+    assert shown.expires < before
+    assert sum("the certificate stays as it was" in line for line in caplog.messages) == 1
 
 
 def test_renewing_prolongs_the_same_key(folder: FederationFolder, tmp_path: Path) -> None:
