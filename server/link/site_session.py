@@ -7,7 +7,7 @@ what no honest site sends ends the stream (LineFault), and touches no other site
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +36,8 @@ from erosion.server.link.request import Request
 from erosion.server.link.spool import Spool
 
 TICK_SECONDS = 1.0
-PING_TICKS, SILENT_TICKS = 5, 25  # of silence, until a site is asked whether it lives, and given up
+PING_TICKS = 5  # in which nothing was heard of a site, or nothing said to it
+SILENT_TICKS = 25  # in which nothing was heard of a site, until it is given up
 PROBE_SECONDS = 5.0  # for an answer, where a second connection with a site's key comes
 SMALLEST_DATA_BYTES = 2**15  # of a frame that does not end its message
 FRAMES_PER_TICK, MOST_FRAMES = 50, 500  # other than data and replies that were asked for
@@ -44,6 +45,7 @@ FRAME_BYTES = 2**16  # of a head, each counts as a frame: reading one of 4 MiB t
 LARGE_BYTES = 2**20  # a transfer from here on takes its turn where memory is short
 LONGEST_REASON = 10_000  # characters of an error
 
+_PING = frame(Kind.PING)
 Write = Callable[[bytes], Awaitable[None]]
 Read = Callable[[], Awaitable[bytes | None]]
 
@@ -92,7 +94,7 @@ class SiteSession:
         self._answers: Asked | None = None  # what the reply under way answers; None: nobody waits
         self._heard = asyncio.Event()
         self.is_heard = True  # since it was probed; for other threads to look at
-        self._silent_ticks, self._is_reading = 0, True
+        self._silent_ticks, self._unsaid_ticks, self._is_reading = 0, 0, True
         self._frames_left = MOST_FRAMES
 
     def ask(self, request: Request) -> None:
@@ -120,23 +122,27 @@ class SiteSession:
     def tick(self) -> None:
         """A second has passed in which this program ran: time that it slept does not count."""
         self._frames_left = min(MOST_FRAMES, self._frames_left + FRAMES_PER_TICK)
-        if not self._is_reading:
-            return
-        self._silent_ticks += 1
-        if self._silent_ticks >= SILENT_TICKS:
-            self.end(Reason.SILENT, "nothing was heard of the site")
-        elif self._silent_ticks % PING_TICKS == 0:
-            self._say(frame(Kind.PING))
+        self._unsaid_ticks += 1
+        # A site that sends for minutes has to hear of us, too, or it gives this line up.
+        is_due = self._unsaid_ticks % PING_TICKS == 0
+        if self._is_reading:
+            self._silent_ticks += 1
+            if self._silent_ticks >= SILENT_TICKS:
+                self.end(Reason.SILENT, "nothing was heard of the site")
+                return
+            is_due = is_due or self._silent_ticks % PING_TICKS == 0
+        if is_due and _PING not in self._control:
+            self._say(_PING)
 
     def probe(self) -> None:
         """Ask the site whether it lives; `is_heard` says so once it has answered."""
         self.is_heard = False
-        self._say(frame(Kind.PING))
+        self._say(_PING)
 
     async def answers(self) -> bool:
         """Ask the site whether it lives, and wait a moment for its answer."""
         self._heard.clear()
-        self._say(frame(Kind.PING))
+        self._say(_PING)
         try:
             await asyncio.wait_for(self._heard.wait(), PROBE_SECONDS)
         except TimeoutError:
@@ -145,11 +151,15 @@ class SiteSession:
 
     async def write_all(self, write: Write) -> None:
         """Send whatever there is to send, for as long as the stream stands."""
+
+        async def say(each: bytes) -> None:
+            await write(each)
+            self._unsaid_ticks = 0
+
         while True:
-            while self._control:
-                await write(self._control.popleft())
+            await self._say_all(say)
             if self._waiting:
-                await self._send(self._waiting.popleft(), write)
+                await self._send(self._waiting.popleft(), say)
                 continue
             self._wake.clear()
             if not self._control:
@@ -170,19 +180,22 @@ class SiteSession:
         self._control.append(control)
         self._wake.set()
 
+    async def _say_all(self, write: Write) -> None:
+        while self._control:
+            await write(self._control.popleft())
+
     async def _send(self, request: Request, write: Write) -> None:
         self._sending = request.request_id
         spool = self._spool_for(request.num_bytes)
-        if spool is not None:
-            await spool.throttle.enter(request)
         try:
+            if spool is not None:
+                await self._saying(spool.throttle.enter(request), write)
             await write(request.head)
             for data in data_frames(request.buffers, self._frame_size):
                 if self._sending is None:
                     await write(frame(Kind.CUT))
                     return
-                while self._control:
-                    await write(self._control.popleft())
+                await self._say_all(write)
                 begun = time.monotonic()
                 await write(data)
                 self._frame_size.took(time.monotonic() - begun)
@@ -190,6 +203,19 @@ class SiteSession:
             self._sending = None
             if spool is not None:
                 await spool.throttle.leave(request)
+
+    async def _saying(self, turn: Coroutine[Any, Any, None], write: Write) -> None:
+        """Wait for `turn`; what is short is said meanwhile."""
+        waiting = asyncio.ensure_future(turn)
+        waiting.add_done_callback(lambda _: self._wake.set())
+        try:
+            while not waiting.done():
+                self._wake.clear()
+                await self._say_all(write)
+                await self._wake.wait()
+        finally:
+            waiting.cancel()
+        await waiting
 
     async def _take(self, received: bytes) -> None:
         kind, body = opened(received)

@@ -7,10 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 
+from erosion.client.connection import line as line_module
 from erosion.client.connection.line import SiteLine
-from erosion.server.link import Link
+from erosion.common.line.envelope import FrameSize
+from erosion.common.protocol.flower_arrays import to_array, to_record
+from erosion.experiments.slow_line import SlowLine
+from erosion.server.link import Link, site_session
+from erosion.server.link import link as link_module
 from erosion.server.link.link import most_connections
 from erosion.server.link.service import Service, certificate_of
 from erosion.server.link.site_session import SiteSession
@@ -124,6 +130,39 @@ def test_what_cannot_be_taken_in_for_a_reason_of_our_own_is_logged(
     finally:
         link.stop()
     assert f"what {node_id} sent cannot be taken in (MemoryError: 7 GiB)" in caplog.messages
+
+
+def test_an_upload_may_last_longer_than_the_silence_that_a_site_bears(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    borne_seconds, bits_per_second = 3.0, 2e6
+    frames = FrameSize(2**15, 2**15)  # one comes every 0.13 s, and a sign of life goes every 0.5 s
+    for module in (link_module, line_module):
+        monkeypatch.setattr(module, "TICK_SECONDS", 0.05)
+    monkeypatch.setattr(line_module, "SILENT_TICKS", round(borne_seconds / 0.05))
+    monkeypatch.setattr(site_session, "PING_TICKS", 10)
+    monkeypatch.setattr(site_session, "SILENT_TICKS", 10**6)  # what the coordinator bears
+    update = torch.ones(round(2 * borne_seconds * bits_per_second / 32))
+    link = Link("127.0.0.1:0")
+    link.start()
+    try:
+        with (
+            SlowLine(bits_per_second, 0.01).to(link.address) as begins,
+            SiteLine(begins) as line,
+        ):
+            wait_until(lambda: link.grid.get_node_ids())
+            (node_id,) = link.grid.get_node_ids()
+            asked = link.grid.push_messages([Message(RecordDict(), node_id, "train")])
+            request = line.receive(PATIENCE)
+            assert request is not None
+            monkeypatch.setattr(line, "_frame_size", frames)
+            content = RecordDict({"arrays": to_record({"update": to_array(update)})})
+            line.reply(request, Message(content, reply_to=request))
+            replies: list[Message] = []
+            wait_until(lambda: replies.extend(link.grid.pull_messages(asked)) or replies)
+    finally:
+        link.stop()
+    assert not replies[0].has_error(), replies[0].error
 
 
 class Shows:

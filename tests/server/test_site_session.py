@@ -3,7 +3,7 @@
 import asyncio
 import errno
 import gc
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -13,9 +13,20 @@ from erosion.common.line.frames import Kind, LineFault, frame, json_frame
 from erosion.common.protocol.flower_messages import RequestMessage
 from erosion.server.link.exchange import Asked, Exchange
 from erosion.server.link.file_space import FileSpace
-from erosion.server.link.site_session import MOST_FRAMES, Peer, SiteSession
+from erosion.server.link.request import Request
+from erosion.server.link.site_session import (
+    LARGE_BYTES,
+    MOST_FRAMES,
+    PING_TICKS,
+    SILENT_TICKS,
+    SMALLEST_DATA_BYTES,
+    Peer,
+    SiteSession,
+)
+from erosion.server.link.spool import Spool
 
 NODE, SESSION = 7, 1
+LARGE = {"a": {"arrays": [["x", "uint8", [LARGE_BYTES], "raw", LARGE_BYTES]]}}
 
 
 def ask(exchange: Exchange, request_id: str, most_bytes: int = 0) -> None:
@@ -68,3 +79,112 @@ def test_a_file_that_cannot_be_made_leaves_nothing_but_its_error(tmp_path: Path)
     with pytest.raises(FileNotFoundError):
         FileSpace(tmp_path / "gone")
     gc.collect()  # an error on the way would be a warning, and that an error
+
+
+class Played:
+    """A session on a line that takes everything at once; ticks pass only as a test lets them."""
+
+    def __init__(self, exchange: Exchange, spool: Spool | None = None) -> None:
+        self.session = SiteSession(Peer(NODE, "alice", None, ""), SESSION, exchange, spool=spool)
+        self.arriving: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.written: list[Kind] = []
+
+    async def write(self, sent: bytes) -> None:
+        self.written.append(Kind(sent[0]))
+
+    async def pings_in(self, num_ticks: int, *, heard: bytes | None = None) -> int:
+        """How many were sent in so many ticks, in each of which `heard` came."""
+        before = self.written.count(Kind.PING)
+        for _ in range(num_ticks):
+            if heard is not None:
+                self.arriving.put_nowait(heard)
+            await settled()
+            self.session.tick()
+            await settled()
+        return self.written.count(Kind.PING) - before
+
+
+async def settled() -> None:
+    """All that can go on without time has gone on."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def play(played: Played, script: Callable[[], Awaitable[None]]) -> None:
+    async def run() -> None:
+        work = [
+            asyncio.ensure_future(played.session.read_all(played.arriving.get)),
+            asyncio.ensure_future(played.session.write_all(played.write)),
+        ]
+        try:
+            await script()
+            assert not any(each.done() for each in work)
+        finally:
+            for each in work:
+                each.cancel()
+            await asyncio.gather(*work, return_exceptions=True)
+
+    asyncio.run(run())
+
+
+def test_a_site_that_sends_for_long_hears_of_the_coordinator_meanwhile() -> None:
+    exchange, num_bytes = Exchange(), 1000 * SMALLEST_DATA_BYTES
+    ask(exchange, "r1", most_bytes=num_bytes)
+    played = Played(exchange)
+    arrays = {"a": {"arrays": [["x", "uint8", [num_bytes], "raw", num_bytes]]}}
+    data = frame(Kind.DATA, bytes(SMALLEST_DATA_BYTES))
+
+    async def script() -> None:
+        played.arriving.put_nowait(json_frame(Kind.MESSAGE, {"re": "r1", "records": arrays}))
+        assert await played.pings_in(10 * PING_TICKS, heard=data) == 10
+
+    play(played, script)
+
+
+def test_a_site_that_is_told_much_is_asked_whether_it_lives_and_given_up() -> None:
+    played = Played(Exchange())
+
+    async def script() -> None:
+        for tick in range(1, SILENT_TICKS):
+            played.session.drop(f"r{tick}")
+            pings = await played.pings_in(1)
+            assert pings == (tick % PING_TICKS == 0)
+        assert not played.session.over.is_set()
+        await played.pings_in(1)
+        assert played.session.over.is_set()
+
+    play(played, script)
+
+
+def test_a_site_whose_reply_waits_for_its_turn_hears_of_the_coordinator(tmp_path: Path) -> None:
+    exchange, spool = Exchange(), Spool(tmp_path / "spool", lambda: 2)
+    ask(exchange, "r1", most_bytes=LARGE_BYTES)
+    played = Played(exchange, spool)
+
+    async def script() -> None:
+        await spool.throttle.enter("another's")
+        played.arriving.put_nowait(json_frame(Kind.MESSAGE, {"re": "r1", "records": LARGE}))
+        assert await played.pings_in(2 * SILENT_TICKS) == 2 * SILENT_TICKS // PING_TICKS
+        assert not played.session.over.is_set()  # its silence says nothing
+
+    play(played, script)
+
+
+def test_a_site_whose_request_waits_for_its_turn_hears_of_the_coordinator(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "spool", lambda: 2)
+    played = Played(Exchange(), spool)
+
+    async def script() -> None:
+        await spool.throttle.enter("another's")
+        head = json_frame(Kind.MESSAGE, {"id": "r1"})
+        played.session.ask(Request("r1", head, [memoryview(bytes(LARGE_BYTES))]))
+        pong = frame(Kind.PONG)
+        assert await played.pings_in(3 * PING_TICKS, heard=pong) == 3
+        played.session.drop("r0")
+        await settled()
+        assert set(played.written) == {Kind.PING, Kind.DROP}
+        await spool.throttle.leave("another's")
+        await settled()
+        assert Kind.DATA in played.written
+
+    play(played, script)
