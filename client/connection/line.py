@@ -17,6 +17,7 @@ from erosion.common.line.assembly import Assembly, MemorySpace
 from erosion.common.line.envelope import FrameSize, data_frames, describe, read_description
 from erosion.common.line.frames import (
     LARGEST_HEAD_BYTES,
+    LONGEST_REASON,
     PATH,
     WIRE,
     Kind,
@@ -172,7 +173,8 @@ class SiteLine:
             head["log"] = log_head
         buffers: list[memoryview] = []
         if reply.has_error():
-            head["error"] = {"code": reply.error.code, "reason": reply.error.reason or ""}
+            reason = (reply.error.reason or "")[:LONGEST_REASON]
+            head["error"] = {"code": reply.error.code, "reason": reason}
         else:
             head["records"], buffers = describe(reply.content)
         self._sending = request_id

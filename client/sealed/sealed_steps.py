@@ -26,7 +26,7 @@ from erosion.common.sealed.legs import HelloKeys
 from erosion.common.sealed.pinned_keys import read_pinned_keys
 from erosion.common.sealed.roster import RoundContext, View, received_hash
 from erosion.common.sealed.sums.sum_rules import SumRules
-from erosion.common.settings.base import Settings
+from erosion.common.settings.base import Settings, first_mistake
 from erosion.common.support.keys import load_private_key
 
 FOLDER = "sealed"  # beside what methods keep
@@ -152,11 +152,8 @@ def _read(form: type[F], request: TrainRequest) -> F:
     try:
         return form.model_validate(dict(request.values))
     except ValidationError as mismatch:
-        first = mismatch.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
         raise Refusal(
-            f"The request for {request.step!r} has values whose {where or 'form'} is wrong:"
-            f" {first['msg']}."
+            f"The request for {request.step!r} has values whose {first_mistake(mismatch, 'form')}."
         ) from None
 
 

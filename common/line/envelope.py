@@ -17,6 +17,8 @@ from erosion.common.protocol.flower_arrays import BufferArray, buffer_of
 
 ALIGNMENT = 8  # bytes
 MOST_ARRAYS = 20_000  # of one message
+MOST_RECORDS = 64  # of one message
+MOST_VALUES = 20_000  # metrics and configs of one message, those in lists counted one by one
 MOST_DIMENSIONS = 64
 _ZEROS = memoryview(bytes(ALIGNMENT))
 
@@ -138,6 +140,7 @@ def read_description(records: object) -> Description:
     """Check what a head says about the content. Raises LineFault."""
     if not isinstance(records, dict):
         raise LineFault("a message without records")
+    _check_size(records)
     arrays: dict[str, tuple[_Described, ...]] = {}
     others: dict[str, MetricRecord | ConfigRecord] = {}
     for name, described in records.items():
@@ -149,14 +152,29 @@ def read_description(records: object) -> Description:
             case {"metrics": dict(values)} if len(described) == 1:
                 others[name] = _made(MetricRecord, values)
             case {"config": dict(values)} if len(described) == 1:
-                others[name] = _made(
-                    ConfigRecord, {key: _decoded(value) for key, value in values.items()}
-                )
+                decoded = {key: _decoded(value) for key, value in values.items()}
+                others[name] = _made(ConfigRecord, decoded)
             case _:
                 raise LineFault("a record of no known kind")
-    if sum(map(len, arrays.values())) > MOST_ARRAYS:
-        raise LineFault(f"more than {MOST_ARRAYS} arrays in one message")
     return Description(arrays, others, tuple(records))
+
+
+def _check_size(records: dict[str, Any]) -> None:
+    """Before anything is made of it: one site's head must not keep the others waiting."""
+    if len(records) > MOST_RECORDS:
+        raise LineFault(f"more than {MOST_RECORDS} records in one message")
+    num_arrays = num_values = 0
+    for described in records.values():
+        match described:
+            case {"arrays": list(listed)}:
+                num_arrays += len(listed)
+            case {"metrics": dict(values)} | {"config": dict(values)}:
+                lists = (value for value in values.values() if isinstance(value, list))
+                num_values += len(values) + sum(map(len, lists))
+    if num_arrays > MOST_ARRAYS:
+        raise LineFault(f"more than {MOST_ARRAYS} arrays in one message")
+    if num_values > MOST_VALUES:
+        raise LineFault(f"more than {MOST_VALUES} metrics and configs in one message")
 
 
 def _array(described: object) -> _Described:
@@ -198,5 +216,7 @@ def _decoded(value: Any) -> Any:
         except (KeyError, ValueError, TypeError):
             raise LineFault("bytes that are not in base64") from None
     if isinstance(value, list):
+        if any(isinstance(each, list) for each in value):  # Flower has none, at any depth
+            raise LineFault("a list of lists")
         return [_decoded(each) for each in value]
     return value

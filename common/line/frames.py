@@ -27,9 +27,11 @@ PATH = f"/{SERVICE}/{METHOD}"
 
 LARGEST_DATA_BYTES = 2 * 2**20  # of one frame
 MODEST_DATA_BYTES = 2**18  # of one frame, to a coordinator that is short of memory
-LARGEST_HEAD_BYTES = 4 * 2**20  # of a reply's or a greeting's JSON
+LARGEST_HEAD_BYTES = 4 * 2**20  # of a request's or a reply's JSON
+LARGEST_GREETING_BYTES = 2**16  # of the JSON of one who was not asked anything yet
 LARGEST_FRAME_BYTES = LARGEST_HEAD_BYTES + 64  # what gRPC takes in at a time
-LONGEST_TEXT = 1000  # characters of a version, a name, a reason
+LONGEST_TEXT = 1000  # characters of a version, a name
+LONGEST_REASON = 10_000  # characters of an error
 
 
 class LineFault(ErosionError):  # noqa: N818 - the other side's, not ours
@@ -66,10 +68,10 @@ def opened(received: bytes) -> tuple[Kind, memoryview]:
         raise LineFault("a frame of a kind that the protocol does not have") from None
 
 
-def json_body(body: memoryview) -> dict[str, Any]:
+def json_body(body: memoryview, *, most_bytes: int = LARGEST_HEAD_BYTES) -> dict[str, Any]:
     """The JSON of a frame. Raises LineFault."""
-    if len(body) > LARGEST_HEAD_BYTES:
-        raise LineFault(f"a head of {len(body)} bytes; at most {LARGEST_HEAD_BYTES} are accepted")
+    if len(body) > most_bytes:
+        raise LineFault(f"a head of {len(body)} bytes; at most {most_bytes} are accepted")
     try:
         values = json.loads(bytes(body))
     except (ValueError, RecursionError):

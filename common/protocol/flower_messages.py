@@ -8,6 +8,7 @@ import time
 
 from flwr.app import Error, Message, Metadata, RecordDict
 
+from erosion.common.line.frames import LARGEST_HEAD_BYTES
 from erosion.common.protocol.flower_identity import COORDINATOR_NODE_ID, RUN_ID
 
 _HASH_LENGTH, _HEXADECIMAL = 64, set("0123456789abcdef")  # of a SHA-256
@@ -58,10 +59,14 @@ class BoundedMessage(Message):
         most_reply_bytes: int | None,
         ttl: float,
         group_id: str = "",
+        most_head_bytes: int = LARGEST_HEAD_BYTES,
     ) -> None:
-        """`most_reply_bytes`: of its arrays; None: not known. `ttl` in seconds."""
+        """`most_reply_bytes`: of its arrays; None: not known. `most_head_bytes`: of all else.
+
+        `ttl` in seconds.
+        """
         super().__init__(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
-        self.most_reply_bytes = most_reply_bytes
+        self.most_reply_bytes, self.most_head_bytes = most_reply_bytes, most_head_bytes
 
 
 class ReplyMessage(Message):
@@ -106,6 +111,11 @@ class ReplyMessage(Message):
 def most_reply_bytes(request: Message) -> int | None:
     """How large the arrays of an honest reply can be; None where the request does not say it."""
     return request.most_reply_bytes if isinstance(request, BoundedMessage) else None
+
+
+def most_head_bytes(request: Message) -> int:
+    """How large the head of an honest reply can be."""
+    return request.most_head_bytes if isinstance(request, BoundedMessage) else LARGEST_HEAD_BYTES
 
 
 def received_bytes(reply: Message) -> int:

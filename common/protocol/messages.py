@@ -33,22 +33,27 @@ def significance_of(study: Study) -> float:
     return SIGNIFICANCE if study.evaluation.folds is None else CROSS_FITTED_SIGNIFICANCE
 
 
+MOST_COLUMNS = 100_000  # encoded ones; their sums and means travel in a head
+Counts = Annotated[tuple[int, ...], Field(max_length=MOST_COLUMNS, fail_fast=True)]
+Numbers = Annotated[tuple[float, ...], Field(max_length=MOST_COLUMNS, fail_fast=True)]
+
+
 class FeatureSums(Settings):
     """Per encoded column: what pooled means and deviations are made of, missing values left out.
 
     A site makes them of rounded figures over at least its smallest cell of patients.
     """
 
-    count: tuple[int, ...]
-    total: tuple[float, ...]
-    squares: tuple[float, ...]
+    count: Counts
+    total: Numbers
+    squares: Numbers
 
 
 class Scaling(Settings):
     """Per encoded column: x becomes (x - mean) / deviation; a category column keeps 0 and 1."""
 
-    mean: tuple[float, ...]
-    deviation: tuple[float, ...]
+    mean: Numbers
+    deviation: Numbers
 
 
 class ModelShape(Settings):
@@ -192,7 +197,7 @@ class EvaluateReply(Settings):
     comparison: Comparison | None
     scaling: Scaling | None  # what a new patient's columns must be scaled by
     own_scaling: Scaling | None = None  # the same for arms that ask nobody else, where it differs
-    missing_means: tuple[float, ...] | None = None
+    missing_means: Numbers | None = None
     # per encoded column, what stands for a missing value where only patients can tell: the mean of
     # a number that is not scaled, the indicators of the commonest category
     class_counts: dict[str, int | None]  # test patients by class, or by what else the task counts;

@@ -1,7 +1,10 @@
 """A hospital's description of its columns before any training, under its own small-cell rule."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
+from pydantic import Field
+
+from erosion.common.protocol.messages import MOST_COLUMNS
 from erosion.common.settings.base import Settings
 
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
@@ -27,4 +30,4 @@ class SummaryReply(Settings):
     software: str
     min_cell: int  # nothing here is about fewer patients
     num_samples: int
-    columns: tuple[ColumnSummary, ...]
+    columns: Annotated[tuple[ColumnSummary, ...], Field(max_length=MOST_COLUMNS, fail_fast=True)]

@@ -31,7 +31,7 @@ from erosion.common.protocol.messages import (
     TrainResult,
 )
 from erosion.common.protocol.summary import SummaryReply
-from erosion.common.settings.base import Settings
+from erosion.common.settings.base import Settings, first_mistake
 from erosion.common.study.study import Study, study_from_values
 
 identify()  # whoever makes or reads our messages imports this module
@@ -415,9 +415,7 @@ def _header(record: RecordDict, model: type[H]) -> H:
         # Strictly: what logs read of a header must be what was answered, and "3" is no 3 to them.
         return model.model_validate_json(text, strict=True)
     except ValidationError as problem:
-        first = problem.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise WireError(f"a header whose {where or 'content'} is wrong: {first['msg']}") from None
+        raise WireError(f"a header whose {first_mistake(problem, 'content')}") from None
 
 
 def _tensors(record: RecordDict) -> dict[str, Tensor]:

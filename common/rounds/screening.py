@@ -22,6 +22,7 @@ from erosion.common.protocol.messages import (
     significance_of,
 )
 from erosion.common.rounds.records import Answer, Rejection, RunState
+from erosion.common.settings.base import first_mistake
 from erosion.common.study.study import Study
 
 NOT_FINITE = "a value that is not finite"
@@ -236,9 +237,7 @@ def _step_answer(result: StepResult, expected: Expected) -> Answer:
         try:
             values = form.model_validate(result.header.values)
         except ValidationError as mismatch:
-            first = mismatch.errors(include_url=False, include_input=False)[0]
-            where = ".".join(str(part) for part in first["loc"])
-            return Rejection(f"values whose {where or 'form'} is wrong: {first['msg']}")
+            return Rejection(f"values whose {first_mistake(mismatch, 'form')}")
     tensors = {name: result.tensors[name] for name in expected.brings.tensors}
     measured = [name for name, terms in expected.brings.tensors.items() if terms.is_measured]
     length = math.hypot(*(norm(tensors[name].flatten()) for name in measured))

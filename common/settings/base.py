@@ -21,6 +21,15 @@ class Settings(BaseModel):
 
 
 M = TypeVar("M", bound=BaseModel)
+MOST_MISTAKES = 1000  # that are named; pydantic makes a mapping of each, also to name the first
+
+
+def first_mistake(problem: ValidationError, whole: str) -> str:
+    """What is wrong with what another machine sent: "a.b is wrong: ...". `whole`: no part of it."""
+    if problem.error_count() > MOST_MISTAKES:
+        return f"{whole} is wrong in {problem.error_count()} places"
+    first = problem.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(str(part) for part in first['loc']) or whole} is wrong: {first['msg']}"
 
 
 def read_toml(path: Path, what: str, error: type[ErosionError]) -> dict[str, Any]:
@@ -49,6 +58,8 @@ def validate(model: type[M], raw: Mapping[str, Any], where: str, error: type[Ero
     try:
         return model.model_validate(raw)
     except ValidationError as problem:
+        if problem.error_count() > MOST_MISTAKES:
+            raise error(f"{where}: it is wrong in {problem.error_count()} places.") from None
         lines = [_sentence(model, raw, d) for d in problem.errors() if not _is_echo(d)]
         raise error(f"{where}:\n" + "\n".join(f"  {line}" for line in lines)) from None
 

@@ -16,6 +16,7 @@ from erosion.common.protocol import wire
 from erosion.common.protocol.error_codes import UNDECIDED
 from erosion.common.protocol.flower_messages import BoundedMessage, log_head, received_bytes
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
+from erosion.common.rounds.head_bounds import most_head_bytes
 from erosion.common.rounds.records import Absence, Rejection
 from erosion.common.rounds.transport import (
     Connection,
@@ -96,6 +97,7 @@ class NetworkTransport:
         self._witness = witness
         self._grid, self._authorizer, self._others_stay = grid, authorizer, others_stay
         self._study, self._run = study, run
+        self._most_head_bytes = most_head_bytes(study)
         self._introduction: RecordDict | None = None  # what every newcomer is asked
         self._sites: dict[Connection, _Site] = {}
         self._asked: dict[str, Connection] = {}  # describe request -> whom
@@ -129,7 +131,12 @@ class NetworkTransport:
             site.hospital = None
             notice = wire.encode_notice(wire.Notice(text=reason, final=not self._others_stay))
             message = BoundedMessage(
-                notice, site.node_id, wire.NOTICE, most_reply_bytes=0, ttl=NOTICE_SECONDS
+                notice,
+                site.node_id,
+                wire.NOTICE,
+                most_reply_bytes=0,
+                ttl=NOTICE_SECONDS,
+                most_head_bytes=self._most_head_bytes,
             )
             self._notices.update(self._grid.push_messages([message]))
 
@@ -160,7 +167,7 @@ class NetworkTransport:
             site.studies.add(request.study.digest)
             record, num_bytes = records[key]
             self._sent[connection] = _Sent(request, num_bytes, self.now())
-            yield _message(record, site.node_id, request, seconds)
+            yield self._message(record, site.node_id, request, seconds)
 
     def replies(self, messages: Iterable[Message], seconds: float) -> Iterator[Reply]:
         """What came back, one reply for each of `messages` that were made last."""
@@ -243,6 +250,7 @@ class NetworkTransport:
             wire.DESCRIBE,
             most_reply_bytes=0,
             ttl=DESCRIBE_SECONDS,
+            most_head_bytes=self._most_head_bytes,
         )
         for request_id in self._grid.push_messages([message]):
             self._asked[request_id] = self._num_connections
@@ -295,7 +303,7 @@ class NetworkTransport:
         sent, seconds = self._sent[connection], max(0.0, deadline - self.now())
         record = _encoded(wire.Encoder(), sent.request, with_study=True)
         sent.bytes_sent += wire.num_bytes(record)
-        message = _message(record, self._sites[connection].node_id, sent.request, seconds)
+        message = self._message(record, self._sites[connection].node_id, sent.request, seconds)
         return self._grid.send_and_receive([message], timeout=seconds)
 
     def _reply(self, connection: Connection, sent: _Sent, message: Message) -> Reply:
@@ -322,6 +330,22 @@ class NetworkTransport:
             received_bytes(message),
         )
 
+    def _message(
+        self, record: RecordDict, node_id: int, request: Request, seconds: float
+    ) -> Message:
+        kind, group = wire.EVALUATE, ""
+        if isinstance(request, TrainRequest):
+            kind, group = wire.train_type(request.step), f"{request.arm}/{request.round}"
+        return BoundedMessage(
+            record,
+            node_id,
+            kind,
+            most_reply_bytes=request.most_reply_bytes,
+            ttl=max(seconds, 1.0),  # a message that is past its time cannot be made
+            group_id=group,
+            most_head_bytes=self._most_head_bytes,
+        )
+
 
 def _encoded(encoder: wire.Encoder, request: Request, *, with_study: bool) -> RecordDict:
     if isinstance(request, TrainRequest):
@@ -337,17 +361,3 @@ def _decoded(request: Request, record: RecordDict) -> Result:
         dim = None if request.parameters is None else len(request.parameters)
         return wire.decode_train_result(record, request.study.federation.compression, dim)
     return wire.decode_step_result(record)
-
-
-def _message(record: RecordDict, node_id: int, request: Request, seconds: float) -> Message:
-    kind, group = wire.EVALUATE, ""
-    if isinstance(request, TrainRequest):
-        kind, group = wire.train_type(request.step), f"{request.arm}/{request.round}"
-    return BoundedMessage(
-        record,
-        node_id,
-        kind,
-        most_reply_bytes=request.most_reply_bytes,
-        ttl=max(seconds, 1.0),  # a message that is past its time cannot be made
-        group_id=group,
-    )

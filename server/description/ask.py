@@ -10,6 +10,7 @@ from erosion.common.protocol import wire
 from erosion.common.protocol.error_codes import NODE_UNAVAILABLE, UNDECIDED
 from erosion.common.protocol.flower_messages import BoundedMessage
 from erosion.common.protocol.summary import SummaryReply
+from erosion.common.rounds.head_bounds import most_head_bytes
 from erosion.common.study.study import Study
 from erosion.common.support.plain_text import printable
 from erosion.server.description.description import Description, problem_with
@@ -40,6 +41,7 @@ def ask_all(
                 wire.SUMMARY,
                 most_reply_bytes=0,
                 ttl=ANSWER_SECONDS,
+                most_head_bytes=most_head_bytes(study),
             )
             for request in link.grid.push_messages([message]):
                 asked[request] = node, session

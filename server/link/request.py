@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from flwr.app import Message
 
 from erosion.common.line.envelope import describe
-from erosion.common.line.frames import Kind, json_frame
+from erosion.common.line.frames import LARGEST_HEAD_BYTES, Kind, json_frame
 from erosion.common.line.run_news import RunNews
+from erosion.common.protocol.flower_messages import most_head_bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,6 +32,7 @@ class Request:
     request_id: str
     head: bytes  # a frame
     buffers: list[memoryview]
+    most_head_bytes: int = LARGEST_HEAD_BYTES  # of the reply
 
     @property
     def num_bytes(self) -> int:
@@ -52,5 +54,8 @@ class Request:
         }
         before = json_frame(Kind.MESSAGE, head).removesuffix(b"}")
         return Request(
-            request_id, b"".join((before, b',"records":', content.json, b"}")), content.buffers
+            request_id,
+            b"".join((before, b',"records":', content.json, b"}")),
+            content.buffers,
+            most_head_bytes(message),
         )

@@ -13,6 +13,7 @@ from cryptography import x509
 
 from erosion.common.line.frames import (
     LARGEST_DATA_BYTES,
+    LARGEST_GREETING_BYTES,
     METHOD,
     MODEST_DATA_BYTES,
     SERVICE,
@@ -134,7 +135,7 @@ class Service:
         kind, body = opened(received)
         if kind is not Kind.HELLO:
             raise LineFault(f"a {kind.name} frame before its greeting")
-        return json_body(body)
+        return json_body(body, most_bytes=LARGEST_GREETING_BYTES)
 
     def _welcome(self, verdict: Admitted | None) -> dict[str, Any]:
         ends = self._certificate_expires()

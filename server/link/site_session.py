@@ -22,6 +22,8 @@ from erosion.common.line.envelope import (
     read_description,
 )
 from erosion.common.line.frames import (
+    LARGEST_GREETING_BYTES,
+    LONGEST_REASON,
     Kind,
     LineFault,
     frame,
@@ -43,7 +45,6 @@ SMALLEST_DATA_BYTES = 2**15  # of a frame that does not end its message
 FRAMES_PER_TICK, MOST_FRAMES = 50, 500  # other than data and replies that were asked for
 FRAME_BYTES = 2**16  # of a head, each counts as a frame: reading one of 4 MiB takes a while
 LARGE_BYTES = 2**20  # a transfer from here on takes its turn where memory is short
-LONGEST_REASON = 10_000  # characters of an error
 
 _PING = frame(Kind.PING)
 Write = Callable[[bytes], Awaitable[None]]
@@ -96,9 +97,11 @@ class SiteSession:
         self.is_heard = True  # since it was probed; for other threads to look at
         self._silent_ticks, self._unsaid_ticks, self._is_reading = 0, 0, True
         self._frames_left = MOST_FRAMES
+        self._most_head_bytes = LARGEST_GREETING_BYTES  # of a reply to any of what it was asked
 
     def ask(self, request: Request) -> None:
         """Send a request when the line is free."""
+        self._most_head_bytes = max(self._most_head_bytes, request.most_head_bytes)
         self._waiting.append(request)
         self._wake.set()
 
@@ -243,7 +246,7 @@ class SiteSession:
         """A reply's head: nothing is taken in that was not asked for."""
         if self._arriving is not None:
             raise LineFault("a reply within a reply")
-        head = json_body(body)
+        head = json_body(body, most_bytes=self._most_head_bytes)
         request_id = text_in(head, "re")
         asked, is_wanted = self._exchange.expects(request_id, self.peer.node_id, self.number)
         if asked is None:

@@ -8,8 +8,17 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
+from erosion.common.line import envelope
 from erosion.common.line.assembly import Assembly, MemorySpace
-from erosion.common.line.envelope import FrameSize, data_frames, describe, read_description
+from erosion.common.line.envelope import (
+    MOST_ARRAYS,
+    MOST_RECORDS,
+    MOST_VALUES,
+    FrameSize,
+    data_frames,
+    describe,
+    read_description,
+)
 from erosion.common.line.frames import (
     LARGEST_DATA_BYTES,
     MODEST_DATA_BYTES,
@@ -86,6 +95,31 @@ def test_a_description_is_read_or_refused(records: Any) -> None:
     except LineFault:
         return
     assert description.num_bytes >= 0
+
+
+def nested(depth: int) -> Any:
+    return [nested(depth - 1)] if depth else 1
+
+
+@pytest.mark.parametrize(
+    ("records", "what"),
+    [
+        ({str(number): {"metrics": {}} for number in range(MOST_RECORDS + 1)}, "records"),
+        ({"a": {"metrics": {str(number): 1 for number in range(MOST_VALUES + 1)}}}, "metrics"),
+        ({"a": {"config": {str(number): 1 for number in range(MOST_VALUES + 1)}}}, "configs"),
+        ({"a": {"config": {"x": [0] * MOST_VALUES}}}, "configs"),
+        ({"a": {"arrays": [None] * (MOST_ARRAYS + 1)}}, "arrays"),
+        ({"a": {"config": {"x": nested(600)}}}, "a list of lists"),
+        ({"a": {"config": {"x": [1, []]}}}, "a list of lists"),
+    ],
+)
+def test_more_than_any_program_says_is_refused_before_anything_is_made_of_it(
+    records: Any, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(envelope, "_made", None)
+    monkeypatch.setattr(envelope, "_array", None)
+    with pytest.raises(LineFault, match=what):
+        read_description(records)
 
 
 @given(st.binary(max_size=200))

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Error, Message, RecordDict
 
 from erosion.client.connection import line as line_module
 from erosion.client.connection.line import SiteLine
 from erosion.common.line.envelope import FrameSize
+from erosion.common.line.frames import LONGEST_REASON
 from erosion.common.protocol.flower_arrays import to_array, to_record
+from erosion.common.protocol.flower_messages import BoundedMessage
 from erosion.experiments.slow_line import SlowLine
 from erosion.server.link import Link, site_session
 from erosion.server.link import link as link_module
@@ -163,6 +165,32 @@ def test_an_upload_may_last_longer_than_the_silence_that_a_site_bears(
     finally:
         link.stop()
     assert not replies[0].has_error(), replies[0].error
+
+
+def test_the_words_of_a_site_that_declines_are_cut_before_they_are_sent() -> None:
+    link = Link("127.0.0.1:0")
+    link.start()
+    try:
+        with SiteLine(link.address) as line:
+            wait_until(lambda: link.grid.get_node_ids())
+            (node_id,) = link.grid.get_node_ids()
+            message = BoundedMessage(
+                RecordDict(),
+                node_id,
+                "train",
+                most_reply_bytes=0,
+                ttl=PATIENCE,
+                most_head_bytes=2**17,
+            )
+            asked = link.grid.push_messages([message])
+            request = line.receive(PATIENCE)
+            assert request is not None
+            line.reply(request, Message(Error(1, "ä" * 2**20), reply_to=request))
+            replies: list[Message] = []
+            wait_until(lambda: replies.extend(link.grid.pull_messages(asked)) or replies)
+    finally:
+        link.stop()
+    assert replies[0].error.reason == "ä" * LONGEST_REASON
 
 
 class Shows:

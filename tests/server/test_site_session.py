@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from flwr.app import RecordDict
 
-from erosion.common.line.frames import Kind, LineFault, frame, json_frame
+from erosion.common.line.frames import LARGEST_HEAD_BYTES, Kind, LineFault, frame, json_frame
 from erosion.common.protocol.flower_messages import RequestMessage
 from erosion.server.link.exchange import Asked, Exchange
 from erosion.server.link.file_space import FileSpace
@@ -34,9 +34,12 @@ def ask(exchange: Exchange, request_id: str, most_bytes: int = 0) -> None:
     exchange.ask(request_id, Asked(request, NODE, SESSION, most_bytes))
 
 
-def take_in(exchange: Exchange, frames: Iterable[bytes]) -> None:
-    """All within one tick of the line's clock."""
+def take_in(
+    exchange: Exchange, frames: Iterable[bytes], *, most_head_bytes: int = LARGEST_HEAD_BYTES
+) -> None:
+    """All within one tick of the line's clock, by a site that was asked for so large a head."""
     session = SiteSession(Peer(NODE, "alice", None, ""), SESSION, exchange)
+    session.ask(Request("r", b"", [], most_head_bytes))
     waiting = iter(frames)
 
     async def read() -> bytes | None:
@@ -62,6 +65,17 @@ def test_large_heads_that_come_to_nothing_are_more_than_any_site_has_use_for() -
     begun_and_cut = [json_frame(Kind.MESSAGE, head), frame(Kind.CUT)]
     with pytest.raises(LineFault, match="more frames"):
         take_in(exchange, begun_and_cut * (MOST_FRAMES // 10))
+
+
+def test_a_head_that_no_request_needs_is_not_read() -> None:
+    exchange = Exchange()
+    ask(exchange, "r1")
+    records = {"a": {"config": {"json": "x" * 2**17}}}
+    reply = json_frame(Kind.MESSAGE, {"re": "r1", "records": records})
+    take_in(exchange, [reply], most_head_bytes=2**18)
+    assert exchange.answered({"r1"}) == ["r1"]
+    with pytest.raises(LineFault, match="a head of"):
+        take_in(exchange, [reply], most_head_bytes=2**16)
 
 
 def test_a_full_disk_ends_the_run_that_waits_for_the_reply_and_not_the_next_one() -> None:
