@@ -27,6 +27,7 @@ from erosion.common.support.plain_text import printable
 logger = logging.getLogger("erosion.agent")
 
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.2, 10.0
+STEADY_SECONDS = 10.0  # of a connection; one that breaks earlier, unused, is no sign of recovery
 LOOK_SECONDS = 0.2  # how soon a stop is noticed
 _PACED = (wire.NOTICE, wire.DESCRIBE, wire.SUMMARY)  # that no budget bounds, and few are honest
 
@@ -80,6 +81,7 @@ class Agent:
         self._encrypted, self._until = encrypted, until
         self._watchers = watchers
         self._pace = ErrorPace()
+        self._has_answered = False  # a request of the connection that stands
         self.stop = threading.Event()
 
     def run(self) -> None:
@@ -94,10 +96,15 @@ class Agent:
                     where, words = self._address, printable(theirs.words)
                     logger.info("connected to the coordinator at %s, %s", where, words)
                     _warn_of_expiry(welcome.expires)
-                    tries, said = 0, ""
+                    since, said = time.monotonic(), ""
                     for watcher in self._watchers:
                         watcher.connected()
-                    self._serve(connection)
+                    try:
+                        self._has_answered = False
+                        self._serve(connection)
+                    finally:
+                        if self._has_answered or time.monotonic() - since >= STEADY_SECONDS:
+                            tries = 0
                 if self.stop.is_set():
                     return
                 continue
@@ -189,6 +196,7 @@ class Agent:
         for watcher in self._watchers:
             log_head = watcher.sending(request, reply) or log_head
         connection.reply(request, reply, log_head)
+        self._has_answered = True
         is_paced = reply.has_error() or request.metadata.message_type in _PACED
         if is_paced or self._is_repeated():
             self.stop.wait(self._pace.seconds_to_wait(time.monotonic()))

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from erosion.client.finding import Finding, Outcome
+from erosion.client.finding import Finding, Outcome, failed
 from erosion.client.preflight.budgets import check_budgets
 from erosion.client.preflight.compute import check_compute
 from erosion.client.preflight.data import check_study_here
@@ -19,6 +19,7 @@ from erosion.client.preflight.overview import ColumnCounts, column_counts
 from erosion.client.preflight.sealed import check_sealed
 from erosion.client.site_file import Site, load_site
 from erosion.common.errors import DataError
+from erosion.common.rounds.head_bounds import problem_with_heads
 from erosion.common.study.study import Study, load_study
 from erosion.common.support.plain_text import shown
 from erosion.common.tasks.inputs import TabularTask
@@ -66,6 +67,8 @@ def _findings(site: Site, site_file: Path, study: Study | None) -> Iterator[Find
     yield check_compute(site)
     yield from check_budgets(site)
     if study is not None:
+        if problem := problem_with_heads(study):
+            yield failed("study", *problem)
         yield from check_model(site, study)
         yield from check_study_here(site, study)
     yield from check_sealed(site, study)

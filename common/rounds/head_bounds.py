@@ -1,6 +1,10 @@
 """How large the heads of a study's messages can be: what travels beside the arrays."""
 
+import json
+
+from erosion.common.errors import StudyError
 from erosion.common.line.frames import LARGEST_HEAD_BYTES
+from erosion.common.protocol import wire
 from erosion.common.study.study import Study
 from erosion.common.tasks.inputs import TabularTask
 
@@ -10,6 +14,8 @@ COLUMN_BYTES = 2**9  # sums, means, deviations; of a description quantiles, too
 ARM_BYTES = 2**13  # its final figures, with their intervals
 HOSPITAL_BYTES = 2**12  # what is sealed for it
 TIMES_STUDY = 4
+SCALING_BYTES = 52  # of an encoded column in a request: its mean and its deviation
+FIGURES_BYTES = 130  # in the final figures: two scalings, and what stands for a missing value
 
 
 def most_head_bytes(study: Study) -> int:
@@ -21,6 +27,31 @@ def most_head_bytes(study: Study) -> int:
         + ARM_BYTES * len(study.arms)
         + HOSPITAL_BYTES * len(study.hospitals)
         + TIMES_STUDY * len(study.canonical_json()),
+    )
+
+
+def check_heads(study: Study) -> None:
+    """Raise StudyError where a message of the study is too large, before anybody waits for it."""
+    if problem := problem_with_heads(study):
+        what, remedy = problem
+        raise StudyError(f"Study {study.name}: {what}. {remedy}.")
+
+
+def problem_with_heads(study: Study) -> tuple[str, str] | None:
+    """Why a message of the study would be refused by who gets it, and the remedy; or None."""
+    task = study.task
+    width = task.input_shape[0] if isinstance(task, TabularTask) else 0
+    scaled = SCALING_BYTES * width if study.scaling in ("federated", "user") else 0
+    described = len(json.dumps(wire.header_text(wire.encode_describe(study))))
+    of_columns = max(described + scaled, FIGURES_BYTES * width)
+    others = BASE_BYTES + ARM_BYTES * len(study.arms) + HOSPITAL_BYTES * len(study.hospitals)
+    if of_columns + others <= LARGEST_HEAD_BYTES:
+        return None
+    fit = max(0, width * (LARGEST_HEAD_BYTES - others) // of_columns // 100 * 100)
+    return (
+        f"with {width:,} columns a message takes {(of_columns + others) / 2**20:.1f} MiB beside its"
+        f" arrays, and {LARGEST_HEAD_BYTES // 2**20} MiB are the most that anybody takes in",
+        f"Leave columns out, or shorten their names; about {fit:,} fit",
     )
 
 

@@ -104,6 +104,7 @@ def _run(options: argparse.Namespace) -> int:
     keep_freed_memory()
     configure_logging(options.verbose, options.log_format)
     with imports_for_good():
+        from erosion.common.rounds.head_bounds import check_heads
         from erosion.common.rounds.study_run import check_start
         from erosion.common.study.study import load_study
         from erosion.common.support.parent_process import end_with_stdin
@@ -137,7 +138,8 @@ def _run(options: argparse.Namespace) -> int:
     if options.start_with_quorum:
         study = study.begun_with_quorum()
     setup = _setup(options)
-    check_start(study, options.weights)  # before a folder is made for a run that cannot begin
+    check_heads(study)  # before a folder is made for a run that cannot begin
+    check_start(study, options.weights)
     if options.resume:
         folder = resumed_run_folder(options.resume)
     elif options.run_folder:

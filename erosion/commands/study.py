@@ -41,6 +41,7 @@ def _run(options: argparse.Namespace) -> int:
     from erosion.client.scaffold.study_draft import study_draft
     from erosion.client.scaffold.table_folder import hospital_name, tables_in
     from erosion.client.scaffold.telling import telling
+    from erosion.common.rounds.head_bounds import problem_with_heads
     from erosion.common.study.study import load_study
     from erosion.common.support.files import write_atomically
 
@@ -75,6 +76,8 @@ def _run(options: argparse.Namespace) -> int:
     ]
     write_atomically(output, text)
     study = load_study(output)
+    if problem := problem_with_heads(study):
+        remarks += [": ".join(problem)]
     print(f"{output}: {len(study.hospitals)} hospitals, made from {table}. Look at:")
     for remark in [*read.notes, *remarks, "the units of the numbers, which are left to fill in"]:
         print(f"  - {remark}")

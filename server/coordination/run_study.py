@@ -10,6 +10,7 @@ from typing import Literal
 from erosion.common.errors import CheckpointError, DiskError, ErosionError, RunError
 from erosion.common.protocol import wire
 from erosion.common.protocol.flower_messages import BoundedMessage
+from erosion.common.rounds.head_bounds import check_heads
 from erosion.common.rounds.study_run import check_start
 from erosion.common.rounds.waiting import HospitalsAwayError, UserDeclinedError
 from erosion.common.study.study import Study
@@ -51,8 +52,8 @@ class Setup:
 def run_study(
     study: Study, folder: RunFolder, observers: Observers, setup: Setup
 ) -> Result | Overview:
-    """Listen and run the study. Raises LinkError, EnrolmentError, RunError, ModelError."""
-    check_start(study, setup.weights)
+    """Listen and run the study. Raises LinkError, EnrolmentError, RunError, and as `_check`."""
+    _check(study, setup)
     on_disk = _are_on_disk(setup, study)
     if on_disk:
         return_freed_memory()
@@ -91,7 +92,7 @@ def run_queue(
     logger.info("listening on %s for the studies in %s", link.address, queue)
 
     def run_one(study: Study, folder: RunFolder) -> None:
-        check_start(study, setup.weights)
+        _check(study, setup)
         on_disk = _are_on_disk(setup, study)
         link.keep_updates(on_disk=on_disk)
         return_freed_memory() if on_disk else keep_freed_memory()
@@ -112,6 +113,12 @@ def run_queue(
         ) from problem
     finally:
         link.stop()
+
+
+def _check(study: Study, setup: Setup) -> None:
+    """Raise StudyError or ModelError where a run could not begin, before anybody waits for it."""
+    check_heads(study)
+    check_start(study, setup.weights)
 
 
 def _are_on_disk(setup: Setup, study: Study) -> bool:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from flwr.app import Message
 
+from erosion.common.errors import LinkError
 from erosion.common.line.envelope import describe
 from erosion.common.line.frames import LARGEST_HEAD_BYTES, Kind, json_frame
 from erosion.common.line.run_news import RunNews
@@ -43,7 +44,10 @@ class Request:
     def of(
         request_id: str, message: Message, content: Content, run: RunNews | None = None
     ) -> "Request":
-        """From a Flower message with this `content`. `run`: for apps that want to know theirs."""
+        """From a Flower message with this `content`. `run`: for apps that want to know theirs.
+
+        Raises LinkError where no site would take it in.
+        """
         metadata = message.metadata
         head = {
             "id": request_id,
@@ -53,9 +57,16 @@ class Request:
             **({} if run is None else {"run": run.as_json()}),
         }
         before = json_frame(Kind.MESSAGE, head).removesuffix(b"}")
+        frame = b"".join((before, b',"records":', content.json, b"}"))
+        if len(frame) - 1 > LARGEST_HEAD_BYTES:  # without the byte that says its kind
+            raise LinkError(
+                f"A {metadata.message_type} request has {len(frame) - 1:,} bytes beside those of"
+                f" its arrays; sites take in {LARGEST_HEAD_BYTES:,}. Send less in its metrics and"
+                " configs, or send that as arrays."
+            )
         return Request(
             request_id,
-            b"".join((before, b',"records":', content.json, b"}")),
+            frame,
             content.buffers,
             most_head_bytes(message),
         )

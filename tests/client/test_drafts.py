@@ -19,6 +19,7 @@ from erosion.client.scaffold.study_draft import study_draft
 from erosion.client.site_file import load_site
 from erosion.command_line import main
 from erosion.common.errors import DataError
+from erosion.common.rounds import head_bounds
 from erosion.common.study.study import Study, load_study
 from erosion.common.tasks.features import CategoryFeature, NumberFeature
 from erosion.common.tasks.inputs import TabularTask
@@ -345,6 +346,17 @@ def test_a_draft_is_cross_fitted_where_that_is_cheap_and_was_measured(
     evaluation = load_study(tmp_path / "study.toml").evaluation
     assert evaluation.folds == folds
     assert evaluation.repeats == (5 if folds else 1)
+
+
+def test_a_draft_that_could_not_be_sent_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head_bounds, "LARGEST_HEAD_BYTES", 1000)
+    table = tmp_path / "a.csv"
+    lines = [f"{30 + n % 40},{n % 2}" for n in range(200)]
+    table.write_text("\n".join(["age,ill", *lines]) + "\n")
+    assert main(["study", "new", str(table), "--target", "ill"]) == 0
+    assert "with 1 columns a message takes" in capsys.readouterr().out
 
 
 def test_codes_for_not_known_are_no_measurements(

@@ -1,13 +1,15 @@
 """The bound on a head follows from the study, and every honest head fits."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from flwr.app import ConfigRecord, RecordDict
 from pydantic import ValidationError
 
+from erosion.common.errors import StudyError
 from erosion.common.line.envelope import describe
-from erosion.common.line.frames import Kind, json_frame
+from erosion.common.line.frames import LARGEST_HEAD_BYTES, Kind, json_frame
 from erosion.common.protocol import wire
 from erosion.common.protocol.messages import (
     CROSS_FITTED_SIGNIFICANCE,
@@ -21,10 +23,11 @@ from erosion.common.protocol.messages import (
     FeatureSums,
     FinalMetrics,
     Scaling,
+    TrainRequest,
 )
 from erosion.common.protocol.summary import QUANTILES, ColumnSummary, SummaryReply
 from erosion.common.protocol.wire import WireError
-from erosion.common.rounds.head_bounds import most_head_bytes
+from erosion.common.rounds.head_bounds import check_heads, most_head_bytes, problem_with_heads
 from erosion.common.settings.base import MOST_MISTAKES
 from erosion.common.study.study import Study
 from tests.support.small_study import TASK, make_study
@@ -133,3 +136,22 @@ def test_columns_are_read_up_to_the_first_wrong_one(wrong: tuple[Any, ...]) -> N
     with pytest.raises(ValidationError) as problem:
         Scaling(mean=wrong, deviation=wrong)
     assert problem.value.error_count() == 2  # one each
+
+
+@pytest.mark.parametrize("num_columns", [3, 1000])
+def test_a_study_that_can_be_sent_is_not_refused(num_columns: int) -> None:
+    assert problem_with_heads(study_of(num_columns)) is None
+
+
+def test_a_study_of_too_many_columns_is_refused_with_their_number_and_the_remedy() -> None:
+    task = {**TASK, "features": [f"cg{number:08d}" for number in range(40_000)]}
+    study = make_study(task=task, scaling="federated")
+    with pytest.raises(StudyError, match=r"with 40,000 columns.* 4 MiB are the most.*Leave"):
+        check_heads(study)
+    _, remedy = problem_with_heads(study) or ("", "")
+    fit = int(remedy.split("about ")[1].removesuffix(" fit").replace(",", ""))
+    fewer = make_study(task={**task, "features": task["features"][:fit]}, scaling="federated")
+    assert problem_with_heads(fewer) is None
+    request = TrainRequest(fewer, "fedavg", 1, None, Scaling(mean=(1.0,), deviation=(1.0,)))
+    scaling = Scaling(mean=numbers(fewer), deviation=numbers(fewer))
+    assert head_bytes(wire.encode_train(replace(request, scaling=scaling))) <= LARGEST_HEAD_BYTES

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from erosion.command_line import main
+from erosion.common.rounds import head_bounds
 from erosion.common.study.study import load_study
 from erosion.experiments.sources import make_hospitals
 from erosion.experiments.testbed import study_path
@@ -178,6 +179,23 @@ def test_a_port_in_use_is_said_with_the_remedy(
     assert address in errors
     assert "in use" in errors
     assert "--address" in errors
+
+
+@pytest.mark.parametrize("command", ["server", "describe"])
+def test_a_study_that_cannot_be_sent_is_refused_before_anybody_waits(
+    command: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(head_bounds, "LARGEST_HEAD_BYTES", 1000)
+    study = str(quick_study(tmp_path))
+    assert main([command, study, "--insecure", "--address", "127.0.0.1:0"]) == 2
+    errors = capsys.readouterr().err
+    assert "with 30 columns a message takes" in errors
+    assert "Leave columns out" in errors
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(

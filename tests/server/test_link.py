@@ -12,14 +12,16 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 
 from erosion.client.connection import line as line_module
 from erosion.client.connection.line import SiteLine
+from erosion.common.errors import LinkError
 from erosion.common.line.envelope import FrameSize
-from erosion.common.line.frames import LONGEST_REASON
+from erosion.common.line.frames import LARGEST_HEAD_BYTES, LONGEST_REASON
 from erosion.common.protocol.flower_arrays import to_array, to_record
 from erosion.common.protocol.flower_messages import BoundedMessage
 from erosion.experiments.slow_line import SlowLine
 from erosion.server.link import Link, site_session
 from erosion.server.link import link as link_module
 from erosion.server.link.link import most_connections
+from erosion.server.link.request import Content, Request
 from erosion.server.link.service import Service, certificate_of
 from erosion.server.link.site_session import SiteSession
 from tests.support.patience import PATIENCE, wait_until
@@ -134,6 +136,14 @@ def test_what_cannot_be_taken_in_for_a_reason_of_our_own_is_logged(
     assert f"what {node_id} sent cannot be taken in (MemoryError: 7 GiB)" in caplog.messages
 
 
+def reply_to(link: Link, asked: list[str]) -> Message:
+    replies: list[Message] = []
+    while not replies:
+        link.grid.wait_for_news(PATIENCE)
+        replies = link.grid.pull_messages(asked)
+    return replies[0]
+
+
 def test_an_upload_may_last_longer_than_the_silence_that_a_site_bears(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -160,11 +170,10 @@ def test_an_upload_may_last_longer_than_the_silence_that_a_site_bears(
             monkeypatch.setattr(line, "_frame_size", frames)
             content = RecordDict({"arrays": to_record({"update": to_array(update)})})
             line.reply(request, Message(content, reply_to=request))
-            replies: list[Message] = []
-            wait_until(lambda: replies.extend(link.grid.pull_messages(asked)) or replies)
+            reply = reply_to(link, asked)
     finally:
         link.stop()
-    assert not replies[0].has_error(), replies[0].error
+    assert not reply.has_error(), reply.error
 
 
 def test_the_words_of_a_site_that_declines_are_cut_before_they_are_sent() -> None:
@@ -186,11 +195,17 @@ def test_the_words_of_a_site_that_declines_are_cut_before_they_are_sent() -> Non
             request = line.receive(PATIENCE)
             assert request is not None
             line.reply(request, Message(Error(1, "ä" * 2**20), reply_to=request))
-            replies: list[Message] = []
-            wait_until(lambda: replies.extend(link.grid.pull_messages(asked)) or replies)
+            reply = reply_to(link, asked)
     finally:
         link.stop()
-    assert replies[0].error.reason == "ä" * LONGEST_REASON
+    assert reply.error.reason == "ä" * LONGEST_REASON
+
+
+def test_a_request_that_no_site_would_take_in_is_not_sent() -> None:
+    content = RecordDict({"a": ConfigRecord({"text": "x" * LARGEST_HEAD_BYTES})})
+    message = Message(content, 7, "train")
+    with pytest.raises(LinkError, match=r"A train request has 4,194,\d{3} bytes beside"):
+        Request.of("r1", message, Content.of(message))
 
 
 class Shows:

@@ -1,0 +1,95 @@
+"""The site agent's pauses between its tries to connect."""
+
+import random
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+from flwr.app import Message, RecordDict
+
+from erosion.client.connection import agent as agent_module
+from erosion.client.connection.agent import FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS, Agent
+from erosion.client.connection.line import LostLine, SiteLine, Welcome
+from erosion.common.protocol.flower_messages import RequestMessage
+
+
+class BreaksAfterTheWelcome:
+    """A connection that brings so many requests and ends; it stands in for a SiteLine."""
+
+    def __init__(self, num_requests: int) -> None:
+        self.welcome, self._num_requests = Welcome(), num_requests
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Nothing is open."""
+
+    def receive(self, _seconds: float) -> Message:
+        if not self._num_requests:
+            raise LostLine("it sent a head of 6842066 bytes; at most 4194304 are accepted")
+        self._num_requests -= 1
+        return RequestMessage(RecordDict(), "r", 2, "train", group_id="", ttl=60.0)
+
+    def run_of(self, _request: Message) -> None:
+        """Of no app's run."""
+
+    def is_dropped(self, _request: Message) -> bool:
+        return False
+
+    def reply(self, _request: Message, _reply: Message, _log_head: str | None) -> None:
+        """It has gone."""
+
+
+def longest_pauses(monkeypatch: pytest.MonkeyPatch, num_requests: int, times: int) -> list[float]:
+    """Up to how long the agent would have paused after each of its connections."""
+    pauses: list[float] = []
+
+    def connect() -> Any:
+        if len(pauses) == times:
+            agent.stop.set()
+        return BreaksAfterTheWelcome(num_requests)
+
+    def drawn(_shortest: float, longest: float) -> float:
+        pauses.append(longest)
+        return 0.0
+
+    def answer(request: Message, _context: object) -> Message:
+        return Message(RecordDict(), reply_to=request)
+
+    monkeypatch.setattr(random, "uniform", drawn)
+    as_line: Any = connect
+    agent = Agent(as_line, answer, address="127.0.0.1:9092")
+    agent.run()
+    return pauses
+
+
+def test_a_line_that_breaks_right_after_every_welcome_is_tried_ever_more_rarely(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses = longest_pauses(monkeypatch, num_requests=0, times=8)
+    assert pauses[:3] == [FIRST_RETRY_SECONDS, 2 * FIRST_RETRY_SECONDS, 4 * FIRST_RETRY_SECONDS]
+    assert pauses[-1] == LAST_RETRY_SECONDS
+
+
+def test_a_line_on_which_a_request_was_answered_is_tried_again_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert longest_pauses(monkeypatch, num_requests=1, times=4) == [FIRST_RETRY_SECONDS] * 4
+
+
+def test_a_line_that_stood_for_a_while_is_tried_again_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(agent_module, "STEADY_SECONDS", 0.0)
+    assert longest_pauses(monkeypatch, num_requests=0, times=4) == [FIRST_RETRY_SECONDS] * 4
+
+
+def test_the_stand_in_has_what_an_agent_uses_of_a_line() -> None:
+    used = ("__enter__", "__exit__", "receive", "run_of", "is_dropped", "reply")
+    assert all(hasattr(SiteLine, name) for name in used)
