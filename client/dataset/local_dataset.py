@@ -94,6 +94,9 @@ class LocalDataset:
                 looked_at.append(every)  # of whom the part to train on is not settled
             for part in looked_at:
                 self._check_measured(site.name, cells, patients, part)
+        # What a peer sends of a study with privacy has noise, which hides one patient more or less.
+        # Who is trained on, and by what columns are scaled, must not depend on others' records there.
+        self._is_noised = study.privacy is not None and site.name != study.user
         self.split = self._settled(site.name, cells, patients)
         self._device = torch.device(site.compute.device)
         self._rows = patients.rows
@@ -102,7 +105,7 @@ class LocalDataset:
         # What else ties rows together is judged among all rows. Whose gradients are cut together
         # must not depend on others, or one patient's record could move the sum by more than a cut.
         self._trained = patients.groups
-        if study.privacy is not None and site.name != study.user and patients.keys is not None:
+        if self._is_noised and patients.keys is not None:
             self._trained = patients.keys
         self._parts: tuple[Part, Part] | None = None
         self._scaled_by: Scaling | None = None  # with which `_parts` were made
@@ -131,6 +134,8 @@ class LocalDataset:
         self.notes = patients.notes
         if name == self.study.user and self.study.fold is not None:
             return self.split  # of which the fold is a cell, and its patients are not to come back
+        if self._is_noised:
+            return self.split  # nothing exact is told of them that another update could be held to
         training = self.split.training
         hashes = patients.row_hashes
         kept = cells.trained_on(
@@ -284,7 +289,7 @@ class LocalDataset:
 
     def _training_sums(self, *, is_told: bool) -> FeatureSums | None:
         task = self.study.task
-        if not isinstance(task, TabularTask):
+        if not isinstance(task, TabularTask) or self._is_noised:
             return None
         training = self.split.training
         rows = self._rows[training].astype(np.float64, copy=False)

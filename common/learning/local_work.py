@@ -127,10 +127,14 @@ class LocalWork:
     def _patients(self) -> Tensor:
         return torch.arange(len(self.targets)) if self.patients is None else self.patients
 
-    def only(self, rows: Tensor) -> "LocalWork":
-        """The same work on some of the rows: their indices, (m,) int64."""
-        patients = self._patients()  # who a private step's sum is over, whatever rows they have
-        share = len(torch.unique(patients[rows])) / len(torch.unique(patients))
+    def only(self, rows: Tensor, share: float | None = None) -> "LocalWork":
+        """The same work on some of the rows: their indices, (m,) int64.
+
+        `share`: of the patients, whom a private step's sum is over; None: that of these rows.
+        """
+        if share is None:
+            patients = self._patients()
+            share = len(torch.unique(patients[rows])) / len(torch.unique(patients))
         return replace(
             self,
             inputs=self.inputs[rows],
@@ -140,9 +144,17 @@ class LocalWork:
         )
 
     def halves(self) -> tuple["LocalWork", "LocalWork"]:
-        """The work on two random halves of the patients; of a single patient, twice on it."""
+        """The work on two random halves of the patients; of a single patient, twice on it.
+
+        At a peer with privacy a coin of its own says in which half a patient is, and either counts
+        as half of the patients: one patient more must not move another one to the other half.
+        """
         _, numbers = torch.unique(self._patients(), return_inverse=True)
         num_patients = int(numbers.max()) + 1
+        if self.privacy is not None and not self.is_user:
+            coins = torch.randint(2, (num_patients,), generator=self.randomness())[numbers]
+            heads, tails = (torch.nonzero(coins == side)[:, 0] for side in (0, 1))
+            return self.only(heads, 0.5), self.only(tails, 0.5)
         order = torch.randperm(num_patients, generator=self.randomness())
         middle = (num_patients + 1) // 2
         first, second = (

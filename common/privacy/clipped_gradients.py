@@ -82,6 +82,8 @@ def _by_patient(
     patients: Tensor, of_rows: Callable[[Tensor], Tensor], dim: int
 ) -> Iterator[Tensor]:
     """The gradients of some patients at a time: (patients, dim)."""
+    if not len(patients):  # a half that chance left empty
+        return
     at_once = max(1, _NUMBERS_AT_ONCE // dim)
     order = torch.argsort(patients, stable=True)
     _, counts = torch.unique_consecutive(patients[order], return_counts=True)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from erosion.client.cells.cells import Cells
 from erosion.client.consent.consent import dataset_of
 from erosion.client.consent.review import review
 from erosion.client.consent.review_list import listing
@@ -23,10 +24,11 @@ from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import Refusal, SiteError
 from erosion.common.privacy.accountant import epsilon_of, strength_of
+from erosion.common.privacy.clipped_gradients import Rows, clipped_sum
 from erosion.common.protocol.messages import TrainRequest, TrainResult
 from erosion.common.study.study import Study
 from tests.support.patience import PATIENCE
-from tests.support.small_study import make_site, make_study, twenty_patients
+from tests.support.small_study import TWO_NUMBERS, make_site, make_study, twenty_patients
 
 DIM = 6
 SECRET = b"s" * 32
@@ -115,6 +117,44 @@ def test_with_an_identifier_no_record_changes_who_else_is_cut_together(
     assert (parts[0] == parts[1]) == (identifier is not None)
     if identifier is not None:
         assert parts[0] == list(range(24))
+
+
+def grown(num: int, blank: int | None = None) -> str:
+    """So many patients of TWO_NUMBERS, the newer ones far from the others."""
+    lines = ["age,dose,ill"]
+    for number in range(num):
+        age = number + 0.5 if number < 40 else 900.0 + number
+        dose = "" if number == blank else f"{number % 7}.25"
+        lines.append(f"{age},{dose},{'yes' if number % 3 else 'no'}")
+    return "\n".join(lines) + "\n"
+
+
+def test_one_record_moves_the_sum_by_no_more_than_its_cut(tmp_path: Path) -> None:
+    """Whatever was trained before: a table grows, and one of its records is there or blank."""
+    newer = 49
+    worlds = [(tmp_path / s, blank) for s, blank in zip(_folders(tmp_path), (None, newer))]
+    for number, num in enumerate((40, 45, 50, 52, 60, 60)):
+        sums = []
+        for folder, blank in worlds:
+            site = peer_site(folder, limits={"min_cell": 10})
+            site.data.path.write_text(grown(num, blank), encoding="utf-8")
+            study = private_study(name=f"s{number}", task={**TWO_NUMBERS, "missing": "drop"})
+            of = LocalDataset(site, study, Cells(site, SECRET))
+            (part, _), start = of.parts(None), torch.zeros(of.dim)
+            rows = Rows(part.inputs, part.targets, of.training_patients)
+            loss = study.task.training_loss(part.targets)
+            sums.append(clipped_sum(of.model, start, rows, loss, clip_norm=1.0, seed=0))
+        assert float((sums[0] - sums[1]).norm()) <= 1.0 + 1e-9, num
+
+
+def test_what_a_private_study_was_trained_on_holds_no_later_study_to_it(tmp_path: Path) -> None:
+    """Nothing exact left about these patients, so newcomers are trained on at once."""
+    site = peer_site(tmp_path, limits={"min_cell": 10})
+    site.data.path.write_text(grown(40), encoding="utf-8")
+    LocalDataset(site, private_study(task=TWO_NUMBERS), Cells(site, SECRET))
+    site.data.path.write_text(grown(45), encoding="utf-8")
+    later = LocalDataset(site, make_study(task=TWO_NUMBERS), Cells(site, SECRET))
+    assert later.num_training == 45
 
 
 def test_the_users_step_is_the_same_without_noise(tmp_path: Path) -> None:

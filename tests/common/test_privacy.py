@@ -337,9 +337,28 @@ def test_halves_keep_a_patients_rows_together_and_have_noise_of_their_own() -> N
     assert first.privacy is not None
     assert second.privacy is not None
     assert first.privacy.key != second.privacy.key
-    # Three of the six patients each, whatever rows they have: half of the 12 that are divided by.
-    assert len(first.targets) != len(second.targets)
+    # Half of the 12 that are divided by, whatever coins fell: how many did is not told.
     assert (first.privacy.patients, second.privacy.patients) == (6.0, 6.0)
+    # The user's are three of the six patients each, whatever rows they have.
+    of = replace(of, is_user=True)
+    assert [len(torch.unique(half.patients)) for half in of.halves()] == [3, 3]  # type: ignore[arg-type]
+
+
+def test_one_patient_more_moves_one_half_by_a_cut_and_the_other_by_nothing() -> None:
+    of = patients(1)
+    before = [cut_sum(half, 1.0) for half in of.only(torch.arange(11)).halves()]
+    after = [cut_sum(half, 1.0) for half in of.halves()]
+    moved = sorted(float((one - other).norm()) for one, other in zip(before, after, strict=True))
+    assert moved[0] == pytest.approx(0.0, abs=1e-6)
+    assert 0.01 < moved[1] <= 1.0 + 1e-6
+
+
+def test_a_half_that_chance_left_empty_is_noise_alone() -> None:
+    of = patients(1)
+    rounds = [replace(of, round=number).only(torch.arange(2)).halves() for number in range(1, 9)]
+    empty = [half for halves in rounds for half in halves if not len(half.targets)]
+    assert empty
+    assert all(half.update(half.received).delta.norm() == 0 for half in empty)  # STEP has none
 
 
 def update(agent: str, *values: float, patients: int = 100) -> Update:
