@@ -293,6 +293,8 @@ class ArmRun:
                 if name != self.study.user:
                     most, times = sample_cap(described, name), self.study.arms[self.arm].trainings
                     seen = seen_cap(self.study.training, described[name], times)
+                    if self.study.privacy is not None:
+                        seen = described[name]  # its one step is over all patients
                     terms = replace(terms, most_samples=most, most_seen=seen)
                 self._take(taken, name, reply, terms, ask)
             del reply  # what is used of it is in the answer
