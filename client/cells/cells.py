@@ -50,19 +50,33 @@ class Cells:
         if secret:
             self._book.check_secret(hashlib.sha256(b"erosion book" + secret).hexdigest())
 
-    def num_samples(self, rows: Rows, groups: Groups) -> int:
-        """How many samples there are, to a multiple of the cell."""
+    def num_samples(self, rows: Rows, groups: Groups, identified: Groups | None = None) -> int:
+        """How many samples there are, to a multiple of the cell.
+
+        `identified`: (n,) as `groups`, by the rows' identifiers alone; None: they have none.
+        """
+        return self._numbers(rows, groups, identified)[0]
+
+    def num_patients(self, rows: Rows, groups: Groups, identified: Groups | None = None) -> int:
+        """The same of the patients whom the samples are of."""
+        return self._numbers(rows, groups, identified)[1]
+
+    def _numbers(self, rows: Rows, groups: Groups, identified: Groups | None) -> tuple[int, int]:
+        """Of samples and of patients. Both are noted with the first question for either."""
         patients = patient_hashes(rows, groups, self._keys)
 
         def compute() -> str:
             at = draw(self._secret, "number", self._name_of(patients))
-            return str(rounded_count(len(rows), self.cell, at))
+            counts = len(rows), len(np.unique(groups if identified is None else identified))
+            told = [rounded_count(count, self.cell, at) for count in counts]
+            return " ".join(map(str, dict.fromkeys(told)))  # one number where both are the same
 
         told = self._book.tell(PATIENTS, PATIENTS, patients, self.cell, _ANY_NUMBER, compute)
         try:
-            return int(told)
+            numbers = [int(number) for number in told.split(" ")]
         except ValueError:
             raise self._book.damaged("what was told of all patients") from None
+        return numbers[0], numbers[-1]
 
     def column(
         self, name: str, values: NDArray[np.float64], groups: Groups, *, is_told: bool = True

@@ -95,7 +95,7 @@ class LocalDataset:
             for part in looked_at:
                 self._check_measured(site.name, cells, patients, part)
         # What a peer sends of a study with privacy has noise, which hides one patient more or less.
-        # Who is trained on, and by what columns are scaled, must not depend on others' records there.
+        # Whether others are trained on, and how, must not depend on that one.
         self._is_noised = study.privacy is not None and site.name != study.user
         self.split = self._settled(site.name, cells, patients)
         self._device = torch.device(site.compute.device)
@@ -105,7 +105,7 @@ class LocalDataset:
         # What else ties rows together is judged among all rows. Whose gradients are cut together
         # must not depend on others, or one patient's record could move the sum by more than a cut.
         self._trained = patients.groups
-        if self._is_noised and patients.keys is not None:
+        if study.privacy is not None and patients.keys is not None:
             self._trained = patients.keys
         self._parts: tuple[Part, Part] | None = None
         self._scaled_by: Scaling | None = None  # with which `_parts` were made
@@ -113,7 +113,10 @@ class LocalDataset:
         # Rounded, told or not: also this site itself scales by them.
         self.sums = self._training_sums(is_told=self._tells_sums(site.name))
         training = self.split.training
-        self.told_samples = cells.num_samples(patients.rows[training], patients.groups[training])
+        # A private step is over patients, so with privacy the number is that of patients.
+        number = cells.num_samples if study.privacy is None else cells.num_patients
+        keys = None if patients.keys is None else patients.keys[training]
+        self.told_samples = number(patients.rows[training], patients.groups[training], keys)
         self.missing_values = self._missing_values()
 
     @staticmethod

@@ -53,7 +53,8 @@ class LocalWork:
     patients: Tensor | None = None  # (n,) int64: rows with the same number are of one patient;
     # None: each row is of another
     privacy: PrivateStep | None = None  # how updates are made; None: by the local training
-    told_samples: int | None = None  # n as others are told it; None: as it is
+    told_samples: int | None = None  # n as others are told it, with privacy of patients; None: as
+    # it is
     smallest_cell: int = 1  # patients that a part must have whom something that leaves is about
     smallest_batch: int = 1  # samples that a mini-batch must have
     trainer: Trainer = train_locally  # what does the local training

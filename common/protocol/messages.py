@@ -67,7 +67,7 @@ class DescribeReply(Settings):
     """A hospital introduces itself: name, training patients, and its share of the scaling."""
 
     hospital: str
-    num_samples: int  # training patients, to a multiple of the site's smallest cell
+    num_samples: int  # training rows or images, patients with privacy; a multiple of the cell
     sums: FeatureSums | None = None  # only where the study is scaled by them
     software: str  # version of this program at the site
     model: ModelShape | None = None  # only where the study's model is not one of the program's own

@@ -169,6 +169,19 @@ def test_one_patient_more_or_less_changes_nothing(column: list[float], data: st.
         assert cells.num_samples(others[:, None], one_each(others)) == before[1]
 
 
+def test_samples_and_patients_are_told_of_one_set_whichever_is_asked_for_first() -> None:
+    """So that a number told later is not of one patient more, by another draw."""
+    rows = normal(600)[:, None]
+    of_ten = np.repeat(np.arange(60), 10)
+    fewer, fewer_of_ten = rows[:-3], of_ten[:-3]
+    for first, second in ((Cells.num_samples, Cells.num_patients), (Cells.num_patients,) * 2):
+        cells = Cells(site(), SECRET)
+        first(cells, rows, of_ten)
+        assert second(cells, fewer, fewer_of_ten) == 60
+        assert cells.num_samples(fewer, fewer_of_ten) == 600
+    assert Cells(site(), SECRET).num_patients(rows, of_ten, np.arange(600)) == 600
+
+
 def test_a_patient_with_many_rows_is_one_patient() -> None:
     values = normal(60)
     cells = Cells(site(), SECRET)

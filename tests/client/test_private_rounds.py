@@ -132,7 +132,8 @@ def grown(num: int, blank: int | None = None) -> str:
 def test_one_record_moves_the_sum_by_no_more_than_its_cut(tmp_path: Path) -> None:
     """Whatever was trained before: a table grows, and one of its records is there or blank."""
     newer = 49
-    worlds = [(tmp_path / s, blank) for s, blank in zip(_folders(tmp_path), (None, newer))]
+    one, other = _folders(tmp_path)
+    worlds = ((tmp_path / one, None), (tmp_path / other, newer))
     for number, num in enumerate((40, 45, 50, 52, 60, 60)):
         sums = []
         for folder, blank in worlds:
@@ -155,6 +156,41 @@ def test_what_a_private_study_was_trained_on_holds_no_later_study_to_it(tmp_path
     site.data.path.write_text(grown(45), encoding="utf-8")
     later = LocalDataset(site, make_study(task=TWO_NUMBERS), Cells(site, SECRET))
     assert later.num_training == 45
+
+
+def many_rows(times: int) -> str:
+    """Forty patients with so many rows each, all with the same values."""
+    lines = [f"{p},{p + 0.5},{p % 7}.25,{'yes' if p % 3 else 'no'}" for p in range(40)]
+    return "\n".join(["id,age,dose,ill", *[line for line in lines for _ in range(times)]]) + "\n"
+
+
+def test_the_number_that_a_private_step_divides_by_is_of_patients(tmp_path: Path) -> None:
+    """So is the one that delta is held against: one over 40 is allowed, one over 400 was not."""
+    study = private_study(task=TWO_NUMBERS, privacy={"delta": 1e-3, "clip_norm": 1e-3})
+    assert study.privacy is not None
+    deviation = study.privacy.noise_deviation(study.num_releases, 40)
+    for times in (1, 30):
+        site = peer_site(tmp_path, data={"patient": "id"}, limits={"min_cell": 10}, compute={})
+        site.data.path.write_text(many_rows(times), encoding="utf-8")
+        hospital = Hospital(site, SECRET)
+        assert hospital.describe(make_study(task=TWO_NUMBERS)).num_samples == 40 * times
+        assert hospital.describe(study).num_samples == 40
+        start = torch.zeros(6)
+        results = [hospital.train(request(study, run=f"r{n}", parameters=start)) for n in range(60)]
+        assert {(r.header.num_samples, r.header.samples_seen) for r in results} == {(40, 40)}
+        noise = torch.stack([r.delta for r in results])
+        assert float(noise.std(dim=0).mean()) == pytest.approx(deviation, rel=0.15)
+
+
+def test_at_the_user_too_the_sum_is_over_the_patients_that_it_is_divided_by(tmp_path: Path) -> None:
+    """Who has an identifier of its own is a patient, however much alike the rows are."""
+    once = many_rows(1).splitlines()[1:]
+    rows = [line.split(",", 1)[1] for line in once * 10]
+    lines = ["id,age,dose,ill", *(f"{n},{row}" for n, row in enumerate(rows))]
+    text = "\n".join(lines) + "\n"
+    site = make_site(tmp_path, text, data={"patient": "id"}, limits={"min_local_steps": 1})
+    of = LocalDataset(site, private_study(task=TWO_NUMBERS), Cells(site, SECRET))
+    assert abs(of.told_samples - len(torch.unique(of.training_patients))) < 2 * 3
 
 
 def test_the_users_step_is_the_same_without_noise(tmp_path: Path) -> None:
