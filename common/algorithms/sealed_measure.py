@@ -1,5 +1,6 @@
 """The parameters that distances in sealed rounds are of: all alike, unless a method differs."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -26,6 +27,11 @@ class SealedMeasure:
         large values.
         """
         return self.cosine or bool(self.places)
+
+    @property
+    def largest_scale(self) -> float:
+        """How many times as long as a vector its `scaled` one can be, 1 at least."""
+        return math.sqrt(max([1.0, *(weight for _, weight in self.places)]))
 
     def scaled(self, vector: NDArray[F]) -> NDArray[F]:
         """With every coordinate times the root of its weight, so that lengths are the measure's."""

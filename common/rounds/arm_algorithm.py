@@ -36,6 +36,15 @@ def algorithm_of(
         return algorithm
     peers = tuple(name for name in study.hospitals if name != study.user)
     measure = settings.sealed_measure(study.build_context.layout)
-    terms = SealedTerms(study.digest, arm, study.user, peers, run, measure, as_text(scaling))
+    terms = SealedTerms(
+        study.digest,
+        arm,
+        study.user,
+        peers,
+        run,
+        measure,
+        as_text(scaling),
+        study.longest_noise,
+    )
     sealing = sealing or Sealing()
     return seal(algorithm, terms, records=sealing.records, keys=sealing.keys)

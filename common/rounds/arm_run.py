@@ -245,7 +245,11 @@ class ArmRun:
         if again := self._wait_for_those_who_left(in_progress, taken):
             yield from self._ask(in_progress, taken, again)
         taken.answers = reject_outsized(
-            taken.answers, user, norm(self.state.params), len(self.state.params)
+            taken.answers,
+            user,
+            norm(self.state.params),
+            len(self.state.params),
+            self.study.longest_noise,
         )
         return taken
 

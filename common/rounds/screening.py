@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -115,7 +115,11 @@ def _update(result: TrainResult, expected: Expected) -> Answer:
 
 
 def reject_outsized(
-    answers: Mapping[HospitalName, Answer], user: HospitalName, params_norm: float, dim: int
+    answers: Mapping[HospitalName, Answer],
+    user: HospitalName,
+    params_norm: float,
+    dim: int,
+    longest_noise: Callable[[float, int], float] = lambda _patients, _dim: 0.0,
 ) -> dict[HospitalName, Answer]:
     """The answers of an exchange, less those of peers that are out of all proportion.
 
@@ -123,7 +127,9 @@ def reject_outsized(
     median norm of what the *other* hospitals sent, so that no site sets its own measure. With fewer
     than three others a median says little: the user's own update may be small because its training
     has converged. Then the model's own norm counts as usual, too. Where most others sent zeros,
-    there is no such measure, and a root mean square of LARGEST_STEP is the bound.
+    there is no such measure, and a root mean square of LARGEST_STEP is the bound. Beyond either, an
+    update may be as long as the noise for privacy that its hospital was told to add
+    (`longest_noise` of its number of patients and `dim`).
     """
     norms = {
         n: a.norm
@@ -140,6 +146,9 @@ def reject_outsized(
         if num_others < 3 or not usual:
             usual = max(usual, params_norm)
         limit = OUTSIZED * usual or LARGEST_STEP * math.sqrt(dim)
+        answer = answers[name]
+        if length > limit and isinstance(answer, Update):
+            limit += longest_noise(answer.samples_seen, dim)
         if length > limit:
             screened[name] = Rejection(
                 f"norm {length:.4g}, more than {OUTSIZED:g} times what is usual ({usual:.4g})"

@@ -8,6 +8,7 @@ may go into a patient's gradient.
 """
 
 from collections.abc import Mapping
+from math import sqrt
 
 from pydantic import Field
 
@@ -34,6 +35,13 @@ class Privacy(Settings):
         """Of each parameter of an update by so many patients."""
         noise = self.noise_multiplier(releases) * self.clip_norm
         return self.learning_rate * noise / patients
+
+    def longest_noise(self, releases: int, patients: float, dim: int) -> float:
+        """What the norm of the noise in an update (dim,) hardly ever exceeds."""
+        # A normal vector is longer than sqrt(dim) + 6 with a chance of exp(-6^2 / 2) at most, by
+        # the concentration of a function that is 1-Lipschitz. An update that is the mean of two
+        # halves' has sqrt(2) times the noise of a whole one.
+        return sqrt(2) * self.noise_deviation(releases, patients) * (sqrt(dim) + 6)
 
 
 def problem_with_inputs(task: Task, scaling: str) -> str | None:

@@ -359,6 +359,12 @@ class Study(Settings):
         noise = partial(promised.noise_deviation, self.num_releases)
         return BuildContext(self.rounds, hospitals, layout, noise_deviation=noise)
 
+    def longest_noise(self, patients: float, dim: int) -> float:
+        """What noise for privacy may add to the norm of a peer's update (dim,); 0 without any."""
+        if self.privacy is None:
+            return 0.0
+        return self.privacy.longest_noise(self.num_releases, patients, dim)
+
     @property
     def tells_steps(self) -> bool:
         """Whether hospitals take different numbers of steps, which they tell if an arm asks."""

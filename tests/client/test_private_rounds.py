@@ -138,7 +138,7 @@ def test_one_record_moves_the_sum_by_no_more_than_its_cut(tmp_path: Path) -> Non
         sums = []
         for folder, blank in worlds:
             site = peer_site(folder, limits={"min_cell": 10})
-            site.data.path.write_text(grown(num, blank), encoding="utf-8")
+            (folder / "b.csv").write_text(grown(num, blank), encoding="utf-8")
             study = private_study(name=f"s{number}", task={**TWO_NUMBERS, "missing": "drop"})
             of = LocalDataset(site, study, Cells(site, SECRET))
             (part, _), start = of.parts(None), torch.zeros(of.dim)
@@ -151,9 +151,9 @@ def test_one_record_moves_the_sum_by_no_more_than_its_cut(tmp_path: Path) -> Non
 def test_what_a_private_study_was_trained_on_holds_no_later_study_to_it(tmp_path: Path) -> None:
     """Nothing exact left about these patients, so newcomers are trained on at once."""
     site = peer_site(tmp_path, limits={"min_cell": 10})
-    site.data.path.write_text(grown(40), encoding="utf-8")
+    (tmp_path / "b.csv").write_text(grown(40), encoding="utf-8")
     LocalDataset(site, private_study(task=TWO_NUMBERS), Cells(site, SECRET))
-    site.data.path.write_text(grown(45), encoding="utf-8")
+    (tmp_path / "b.csv").write_text(grown(45), encoding="utf-8")
     later = LocalDataset(site, make_study(task=TWO_NUMBERS), Cells(site, SECRET))
     assert later.num_training == 45
 
@@ -171,7 +171,7 @@ def test_the_number_that_a_private_step_divides_by_is_of_patients(tmp_path: Path
     deviation = study.privacy.noise_deviation(study.num_releases, 40)
     for times in (1, 30):
         site = peer_site(tmp_path, data={"patient": "id"}, limits={"min_cell": 10}, compute={})
-        site.data.path.write_text(many_rows(times), encoding="utf-8")
+        (tmp_path / "b.csv").write_text(many_rows(times), encoding="utf-8")
         hospital = Hospital(site, SECRET)
         assert hospital.describe(make_study(task=TWO_NUMBERS)).num_samples == 40 * times
         assert hospital.describe(study).num_samples == 40

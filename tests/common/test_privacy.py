@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.stats import chi2
 from torch import Tensor, nn
 
 from erosion.common.aggregation.cohort import MemoryCohort, Update
@@ -341,7 +342,7 @@ def test_halves_keep_a_patients_rows_together_and_have_noise_of_their_own() -> N
     assert (first.privacy.patients, second.privacy.patients) == (6.0, 6.0)
     # The user's are three of the six patients each, whatever rows they have.
     of = replace(of, is_user=True)
-    assert [len(torch.unique(half.patients)) for half in of.halves()] == [3, 3]  # type: ignore[arg-type]
+    assert [len(torch.unique(half.patients)) for half in of.halves()] == [3, 3]
 
 
 def test_one_patient_more_moves_one_half_by_a_cut_and_the_other_by_nothing() -> None:
@@ -379,6 +380,17 @@ def test_noise_is_taken_off_a_distance_by_hand() -> None:
     # An update no longer than its noise has no direction, whichever way that pointed.
     assert list(measure(cohort, "cosine", [], noise=[80.0]).to_own) == [1.0]
     assert list(measure(cohort, "cosine", [], noise=[90.0]).to_own) == [1.0]
+
+
+@pytest.mark.parametrize("dim", [1, 3, 300])
+def test_noise_is_hardly_ever_longer_than_is_allowed_for(dim: int) -> None:
+    """And not so much shorter that anything passes for noise."""
+    study = make_study(privacy=PRIVACY)
+    assert study.privacy is not None
+    deviation = study.privacy.noise_deviation(study.num_releases, 40)
+    longest = study.longest_noise(40, dim) / deviation
+    assert sqrt(2) * chi2.isf(1e-7, dim) ** 0.5 < longest < 9 * sqrt(dim) + 1
+    assert make_study().longest_noise(40, dim) == 0.0
 
 
 def test_expected_noise_counts_what_carries_it_and_believes_no_tiny_hospital() -> None:

@@ -216,6 +216,19 @@ def test_a_peers_update_out_of_all_proportion_is_rejected() -> None:
     assert reject_outsized(fits, "user", params_norm=5.0, dim=1) == fits
 
 
+def test_the_noise_that_a_hospital_had_to_add_is_not_out_of_proportion() -> None:
+    answers = updates_of(user=1.0, b=2.0, c=1.5, d=90.0)
+    assert isinstance(reject_outsized(answers, "user", 5.0, 1)["d"], Rejection)
+    noise = {"b": 0.1, "c": 0.1, "d": 65.0}
+
+    def longest(patients: float, dim: int) -> float:
+        return {1: noise["d"], 100: noise["b"]}[int(patients)] * dim
+
+    assert reject_outsized(answers, "user", 5.0, 1, longest) == answers
+    beyond = updates_of(user=1.0, b=2.0, c=1.5, d=OUTSIZED * 1.5 + 65.1)
+    assert isinstance(reject_outsized(beyond, "user", 5.0, 1, longest)["d"], Rejection)
+
+
 def test_a_user_whose_training_has_converged_does_not_outlaw_its_only_peer() -> None:
     answers = updates_of(user=1e-6, b=2.0)
     assert reject_outsized(answers, "user", params_norm=1.0, dim=1) == answers

@@ -9,7 +9,16 @@ from erosion.client.privacy.private_rounds import PrivateRounds
 from erosion.client.training.hospital import Hospital
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
 from erosion.common.rounds.records import RoundRecord
-from tests.support.sealed_study import PEERS, USER, Line, hospitals, run_in, sealed_study
+from erosion.experiments.sealed_identities import introduce
+from tests.support.sealed_study import (
+    HOSPITALS,
+    USER,
+    Line,
+    hospitals,
+    run_in,
+    sealed_study,
+)
+from tests.support.small_study import make_site, sixty_patients
 
 
 def _key(_self: PrivateRounds, request: TrainRequest | EvaluateRequest, arm: str) -> bytes:
@@ -58,3 +67,27 @@ def test_what_is_taken_for_noise_does_not_depend_on_a_training_that_nobody_uses(
         )
     assert found[0] == found[1]
     assert {seen for _, seen, *_ in found[0]} == {60}
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_small_hospital_is_not_turned_away_for_the_noise_that_it_was_told_to_add(
+    tmp_path: Path, sealed: bool
+) -> None:
+    """Its update is far longer than those of hospitals with a hundred times its patients."""
+    known = {}
+    for name in HOSPITALS:
+        header, *lines = sixty_patients(name).splitlines()
+        lines = lines[:12] if name == "erin" else lines * 20
+        keyed = [f"{number},{line}" for number, line in enumerate(lines)]
+        site = make_site(
+            tmp_path,
+            "\n".join([f"id,{header}", *keyed]) + "\n",
+            name=name,
+            file=f"{name}.csv",
+            data={"patient": "id"},
+        )
+        known[name] = Hospital(site)
+    introduce(known)
+    records = rounds_of(tmp_path, known, "fedavg", epsilon=0.1, sealed=sealed)
+    said = [(r.hospitals["erin"].outcome, r.hospitals["erin"].reason) for r in records]
+    assert said == [("accepted", "")] * len(records)

@@ -129,7 +129,6 @@ class Attempt:
             check = check_length(total, weights, whole, rounding=in_ring)
             if not check.holds:
                 return check
-        largest = max([1.0, *(weight for _, weight in self.measure.places)]) ** 0.5
         in_asking = sum(weights.values()) * len(asker.own) ** 0.5 / asker.scale
         return check_sum(
             self.measure.scaled(total),
@@ -137,5 +136,5 @@ class Attempt:
             weights,
             distances,
             own_norm=self.measured_norm,
-            rounding=largest * in_ring + in_asking,
+            rounding=self.measure.largest_scale * in_ring + in_asking,
         )

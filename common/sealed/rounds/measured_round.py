@@ -1,6 +1,6 @@
 """Legs 1 and 2 of a sealed round: everybody has trained, and how far each is from the user."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TypeVar
@@ -53,6 +53,8 @@ class SealedTerms:
     run: str = ""
     measure: SealedMeasure = WHOLE
     scaling: str = ""  # that every site gets, as text
+    longest_noise: Callable[[float, int], float] = lambda _patients, _dim: 0.0
+    # for privacy, in the norm of an update by so many patients of so many values
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,6 +75,7 @@ class Trained:
     attempt: Attempt
     sites: Mapping[HospitalName, PublicKey]  # node keys, of those that are enrolled
     faults: Faults
+    longest_noise: Mapping[HospitalName, float]  # for privacy, in the norm of each one's update
 
     @classmethod
     def of(
@@ -101,7 +104,10 @@ class Trained:
         if len(peers) < RULES.min_summed:
             raise Skipped(f"{len(peers)} hospitals answered; a sealed sum needs {RULES.min_summed}")
         made = Attempt(context, roster, values, own_norm, terms.measure, measured_norm)
-        return cls(begun, own, peers, made, sites, faults)
+        noise = {
+            n: terms.longest_noise(peer.samples_seen, len(values)) for n, peer in peers.items()
+        }
+        return cls(begun, own, peers, made, sites, faults, noise)
 
 
 def _roster(
@@ -180,7 +186,7 @@ def measure(trained: Trained, keys: CoordinatorKeys, records: SumRecords) -> Leg
     )
     said = _usable_answers(answered.replies, trained, public)
     distances = {name: asker.distance(sealed) for name, (sealed, _) in said.items()}
-    for name in _far(distances, asker.farthest):
+    for name in _far(distances, asker.farthest, trained):
         trained.faults.reject(name, f"distance {distances[name]:.4g}: out of all proportion")
         del said[name], distances[name]
     lengths = {name: values.lengths for name, (_, values) in said.items() if values.lengths}
@@ -217,32 +223,42 @@ def _usable_answers(
         else:
             usable_answers[name] = sealed, said
     lengths = {name: said.lengths for name, (_, said) in usable_answers.items() if said.lengths}
-    for name in _outsized(lengths, attempt):
+    for name in _outsized(lengths, trained):
         faults.reject(name, "the length that it gave is out of all proportion")
         del usable_answers[name]
     return usable_answers
 
 
-def _far(distances: Mapping[HospitalName, float], farthest: float) -> list[HospitalName]:
+def _far(
+    distances: Mapping[HospitalName, float], farthest: float, trained: Trained
+) -> list[HospitalName]:
     """Whose update is far longer than the others', or so far away that it cannot be told how far.
 
-    At the distance d an update is from d - 1 to d + 1 times as long as the user's.
+    At the distance d an update is from d - 1 to d + 1 times as long as the user's. That much of it
+    as noise for privacy can be is not its hospital's doing.
     """
-    left_out = []
+    attempt, left_out = trained.attempt, []
+    in_measure = attempt.measure.largest_scale / attempt.measured_norm
     for name, apart in distances.items():
         usual = median([1.0, *(other + 1 for n, other in distances.items() if n != name)])
-        if apart - 1 > OUTSIZED * usual or apart >= farthest:
+        noise = in_measure * trained.longest_noise[name]
+        if apart - 1 - noise > OUTSIZED * usual or apart >= farthest:
             left_out.append(name)
     return left_out
 
 
-def _outsized(lengths: Mapping[HospitalName, legs.Lengths], attempt: Attempt) -> list[HospitalName]:
+def _outsized(lengths: Mapping[HospitalName, legs.Lengths], trained: Trained) -> list[HospitalName]:
     """Whose update says that it is so long that the others' would be lost in the sum's range."""
+    attempt = trained.attempt
     own = {"": legs.Lengths(whole=attempt.own_norm, measured=attempt.measured_norm)}
     left_out = []
     for name, said in lengths.items():
         others = [other for n, other in {**own, **lengths}.items() if n != name]
         usual = median(other.whole for other in others), median(other.measured for other in others)
-        if said.whole > OUTSIZED * usual[0] or said.measured > OUTSIZED * usual[1]:
+        noise = trained.longest_noise[name]
+        in_measure = attempt.measure.largest_scale * noise
+        if said.whole - noise > OUTSIZED * usual[0] or (
+            said.measured - in_measure > OUTSIZED * usual[1]
+        ):
             left_out.append(name)
     return left_out
