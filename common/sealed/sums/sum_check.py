@@ -16,7 +16,13 @@ from erosion.common.sealed.distances.sketch import BUCKETS, is_exact
 from erosion.common.sealed.masks.mask import chunks, norm_of
 
 EXACT_SLACK = 1.001
-SKETCH_SLACK = 1 + 4 / math.sqrt(2 * BUCKETS)  # four standard deviations of one distance
+
+# Where no few values make up most of v's length, the k sums of its sketch are nearly normal, and
+# |S v|^2 is |v|^2 / k times a chi-square with k degrees of freedom. All sketches have one seed: of
+# updates that differ from the user's in one direction, all distances come out too short by the same
+# factor, and a sum of many is no safer than one. The slack is sqrt(k / q), for the q that this
+# chi-square is below once in 10^9 times: 142.66 for k = 256.
+SKETCH_SLACK = math.sqrt(BUCKETS / 142.66)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import chi2
 
-from erosion.common.sealed.sums.sum_check import check_sum
+from erosion.common.sealed.distances.sketch import BUCKETS, sketch
+from erosion.common.sealed.sums.sum_check import SKETCH_SLACK, check_sum
 from erosion.common.sealed.sums.sum_rules import SumRules
 from tests.common.sealed.vectors import f32
 
@@ -64,6 +66,23 @@ def test_lowered_weights_may_be_summed_and_keep_their_order(
     lowered = [name for name in weights if capped[name] < weights[name]]
     kept = [capped[name] for name in weights if name not in lowered]
     assert all(capped[name] >= max(kept) * (1 - 1e-9) for name in lowered)
+
+
+def test_no_honest_sum_fails_the_check_by_the_sketch_more_often_than_once_in_10_9() -> None:
+    """Where all distances are of one direction, and so too short together."""
+    assert chi2.cdf(BUCKETS / SKETCH_SLACK**2, BUCKETS) <= 1.001e-9
+    dim, draws = 300, np.random.default_rng(0)
+    own, apart = (f32(draws.normal(size=dim)) for _ in range(2))
+    length = float(np.linalg.norm(apart))
+    seeds = [number.to_bytes(32) for number in range(2000)]
+    shares = np.array([np.square(sketch(apart, seed)).sum() for seed in seeds]) / length**2
+    worst = float(shares.min()) ** 0.5
+    assert shares.std() == pytest.approx((2 / BUCKETS) ** 0.5, rel=0.1)
+    assert 1.01 / SKETCH_SLACK < worst < 0.9
+    weights, own_norm = dict.fromkeys("abcd", 0.2), float(np.linalg.norm(own))
+    claimed = dict.fromkeys("abcd", worst * length / own_norm)
+    total = 0.8 * (own + apart)
+    assert check_sum(total, own, weights, claimed, own_norm=own_norm, rounding=0).holds
 
 
 def test_the_check_by_hand() -> None:
