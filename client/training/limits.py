@@ -50,16 +50,17 @@ def check_limits(site: Site, study: Study, num_samples: int, num_patients: int) 
         )
     is_summed = study.federation.sealed and site.name != study.user
     if is_summed and study.privacy is None:
-        if 2 * study.training.batch_size > num_samples:
+        # With several rows a patient, each row of a batch may be of another one.
+        if 2 * study.training.batch_size > num_patients:
             reasons.append(
-                "its rounds are sealed, and a batch there is more than half of its training"
+                "its rounds are sealed, and a batch there may be of more than half of its training"
                 " patients: two sums with and without this hospital would give its update away."
                 " Smaller batches or [privacy] prevent that"
             )
-        seen = min(1.0, steps * study.training.batch_size / num_samples)
+        seen = min(1.0, steps * study.training.batch_size / num_patients)
         if seen > limits.largest_round:
             reasons.append(
-                "its rounds are sealed and go over a larger share of its training patients than"
+                "its rounds are sealed and may go over a larger share of its training patients than"
                 f" limits.largest_round = {limits.largest_round:g}. Fewer steps or smaller batches"
                 " prevent that"
             )

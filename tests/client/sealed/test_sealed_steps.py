@@ -9,6 +9,7 @@ from torch import Tensor
 
 from erosion.client.sealed.sealed_site import Greeted, Identity
 from erosion.client.training.hospital import Hospital
+from erosion.client.training.limits import check_limits
 from erosion.common.errors import Refusal
 from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
 from erosion.common.sealed import legs
@@ -186,10 +187,23 @@ def test_a_sealed_round_of_batches_of_most_patients_is_declined(tmp_path: Path) 
     """Such updates hardly differ from round to round: sums with and without one give it away."""
     known = hospitals(tmp_path)
     training = {"steps": 3, "batch_size": 31, "learning_rate": 0.5}
-    with pytest.raises(Refusal, match="a batch there is more than half of its training patients"):
+    with pytest.raises(Refusal, match="a batch there may be of more than half of its"):
         known["bob"].describe(sealed_study(training=training))
     known["alice"].describe(sealed_study(training=training))
     known["bob"].describe(sealed_study(training={**training, "batch_size": 30}))
+
+
+def test_where_patients_have_many_rows_a_batch_of_few_rows_is_of_most_patients(
+    tmp_path: Path,
+) -> None:
+    site = hospitals(tmp_path, limits={"largest_round": 0.4})["bob"].site
+    training = {"steps": 2, "batch_size": 12, "learning_rate": 0.5}
+    check_limits(site, sealed_study(training=training), 600, 60)
+    with pytest.raises(Refusal, match=r"limits\.largest_round = 0\.4"):
+        check_limits(site, sealed_study(training={**training, "batch_size": 13}), 600, 60)
+    with pytest.raises(Refusal, match="a batch there may be of more than half"):
+        check_limits(site, sealed_study(training={**training, "batch_size": 31}), 600, 60)
+    check_limits(site, sealed_study(training=training), 60, 60)
 
 
 def test_a_site_may_bound_the_patients_that_a_sealed_round_goes_over(tmp_path: Path) -> None:
