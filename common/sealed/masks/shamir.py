@@ -8,7 +8,7 @@ SECRET_BYTES, SHARE_BYTES = 32, 33
 
 
 def threshold(num_sites: int) -> int:
-    """t = floor(2n/3) + 1: more than half, so that no two groups can be told different things."""
+    """t = floor(2n/3) + 1: so many that no two groups can be told different things."""
     return 2 * num_sites // 3 + 1
 
 
