@@ -46,14 +46,19 @@ from tests.support.sealed_study import (
 
 
 def run_with(
-    folder: Path, carol: type[SealedSite], *troubles: Trouble, **changes: object
+    folder: Path,
+    carol: type[SealedSite],
+    *troubles: Trouble,
+    also: str | None = None,
+    **changes: object,
 ) -> Outcome:
-    """The study with carol as another site than the honest one."""
+    """The study with carol, and perhaps one more, as another site than the honest one."""
     folder.mkdir()
     sites = hospitals(folder)
-    identity = sites["carol"]._sealed._given
-    assert identity is not None
-    sites["carol"]._sealed.__dict__["_rounds"] = carol(identity, SumLedger(None), SumRules())
+    for name in ("carol", also) if also else ("carol",):
+        identity = sites[name]._sealed._given
+        assert identity is not None
+        sites[name]._sealed.__dict__["_rounds"] = carol(identity, SumLedger(None), SumRules())
     return run_in(folder, Line(sealed_study(**changes), sites, troubles))[0]
 
 
@@ -314,6 +319,20 @@ def test_whose_word_is_against_one_others_twice_in_a_row_is_not_asked_any_more(
     away = [Trouble(number, UNMASK, lost=["erin"]) for number in (1, 2)]
     sealed = run_with(tmp_path / "sealed", Slanders, *away)
     assert "bob, carol is not asked any more" in sealed.records[ARM][1].note
+
+
+def test_the_word_of_two_of_four_does_not_put_another_out_at_once(tmp_path: Path) -> None:
+    """It may be theirs that is wrong: twice in a row, and none of the three is asked any more."""
+    sealed = run_with(tmp_path / "sealed", Slanders, also="dave", rounds=3)
+    first, second, alone = sealed.records[ARM]
+    assert first.note == (
+        "2 shares of bob's secret came, 3 are needed; carol, dave gave none that is the one that"
+        " bob says it dealt"
+    )
+    assert first.hospitals["bob"].outcome != "rejected"
+    assert "bob" in second.hospitals
+    assert "bob, carol, dave is not asked any more" in second.note
+    assert alone.outcome == "done"
 
 
 def test_who_stops_in_leg_3_of_every_round_does_not_stall_the_study(tmp_path: Path) -> None:

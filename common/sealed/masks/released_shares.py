@@ -4,7 +4,7 @@ Every site says in leg 2, by their hashes, which shares it deals. So a wrong sha
 right one however many are wrong, and so is a site whose shares do not give its secret.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from erosion.common.sealed.digest import digest
@@ -21,11 +21,11 @@ class CannotUnmask(Exception):  # noqa: N818 - ends the round, not the run
     """The masks cannot be taken off: the sum stays hidden."""
 
     def __init__(
-        self, why: str, culprit: str | None = None, contradicts: str | None = None
+        self, why: str, culprit: str | None = None, contradicts: Sequence[str] = ()
     ) -> None:
         """`culprit`: the site whose secret cannot be had; None: too few helped.
 
-        `contradicts`: the only site that has no right share of it, which may be either's fault.
+        `contradicts`: the sites that have no right share of it, where that may be their fault.
         """
         super().__init__(why)
         self.culprit, self.contradicts = culprit, contradicts
@@ -53,12 +53,14 @@ class ReleasedShares:
             if of in pair[which] and self._is_right(which, of, site)
         }
         if len(right) < self.needed:
-            without = [site for site in self.released if self.places[site] not in right]
-            other = without[0] if len(without) == 1 and without != [of] else None
+            others = [n for n in self.released if n != of and self.places[n] not in right]
             why = f"{len(right)} shares of {of}'s secret came, {self.needed} are needed"
-            if other is not None:
-                why += f"; {other} gave none that is the one that {of} says it dealt"
-            raise CannotUnmask(why, of, other)
+            # As many as could take off any mask by themselves are not taken for liars.
+            if len(others) >= self.needed:
+                raise CannotUnmask(why, of)
+            if others:
+                why += f"; {', '.join(others)} gave none that is the one that {of} says it dealt"
+            raise CannotUnmask(why, of, others)
         try:
             return shamir.combine(dict(sorted(right.items())[: self.needed]))
         except ValueError:

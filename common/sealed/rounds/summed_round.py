@@ -88,8 +88,8 @@ def sum_up(measured: Measured, wanted: Wanted, records: SumRecords) -> Leg[Summe
     except CannotUnmask as why:
         if why.culprit is None:
             raise Skipped(f"{why}{most_said(answered.missing.values())}") from None
-        if why.contradicts is not None:  # one of them is wrong, and nobody can tell which
-            raise Skipped(str(why), [why.culprit, why.contradicts]) from None
+        if why.contradicts:  # it is wrong, or they are, and nobody can tell
+            raise Skipped(str(why), [why.culprit, *why.contradicts]) from None
         measured.trained.faults.reject(why.culprit, str(why))
         raise Skipped(str(why), [why.culprit], MOST_SPOILT) from None
     for name, of in shares.wrong(set(view.members)).items():
