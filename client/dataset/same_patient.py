@@ -10,12 +10,15 @@ Three things tie rows together:
 
 Different patients can be equal by chance, above all in a table of few and coarse columns. So
 equality only counts where fewer than MOST_BY_CHANCE other rows are expected to agree with a row,
-or MOST_NEAR_BY_CHANCE to agree nearly, judged by its finely measured columns alone (more than
-COARSE values; coarse ones are too often linked with each other to be evidence) as if these were
-independent. A table without such columns cannot tell repeated patients from similar ones: there,
-only a patient key helps.
+or MOST_NEAR_BY_CHANCE to agree nearly, judged as if columns were independent by those that count
+as evidence: the finely measured ones (more than COARSE values; coarse ones are too often linked
+with each other) that no other tells. What is said of a patient's ward or postcode is told by the
+column that says most of it, and the body mass index by weight and height: patients of one ward
+agree in all of its columns, and are several. So do those without a panel of measurements: of what
+is missing, one value counts. A table without such columns cannot tell repeated patients from
+similar ones: there, only a patient key helps.
 
-Everything is O(columns x n log n) for rows with few near ones.
+Everything is O(columns x (columns + log n) x n).
 """
 
 from dataclasses import dataclass
@@ -29,9 +32,14 @@ from scipy.spatial import cKDTree
 TOLERANCE = 0.005  # of two numbers, relative to them
 FAR = 1e4  # beyond any distance of two logarithms
 MOST_CANDIDATES = 20  # other rows expected to agree with a row in half of the columns by chance
+MOST_AGREEING = 100  # other rows that do agree with a row in half of the columns, on average
 COARSE = 12  # values of a column
 MOST_BY_CHANCE = 0.25  # other rows expected to agree with a row in every column
 MOST_NEAR_BY_CHANCE = 0.01  # expected to agree nearly
+REPEATS = 5  # rows for each value of a column, on average, that may tell others
+LOOKED_AT = 2000  # rows, of which a mean or a fit is taken for that of all
+MOST_TERMS = 8  # values and logarithms that it is computed from
+UNEXPLAINED = 0.05  # of a column's spread: less is left of one that is computed from others
 GRID = 4  # side of the coarse grid on which images are compared first
 NEAR_ON_GRID = 12.0  # grey levels, Euclidean
 NEIGHBOURS = 6  # of each image that are looked at, itself included
@@ -86,32 +94,146 @@ Keyed = tuple[NDArray[np.int64], NDArray[np.generic]]  # some rows, and a key fo
 
 def _table_ties(columns: NDArray[np.float64]) -> tuple[Pair, Pair]:
     """Equal rows (n, columns), and nearly equal ones, where that is a surprise."""
-    hashes, chance = _row_hashes(columns)
-    kept = np.flatnonzero(chance < np.log(MOST_BY_CHANCE))
-    return _ties((kept, hashes[kept])), _near_rows(columns, np.unique(hashes, return_index=True)[1])
+    codes = [np.unique(values, return_inverse=True, equal_nan=True)[1] for values in columns.T]
+    hashes = _row_hashes(codes)
+    # Chances are of distinct rows: repeated ones must not make their own values look common.
+    once = np.unique(hashes, return_index=True)[1]
+    evidence = _evidence(columns[once], [of_column[once] for of_column in codes])
+    chances = np.zeros(columns.shape)
+    for column in evidence:
+        chances[:, column] = _log_chance(codes[column], once)
+    expected = np.log(max(len(columns) - 1, 1)) + _one_of_missing(chances, columns).sum(axis=1)
+    kept = np.flatnonzero(expected < np.log(MOST_BY_CHANCE))
+    return _ties((kept, hashes[kept])), _near_rows(columns, once, evidence)
 
 
-def _near_rows(columns: NDArray[np.float64], once: NDArray[np.int64]) -> Pair:
+def _evidence(distinct: NDArray[np.float64], codes: list[NDArray[np.int64]]) -> list[int]:
+    """The columns of distinct rows (n, columns) in which agreement is evidence.
+
+    The strongest come first, so that a postcode counts and not what is said of it, and a number
+    and not the same one rounded. `codes`: of each column's values (n,), from 0. The rows are in no
+    order that has to do with their values.
+    """
+    every = np.arange(len(distinct))
+    sizes = [int(of_column.max(initial=-1)) + 1 for of_column in codes]
+    fine = [column for column, size in enumerate(sizes) if size > COARSE]
+    strength = {column: -_log_chance(codes[column], every).mean() for column in fine}
+    told_by = [column for column in range(len(sizes)) if column not in strength]  # or counted
+    terms = _terms(distinct[:LOOKED_AT])
+    counted: list[int] = []
+    repeated: list[tuple[int, _Repeated]] = []  # of those counted: how many values, and their rows
+    for column in sorted(fine, key=lambda column: -strength[column]):
+        if any(sizes[column] <= 2 * size and _follows(codes[column], of) for size, of in repeated):
+            continue
+        if any(_is_computed(terms[term, :, column], terms[:, :, told_by]) for term in (0, 1)):
+            continue
+        counted.append(column)
+        told_by.append(column)
+        if len(distinct) >= REPEATS * sizes[column]:
+            repeated.append((sizes[column], _repeated(codes[column])))
+    return counted
+
+
+# Pairs of rows that agree in a column: one row, the other, and the pair's weight, by which every
+# value has the same. A column that is mostly empty or 0 is not judged by the rows where it is.
+_Repeated = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
+
+
+def _repeated(codes: NDArray[np.int64]) -> _Repeated:
+    ordered = np.argsort(codes, kind="stable")
+    of = codes[ordered]
+    pairs = np.flatnonzero(of[1:] == of[:-1])
+    weights = 1 / np.bincount(of[pairs])[of[pairs]]
+    return ordered[pairs], ordered[pairs + 1], weights / weights.sum()
+
+
+def _follows(codes: NDArray[np.int64], repeated: _Repeated) -> bool:
+    """Whether rows that agree in another column mostly agree in this one, beyond what any do."""
+    ones, others, weights = repeated
+    agree = weights @ (codes[ones] == codes[others])
+    by_chance = ((np.bincount(codes) / len(codes)) ** 2).sum()
+    return bool(agree - by_chance > (1 - by_chance) / 2)
+
+
+def _terms(columns: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Values and logarithms of columns (n, columns) as (2, n, columns), NaN where there is none."""
+    size = np.abs(columns)
+    known = np.isfinite(size)
+    largest = np.where(known, size, 0.0).max(axis=0, initial=0.0)
+    values = np.where(known, columns, np.nan) / np.where(largest > 0, largest, 1.0)
+    logs = np.log(size, out=np.full_like(columns, np.nan), where=known & (size > 0))
+    return np.stack([values, logs])
+
+
+def _is_computed(target: NDArray[np.float64], terms: NDArray[np.float64]) -> bool:
+    """Whether a few of the terms (2, n, columns), added up, give nearly all of the target (n,).
+
+    Least squares by forward selection. Medians decide, for the same rows' marks of what is missing
+    (999 in several columns) would explain nearly all of the variance.
+    """
+    rows = np.flatnonzero(np.isfinite(target))
+    left = target[rows]
+    spread = np.median(np.abs(left - np.median(left))) if len(rows) else 0.0
+    if not spread:
+        return False
+    left = left - left.mean()
+    free = np.concatenate(list(terms[:, rows]), axis=1)
+    known = np.isfinite(free)
+    means = np.where(known, free, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+    free = np.where(known, free - means, 0.0)
+    least = 1e-6 * np.linalg.norm(free, axis=0) + 1e-12  # of one that is no more than the others
+    for _ in range(min(MOST_TERMS, len(rows) // 10)):
+        norms = np.linalg.norm(free, axis=0)
+        gains = np.where(norms > least, np.abs(left @ free) / np.maximum(norms, least), 0.0)
+        if not gains.any():
+            return False
+        best = int(gains.argmax())
+        direction = free[:, best] / norms[best]
+        left = left - direction * (direction @ left)
+        if np.median(np.abs(left)) < UNEXPLAINED * spread:
+            return True
+        free = free - np.outer(direction, direction @ free)
+    return False
+
+
+def _one_of_missing(log_chance: Logs, columns: NDArray[np.float64]) -> Logs:
+    """The same, where of the values that a row misses only the one that says most counts.
+
+    Those of one panel are missed together. 0 is often written for what was not measured.
+    """
+    missing = np.isnan(columns) | (columns == 0)
+    of_missing = np.where(missing, log_chance, 0.0)
+    most = np.zeros(columns.shape, dtype=bool)
+    np.put_along_axis(most, of_missing.argmin(axis=1)[:, None], True, axis=1)
+    return np.where(missing & ~most, 0.0, log_chance)
+
+
+def _near_rows(columns: NDArray[np.float64], once: NDArray[np.int64], evidence: list[int]) -> Pair:
     """Of distinct rows, those that agree nearly in every column, or in every column but one.
 
-    Such rows agree in all columns of one half of the columns at least, so pairs are looked for by
-    each half, and then looked at in full.
+    Such rows agree in all columns of one half of the evidence at least, so pairs are looked for by
+    each half, and then looked at in full. A half in which too many agree finds none.
     """
     distinct = columns[once]
     if len(distinct) < 2:
         return once[:0], once[:0]
     places, chances = zip(*(_placed(values) for values in distinct.T), strict=True)
     table, log_chance = np.column_stack(places), np.column_stack(chances)
-    by_evidence = [c for c in np.argsort(log_chance.mean(axis=0)).tolist() if chances[c].any()]
+    log_chance[:, np.setdiff1d(np.arange(columns.shape[1]), evidence)] = 0.0
+    log_chance = _one_of_missing(log_chance, distinct)
+    by_evidence = [c for c in np.argsort(log_chance.mean(axis=0)).tolist() if c in evidence]
     pairs = [np.zeros((0, 2), dtype=np.int64)]
     for half in (by_evidence[::2], by_evidence[1::2]):
         if half:
             likely = np.log(len(distinct) - 1) + log_chance[:, half].sum(axis=1)
             kept = np.flatnonzero(likely < np.log(MOST_CANDIDATES))
-            found = cKDTree(table[np.ix_(kept, half)]).query_pairs(
-                TOLERANCE, p=np.inf, output_type="ndarray"
+            tree = cKDTree(table[np.ix_(kept, half)])
+            agreeing = tree.query_ball_point(
+                tree.data[:LOOKED_AT], TOLERANCE, p=np.inf, return_length=True
             )
-            pairs.append(kept[found])
+            if agreeing.sum() <= (MOST_AGREEING + 1) * len(agreeing):  # each with itself, too
+                found = tree.query_pairs(TOLERANCE, p=np.inf, output_type="ndarray")
+                pairs.append(kept[found])
     one, other = np.unique(np.concatenate(pairs), axis=0).T
     apart = np.abs(table[one] - table[other]) > TOLERANCE
     # Without the column in which they differ: its agreement is no evidence.
@@ -142,28 +264,14 @@ def _placed(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], Logs]:
     return place, np.log(np.maximum(near - 1, 1) / len(values))
 
 
-Hashes = NDArray[np.uint64]
-
-
-def _row_hashes(columns: NDArray[np.float64]) -> tuple[Hashes, Logs]:
-    """Hashes that are equal for equal rows, and how much of that is chance.
-
-    Returns the rows' hashes (n,), each the sum of its columns' hashes, and the logarithm of how
-    many other rows are expected to agree with each (n,).
-    """
-    coded = [np.unique(values, return_inverse=True, equal_nan=True) for values in columns.T]
-    total = np.zeros(len(columns), dtype=np.uint64)
-    for index, (distinct, codes) in enumerate(coded):
-        drawn = np.random.default_rng(index).integers(0, 2**64, len(distinct), dtype=np.uint64)
-        total = total + drawn[codes]  # wraps round, as hashes may
-    # Chances are of distinct rows: repeated ones must not make their own values look common.
-    once = np.unique(total, return_index=True)[1]
-    fine = [codes for distinct, codes in coded if len(distinct) > COARSE]
-    chances = [_log_chance(codes, once) for codes in fine]
-    expected = np.full(len(columns), np.log(max(len(columns) - 1, 1)))
-    for chance in chances:
-        expected = expected + chance
-    return total, expected
+def _row_hashes(codes: list[NDArray[np.int64]]) -> NDArray[np.uint64]:
+    """Hashes (n,) that are equal for equal rows: each the sum of its columns' hashes."""
+    total = np.zeros(len(codes[0]), dtype=np.uint64)
+    for index, of_column in enumerate(codes):
+        num_values = int(of_column.max(initial=-1)) + 1
+        drawn = np.random.default_rng(index).integers(0, 2**64, num_values, dtype=np.uint64)
+        total = total + drawn[of_column]  # wraps round, as hashes may
+    return total
 
 
 def _log_chance(codes: NDArray[np.int64], once: NDArray[np.int64]) -> Logs:

@@ -1,12 +1,14 @@
 """Rows of one patient, and duplicates: found, reported, and never on both sides of a split."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from scipy.spatial import cKDTree
 from sklearn.datasets import load_breast_cancer
 
 from erosion.client.dataset.load import load_patients
@@ -84,6 +86,81 @@ def test_other_patients_with_equal_coarse_values_are_no_duplicates() -> None:
     found = same_patient(with_age, np.arange(500) % 2)
     assert found.num_patients == 500
     assert len(found.exact) == len(found.near) == 0
+
+
+def test_patients_of_one_ward_are_as_many_as_they_are() -> None:
+    draw = np.random.default_rng(0)
+    ward, wards = draw.integers(15, size=300), draw.normal(50, 10, (15, 6)).round(1)
+    age, labels = draw.normal(60, 15, 300).round(1), np.arange(300) % 2
+    assert same_patient(np.c_[age, wards[ward]], labels).num_patients > 290
+    # Where most are in no ward, and wards have the same number in one column or the other.
+    wards[3, :3], wards[4, 3:] = wards[5, :3], wards[5, 3:]
+    ward = np.where(draw.random(300) < 0.2, ward, 0)
+    assert same_patient(np.c_[age, wards[ward]], labels).num_patients > 290
+
+
+def test_what_is_computed_from_other_columns_is_no_further_evidence() -> None:
+    draw = np.random.default_rng(0)
+    sex, age = draw.integers(2, size=3000), draw.integers(18, 95, 3000)
+    height = draw.normal(165 + 12 * sex, 7).round()
+    weight = draw.normal(68 + 14 * sex, 14).round().clip(40)
+    body_mass = (weight / (height / 100) ** 2).round(1)
+    surface = np.sqrt(height * weight / 3600).round(2)
+    ideal = (50 * sex + 45.5 * (1 - sex) + 0.9 * (height - 152)).round(1)
+    rows = np.c_[age, height, weight, body_mass, surface, ideal, sex]
+    labels = draw.integers(2, size=3000)
+    assert same_patient(rows, labels).num_patients > 2950
+
+
+@pytest.mark.parametrize("missing", [np.nan, 0.0])
+def test_patients_without_the_same_panel_are_as_many_as_they_are(missing: float) -> None:
+    draw = np.random.default_rng(0)
+    panel = draw.normal(100, 20, (1000, 10)).round(1)
+    panel[draw.random(1000) < 0.6] = missing
+    rows = np.c_[draw.integers(18, 95, 1000), draw.integers(2, size=1000), panel]
+    labels = np.arange(1000) % 2
+    assert same_patient(rows, labels).num_patients == 1000
+    measured = np.flatnonzero(panel[:, 0] > 0)
+    again = same_patient(np.r_[rows, rows[measured]], np.r_[labels, labels[measured]])
+    assert again.num_patients == 1000
+
+
+def test_columns_that_are_empty_in_the_same_rows_are_evidence_in_the_others() -> None:
+    rows, labels = continuous(300)
+    rows = np.abs(rows).round(1)
+    for mark in (np.nan, 0.0, 999.0):
+        rows[: 2 * 80, 1:] = mark
+        told = same_patient(np.r_[rows, rows[160:] * 1.001], np.r_[labels, labels[160:]])
+        assert told.groups[160:300].tolist() == told.groups[300:].tolist()
+
+
+def test_a_duplicate_is_found_beside_columns_that_are_told_by_others() -> None:
+    rows, labels = load_breast_cancer(return_X_y=True)
+    copies = rows[:100] * 1.003
+    copies[np.arange(100), np.arange(100) % 30] *= 1.2
+    found = same_patient(np.r_[rows, copies], np.r_[labels, labels[:100]])
+    assert found.groups[:100].tolist() == found.groups[569:].tolist()
+    assert found.num_patients == 569
+
+
+def test_half_of_the_columns_in_which_too_many_agree_is_not_looked_at_by_pairs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = np.c_[np.repeat(np.arange(20.0), 200), np.random.default_rng(0).normal(60, 20, 4000)]
+    rows[:, 0] += 50
+    monkeypatch.setattr("erosion.client.dataset.same_patient.MOST_CANDIDATES", 10**6)
+    found: list[int] = []
+    whole = cKDTree.query_pairs
+
+    class Counted(cKDTree):  # type: ignore[misc]  # which has no types
+        def query_pairs(self, *args: Any, **options: Any) -> Any:
+            pairs = whole(self, *args, **options)
+            found.append(len(pairs))
+            return pairs
+
+    monkeypatch.setattr("erosion.client.dataset.same_patient.cKDTree", Counted)
+    same_patient(rows, np.arange(4000) % 2)
+    assert sum(found) <= 50 * 4000
 
 
 def test_no_patient_of_a_real_table_is_called_a_duplicate() -> None:
