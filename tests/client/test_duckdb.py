@@ -171,3 +171,35 @@ def test_a_files_name_is_no_pattern(tmp_path: Path, query: str | None) -> None:
     (tmp_path / "export[1].csv").write_text("age\n50\n")
     source = DuckdbFiles(path=tmp_path / "export[1].csv", query=query)
     assert source.read(["age"]).columns["age"].texts == ("50",)
+
+
+@pytest.mark.parametrize("query", [None, 'SELECT age, sex, ill FROM "a"'])
+@pytest.mark.parametrize("second", ["age", "Age"])
+def test_a_column_that_a_file_has_twice_is_nobodys_to_choose(
+    tmp_path: Path, query: str | None, second: str
+) -> None:
+    rows = "".join(f"{a};{a + 1};{'fm'[a % 2]};{a // 2 % 2}\n" for a in range(40, 60))
+    (tmp_path / "a.csv").write_text(f"age;{second};sex;ill\n{rows}")
+    message = "a.csv has the column 'age' more than once. Rename or remove the others."
+    assert message in problem_of(source="duckdb", path=tmp_path, query=query)
+    # By its own name as DuckDB would give it.
+    (tmp_path / "a.csv").write_text(f"age;age_1;sex;ill\n{rows}")
+    found = load_patients(site_with(source="duckdb", path=tmp_path, query=query), make_study())
+    assert found.rows[:, 0].tolist() == list(range(40, 60))
+
+
+def test_a_column_that_a_parquet_file_has_twice_is_refused_too(tmp_path: Path) -> None:
+    columns = [pa.array([40, 50]), pa.array([1, 2]), pa.array(["f", "m"]), pa.array([0, 1])]
+    table = pa.table(columns, names=["age", "age", "sex", "ill"])
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    message = "a.parquet has the column 'age' more than once"
+    assert message in problem_of(source="duckdb", path=tmp_path)
+
+
+def test_a_row_that_begins_with_a_hash_is_no_comment(tmp_path: Path) -> None:
+    rows = [f"#{a},{a},{'fm'[a % 2]},{a // 2 % 2}" for a in range(40, 60)]
+    (tmp_path / "a.csv").write_text("\n".join(["#a note", "#b", "id,age,sex,ill", *rows, ""]))
+    found = load_patients(site_with(source="duckdb", path=tmp_path), make_study())
+    assert found.rows[:, 0].tolist() == list(range(40, 60))
+    (tmp_path / "a.csv").write_text("age,sex,ill\n30,f,0\n#40,m,1\n50,f,2\n#60,f,1\n#61,f,1\n")
+    assert "not a number: '#40' on row 2" in problem_of(source="duckdb", path=tmp_path)

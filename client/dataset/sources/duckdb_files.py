@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
+import pyarrow.parquet
 from pydantic import Field
 
 from erosion.client.dataset.row_hashes import hashes_of_table
@@ -17,6 +18,7 @@ from erosion.client.dataset.sources.data_source import (
     revision_of,
 )
 from erosion.client.dataset.sources.deadline import within
+from erosion.client.dataset.sources.delimited import distinct
 from erosion.client.dataset.text_table import TextTable, text_column
 from erosion.client.finding import Finding
 from erosion.common.errors import DataError
@@ -33,6 +35,7 @@ PLAIN_TYPES = (
     "auto_type_candidates = ['BIGINT', 'HUGEINT', 'DOUBLE', 'DATE', 'TIMESTAMP', 'VARCHAR'],"
     " dateformat = '%Y-%m-%d', timestampformat = '%Y-%m-%d %H:%M:%S'"
 )
+NO_COMMENTS = "comment = ''"  # else a row that begins with # may be taken for one
 INSTALL = "pip install 'erosion[duckdb]'"
 
 
@@ -86,7 +89,7 @@ class DuckdbFiles(TableSource):
                 f"{self.describe()}: the query took longer than {self.query_seconds:g} s. Make it"
                 " faster, or raise query_seconds under [data]."
             ) from None
-        except (duckdb.Error, pa.ArrowException) as problem:
+        except (duckdb.Error, pa.ArrowException, OSError) as problem:
             raise DataError(
                 f"{self.describe()} cannot be read: {str(problem).splitlines()[0]}. Check data.path"
                 " and data.query."
@@ -133,6 +136,9 @@ class DuckdbFiles(TableSource):
             return self._rows(connection, wanted)
 
     def _rows(self, connection: "DuckDBPyConnection", wanted: set[str]) -> TextTable:
+        for file in self._files():
+            # DuckDB would call a second column age age_1, and takes age and Age for one.
+            distinct(file, [name.lower() for name in _header(connection, file)])
         query = self.query or self._union(connection)
         if self.query:
             for file in self._files():
@@ -205,7 +211,29 @@ def _reader(file: Path, *, as_text: bool = False) -> str:
     reader = READERS[file.suffix.lower()]
     options = ""
     if reader == CSV:
-        options = ", all_varchar = true" if as_text else f", {PLAIN_TYPES}"
+        options = f", {NO_COMMENTS}, {'all_varchar = true' if as_text else PLAIN_TYPES}"
+    return f"{reader}({_quoted(file)}{options})"
+
+
+def _header(connection: "DuckDBPyConnection", file: Path) -> list[str]:
+    """The columns' names as the file has them; none for a CSV that seems to begin with a row."""
+    if READERS[file.suffix.lower()] == PARQUET:
+        return list(pyarrow.parquet.read_schema(file).names)
+    marks = "delimiter, quote, escape, skiprows, hasheader"
+    sniffed = f"SELECT {marks} FROM sniff_csv({_quoted(file)}, {NO_COMMENTS}, {PLAIN_TYPES})"
+    (found,) = connection.execute(sniffed).fetchall()
+    *texts, skipped, has_header = found
+    if not has_header:
+        return []
+    delimiter, quote, escape = ("" if text == "(empty)" else text for text in texts)
+    first = connection.execute(
+        f"SELECT * FROM read_csv({_quoted(file)}, {NO_COMMENTS}, all_varchar = true,"
+        " header = false, delim = $1, quote = $2, escape = $3, skip = $4) LIMIT 1",
+        [delimiter, quote, escape, skipped],
+    ).fetchone()
+    return [name or "" for name in first or ()]
+
+
+def _quoted(file: Path) -> str:
     # DuckDB would take export[1].csv for a pattern, and read export1.csv.
-    quoted = glob.escape(str(file)).replace("'", "''")
-    return f"{reader}('{quoted}'{options})"
+    return "'" + glob.escape(str(file)).replace("'", "''") + "'"
