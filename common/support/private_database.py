@@ -16,6 +16,9 @@ from erosion.common.support.private_files import make_private_folder
 
 WAIT_SECONDS = 20.0  # for another program to finish its write
 
+# What SQLite says of a damaged file may quote its bytes, of which Python then makes no text.
+_DAMAGED = (sqlite3.Error, UnicodeError)
+
 Values = Sequence[str | int | float | bytes]
 
 
@@ -55,7 +58,7 @@ class PrivateDatabase:
                 self._file.execute(f"pragma user_version = {version}")
             if path is not None and found == version:
                 self._check()
-        except (sqlite3.Error, OSError) as problem:
+        except (*_DAMAGED, OSError) as problem:
             raise self.unusable(problem) from None
         if found not in (0, version):
             raise SiteError(
@@ -67,14 +70,14 @@ class PrivateDatabase:
         """Execute one statement; the rows that it gives."""
         try:
             return self._file.execute(statement, values).fetchall()
-        except sqlite3.Error as problem:
+        except _DAMAGED as problem:
             raise self.unusable(problem) from None
 
     def execute_many(self, statement: str, rows: Iterable[Values]) -> None:
         """Execute one statement for each of the rows."""
         try:
             self._file.executemany(statement, rows)
-        except sqlite3.Error as problem:
+        except _DAMAGED as problem:
             raise self.unusable(problem) from None
 
     def _check(self) -> None:

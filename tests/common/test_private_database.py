@@ -4,6 +4,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,17 @@ def test_a_pipe_or_a_device_in_its_place_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "pipe", Path("/dev/null")):
         with pytest.raises(SiteError, match=r"the things, cannot be used .*no ordinary file"):
             opened(path)
+
+
+def test_a_damaged_file_of_which_sqlite_quotes_what_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "things.sqlite"
+    opened(path).close()
+    damaged = path.read_bytes().replace(b"tablethings", b"tableth\xffngs")
+    path.write_bytes(damaged.replace(b"CREATE TABLE", b"CREATE  ABLE"))
+    with closing(sqlite3.connect(path)) as file, pytest.raises(UnicodeDecodeError):
+        file.execute("select * from sqlite_master")
+    with pytest.raises(SiteError, match=r"things\.sqlite, which holds the things, cannot be used"):
+        opened(path)
 
 
 def test_a_damaged_file_is_refused_when_it_is_opened(tmp_path: Path) -> None:
