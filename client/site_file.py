@@ -13,12 +13,16 @@ from erosion.common.learning.pretrained import FOLDER, Sha256
 from erosion.common.sealed import pinned_keys
 from erosion.common.settings.base import Settings, read_toml, validate
 from erosion.common.settings.names import Name
+from erosion.common.support.network import is_name
 
 
 def _checked_address(value: str) -> str:
     host, _, port = value.rpartition(":")
-    if not re.fullmatch(r"[^\s:/]+|\[[0-9a-fA-F:.]+\]", host) or not port.isdecimal():
+    decimal = port.isascii() and port.isdecimal()
+    if not re.fullmatch(r"[^\s:/]+|\[[0-9a-fA-F:.]+\]", host) or not decimal:
         raise ValueError('write it as "host:port", for example "coordinator.example.org:9092"')
+    if not is_name(host):
+        raise ValueError("between its dots a host's name has 1 to 63 characters that DNS knows")
     if not 1 <= int(port) <= 65535:
         raise ValueError("the port must be from 1 to 65535")
     return value

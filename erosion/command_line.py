@@ -53,7 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one sub-command; people get messages, never tracebacks. Returns the exit code."""
     never_fail_to_encode(sys.stdout)
     never_fail_to_encode(sys.stderr)
-    options = parser().parse_args(arguments)
+    whole = parser()
+    if any("\0" in given for given in arguments or ()):  # by a program that calls this one
+        whole.error("an argument has a NUL character in it, which no path can have; remove it")
+    options = whole.parse_args(arguments)
     signal.signal(signal.SIGTERM, _interrupt)
     handler: Callable[[argparse.Namespace], int] = options.handler
     try:

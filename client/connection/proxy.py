@@ -8,7 +8,7 @@ import time
 from urllib.parse import unquote
 
 from erosion.common.errors import SiteError
-from erosion.common.support.network import is_loopback
+from erosion.common.support.network import is_loopback, is_name
 
 _VARIABLES = ("grpc_proxy", "https_proxy", "HTTPS_PROXY", "http_proxy")
 _EXCEPTIONS = ("no_grpc_proxy", "no_proxy", "NO_PROXY")
@@ -30,9 +30,11 @@ def proxy_for(address: str, configured: str | None) -> str | None:
     if name is None or _is_excepted(address.rpartition(":")[0].strip("[]")):
         return None
     proxy = _plain(os.environ[name])
-    if not re.fullmatch(r"[^\s:/]+:\d{1,5}|\[[0-9a-fA-F:.]+\]:\d{1,5}", without_password(proxy)):
+    place = without_password(proxy)
+    well_formed = re.fullmatch(r"[^\s:/]+:[0-9]{1,5}|\[[0-9a-fA-F:.]+\]:[0-9]{1,5}", place)
+    if not well_formed or not is_name(place.rpartition(":")[0]):
         raise SiteError(
-            f"The environment variable {name} names the proxy {without_password(proxy)!r}, without"
+            f"The environment variable {name} names the proxy {place!r}, without"
             " a host and a port. Write it like http://proxy.example.org:3128, or name the proxy"
             " in the site file (coordinator.proxy)."
         )

@@ -1,10 +1,10 @@
 """Holds every request against what a person at this site approved, and against its budgets."""
 
 import hashlib
+import os
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -301,7 +301,7 @@ def contracts_at(site: Site, study: Study) -> dict[str, str]:
 def dataset_of(site: Site) -> str:
     """What a site's data are known by in its own book: SHA-256 of where they are."""
     path = getattr(site.data, "path", None)  # a database has an address instead
-    place = str(Path(path).resolve()) if path is not None else str(getattr(site.data, "url", ""))
+    place = os.path.realpath(path) if path is not None else str(getattr(site.data, "url", ""))
     return hashlib.sha256(place.encode()).hexdigest()[:16]
 
 

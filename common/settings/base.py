@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 
 from erosion.common.errors import ErosionError
@@ -18,6 +18,13 @@ class Settings(BaseModel):
     """A frozen group of settings that refuses keys it does not know."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @field_validator("*")
+    @classmethod
+    def _is_no_path_with_nul(cls, value: Any) -> Any:
+        if isinstance(value, Path) and "\0" in str(value):
+            raise ValueError("a path has no NUL character (\\u0000) in it; remove it")
+        return value
 
 
 M = TypeVar("M", bound=BaseModel)

@@ -12,3 +12,12 @@ def is_loopback(address: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def is_name(host: str) -> bool:
+    """Whether a host's name or address can be looked up at all."""
+    try:
+        host.encode("idna")  # as the socket module does
+    except UnicodeError:
+        return False
+    return True

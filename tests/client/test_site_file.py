@@ -1,16 +1,21 @@
 """The site file, and the limits in it."""
 
+import hashlib
 from pathlib import Path
 
 import pytest
+import tomli_w
 
+from erosion.client.consent.consent import dataset_of
+from erosion.client.dataset.load import load_patients
 from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.site_file import load_site
 from erosion.client.training.limits import check_limits, check_study, local_steps
-from erosion.common.errors import Refusal, SiteError
+from erosion.common.errors import DataError, Refusal, SiteError
 from erosion.common.learning.training import Training
 from tests.support.small_study import make_site, make_study
 
+DATA = {"path": "patients.csv"}
 WHOLE = """
 name = "st-anna"
 
@@ -99,6 +104,47 @@ def test_a_wrong_key_is_named_with_its_value_and_remedy(
     with pytest.raises(SiteError) as problem:
         load_site(written(tmp_path, WHOLE.replace(old, new)))
     assert message in str(problem.value)
+
+
+@pytest.mark.parametrize("host", ["erosion..example.org", f"{64 * 'a'}.example.org"])
+@pytest.mark.parametrize("key", ["address", "proxy"])
+def test_a_host_that_no_dns_can_know_is_named(tmp_path: Path, key: str, host: str) -> None:
+    given = {"address": "127.0.0.1:1"} | {key: f"{host}:9092"}
+    path = written(tmp_path, tomli_w.dumps({"name": "a", "data": DATA, "coordinator": given}))
+    with pytest.raises(SiteError, match=rf"coordinator\.{key} = .*has 1 to 63 characters"):
+        load_site(path)
+
+
+@pytest.mark.parametrize(
+    ("table", "key"),
+    [("", "records"), ("data", "path"), ("compute", "state"), ("coordinator", "private_key")],
+)
+def test_a_path_with_a_nul_is_named(tmp_path: Path, table: str, key: str) -> None:
+    raw = {"name": "a", "data": dict(DATA), "coordinator": {"address": "127.0.0.1:1"}}
+    place = raw.setdefault(table, {}) if table else raw
+    assert isinstance(place, dict)
+    place[key] = "a\0b.csv"
+    path = written(tmp_path, tomli_w.dumps(raw))
+    with pytest.raises(SiteError, match=rf"{key} = .*a path has no NUL character"):
+        load_site(path)
+
+
+@pytest.mark.parametrize("encoding", ["rot13", "hex", "base64", "klingon", "utf-8\0"])
+def test_an_encoding_that_is_not_of_text_is_named(tmp_path: Path, encoding: str) -> None:
+    data = {**DATA, "encoding": encoding}
+    raw = {"name": "a", "data": data, "coordinator": {"address": "127.0.0.1:1"}}
+    with pytest.raises(SiteError, match=r"data\.encoding = .*must be an encoding of text"):
+        load_site(written(tmp_path, tomli_w.dumps(raw)))
+
+
+def test_data_in_a_circle_of_links_are_named(tmp_path: Path) -> None:
+    loop = tmp_path / "loop.csv"
+    loop.symlink_to(loop)
+    site = make_site(tmp_path, None, file="loop.csv")
+    assert dataset_of(site) == hashlib.sha256(str(loop).encode()).hexdigest()[:16]
+    assert site.data.revision()
+    with pytest.raises(DataError, match=r"loop\.csv cannot be used: Too many levels"):
+        load_patients(site, make_study())
 
 
 def test_a_home_that_is_nobodys_is_named_with_the_remedy(tmp_path: Path) -> None:

@@ -144,7 +144,8 @@ def revision_of(*paths: Path) -> str:
     """
     content = hashlib.sha256()
     for path in paths:
-        for file in files_below(path) if path.is_dir() else [path]:
+        is_folder = os.access(path, os.F_OK) and path.is_dir()
+        for file in files_below(path) if is_folder else [path]:
             try:
                 found = file.stat()
             except OSError:  # reading says what is wrong with it
@@ -180,6 +181,20 @@ def entries_of(folder: Path) -> list[Path]:
         _refuse(problem)
 
 
+def is_there(path: Path) -> bool:
+    """Whether there is anything at a path; raises DataError where that cannot be seen."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as problem:
+        raise DataError(
+            f"{path} cannot be used: {problem.strerror}. Check data.path in the site file, and let"
+            " this account enter its folder."
+        ) from None
+    return True
+
+
 def _refuse(problem: OSError) -> NoReturn:
     raise DataError(
         f"The folder {problem.filename} cannot be read: {problem.strerror}. Let this account read"
@@ -190,13 +205,21 @@ def _refuse(problem: OSError) -> NoReturn:
 def check_path(path: Path) -> Finding:
     """Whether a file or folder is there, and who may read it."""
     what = "data"
-    if not path.exists():
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
         return failed(what, f"there is nothing at {path}", "check data.path in the site file")
+    except OSError as problem:
+        return failed(
+            what,
+            f"{path}: {problem.strerror}",
+            "check data.path in the site file, and let this account enter its folder",
+        )
     if not os.access(path, os.R_OK):
         return failed(
             what, f"{path} cannot be read by this account", f"run: chmod u+r {quote(str(path))}"
         )
-    if stat.S_IMODE(path.stat().st_mode) & 0o007:
+    if stat.S_IMODE(mode) & 0o007:
         return warning(
             what, f"every account of this machine may read {path}", f"chmod o= {quote(str(path))}"
         )

@@ -15,6 +15,7 @@ from erosion.client.dataset.sources.data_source import (
     check_path,
     entries_of,
     files_below,
+    is_there,
     revision_of,
 )
 from erosion.client.dataset.sources.deadline import within
@@ -72,7 +73,7 @@ class DuckdbFiles(TableSource):
             raise DataError(
                 f"{self.describe()} is read with DuckDB, which is not installed. Run: {INSTALL}"
             ) from None
-        if not self.path.exists():
+        if not is_there(self.path):
             raise DataError(f"There is nothing at {self.path}. Check data.path in the site file.")
         for file in self._files():
             if not file.is_file():  # a pipe or a device, which may never end

@@ -18,6 +18,7 @@ from erosion.client.dataset.sources.data_source import (
     LabelledImages,
     check_path,
     entries_of,
+    is_there,
     revision_of,
 )
 from erosion.client.dataset.sources.image_targets import (
@@ -100,12 +101,12 @@ class ImageFiles(ImageSource):
     def read(self, task: ImageTask) -> LabelledImages:
         """The images as the study wants them."""
         path = self.path
-        if path.is_dir():
-            return _read_folders(self, task)
-        if not path.exists():
+        if not is_there(path):
             raise DataError(
                 f"There is no data file {path}. Check the path (data.path in a site file)."
             )
+        if path.is_dir():
+            return _read_folders(self, task)
         if path.suffix.lower() != ".npz" or not path.is_file():
             raise DataError(
                 f"Data file {path} is no .npz file, but the study wants images: give an .npz with"

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.client.dataset.sources.data_source import ImageSource, check_path, revision_of
+from erosion.client.dataset.sources.data_source import (
+    ImageSource,
+    check_path,
+    is_there,
+    revision_of,
+)
 from erosion.client.dataset.sources.image_targets import (
     SHOWN,
     class_folders,
@@ -70,7 +75,7 @@ class ScanFolder(ImageSource):
         below each. With one, its column `file` names each scan, relative to `path`.
         """
         root = self.path
-        if not root.is_dir():
+        if not is_there(root) or not root.is_dir():
             raise DataError(
                 f"There is no folder {root}. Check the path (data.path in a site file)."
             )

@@ -1,6 +1,5 @@
 """Tables in CSV or Parquet files."""
 
-import codecs
 import csv
 import re
 from collections.abc import Collection, Iterator
@@ -12,7 +11,12 @@ import pyarrow.parquet
 from pydantic import AfterValidator, Field, model_validator
 
 from erosion.client.dataset.row_hashes import hashes_of_table
-from erosion.client.dataset.sources.data_source import TableSource, check_path, revision_of
+from erosion.client.dataset.sources.data_source import (
+    TableSource,
+    check_path,
+    is_there,
+    revision_of,
+)
 from erosion.client.dataset.sources.delimited import Marks, distinct, read_delimited
 from erosion.client.dataset.text_table import TextTable, text_column
 from erosion.client.finding import Finding
@@ -31,8 +35,8 @@ def _checked_separator(value: str) -> str:
 
 def _checked_encoding(value: str) -> str:
     try:
-        codecs.lookup(value)
-    except LookupError:
+        "".encode(value)  # a codec from bytes to bytes, such as hex, cannot
+    except (LookupError, ValueError):
         raise ValueError(
             'it must be an encoding of text, such as "utf-8", "utf-16" or "cp1252"'
         ) from None
@@ -80,7 +84,7 @@ class TableFile(TableSource):
 def _read_table(source: TableFile, wanted: Collection[str]) -> TextTable:
     path = source.path
     suffix = path.suffix.lower()
-    if not path.exists():
+    if not is_there(path):
         raise DataError(f"There is no data file {path}. Check the path (data.path in a site file).")
     if path.is_dir():
         raise DataError(
