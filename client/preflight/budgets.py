@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import closing
 
+from erosion.client.cells.cell_book import FILE_NAME as CELLS
 from erosion.client.cells.cells import Cells
 from erosion.client.consent.review_list import used_up
 from erosion.client.consent.store import FILE_NAME, ConsentStore
@@ -24,7 +25,7 @@ def check_budgets(site: Site) -> Iterator[Finding]:
         return
     try:
         with closing(ConsentStore(site.consent_folder)) as store:
-            _, *told = Cells(site).told()
+            told = Cells(site).told()[1:] if (site.consent_folder / CELLS).exists() else []
             yield ok("budgets", "\n".join([*used_up(site, store), *told]))
     except SiteError as problem:
         yield failed("budgets", str(problem), "restore the file, or name another compute.state")

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from erosion.client.finding import Finding, Outcome, failed
+from erosion.client.finding import Finding, Outcome, failed, skipped
 from erosion.client.preflight.budgets import check_budgets
 from erosion.client.preflight.compute import check_compute
 from erosion.client.preflight.data import check_study_here
@@ -17,13 +17,15 @@ from erosion.client.preflight.model import check_model
 from erosion.client.preflight.network import check_network
 from erosion.client.preflight.overview import ColumnCounts, column_counts
 from erosion.client.preflight.sealed import check_sealed
+from erosion.client.preflight.state import check_state
 from erosion.client.site_file import Site, load_site
-from erosion.common.errors import DataError
+from erosion.common.errors import DataError, SiteError
 from erosion.common.rounds.head_bounds import problem_with_heads
 from erosion.common.study.study import Study, load_study
 from erosion.common.support.plain_text import shown
 from erosion.common.tasks.inputs import TabularTask
 
+NOT_YET = "not until the state is fixed"
 STYLES = {
     Outcome.OK: "green",
     Outcome.WARNING: "yellow",
@@ -64,13 +66,20 @@ def _as_asked(study: Study, site: Site) -> Study:
 def _findings(site: Site, site_file: Path, study: Study | None) -> Iterator[Finding]:
     yield check_site_file(site, site_file)
     yield from check_files(site)
+    yield (state := check_state(site))
+    is_usable = state.outcome is not Outcome.FAILED
     yield check_compute(site)
-    yield from check_budgets(site)
+    yield from check_budgets(site) if is_usable else [skipped("budgets", NOT_YET)]
     if study is not None:
         if problem := problem_with_heads(study):
             yield failed("study", *problem)
         yield from check_model(site, study)
-        yield from check_study_here(site, study)
+        try:
+            yield from check_study_here(site, study)
+        except (SiteError, OSError):
+            if is_usable:
+                raise
+            yield skipped("privacy", NOT_YET)
     yield from check_sealed(site, study)
     yield from check_network(site)
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from erosion.client.finding import Finding, failed, ok, warning
+from erosion.client.preflight.state import try_to_write
 from erosion.client.site_file import Site
 from erosion.common.errors import SiteError
 from erosion.common.support import expiry
@@ -22,7 +23,7 @@ def check_site_file(site: Site, path: Path) -> Finding:
     """Whoever may write it, or the authority's certificate, decides in this hospital's place."""
     root = site.coordinator.root_certificate
     for each in (path, path.resolve().parent, *([] if root is None else [root])):
-        if each.exists() and each.stat().st_mode & 0o002:
+        if os.access(each, os.F_OK) and each.stat().st_mode & 0o002:
             return warning(
                 "site file",
                 f"every account of this machine may write {each}, and so change this site's limits"
@@ -85,12 +86,13 @@ def _certificate(what: str, path: Path, remedy: str, *, alone: bool = False) -> 
 
 def _records(folder: Path) -> Finding:
     what = "records"
-    place = folder if folder.exists() else folder.parent
-    if not os.access(place, os.W_OK | os.X_OK):
+    try:
+        try_to_write(folder)
+    except OSError as problem:
         return failed(
             what,
-            f"{place} cannot be written, so what is sent cannot be logged",
-            f"give this account the folder, or name another with `records`: chown USER {place}",
+            f"{folder} cannot be written ({problem.strerror}), so what is sent cannot be logged",
+            f"give this account the folder, or name another with `records`: chown USER {folder}",
         )
     return ok(what, f"{folder} can be written")
 

@@ -11,6 +11,8 @@ import tomli_w
 
 from erosion.client.connection import line as site_line
 from erosion.client.connection.credentials import credentials_for
+from erosion.client.consent.site_secret import site_secret
+from erosion.client.consent.store import ConsentStore
 from erosion.client.site_file import load_site
 from erosion.command_line import main
 from erosion.commands import check
@@ -99,6 +101,7 @@ def test_a_site_that_can_take_part_passes_every_check(field: Field) -> None:
             "coordinator's CA",
             "records",
             "data",
+            "state",
             "compute",
             "smallest cell",
             "budgets",
@@ -187,6 +190,63 @@ def test_files_that_are_missing_are_each_said(field: Field) -> None:
     for what in ("private key", "site certificate", "coordinator's CA", "data"):
         assert said[what].startswith("failed")
         assert "→" in said[what]
+
+
+def test_a_path_that_cannot_be_looked_at_ends_no_check(field: Field) -> None:
+    for table, key in (
+        ("data", "path"),
+        ("", "records"),
+        ("compute", "state"),
+        ("sealed", "peers"),
+    ):
+        field.change(table, **{key: f"{300 * 'x'}.csv"})
+    code, said = field.check("--study", str(field.study))
+    assert code == 1
+    for what in ("data", "records", "state", "contract"):
+        assert said[what].startswith("failed")
+        assert "File name too long" in said[what]
+    assert said["budgets"] == "skipped: not until the state is fixed"
+    assert said["sealed rounds"].startswith("skipped")
+    assert "certificate" in said
+
+
+@pytest.mark.parametrize(("key", "what"), [("records", "records"), ("state", "state")])
+@pytest.mark.parametrize("file", ["patients.csv", "/proc"])
+def test_a_folder_that_cannot_be_made_is_told_of(
+    field: Field, key: str, what: str, file: str
+) -> None:
+    field.change("" if key == "records" else "compute", **{key: f"{file}/x"})
+    code, said = field.check()
+    assert code == 1
+    assert said[what].startswith("failed")
+    assert "give this account the folder" in said[what]
+
+
+def test_what_a_site_keeps_is_looked_at_and_nothing_is_left_behind(field: Field) -> None:
+    folder = load_site(field.site).consent_folder
+    code, said = field.check()
+    assert (code, said["state"]) == (0, f"ok: {folder} can be written")
+    assert not folder.exists()
+    site_secret(folder)
+    ConsentStore(folder).close()
+    kept = {path: path.read_bytes() for path in folder.parent.rglob("*") if path.is_file()}
+    assert field.check()[0] == 0
+    assert {path: path.read_bytes() for path in folder.parent.rglob("*") if path.is_file()} == kept
+    (folder / "secret.key").chmod(0o644)
+    code, said = field.check()
+    assert code == 1
+    assert said["state"].startswith("failed: The site's secret")
+    assert "chmod 600" in said["state"]
+    (folder / "secret.key").chmod(0o600)
+    for book in ("consent.sqlite", "cells.sqlite", "privacy.sqlite", "sealed/sealed-sums.sqlite"):
+        (folder / book).parent.mkdir(exist_ok=True)
+        (folder / book).write_bytes(b"no database " * 100)
+        code, said = field.check("--study", str(field.study))
+        assert code == 1
+        assert said["state"].startswith("failed")
+        assert Path(book).name in said["state"]
+        assert said["budgets"].startswith("skipped")
+        (folder / book).unlink()
 
 
 def test_a_name_that_the_dns_does_not_know(field: Field) -> None:
