@@ -172,7 +172,7 @@ def _on_flambys_split(found: Mapping[str, Values]) -> list[str]:
         f"{counts}. A mean over the regions counts each alike, the one with the fewest pairs, too.",
         "FLamby's figures are means over five seeds of its training of a Cox model, ours are of",
         "one training of a discrete-time model: rows of one program are to be held against each",
-        "other. The 95 % bootstrap interval of the C-index of training alone:",
+        "other. The 95 % interval of the C-index of training alone:",
         f"{intervals}. A gap that is small beside it is noise.",
         "",
         *flamby.heading(users),
