@@ -9,9 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import Result, Strategy
+from torch import Tensor
 
 from erosion.common.aggregation.cohort import Update
 from erosion.common.aggregation.vectors import norm
@@ -103,6 +106,29 @@ class Personalized(Strategy):
             return self._state.round
         return 0 if self._saved is None else self._saved.rounds()
 
+    def saved_arrays(self, first_arrays: ArrayRecord) -> ArrayRecord:
+        """The model of the state file; `first_arrays` where there is no file yet.
+
+        `start` takes them by itself. The `start` of a strategy around this one has to be given
+        them: it would clip and go on from what it was given. Raises CheckpointError, StudyError.
+        """
+        if self._saved is None or not self._saved.exists:
+            return first_arrays
+        model = Arrangement.of(first_arrays, self._buffers)
+        params, rest = (
+            _own_arrays(model.vector, first_arrays),
+            _own_arrays(model.rest_of, first_arrays),
+        )
+        return model.record(*self._saved.model(params, rest, self._digest(model)))
+
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, *options: Any, **named: Any) -> Result:
+        """As every strategy's, from `saved_arrays`."""
+        first = self.saved_arrays(initial_arrays)
+        result = super().start(grid, first, *options, **named)
+        if first is not initial_arrays and not result.arrays:  # all that was left was skipped
+            result.arrays = first
+        return result
+
     def summary(self) -> None:
         """Say what is about to run."""
         logger.info("\t├──> %s for %r: %s", self.rule.algorithm, self.user, self.rule)
@@ -121,7 +147,7 @@ class Personalized(Strategy):
             self._asked = []
             return []
         if self._saved is not None:
-            self._saved.write(state, self._names.of_node, self._rest, self._digest())
+            self._saved.write(state, self._names.of_node, self._rest, self._digest(model))
         self._asked = [node for node in self._connected if self._wants(node)]
         config["server-round"] = state.round + 1
         content = RecordDict(
@@ -206,9 +232,16 @@ class Personalized(Strategy):
         self._names = Names(self._known)
         self.records = []
         if self._saved is not None and self._saved.exists:
+            given = self._state.params, self._rest
             self._state, names, self._rest = self._saved.read(
-                self._state, self._rest, self._digest()
+                self._state, self._rest, self._digest(model)
             )
+            if not _same(given, (self._state.params, self._rest)):
+                raise StudyError(
+                    f"`start` was given another model than that of {self._saved.path}, from which"
+                    " the run goes on. Give it strategy.saved_arrays(...) of the arrays that it was"
+                    " given."
+                )
             if self._known is None:
                 self._names.of_node.update(names)
 
@@ -317,8 +350,7 @@ class Personalized(Strategy):
                 f" because {record.note}."
             )
 
-    def _digest(self) -> str:
-        model, *_ = self._ready()
+    def _digest(self, model: Arrangement) -> str:
         about = [self.rule.model_dump(mode="json"), self.user, model.description(), self.num_rounds]
         return hashlib.sha256(json.dumps(about).encode()).hexdigest()
 
@@ -348,6 +380,12 @@ def _own_arrays(part: Any, arrays: ArrayRecord) -> Any:
         return part(arrays)
     except ValueError as problem:
         raise StudyError(f"The model to be sent has {problem}.") from None
+
+
+def _same(one: tuple[Tensor, dict[str, Values]], other: tuple[Tensor, dict[str, Values]]) -> bool:
+    """Are parameters and all the rest equal?"""
+    rest = all(np.array_equal(values, other[1][name]) for name, values in one[1].items())
+    return rest and torch.equal(one[0], other[0])
 
 
 def _metrics(record: RoundRecord, own: Mapping[str, Any]) -> MetricRecord:

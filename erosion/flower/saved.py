@@ -79,6 +79,13 @@ class Saved:
             {name: kept.rest[name].numpy() for name in rest},
         )
 
+    def model(
+        self, first: Tensor, rest: Mapping[str, Values], digest: str
+    ) -> tuple[Tensor, dict[str, Values]]:
+        """Parameters, buffers and counters alone. Raises CheckpointError. As for `read`."""
+        state, _, kept = self.read(RunState(0, first, None), rest, digest)
+        return state.params, kept
+
     def rounds(self) -> int:
         """How many rounds it has; 0 where there is no file. Raises CheckpointError."""
         return int(self._header()["state"]["round"]) if self.exists else 0

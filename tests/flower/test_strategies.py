@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -311,6 +312,53 @@ def test_a_run_that_was_cut_off_goes_on_as_if_it_had_not_been(tmp_path: Path) ->
     result = run(resumed, grid(), rounds=5 - resumed.rounds_done)
     assert w_of(result) == w_of(whole)
     assert resumed.records[-1].round == 5
+
+
+def _steady(*, absent_in: int = 0) -> InProcessGrid:
+    """Every round moves the model by (1, 0); in one, counted from 1, the user does not answer."""
+    rounds = count(1)
+    step = moved_by(1, 0, name=0)
+    user: Node = lambda request: None if next(rounds) == absent_in else step(request)  # noqa: E731
+    return InProcessGrid({7: user, 8: moved_by(1, 0, name=1)})
+
+
+def _cut_off(file: Path, inside: Callable[[Any], Any] = lambda it: it) -> WeightErosion:
+    """A run of 4 rounds that goes on, after 2, from the model (2, 0)."""
+    strategy = erosion(num_rounds=4, state=file, evaluate=False)
+    _between_rounds(strategy, iter([None, None, None, _break_off]))
+    with pytest.raises(KeyboardInterrupt):
+        run(inside(strategy), _steady(), rounds=4)
+    return erosion(num_rounds=4, state=file, evaluate=False)
+
+
+@pytest.mark.parametrize(("absent_in", "rounds", "w"), [(0, 2, 4.0), (1, 2, 3.0), (1, 1, 2.0)])
+def test_a_skipped_first_round_of_a_resumed_run_keeps_its_model(
+    absent_in: int, rounds: int, w: float, tmp_path: Path
+) -> None:
+    resumed = _cut_off(tmp_path / "state.safetensors")
+    result = run(resumed, _steady(absent_in=absent_in), rounds=rounds)
+    assert w_of(result) == [w, 0.0]
+
+
+def test_inside_flowers_differential_privacy_a_run_goes_on_from_the_saved_model(
+    tmp_path: Path,
+) -> None:
+    def private(strategy: WeightErosion) -> DifferentialPrivacyServerSideFixedClipping:
+        return DifferentialPrivacyServerSideFixedClipping(strategy, 0.0, 1.5, 2)
+
+    file = tmp_path / "state.safetensors"
+    resumed = _cut_off(file, private)
+    with pytest.raises(StudyError, match=r"Give it strategy\.saved_arrays"):
+        run(private(resumed), _steady(), rounds=2)
+    first = resumed.saved_arrays(arrays(FIRST))
+    result = private(resumed).start(_steady(absent_in=1), first, num_rounds=2)
+    assert w_of(result) == [3.0, 0.0]
+
+
+def test_without_a_file_the_saved_arrays_are_those_given(tmp_path: Path) -> None:
+    first = arrays(FIRST)
+    assert erosion().saved_arrays(first) is first
+    assert erosion(state=tmp_path / "state").saved_arrays(first) is first
 
 
 def _break_off() -> None:
