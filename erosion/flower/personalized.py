@@ -98,6 +98,7 @@ class Personalized(Strategy):
         self._rest: dict[str, Values] = {}  # buffers and counters as they go out
         self._asked: list[int] = []
         self._connected: list[int] = []
+        self._others: set[int] = set()  # nodes without a name that are not the user's
 
     @property
     def rounds_done(self) -> int:
@@ -229,7 +230,7 @@ class Personalized(Strategy):
             )
         self._rest = _own_arrays(model.rest_of, arrays)
         self._state = start(self._algorithm, _own_arrays(model.vector, arrays))
-        self._names = Names(self._known)
+        self._names, self._others = Names(self._known), set()
         self.records = []
         if self._saved is not None and self._saved.exists:
             given = self._state.params, self._rest
@@ -264,7 +265,7 @@ class Personalized(Strategy):
             users = self._names.node_of(self.user)
             enough = len(nodes) >= self._min_nodes
             # Without a list, the user's site may have come back as one of the unknown nodes.
-            unknown = self._known is None and not set(nodes) <= set(self._names.of_node)
+            unknown = self._known is None and set(nodes) - set(self._names.of_node) - self._others
             if enough and (users is None or users in nodes or unknown):
                 return nodes
             if time.monotonic() >= end:
@@ -297,6 +298,7 @@ class Personalized(Strategy):
             if (name := self._reading.name_in(reply)) is not None
         }
         doubts = self._names.hear(said, self._connected)
+        self._others |= self._not_the_users(said, received)
         answers: dict[str, Answer] = {}
         own = Read(Absence(""))
         counts: dict[str, int] = {}
@@ -334,6 +336,14 @@ class Personalized(Strategy):
                 answers[name] = replace(answer, num_samples=capped)
         params = state.params
         return reject_outsized(answers, self.user, norm(params), len(params)), own
+
+    def _not_the_users(self, said: Mapping[int, str], received: Mapping[int, Message]) -> set[int]:
+        """Who answered, and whoever was asked beside the user; but nobody who says its name."""
+        if self._names.node_of(self.user) in said:
+            heard = set(self._asked)
+        else:
+            heard = {node for node, reply in received.items() if not reply.has_error()}
+        return {node for node in heard if said.get(node) != self.user}
 
     def _tell(self, record: RoundRecord) -> None:
         for name, site in record.hospitals.items():

@@ -256,6 +256,27 @@ def test_a_user_that_stays_away_ends_the_run_in_words() -> None:
         run(strategy, grid, rounds=2)
 
 
+@pytest.mark.parametrize("what", ["no name", "an error", "silence"])
+def test_a_node_without_a_name_is_not_taken_for_a_user_that_stays_away(what: str) -> None:
+    grid = InProcessGrid({7: moved_by(1, 0, name=0), 8: moved_by(0, 1, name=1), 9: BAD[what][0]})
+    strategy = erosion()
+    _between_rounds(strategy, iter([None, lambda: grid.nodes.pop(7)]))
+    with pytest.raises(RunError, match="The node of '0' is not connected"):
+        run(strategy, grid, rounds=2)
+
+
+def test_a_node_that_came_as_the_user_before_its_old_one_was_gone_is_asked_again() -> None:
+    grid = InProcessGrid({7: moved_by(1, 0, name=0), 8: moved_by(0, 1, name=1)})
+    strategy = erosion(evaluate=False)
+
+    def comes_back() -> None:
+        grid.nodes |= {7: lambda _: None, 11: moved_by(1, 0, name=0)}
+
+    _between_rounds(strategy, iter([None, comes_back, lambda: grid.nodes.pop(7)]))
+    run(strategy, grid, rounds=3)
+    assert [r.outcome for r in strategy.records] == ["done", "skipped", "done"]
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
