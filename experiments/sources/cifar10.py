@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydantic import Field
 
-from erosion.common.errors import StudyError
+from erosion.common.errors import DataError, StudyError
 from erosion.common.study.study import Study
 from erosion.experiments.sources.source import (
     HospitalFiles,
@@ -85,16 +85,32 @@ class Jpegs:
     content: bytes
     offsets: Indices  # (n + 1,) where each begins, and where the last one ends
     labels: Indices  # (n,)
+    path: Path  # of the file that they are of
 
     def images(self, rows: Indices) -> NDArray[np.uint8]:
-        """Some of them: (m, 32, 32, 3)."""
+        """Some of them: (m, 32, 32, 3). Raises DataError."""
         spans = zip(self.offsets[rows].tolist(), self.offsets[rows + 1].tolist(), strict=True)
-        return np.stack(
-            [np.asarray(Image.open(io.BytesIO(self.content[start:end]))) for start, end in spans]
-        )
+        try:
+            found = np.stack(
+                [np.asarray(Image.open(io.BytesIO(self.content[low:high]))) for low, high in spans]
+            )
+        except (OSError, ValueError) as problem:  # Pillow's are among them
+            raise _damaged(self.path, str(problem)) from None
+        if found.shape[1:] != (32, 32, 3):
+            raise _damaged(self.path, f"its images are of shape {found.shape[1:]}")
+        return found
 
 
 def read_jpegs(path: Path) -> Jpegs:
     """One of the two files; raises DataError."""
-    jpeg, offsets, labels = read_arrays(path, "jpeg", "offsets", "labels")
-    return Jpegs(jpeg.tobytes(), offsets.astype(np.int64), labels.astype(np.int64))
+    jpeg, offsets, labels = (read_arrays(path, **{n: ()})[0] for n in ("jpeg", "offsets", "labels"))
+    if len(offsets) != len(labels) + 1 or np.any(labels >= CLASSES):
+        raise _damaged(path, f"{len(offsets)} offsets, {len(labels)} labels of {CLASSES} classes")
+    return Jpegs(jpeg.tobytes(), offsets.astype(np.int64), labels.astype(np.int64), path)
+
+
+def _damaged(path: Path, what: str) -> DataError:
+    return DataError(
+        f"{path} is damaged or another file ({what}). experiments/README.md says what it has: make"
+        " it again."
+    )

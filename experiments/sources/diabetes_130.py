@@ -23,6 +23,7 @@ from erosion.experiments.sources.source import (
     check_hospitals,
     data_folder,
     existing_file,
+    parsing,
     write_table,
 )
 
@@ -67,16 +68,20 @@ class Diabetes130(SourceBase):
     ) -> Mapping[str, HospitalFiles]:
         """One CSV per payer of the study."""
         check_hospitals(study, PAYERS)
-        rows = first_stays(existing_file(data_folder(data_dir, FOLDER), FILE))
+        source = existing_file(data_folder(data_dir, FOLDER), FILE)
+        rows = first_stays(source)
         files = {}
         for place, (hospital, payer) in enumerate(PAYERS.items()):
             if hospital not in study.hospitals:
                 continue
-            stays = [row for row in rows if row["payer_code"] == payer]
+            with parsing(source):
+                stays = [row for row in rows if row["payer_code"] == payer]
             drawn = np.random.default_rng([study.seed, place]).permutation(len(stays))
             path = folder / hospital / "patients.csv"
             chosen = drawn[: self.patients].tolist()
-            write_table(path, COLUMNS, [patient_of(stays[number]) for number in chosen])
+            with parsing(source):
+                patients = [patient_of(stays[number]) for number in chosen]
+            write_table(path, COLUMNS, patients)
             files[hospital] = HospitalFiles(path)
         return files
 
@@ -85,20 +90,16 @@ class Diabetes130(SourceBase):
 def first_stays(path: Path) -> list[dict[str, str]]:
     """The stay with the least number of each patient who lived on."""
     first: dict[str, dict[str, str]] = {}
-    try:
+    with parsing(path):
         for row in _stays(path):
             known = first.get(row["patient_nbr"])
             if known is None or int(row["encounter_id"]) < int(known["encounter_id"]):
                 first[row["patient_nbr"]] = row
-    except (KeyError, ValueError) as problem:
-        raise DataError(
-            f"{path} is not the table of that name ({problem}). Fetch it again."
-        ) from None
-    return [
-        row
-        for row in first.values()
-        if row["discharge_disposition_id"] not in GONE and row["gender"] != "Unknown/Invalid"
-    ]
+        return [
+            row
+            for row in first.values()
+            if row["discharge_disposition_id"] not in GONE and row["gender"] != "Unknown/Invalid"
+        ]
 
 
 def _stays(path: Path) -> Iterator[dict[str, str]]:
@@ -107,9 +108,11 @@ def _stays(path: Path) -> Iterator[dict[str, str]]:
         with gzip.open(path, "rt", newline="", encoding="utf-8") as file:
             for stay in csv.DictReader(file):
                 rows += 1
+                if None in stay or None in stay.values():  # what DictReader has of another length
+                    raise ValueError(f"row {rows} has other columns than its header")
                 yield stay
         check_complete(path, rows)
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as problem:
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error, csv.Error) as problem:
         raise DataError(f"{path} cannot be read ({problem}). Fetch it again.") from None
 
 

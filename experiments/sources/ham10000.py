@@ -71,5 +71,5 @@ class Pictures:
 def read_ham10000(data_dir: Path | None) -> Pictures:
     """The pictures of the data folder's ham10000/; raises DataError."""
     path = existing_file(data_folder(data_dir, FOLDER), FILE)
-    images, *numbers = read_arrays(path, "images", "labels", "sites", "lesions")
+    images, *numbers = read_arrays(path, images=(28, 28, 3), labels=(), sites=(), lesions=())
     return Pictures(images, *(array.astype(np.int64) for array in numbers))

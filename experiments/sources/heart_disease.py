@@ -15,6 +15,7 @@ from erosion.experiments.sources.source import (
     check_hospitals,
     data_folder,
     existing_file,
+    parsing,
     read_rows,
     write_table,
 )
@@ -67,13 +68,16 @@ class HeartDisease(SourceBase):
         source = data_folder(data_dir, "heart-disease")
         files = {}
         for hospital in study.hospitals:
-            rows = _read(existing_file(source, FILES[hospital]))
+            original = existing_file(source, FILES[hospital])
+            rows = _read(original)
             path = folder / hospital / "patients.csv"
-            patients = [self._without_marks(row) for row in rows]
+            with parsing(original):
+                patients = [self._without_marks(row) for row in rows]
             if self.split_seed is None:
                 write_table(path, COLUMNS, patients)
             else:
-                parts = _parts(patients, self.split_seed)
+                with parsing(original):
+                    parts = _parts(patients, self.split_seed)
                 split = [[*cells, part] for cells, part in zip(patients, parts, strict=True)]
                 write_table(path, [*COLUMNS, SPLIT], split)
             files[hospital] = HospitalFiles(path)

@@ -1,6 +1,7 @@
 """MNIST divided by label distribution (Gengler, Beaussart, Yuan 2020, table I)."""
 
 import gzip
+import zlib
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
@@ -72,8 +73,15 @@ def read_mnist(
     folder: Path, part: Literal["train", "t10k"]
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Images (n, 28, 28) and labels (n,) of one part, in file order; raises DataError."""
+    path = existing_file(folder, f"{part}-labels-idx1-ubyte.gz")
     images = _read_idx(existing_file(folder, f"{part}-images-idx3-ubyte.gz"), dimensions=3)
-    labels = _read_idx(existing_file(folder, f"{part}-labels-idx1-ubyte.gz"), dimensions=1)
+    labels = _read_idx(path, dimensions=1)
+    if len(images) != len(labels) or images.shape[1:] != (28, 28) or np.any(labels > 9):
+        raise DataError(
+            f"{path} does not fit the images beside it: {len(labels)} labels up to"
+            f" {labels.max(initial=0)}, and images of shape {images.shape}. Delete both files and"
+            " run `erosion data mnist` again."
+        )
     return images, labels.astype(np.int64)
 
 
@@ -84,7 +92,7 @@ def _read_idx(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
     )
     try:
         content = gzip.decompress(path.read_bytes())
-    except (OSError, EOFError):
+    except (OSError, EOFError, zlib.error):
         raise damaged from None
     head = 4 + 4 * dimensions
     if len(content) < head or content[:4] != bytes([0, 0, 8, dimensions]):  # 8: unsigned bytes

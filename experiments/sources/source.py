@@ -3,7 +3,8 @@
 import csv
 import zipfile
 import zlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,21 @@ def check_complete(path: Path, num_rows: int) -> None:
         )
 
 
+@contextmanager
+def parsing(path: Path) -> Iterator[None]:
+    """Around what makes numbers of a file's cells: what it trips over is the file's fault.
+
+    Nothing else belongs into it. Raises DataError.
+    """
+    try:
+        yield
+    except (ValueError, KeyError, IndexError) as problem:
+        missing = "it lacks " if isinstance(problem, KeyError) else ""
+        raise DataError(
+            f"{path} is not the table of that name ({missing}{problem}). {_again(path)}"
+        ) from None
+
+
 def _again(path: Path) -> str:
     name = path.parent.name
     if name in DATA_SETS:
@@ -126,17 +142,31 @@ def _again(path: Path) -> str:
     return "Fetch it again."
 
 
-def read_arrays(path: Path, *names: str) -> list[NDArray[Any]]:
-    """Arrays of an npz file, by name; raises DataError."""
+def read_arrays(path: Path, **rows: tuple[int, ...]) -> list[NDArray[Any]]:
+    """Arrays of an npz file, each by its name with the shape of a row: () of a number.
+
+    They have equally many rows, numbers are whole and 0 or more, and rows of another shape are
+    pictures, of bytes. Raises DataError.
+    """
     unzipping = (OSError, EOFError, zipfile.BadZipFile, zlib.error)
     try:
         with np.load(path, allow_pickle=False) as arrays:
-            return [arrays[name] for name in names]
+            found = [arrays[name] for name in rows]
     except (*unzipping, ValueError, TypeError, KeyError) as problem:
         raise DataError(
             f"{path} cannot be read ({problem}). experiments/README.md says which arrays it has:"
             " make it again."
         ) from None
+    for array, (name, row) in zip(found, rows.items(), strict=True):
+        kinds = np.uint8 if row else np.integer
+        expected = (*found[0].shape[:1], *row)
+        if array.shape != expected or not np.issubdtype(array.dtype, kinds) or np.any(array < 0):
+            raise DataError(
+                f"{path}: {name} holds {array.dtype} of shape {array.shape}, expected whole numbers"
+                f" of 0 or more, of shape {expected}. experiments/README.md says what it has: make"
+                " it again."
+            )
+    return found
 
 
 def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

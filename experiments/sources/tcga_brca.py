@@ -14,6 +14,7 @@ from erosion.experiments.sources.source import (
     check_hospitals,
     data_folder,
     existing_file,
+    parsing,
     read_rows,
     write_table,
 )
@@ -42,10 +43,12 @@ class TcgaBrca(SourceBase):
         """One CSV per region of the study."""
         check_hospitals(study, REGIONS)
         source = data_folder(data_dir, "tcga-brca")
-        header, patients = _read(existing_file(source, "brca.csv"))
+        table = existing_file(source, "brca.csv")
+        header, patients = _read(table)
         parts = _parts(existing_file(source, "train_test_split.csv"))
         if self.died_within_days is not None:
-            header, patients = _with_death(header, patients, self.died_within_days)
+            with parsing(table):
+                header, patients = _with_death(header, patients, self.died_within_days)
         files = {}
         for hospital in study.hospitals:
             of_region = {
@@ -92,7 +95,9 @@ def _parts(path: Path) -> dict[str, tuple[str, str]]:
         raise DataError(f"{path} is not FLamby's table of that name. Fetch it again.")
     patient, fold = header.index(PATIENT), header.index("fold2")
     found = {row[patient]: row[fold].rpartition("_") for row in rows}
-    return {patient: (part, REGIONS[int(number)]) for patient, (part, _, number) in found.items()}
+    with parsing(path):
+        regions = {name: REGIONS[int(number)] for name, (_, _, number) in found.items()}
+    return {name: (part, regions[name]) for name, (part, _, _) in found.items()}
 
 
 def _drawn(patients: Sequence[str], seed: int) -> dict[str, str]:

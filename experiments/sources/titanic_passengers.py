@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from erosion.experiments.sources.source import data_folder, existing_file, read_rows
+from erosion.experiments.sources.source import data_folder, existing_file, parsing, read_rows
 
 Split = Literal["AGE_STRICT", "AGE_SOME"]
 SPLITS: tuple[Split, ...] = ("AGE_STRICT", "AGE_SOME")
@@ -67,7 +67,12 @@ def load_passengers(data_dir: Path | None) -> Passengers:
     """Read `titanic/titanic3.csv`; raises DataError where it is absent."""
     path = existing_file(data_folder(data_dir, "titanic"), "titanic3.csv")
     header, *cells = read_rows(path)
-    rows = [dict(zip(header, row, strict=True)) for row in cells]
+    with parsing(path):
+        return _passengers([dict(zip(header, row, strict=True)) for row in cells])
+
+
+def _passengers(rows: list[dict[str, str]]) -> Passengers:
+    """Raises KeyError or ValueError where a cell is not as published."""
 
     def numbers(column: str, missing: float) -> NDArray[np.float64]:
         return np.array([float(row[column] or missing) for row in rows])
@@ -89,10 +94,13 @@ def load_passengers(data_dir: Path | None) -> Passengers:
         (np.where(known, age, 28.0) - 29.88113) / 14.41350,
         minor,
     ]
+    survived = numbers("survived", np.nan)
+    if not np.isin(survived, (0, 1)).all():
+        raise ValueError("survived is not 0 or 1 of everybody")
     inputs = np.stack([np.asarray(column, dtype=np.float32) for column in columns], axis=1)
     return Passengers(
         torch.from_numpy(inputs),
-        torch.from_numpy(numbers("survived", np.nan).astype(np.int64)),
+        torch.from_numpy(survived.astype(np.int64)),
         age,
     )
 

@@ -20,7 +20,7 @@ from erosion.experiments.papers import image_sites
 from erosion.experiments.papers.image_sites import ARMS, MAJORITY, POOLED, WEIGHING, in_one_place
 from erosion.experiments.papers.image_sites_page import OTHERS, OURS, draw
 from erosion.experiments.sources import make_hospitals
-from erosion.experiments.sources.cifar10 import Cifar10, share_out
+from erosion.experiments.sources.cifar10 import Cifar10, read_jpegs, share_out
 from erosion.experiments.sources.ham10000 import COLLECTIONS, Pictures
 from erosion.experiments.testbed import study_path
 
@@ -63,6 +63,14 @@ def cifar_folder(tmp_path: Path) -> Path:
         labels=labels.astype(np.uint8),
     )
     return tmp_path
+
+
+@pytest.mark.parametrize("changed", [{"jpeg": np.zeros(9, np.uint8)}, {"labels": np.zeros(4, int)}])
+def test_a_damaged_file_of_jpegs_is_named(cifar_folder: Path, changed: dict[str, Any]) -> None:
+    path = cifar_folder / "cifar10" / "cifar10_jpeg_train.npz"
+    np.savez(path, **{**np.load(path), **changed})
+    with pytest.raises(DataError, match=r"cifar10_jpeg_train.npz is damaged .* make it again"):
+        read_jpegs(path).images(np.arange(10))
 
 
 def small(name: str, **changes: Any) -> Study:

@@ -218,6 +218,18 @@ def test_a_damaged_heart_file_is_named_with_its_row(tmp_path: Path) -> None:
         make_hospitals(study("heart-disease"), tmp_path / "out", tmp_path)
 
 
+@pytest.mark.usefixtures("of_few_rows")
+@pytest.mark.parametrize("cells", [{"chol": "much"}, {"num": "ill"}])
+def test_a_heart_file_with_a_word_for_a_number_is_named(
+    tmp_path: Path, cells: dict[str, str]
+) -> None:
+    usual = dict.fromkeys(COLUMNS, "1")
+    write_heart_files(tmp_path, "\n".join([",".join({**usual, **cells}.values())] * 20) + "\n")
+    asked = study("heart-disease", zero_cholesterol="missing", split_seed=43)
+    with pytest.raises(DataError, match=r"cleveland.data is not .* run `erosion data heart-dis"):
+        make_hospitals(asked, tmp_path / "out", tmp_path)
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [
@@ -241,7 +253,30 @@ def test_an_archive_that_cannot_be_read_is_named(tmp_path: Path, content: bytes)
     path = tmp_path / "images.npz"
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"images.npz cannot be read .* make it again"):
-        source.read_arrays(path, "images")
+        source.read_arrays(path, images=(28, 28, 3))
+
+
+PICTURES = {"images": np.zeros((2, 4, 4, 3), np.uint8), "labels": np.zeros(2, np.uint8)}
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"labels": np.array(["a", "b"])}, "labels holds <U1"),
+        ({"labels": np.zeros(3, np.uint8)}, r"labels .* shape \(3,\), expected .* \(2,\)"),
+        ({"labels": np.array([-1, 0])}, "labels holds int64"),
+        ({"images": np.zeros((2, 4, 4, 3))}, "images holds float64"),
+        ({"images": np.zeros((), np.uint8)}, r"images holds uint8 of shape \(\)"),
+        ({"images": np.zeros((2, 4, 4), np.uint8)}, r"images .*, expected .* \(2, 4, 4, 3\)"),
+    ],
+)
+def test_arrays_of_another_kind_or_length_are_named(
+    tmp_path: Path, changed: dict[str, NDArray[Any]], says: str
+) -> None:
+    path = tmp_path / "images.npz"
+    np.savez(path, **{**PICTURES, **changed})
+    with pytest.raises(DataError, match=rf"images.npz: {says}.* make it again"):
+        source.read_arrays(path, images=(4, 4, 3), labels=())
 
 
 @pytest.mark.parametrize("name", ["heart-disease", "mnist"])
@@ -386,13 +421,30 @@ def test_mnist_wants_a_multiple_of_ten_hospitals(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [b"not gzip", gzip.compress(b"\0\0\10\3 short")], ids=["not gzip", "too short"]
+    "damage",
+    [
+        b"not gzip",
+        gzip.compress(b"\0\0\10\3 short"),
+        gzip.compress(bytes(1000))[:10] + b"\7" + gzip.compress(bytes(1000))[11:],
+    ],
+    ids=["not gzip", "too short", "a wrong block"],
 )
 def test_a_damaged_idx_file_is_named_with_the_remedy(tmp_path: Path, damage: bytes) -> None:
     write_mnist(tmp_path, [1] * 10)
     (tmp_path / "mnist" / "train-images-idx3-ubyte.gz").write_bytes(damage)
     with pytest.raises(DataError, match=r"train-images.* Delete it and run `erosion data mnist`"):
         make_hospitals(study("mnist"), tmp_path / "out", tmp_path)
+
+
+@pytest.mark.parametrize("digit", [None, 10], ids=["fewer", "no digit"])
+def test_labels_that_do_not_fit_the_images_are_named(tmp_path: Path, digit: int | None) -> None:
+    write_mnist(tmp_path, [1] * 10)
+    labels = bytes(9) if digit is None else bytes([*range(9), digit])
+    head = bytes([0, 0, 8, 1, 0, 0, 0, len(labels)])
+    path = tmp_path / "mnist" / "train-labels-idx1-ubyte.gz"
+    path.write_bytes(gzip.compress(head + labels))
+    with pytest.raises(DataError, match=r"train-labels.* does not fit .* run `erosion data mnist`"):
+        read_mnist(path.parent, "train")
 
 
 @pytest.mark.data
@@ -467,6 +519,21 @@ def test_a_damaged_table_of_stays_is_named(tmp_path: Path) -> None:
         make_hospitals(study("diabetes-130"), tmp_path / "out", tmp_path)
 
 
+@pytest.mark.usefixtures("of_few_rows")
+@pytest.mark.parametrize(
+    "stay", [{"age": "seventy"}, {"encounter_id": "first"}, {"readmitted": "NO,NO"}]
+)
+def test_a_stay_with_another_cell_than_published_is_named(
+    tmp_path: Path, stay: dict[str, str]
+) -> None:
+    write_stays(tmp_path, [{"patient_nbr": "1", "encounter_id": n, **stay} for n in "12"])
+    path = tmp_path / FOLDER / FILE
+    text = gzip.decompress(path.read_bytes()).replace(b'"', b"")  # one cell is two
+    path.write_bytes(gzip.compress(text))
+    with pytest.raises(DataError, match=r"diabetic_data.csv.gz is not .* Fetch it again"):
+        make_hospitals(study("diabetes-130"), tmp_path / "out", tmp_path)
+
+
 # -- splits and outcomes that a source makes -------------------------------------------------------
 
 
@@ -484,6 +551,27 @@ def test_who_was_followed_for_less_than_three_years_is_left_out(tmp_path: Path) 
     )
     found = [(p["T"], p["died"]) for p in table(files["northeast"])]
     assert found == [("1095", "yes"), ("1096", "no"), ("1095", "no"), ("3", "yes")]
+
+
+@pytest.mark.usefixtures("of_few_rows")
+@pytest.mark.parametrize(
+    ("row", "part", "file"),
+    [
+        ("a,dead,3", "train_0", "brca.csv"),
+        ("a,1,3", "train_6", "train_test_split.csv"),
+        ("a,1,3", "train", "train_test_split.csv"),
+    ],
+)
+def test_a_file_of_regions_with_another_cell_than_published_is_named(
+    tmp_path: Path, row: str, part: str, file: str
+) -> None:
+    folder = tmp_path / "tcga-brca"
+    folder.mkdir()
+    (folder / "brca.csv").write_text(f"pid,E,T\n{row}\n")
+    (folder / "train_test_split.csv").write_text(f"pid,fold,fold2\na,train,{part}\n")
+    asked = study("tcga-brca-three-years", died_within_days=1095)
+    with pytest.raises(DataError, match=f"{file} is not the table .* Fetch it again"):
+        make_hospitals(asked, tmp_path, tmp_path)
 
 
 @pytest.mark.usefixtures("of_few_rows")

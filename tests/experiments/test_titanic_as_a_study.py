@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from erosion.client.training.hospital import Hospital
+from erosion.common.errors import DataError
 from erosion.common.learning.models import first_parameters
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.every_user import site_of
@@ -46,6 +47,18 @@ def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             written = [draw.choice("123"), survived, sex, age, draw.randrange(2), 0]
             writer.writerow([*written, f"{draw.uniform(5, 100):.2f}", draw.choice("CQS")])
     return tmp_path / "data"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("survived", "lived"), (",10,", ",ten,"), ("\r\n1,0,", "\r\n1,,")]
+)
+def test_a_table_with_another_cell_than_published_is_named(
+    data_dir: Path, old: str, new: str
+) -> None:
+    path = data_dir / "titanic" / "titanic3.csv"
+    path.write_bytes(path.read_bytes().replace(old.encode(), new.encode()))
+    with pytest.raises(DataError, match=r"titanic3.csv is not the table .* Fetch it again"):
+        load_passengers(data_dir)
 
 
 def as_study() -> Study:

@@ -21,7 +21,7 @@ from erosion.experiments.sources.diabetes_130 import (
 )
 from erosion.experiments.sources.ham10000 import read_ham10000
 from erosion.experiments.sources.mnist import read_mnist
-from erosion.experiments.sources.source import data_folder, existing_file, read_arrays
+from erosion.experiments.sources.source import data_folder, existing_file, parsing, read_arrays
 
 Floats = NDArray[np.float64]
 Population = tuple[Floats, NDArray[np.bool_]]  # (n, inputs) with a last column of ones; (n,)
@@ -43,9 +43,11 @@ def population(name: str, data_dir: Path | None) -> Population:
 
 def _diabetes(data_dir: Path | None) -> Population:
     """Readmitted at any time: each patient's first stay."""
-    stays = first_stays(existing_file(data_folder(data_dir, FOLDER), FILE))[:MOST_STAYS]
-    rows = [dict(zip(COLUMNS, patient_of(stay), strict=True)) for stay in stays]
-    columns = [[float(row[name]) for row in rows] for name in ("age", *NUMBERS)]
+    path = existing_file(data_folder(data_dir, FOLDER), FILE)
+    stays = first_stays(path)[:MOST_STAYS]
+    with parsing(path):
+        rows = [dict(zip(COLUMNS, patient_of(stay), strict=True)) for stay in stays]
+        columns = [[float(row[name]) for row in rows] for name in ("age", *NUMBERS)]
     columns += [
         [float(row["discharged home"] == "yes") for row in rows],
         [float(row["diabetesMed"] == "Yes") for row in rows],
@@ -72,8 +74,10 @@ def _ham10000(data_dir: Path | None) -> Population:
 def _cifar10(data_dir: Path | None) -> Population:
     """A vehicle or an animal."""
     path = existing_file(data_folder(data_dir, "cifar10"), "cifar10_subset.npz")
-    train_images, test_images = read_arrays(path, "train_images", "test_images")
-    labels = np.concatenate(read_arrays(path, "train_labels", "test_labels"))
+    picture = (32, 32, 3)
+    train_images, train_labels = read_arrays(path, train_images=picture, train_labels=())
+    test_images, test_labels = read_arrays(path, test_images=picture, test_labels=())
+    labels = np.concatenate([train_labels, test_labels])
     return _components(np.concatenate([train_images, test_images])), np.isin(labels, VEHICLES)
 
 
