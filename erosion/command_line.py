@@ -57,12 +57,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if any("\0" in given for given in arguments or ()):  # by a program that calls this one
         whole.error("an argument has a NUL character in it, which no path can have; remove it")
     options = whole.parse_args(arguments)
-    signal.signal(signal.SIGTERM, _interrupt)
     handler: Callable[[argparse.Namespace], int] = options.handler
-    try:
+
+    def run() -> int:
         # Models, figures and logs are for this account alone, unless the person says otherwise.
         os.umask(_umask(os.environ.get("EROSION_UMASK", "077")))
-        code = handler(options)
+        return handler(options)
+
+    return in_words(run, options)
+
+
+def in_words(run: Callable[[], int | None], options: argparse.Namespace) -> int:
+    """Run a program; what goes wrong is said in a sentence. Returns the exit code.
+
+    Of `options`, `verbose` and `log_format` count, where there are such.
+    """
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        code = run() or 0
         print(end="", flush=True)  # while it can be said that it failed; there may be no output
         return code
     except ErosionError as problem:
@@ -88,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return UNUSABLE
         _say(
             f"a fault of this program ({type(problem).__name__}: {problem}). Please report it with"
-            " what -v shows.",
+            f" {'what -v shows' if trace is None else 'what stands above'}.",
             options,
             trace,
         )

@@ -9,7 +9,6 @@ FILE already is not run again.
 
 import argparse
 import json
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -21,6 +20,7 @@ from erosion.common.study.study import Study, load_study
 from erosion.common.support.files import write_atomically
 from erosion.experiments.benchmarks.report_line import provenance
 from erosion.experiments.data_dir import add_data_dir
+from erosion.experiments.program import output_file, run_program
 from erosion.experiments.slow_line import SlowLine
 from erosion.experiments.sources import HospitalFiles, make_hospitals
 from erosion.experiments.testbed import deploy, study_path
@@ -132,8 +132,8 @@ def table(cells: Sequence[Cell]) -> str:
 def main() -> int:
     """Read the command line, run what is missing, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--json", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--page", type=Path, metavar="FILE", help="whose table is made anew")
+    parser.add_argument("--json", type=output_file, required=True, metavar="FILE")
+    parser.add_argument("--page", type=output_file, metavar="FILE", help="whose table is made anew")
     add_data_dir(parser)
     parser.add_argument("--network", action="append", default=[], help="only this one")
     options = parser.parse_args()
@@ -165,4 +165,4 @@ def _cells(path: Path) -> list[Cell]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

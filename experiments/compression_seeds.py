@@ -8,7 +8,6 @@ run that is in FILE already is not run again.
 
 import argparse
 import json
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -22,6 +21,7 @@ from erosion.experiments.benchmarks.report_line import provenance
 from erosion.experiments.compression import ARM, WORKLOADS, Workload, part_of, put_between
 from erosion.experiments.data_dir import add_data_dir
 from erosion.experiments.every_user import site_of
+from erosion.experiments.program import output_file, run_program
 from erosion.experiments.simulator import simulate, timeless
 from erosion.experiments.sources import make_hospitals
 from erosion.experiments.standard_error import in_words
@@ -81,9 +81,9 @@ def _rows(network: str, runs: Sequence[Run]) -> Iterator[str]:
 def main() -> int:
     """Read the command line, run what is missing, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--json", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--json", type=output_file, required=True, metavar="FILE")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--page", type=Path, metavar="FILE", help="whose table is made anew")
+    parser.add_argument("--page", type=output_file, metavar="FILE", help="whose table is made anew")
     parser.add_argument("--network", action="append", default=[], help="only this one")
     add_data_dir(parser)
     options = parser.parse_args()
@@ -109,4 +109,4 @@ def read(path: Path) -> list[Run]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

@@ -7,7 +7,6 @@ that the study file's [testbed] makes; the test set is taken from the current us
 """
 
 import argparse
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -22,6 +21,7 @@ from erosion.common.learning.installed import Installed
 from erosion.common.study.study import EVERY_USER, Study, load_study
 from erosion.common.support.files import write_atomically
 from erosion.experiments.data_dir import add_data_dir
+from erosion.experiments.program import output_file, run_program
 from erosion.experiments.simulator import Simulation, simulate
 from erosion.experiments.sources import HospitalFiles, make_hospitals
 from erosion.experiments.testbed import study_path
@@ -94,8 +94,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("study", help="a study file, or the name of one that comes with erosion")
     add_data_dir(parser)
-    parser.add_argument("--html", type=Path, metavar="FILE", help="also write the page")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures as JSON")
+    parser.add_argument("--html", type=output_file, metavar="FILE", help="also write the page")
+    parser.add_argument(
+        "--json", type=output_file, metavar="FILE", help="also write the figures as JSON"
+    )
     options = parser.parse_args()
     study = load_study(study_path(options.study))
     study = Study.model_validate({**study.model_dump(), "user": EVERY_USER})
@@ -114,4 +116,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 from erosion.common.support.files import write_atomically
+from erosion.experiments.program import output_file, run_program
 from erosion.server.output.report.figures import weight_figure
 from erosion.server.output.report.run_data import read_run
 from erosion.server.output.report.style import STYLE
@@ -26,10 +27,10 @@ def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path)
-    parser.add_argument("output", type=Path)
+    parser.add_argument("output", type=output_file)
     options = parser.parse_args()
     write_atomically(options.output, picture(options.run))
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

@@ -4,6 +4,8 @@
 
 The seed decides the training, the user's test patients, and (where the source splits patients)
 which patient is at which hospital. Splits share patients, so the errors are about splits alone.
+Where the study fixes its test part (evaluation.split_column), as many as evaluation.test_share says
+are drawn in its place, and the other hospitals train on all of their patients.
 """
 
 import argparse
@@ -21,6 +23,7 @@ from erosion.experiments.curves import after_each_round
 from erosion.experiments.data_dir import add_data_dir
 from erosion.experiments.every_user import site_of
 from erosion.experiments.notes import notes_once
+from erosion.experiments.program import output_file, run_program
 from erosion.experiments.simulator import Simulation, simulate, timeless
 from erosion.experiments.sources import make_hospitals
 from erosion.experiments.standard_error import mean_and_error
@@ -51,6 +54,17 @@ def simulated_split(
             for name, file in files.items()
         }
         return simulate(study, hospitals, clock=timeless)
+
+
+def drawn(study: Study) -> Study:
+    """The study with a test part that the seed decides, also where it fixes the test patients."""
+    if study.evaluation.split_column is None:
+        return study
+    evaluation = study.evaluation.model_copy(update={"split_column": None})
+    print(
+        f"{study.name} fixes its test part; here {evaluation.test_share:g} of the user's is drawn"
+    )
+    return study.model_copy(update={"evaluation": evaluation})
 
 
 def _figures(study: Study, metrics: Sequence[Metrics]) -> dict[str, list[float]]:
@@ -95,14 +109,18 @@ def _least_losses(study: Study, splits: Sequence[Simulation]) -> dict[str, list[
 def main() -> None:
     """Read the command line, simulate, print a line for each arm and the verdicts' counts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("study", help="a study file, or the name of one that comes with erosion")
+    parser.add_argument(
+        "study",
+        help="a study file, or the name of one that comes with erosion; its test part is drawn by"
+        " evaluation.test_share, even where evaluation.split_column fixes it",
+    )
     parser.add_argument("--seeds", type=int, default=20, help="how many, from 0; at least 2")
     add_data_dir(parser)
-    parser.add_argument("--json", type=Path, help="write the figures here")
+    parser.add_argument("--json", type=output_file, help="write the figures here")
     options = parser.parse_args()
     if options.seeds < 2:
         parser.error(f"--seeds {options.seeds}; a standard error needs at least 2")
-    study = load_study(study_path(options.study))
+    study = drawn(load_study(study_path(options.study)))
     with notes_once():
         simulated = [
             simulated_split(study.model_copy(update={"seed": seed}), options.data_dir)
@@ -145,4 +163,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

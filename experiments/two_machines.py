@@ -22,6 +22,7 @@ from erosion.experiments.faults.network import (
 )
 from erosion.experiments.faults.patience import PATIENCE_SECONDS, wait_until
 from erosion.experiments.faults.stage import small_study, write_patients
+from erosion.experiments.program import run_program
 from erosion.server.run.run_folder import write_study
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -155,4 +156,4 @@ def _environment() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

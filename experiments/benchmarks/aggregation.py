@@ -14,11 +14,9 @@ of resnet18's 62 parameters, which fit into the cache.
 import argparse
 import multiprocessing
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -37,6 +35,7 @@ from erosion.common.rounds.one_round import advance, start
 from erosion.common.rounds.records import Answer
 from erosion.common.support.allocator import keep_freed_memory
 from erosion.experiments.benchmarks.report_line import ReportLine, report
+from erosion.experiments.program import output_file, run_program
 
 NUM_UPDATES = 10
 SAMPLES = 100  # of every hospital
@@ -200,7 +199,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--repeats", type=int, default=21)
     parser.add_argument("--updates", type=int, default=NUM_UPDATES)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result as JSON")
+    parser.add_argument(
+        "--json", type=output_file, metavar="FILE", help="also write the result as JSON"
+    )
     options = parser.parse_args(arguments)
     if options.repeats < 1 or options.updates < 2:
         parser.error("--repeats must be 1 or more and --updates 2 or more")
@@ -220,4 +221,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

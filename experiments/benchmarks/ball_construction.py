@@ -12,11 +12,9 @@ chance.
 
 import argparse
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -32,6 +30,7 @@ from erosion.common.learning.local_sgd import Samples, train_locally
 from erosion.common.learning.models import flat_parameters
 from erosion.common.learning.training import Training
 from erosion.experiments.benchmarks.report_line import ReportLine, report
+from erosion.experiments.program import output_file, run_program
 
 SAMPLES, PIXELS, HIDDEN, CLASSES = 1031, 784, 50, 10
 FEATURES = 74  # merged neurons
@@ -139,7 +138,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--case", action="append", choices=list(CASES), help="default: all")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result as JSON")
+    parser.add_argument(
+        "--json", type=output_file, metavar="FILE", help="also write the result as JSON"
+    )
     options = parser.parse_args(arguments)
     if options.repeats < 1:
         parser.error("--repeats must be 1 or more")
@@ -164,4 +165,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

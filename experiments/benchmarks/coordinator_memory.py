@@ -12,13 +12,13 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from erosion.experiments.benchmarks.ours import PROGRAMS
 from erosion.experiments.benchmarks.processes import Processes
 from erosion.experiments.benchmarks.report_line import ReportLine, report
 from erosion.experiments.benchmarks.workload import expected_shift, read_rounds
 from erosion.experiments.free_ports import LOOPBACK, free_ports
+from erosion.experiments.program import output_file, run_program
 
 DIM = 11_181_642  # torchvision's resnet18 with ten classes: 45 MB
 HOSPITALS = (4, 16, 64)
@@ -59,7 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--dim", type=int, default=DIM, help="float32 parameters")
     parser.add_argument("--hospitals", type=int, nargs="+", default=HOSPITALS)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result as JSON")
+    parser.add_argument(
+        "--json", type=output_file, metavar="FILE", help="also write the result as JSON"
+    )
     options = parser.parse_args(arguments)
     lines, details = [], {}
     for num_sites in options.hospitals:
@@ -85,4 +87,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

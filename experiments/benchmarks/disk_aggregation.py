@@ -27,6 +27,7 @@ from erosion.common.rounds.one_round import advance, start
 from erosion.common.rounds.records import Answer, RunState
 from erosion.experiments.benchmarks.process_memory import resident_bytes
 from erosion.experiments.benchmarks.report_line import ReportLine, report
+from erosion.experiments.program import output_file, run_program
 
 DIM = 11_181_642  # torchvision's resnet18 with ten classes: 45 MB
 HOSPITALS = (4, 16, 64)
@@ -109,7 +110,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--dim", type=int, default=DIM, help="float32 parameters")
     parser.add_argument("--hospitals", type=int, nargs="+", default=HOSPITALS)
     parser.add_argument("--folder", type=Path, help="where the files go (4 bytes per parameter)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result as JSON")
+    parser.add_argument(
+        "--json", type=output_file, metavar="FILE", help="also write the result as JSON"
+    )
     parser.add_argument("--here", type=Path, help=argparse.SUPPRESS)  # the measured process
     options = parser.parse_args(arguments)
     hospitals = sorted(options.hospitals)
@@ -133,4 +136,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

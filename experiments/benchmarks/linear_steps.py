@@ -10,10 +10,8 @@ program does not know that it is linear. The time is one thread's of the process
 import argparse
 import copy
 import statistics
-import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +21,7 @@ from erosion.common.learning.local_sgd import Samples, round_generator, train_lo
 from erosion.common.learning.models import Logistic, build_model, flat_parameters
 from erosion.common.learning.training import Training
 from erosion.experiments.benchmarks.report_line import ReportLine, report
+from erosion.experiments.program import output_file, run_program
 
 PATIENTS, FEATURES, CLASSES = 200, 13, 2  # about those of a hospital of the heart study
 STEPS = 1000
@@ -45,7 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result as JSON")
+    parser.add_argument(
+        "--json", type=output_file, metavar="FILE", help="also write the result as JSON"
+    )
     options = parser.parse_args(arguments)
     if options.repeats < 1:
         parser.error("--repeats must be 1 or more")
@@ -76,4 +77,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

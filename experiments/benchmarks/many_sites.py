@@ -9,7 +9,6 @@ other processes, so that it is the coordinator that is measured.
 
 import argparse
 import json
-import sys
 import tarfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -25,6 +24,7 @@ from erosion.experiments.benchmarks.report_line import report
 from erosion.experiments.benchmarks.round_overhead import TINY_DIM
 from erosion.experiments.benchmarks.workload import expected_shift, read_rounds
 from erosion.experiments.free_ports import LOOPBACK, free_ports
+from erosion.experiments.program import output_file, run_program
 from erosion.server.enrolment.enrolment import enrol_site, init_federation
 from erosion.server.enrolment.federation_folder import Address, FederationFolder
 
@@ -89,7 +89,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--processes", type=int, default=1, help="that the sites are shared among")
     parser.add_argument("--insecure", action="store_true", help="without TLS and enrolment")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result as JSON")
+    parser.add_argument(
+        "--json", type=output_file, metavar="FILE", help="also write the result as JSON"
+    )
     options = parser.parse_args(arguments)
     details = {}
     for num_sites in options.sites:
@@ -111,4 +113,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

@@ -15,12 +15,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 
 from erosion.experiments.benchmarks.measurement import Measurement
 from erosion.experiments.benchmarks.peers import grpc_copy, stock_flower, streaming_flower
 from erosion.experiments.benchmarks.processes import BenchmarkError
 from erosion.experiments.benchmarks.report_line import ReportLine, report
+from erosion.experiments.program import output_file, run_program
 
 TINY_DIM = 62  # logistic regression, 30 features, two classes: 2 x (30 + 1)
 LARGE_DIM = 11_181_642  # torchvision's resnet18 with ten classes: 45 MB
@@ -161,7 +161,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--large-rounds", type=_count, default=12, help="of the large model; 0 leaves it out"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result as JSON")
+    parser.add_argument(
+        "--json", type=output_file, metavar="FILE", help="also write the result as JSON"
+    )
     parser.add_argument("--skip-stock", action="store_true", help="stock Flower takes minutes")
     parser.add_argument(
         "--only",
@@ -191,4 +193,4 @@ def _systems(text: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

@@ -26,6 +26,7 @@ from erosion.common.study.study import Study, load_study
 from erosion.experiments.benchmarks.report_line import report
 from erosion.experiments.data_dir import add_data_dir
 from erosion.experiments.every_user import site_of
+from erosion.experiments.program import output_file, run_program
 from erosion.experiments.simulator import Simulation, simulate, timeless
 from erosion.experiments.sources import make_hospitals
 from erosion.experiments.testbed import study_path
@@ -142,7 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, help="default: the study's")
     parser.add_argument("--images", type=int, help="of each hospital, for a study of images")
     add_data_dir(parser)
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--json", type=output_file, metavar="FILE")
     options = parser.parse_args(arguments)
     study = load_study(study_path(options.study))
     torch.set_num_threads(1)
@@ -164,4 +165,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

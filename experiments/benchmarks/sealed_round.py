@@ -25,6 +25,7 @@ import tomli_w
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.benchmarks.cpu_meter import CpuMeter
 from erosion.experiments.benchmarks.report_line import ReportLine, report
+from erosion.experiments.program import output_file, run_program
 from erosion.experiments.sources import HospitalFiles
 from erosion.experiments.testbed import deploy
 from erosion.server.run.journal import read_journal
@@ -190,7 +191,7 @@ def main() -> None:
     parser.add_argument("--peers", type=int, nargs="+", default=[4, 16])
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--rounds", type=int, default=5, help="of each; the first is not counted")
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--json", type=output_file, metavar="FILE")
     options = parser.parse_args()
     if options.rounds < 3 or min(options.peers) < 3:
         parser.error("--rounds must be 3 or more, and --peers 3 or more")
@@ -202,4 +203,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

@@ -13,13 +13,13 @@ import argparse
 import json
 import os
 import sys
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from erosion.experiments.benchmarks.process_memory import proportional_mb
 from erosion.experiments.benchmarks.processes import Processes
 from erosion.experiments.benchmarks.report_line import ReportLine, report
+from erosion.experiments.program import output_file, run_program
 
 PROGRAMS = "erosion.experiments.benchmarks.simulation_programs"
 IMAGES = 60_000  # of a round
@@ -80,7 +80,9 @@ def main() -> None:
         "--workers", type=int, default=len(os.sched_getaffinity(0)), help="default: the cores"
     )
     parser.add_argument("--only", nargs="+", choices=ALL, default=list(ALL), help="measure these")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result as JSON")
+    parser.add_argument(
+        "--json", type=output_file, metavar="FILE", help="also write the result as JSON"
+    )
     options = parser.parse_args()
     found = {}
     for program in options.only:
@@ -91,4 +93,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

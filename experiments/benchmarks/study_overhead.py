@@ -23,6 +23,7 @@ from erosion.common.protocol import wire
 from erosion.common.protocol.messages import Scaling, TrainReply, TrainRequest, TrainResult
 from erosion.common.study.study import Study
 from erosion.experiments.benchmarks.report_line import ReportLine, report
+from erosion.experiments.program import output_file, run_program
 
 FEATURES, HOSPITALS, CLASSES = 400, 64, 2
 
@@ -105,7 +106,7 @@ def main() -> None:
     """Measure both, print the line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--json", type=output_file, metavar="FILE")
     options = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
@@ -117,4 +118,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

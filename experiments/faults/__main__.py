@@ -11,6 +11,7 @@ from pathlib import Path
 from erosion.common.support.logs import configure_logging
 from erosion.experiments.faults import page
 from erosion.experiments.faults.scenes import SCENES, play
+from erosion.experiments.program import output_file, run_program
 from erosion.server.run import provenance
 
 
@@ -18,7 +19,7 @@ def main() -> int:
     """Run the faults that are asked for; the exit code is 1 where one went wrong."""
     parser = argparse.ArgumentParser(prog="python -m experiments.faults", description=__doc__)
     parser.add_argument("faults", nargs="*", help=f"default: all of {', '.join(SCENES)}")
-    parser.add_argument("--json", type=Path, help="rows to add to, or to replace")
+    parser.add_argument("--json", type=output_file, help="rows to add to, or to replace")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # taking everything down, as Ctrl-C does
     configure_logging(0)
@@ -48,4 +49,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

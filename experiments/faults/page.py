@@ -7,6 +7,7 @@ from typing import Any
 
 from erosion.common.support.files import write_atomically
 from erosion.experiments.hostile_load import table as hostile_load
+from erosion.experiments.program import run_program
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "faults.md"
@@ -100,4 +101,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

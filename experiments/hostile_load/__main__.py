@@ -26,6 +26,7 @@ from erosion.experiments.faults.patience import PATIENCE_SECONDS
 from erosion.experiments.faults.scenes import SHORT_WAIT
 from erosion.experiments.faults.stage import Stage, small_study
 from erosion.experiments.hostile_load.attackers import BY_A_SITE, BY_STRANGERS
+from erosion.experiments.program import output_file, run_program
 from erosion.server.enrolment.enrolment import enrol_site
 from erosion.server.run import provenance
 
@@ -115,7 +116,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m experiments.hostile_load", description=__doc__)
     parser.add_argument("kinds", nargs="*", help=f"default: all of {', '.join(kinds)}")
     parser.add_argument("--connections", type=int, default=5000)
-    parser.add_argument("--json", type=Path, help="rows to add to, or to replace")
+    parser.add_argument("--json", type=output_file, help="rows to add to, or to replace")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     configure_logging(0)
@@ -137,4 +138,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

@@ -32,6 +32,16 @@ def test_every_seed_is_a_split_of_its_own(
     assert "weight_erosion: errors" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["titanic", "tcga-brca"])
+def test_a_fixed_test_part_is_drawn_in_every_split(name: str) -> None:
+    fixed = load_study(study_path(name))
+    assert fixed.evaluation.split_column is not None
+    found = splits.drawn(fixed).evaluation
+    assert (found.split_column, found.test_share) == (None, fixed.evaluation.test_share)
+    free = load_study(study_path("breast-cancer"))
+    assert splits.drawn(free) is free
+
+
 def test_a_slow_machine_changes_no_figure() -> None:
     """No step is too late in an experiment, however small the study's deadline."""
     study = load_study(study_path("breast-cancer"))

@@ -1,0 +1,66 @@
+"""`python -m experiments....`: mistakes end in a message, and before anything is computed."""
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from erosion.experiments.program import output_file
+from tests.support.patience import PATIENCE
+
+ROOT = Path(__file__).parents[2]
+STARTED_BY_OTHERS = {  # never by a person
+    "benchmarks/event_loop_sites.py",
+    "benchmarks/ours_programs.py",
+    "benchmarks/peers/grpc_copy_programs.py",
+    "benchmarks/peers/streaming_programs.py",
+    "benchmarks/simulation_programs.py",
+    "container_setup.py",  # says its own last words
+    "hostile_load/attackers.py",
+}
+
+
+def test_every_program_that_a_person_starts_says_its_mistakes_in_words() -> None:
+    folder = ROOT / "experiments"
+    texts = {
+        str(p.relative_to(folder)): p.read_text(encoding="utf-8") for p in folder.rglob("*.py")
+    }
+    programs = {name for name, text in texts.items() if 'if __name__ == "__main__":' in text}
+    assert {p for p in programs if "    run_program(main)\n" not in texts[p]} == STARTED_BY_OTHERS
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["splits", "no-such-study"], 2, "erosion: There is no study named 'no-such-study'"),
+        (["every_user", "heart-disease"], 4, "erosion: There is no folder"),
+    ],
+)
+def test_a_mistake_ends_in_a_message_and_a_code(
+    arguments: list[str], code: int, says: str, tmp_path: Path
+) -> None:
+    module, *others = arguments
+    done = subprocess.run(
+        [sys.executable, "-m", f"experiments.{module}", *others, "--data-dir", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == code
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_computed(
+    tmp_path: Path,
+) -> None:
+    assert output_file(str(tmp_path / "new" / "a.json")).parent.is_dir()
+    (tmp_path / "file").touch()
+    with pytest.raises(argparse.ArgumentTypeError, match=r"a\.json: its folder cannot be made"):
+        output_file(str(tmp_path / "file" / "a.json"))
+    with pytest.raises(argparse.ArgumentTypeError, match="cannot be written"):
+        output_file(str(tmp_path))
