@@ -14,6 +14,8 @@ from erosion.common.algorithms.weight_erosion import PRESETS
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import read_cells
 from erosion.experiments.papers import local_steps, mnist
+from erosion.experiments.papers.gems.published import PUBLISHED, SIZES
+from erosion.experiments.papers.gems.reasons import LOWER
 from erosion.experiments.papers.paired import paired_difference
 from erosion.experiments.papers.rule_page import RECOMMENDED
 from erosion.experiments.splits import simulated_split
@@ -561,6 +563,13 @@ def test_the_quadratic_and_good_enough_models_came_to_what_the_text_says() -> No
     of_average = sum("the average:" in line for line in lower)
     quoted = f"{len(lower)} of that paper's figures come out lower here by more than .02"
     assert f"{quoted}, {of_average} of them the average's" in text
+    beside = [
+        (float(ours), float(published))
+        for ours, published in re.findall(r"(?<=\| )(\.\d{3})(?: \(\S+\))? \[(\.\d{3})\]", page)
+    ]
+    # The last table has one row again that is in the table of networks.
+    assert len(beside) == 5 * len(PUBLISHED) + len(SIZES)
+    assert sum(ours < published - LOWER for ours, published in beside) == len(lower)
     assert "in 3 of 6 settings the published one is above" in " ".join(page.split())
 
 
