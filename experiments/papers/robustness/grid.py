@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from erosion.client.training.hospital import Hospital
@@ -33,6 +34,7 @@ METHODS: Mapping[str, Values] = {
     **{name: {"algorithm": name} for name in REGISTRY},
     RECOMMENDED: {"algorithm": "weight_erosion", "preset": "recommended"},
 }
+HOLDING_OUT = ("fedfomo", "gems", "model_averaging")  # more patients than in an earlier program
 CLAIM_ONLY = "evidence_erosion"  # the only method that asks for the noise
 
 
@@ -50,7 +52,11 @@ def plans() -> Sequence[CellPlan]:
                     "arm": {method: METHODS[method]},
                     "attacks": attacks,
                 }
-                found.append(CellPlan(f"{study}-{seed}-{method}", config, rounds=len(attacks)))
+                plan = CellPlan(f"{study}-{seed}-{method}", config, rounds=len(attacks))
+                if method in HOLDING_OUT:
+                    newer, table = {**config, "version": 2}, f"{method} in {study}"
+                    plan = replace(plan, config=newer, earlier=config, table=table)
+                found.append(plan)
     return found
 
 
