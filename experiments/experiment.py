@@ -57,8 +57,10 @@ def with_constants(experiment: Experiment, given: Sequence[str]) -> Experiment:
             raise ExperimentError(f"--set gives {name} twice; give it once.")
         try:
             constants[name] = json.loads(value)
-        except ValueError:
-            raise ExperimentError(f"--set {text}: give NAME=NUMBER, for example zeta=2.") from None
+        except (ValueError, RecursionError):
+            raise ExperimentError(
+                f"--set {text:.80}: give NAME=NUMBER, for example zeta=2."
+            ) from None
     plans = experiment.plans_with(constants)
     return replace(experiment, plans=lambda: plans)
 

@@ -25,6 +25,9 @@ from erosion.experiments.cells import CellPlan, Tick, Values
 STEADY_SHARE = 1 / 3  # of the rounds, the last ones, whose mean is the steady state
 RECORDS = 60  # losses that a cell keeps, evenly over the rounds
 SCALED_TRIALS = 200  # at most, where beta = eta a / N, in runs of 20 / beta rounds
+SCALED_COLLABORATORS = 100  # the most: above, 1 / beta is more rounds than are worth waiting for
+MOST_ROUNDS = 1_000_000  # of a cell: minutes
+LEAST, MOST = 1e-6, 1e6  # beyond, squares of single-precision numbers are not what they should be
 
 
 class Constants(Settings):
@@ -33,25 +36,36 @@ class Constants(Settings):
     `zeta` is the distance between the optima as a gradient, a |x*|; the figures take multiples.
     """
 
-    a: float = Field(default=1.0, gt=0)
-    zeta: float = Field(default=1.0, gt=0)
-    sigma: float = Field(default=1.0, gt=0)
-    collaborators: int = Field(default=10, ge=1)
-    eta: float = Field(default=0.1, gt=0)
-    beta: float = Field(default=0.01, gt=0, le=1)
-    start: float = 1.0
-    rounds: int = Field(default=3000, ge=RECORDS)
-    trials: int = Field(default=500, ge=2)
-    seed: int = Field(default=0, ge=0)
+    a: float = Field(default=1.0, ge=LEAST, le=MOST)
+    zeta: float = Field(default=1.0, ge=LEAST, le=MOST)
+    sigma: float = Field(default=1.0, ge=LEAST, le=MOST)
+    collaborators: int = Field(default=10, ge=1, le=1_000_000)
+    eta: float = Field(default=0.1, ge=LEAST, le=MOST)
+    beta: float = Field(default=0.01, ge=LEAST, le=1)
+    start: float = Field(default=1.0, ge=-MOST, le=MOST)
+    rounds: int = Field(default=3000, ge=RECORDS, le=MOST_ROUNDS)
+    trials: int = Field(default=500, ge=2, le=1_000_000)
+    seed: int = Field(default=0, ge=0, lt=2**63)
 
     @model_validator(mode="after")
     def _a_round_comes_closer(self) -> Self:
-        if self.eta * self.a > 1:
+        step = self.eta * self.a
+        if step > 1:
             raise ValueError(
-                f"eta * a is {self.eta * self.a:g}; it must be 1 or less: a round may not step over"
-                " the optimum"
+                f"eta * a is {step:g}; it must be 1 or less: a round may not step over the optimum"
+            )
+        if (rounds := _scaled_rounds(step / SCALED_COLLABORATORS)) > MOST_ROUNDS:
+            raise ValueError(
+                f"eta * a is {step:g}, with which a cell of figure 5 takes {rounds:,} rounds; it"
+                f" must be {20 * SCALED_COLLABORATORS / MOST_ROUNDS:g} or more, for"
+                f" {MOST_ROUNDS:,} rounds at most"
             )
         return self
+
+
+def _scaled_rounds(beta: float) -> int:
+    """How many runs take whose beta follows the number of collaborators."""
+    return round(20 / beta)
 
 
 def plans(constants: Constants | None = None) -> list[CellPlan]:
@@ -76,9 +90,9 @@ def plans(constants: Constants | None = None) -> list[CellPlan]:
     for number in (1, 2, 5, 10, 50, 100, 1000):
         changes = {"collaborators": number, "alpha": _averaging(number)}
         found.append(plan(5, "bc", f"fixed-n{number}", **changes))
-        if number <= 100:  # above, 1 / beta is more rounds than are worth waiting for
+        if number <= SCALED_COLLABORATORS:
             beta = base["eta"] * base["a"] / number
-            rounds = max(base["rounds"], round(20 / beta))
+            rounds = max(base["rounds"], _scaled_rounds(beta))
             trials = min(base["trials"], SCALED_TRIALS)
             scaled = {**changes, "beta": beta, "rounds": rounds, "trials": trials}
             found.append(plan(5, "bc", f"scaled-n{number}", **scaled))
