@@ -51,8 +51,6 @@ exit codes: 0 done, 1 a check failed, 2 study file, 3 site file, 4 data, 5 refus
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one sub-command; people get messages, never tracebacks. Returns the exit code."""
-    never_fail_to_encode(sys.stdout)
-    never_fail_to_encode(sys.stderr)
     whole = parser()
     if any("\0" in given for given in arguments or ()):  # by a program that calls this one
         whole.error("an argument has a NUL character in it, which no path can have; remove it")
@@ -72,6 +70,8 @@ def in_words(run: Callable[[], int | None], options: argparse.Namespace) -> int:
 
     Of `options`, `verbose` and `log_format` count, where there are such.
     """
+    never_fail_to_encode(sys.stdout)
+    never_fail_to_encode(sys.stderr)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         code = run() or 0

@@ -271,7 +271,7 @@ PICTURES = {"images": np.zeros((2, 4, 4, 3), np.uint8), "labels": np.zeros(2, np
     ],
 )
 def test_arrays_of_another_kind_or_length_are_named(
-    tmp_path: Path, changed: dict[str, NDArray[Any]], says: str
+    tmp_path: Path, changed: dict[str, Any], says: str
 ) -> None:
     path = tmp_path / "images.npz"
     np.savez(path, **{**PICTURES, **changed})
