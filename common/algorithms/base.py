@@ -223,6 +223,8 @@ class ArmBase(Settings):
     # asks of a cohort no more than distances and one sum, which is what sealed rounds give
     private_updates: ClassVar[bool] = False
     # what its peers send and keep depends on their patients through `LocalWork.update` alone
+    compares_steps: ClassVar[bool] = False
+    # compares updates as of equally many steps, which hospitals then tell
 
     algorithm: str
     own_parameters: tuple[str, ...] = ()  # that a hospital keeps; see `personal_layers`
@@ -251,7 +253,8 @@ class ArmBase(Settings):
     def train(self, work: LocalWork) -> LocalOutcome:
         """What a hospital does in a round: the study's local training."""
         result = work.update(work.received)
-        return LocalOutcome(result.delta, result.samples_seen)
+        steps = result.steps if self.compares_steps else None
+        return LocalOutcome(result.delta, result.samples_seen, steps=steps)
 
     def personal(self, work: LocalWork) -> Tensor:
         """What the hospital would predict with, given all but the training of this round.

@@ -49,6 +49,7 @@ class EvidenceErosion(AggregatingArm):
 
     sums_only: ClassVar[bool] = True
     private_updates: ClassVar[bool] = True
+    compares_steps: ClassVar[bool] = True
 
     algorithm: Literal["evidence_erosion"] = "evidence_erosion"
     own_parameters: tuple[str, ...] = (OUTPUT_BIAS,)

@@ -28,7 +28,6 @@ from erosion.common.algorithms.erosion_repeats import SizeUnit, repeats
 from erosion.common.algorithms.personal_layers import OUTPUT_BIAS
 from erosion.common.algorithms.sealed_measure import SealedMeasure
 from erosion.common.algorithms.server_optimizer import AggregatingArm
-from erosion.common.learning.local_work import LocalOutcome, LocalWork
 from erosion.common.learning.training import Training
 from erosion.common.settings.auto import OrAuto
 
@@ -112,6 +111,7 @@ class WeightErosion(AggregatingArm):
 
     sums_only: ClassVar[bool] = True
     private_updates: ClassVar[bool] = True
+    compares_steps: ClassVar[bool] = True
 
     algorithm: Literal["weight_erosion"] = "weight_erosion"
     preset: Literal["paper", "recommended"] | None = Field(default=None, exclude=True)
@@ -152,11 +152,6 @@ class WeightErosion(AggregatingArm):
                 "size_unit = 'batches' counts a hospital's samples in mini-batches; give batch_size"
             )
         return self
-
-    def train(self, work: LocalWork) -> LocalOutcome:
-        """The study's local training, and how many steps it took."""
-        result = work.update(work.received)
-        return LocalOutcome(result.delta, result.samples_seen, steps=result.steps)
 
     def problem_with_model(self, layout: Callable[[], Layout]) -> str | None:
         """A layer weight may name a parameter that the model does not have."""
