@@ -27,6 +27,7 @@ from erosion.common.support.plain_text import printable
 logger = logging.getLogger("erosion.agent")
 
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.2, 10.0
+MOST_DOUBLINGS = 10  # of the first; more than it takes to the last
 STEADY_SECONDS = 10.0  # of a connection; one that breaks earlier, unused, is no sign of recovery
 LOOK_SECONDS = 0.2  # how soon a stop is noticed
 _PACED = (wire.NOTICE, wire.DESCRIBE, wire.SUMMARY)  # that no budget bounds, and few are honest
@@ -142,7 +143,8 @@ class Agent:
                     for watcher in self._watchers:
                         watcher.disconnected(said)
             # Full jitter: after an outage a hundred sites must not all come back at once.
-            longest = min(LAST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2**tries)
+            doubled = min(tries, MOST_DOUBLINGS)  # an outage of hours is a thousand tries
+            longest = min(LAST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2**doubled)
             self.stop.wait(random.uniform(FIRST_RETRY_SECONDS / 2, longest))
             tries += 1
 

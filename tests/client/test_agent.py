@@ -77,6 +77,12 @@ def test_a_line_that_breaks_right_after_every_welcome_is_tried_ever_more_rarely(
     assert pauses[-1] == LAST_RETRY_SECONDS
 
 
+def test_an_outage_of_hours_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2 to the number of tries is no float after about an hour and a half."""
+    pauses = longest_pauses(monkeypatch, num_requests=0, times=1100)
+    assert pauses[-1] == LAST_RETRY_SECONDS
+
+
 def test_a_line_on_which_a_request_was_answered_is_tried_again_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
