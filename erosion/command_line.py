@@ -22,6 +22,7 @@ from erosion.common.support.streams import never_fail_to_encode
 
 FAULT, UNUSABLE, INTERRUPTED = 70, 74, 130  # EX_SOFTWARE and EX_IOERR of sysexits.h
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NOT_UTF_8 = re.compile("[^\\s\"']*[\udc80-\udcff][^\\s\"']*")  # as Python reads such a name
 
 EPILOG = """\
 a first run:
@@ -98,6 +99,12 @@ def in_words(run: Callable[[], int | None], options: argparse.Namespace) -> int:
             words = f"{problem.strerror}: a file or what is printed here could not be written."
             _say(f"{words} Free some space there, and run the command again.", options, trace)
             return UNUSABLE
+        if isinstance(problem, UnicodeEncodeError) and (name := _NOT_UTF_8.search(problem.object)):
+            words = (
+                f"{name[0]} is the name of a file or folder, and not UTF-8, as this needs it to be."
+            )
+            _say(f"{words} Rename it, or work in another folder.", options, trace)
+            return UNUSABLE
         _say(
             f"a fault of this program ({type(problem).__name__}: {problem}). Please report it with"
             f" {'what -v shows' if trace is None else 'what stands above'}.",
@@ -126,7 +133,7 @@ def _unusable(problem: OSError) -> str:
     if isinstance(problem, PermissionError):
         remedy = (
             f"This account (number {os.geteuid()}) may not use it: run the command as the account"
-            " that it belongs to, as `ls -ld` shows, for example with sudo -u."
+            " that it belongs to, as `ls -ld` shows, or name another place."
         )
     return f"{where}: {problem.strerror}. {remedy}"
 

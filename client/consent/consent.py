@@ -65,10 +65,10 @@ class Consent:
         known = self._approved.get(study.digest)
         if known is not None and self._is_approved(known):
             return known
-        for entry in self._store.studies("approved"):
-            if (own := _read(entry)) is not None and leads_to(own, study):
-                self._remember(study.digest, entry.digest)
-                return entry.digest
+        entry = approved_that_leads_to(study, self._store)
+        if entry is not None:
+            self._remember(study.digest, entry.digest)
+            return entry.digest
         return self._ask(study)
 
     def _hold(self, study: Study) -> None:
@@ -273,6 +273,14 @@ def decide(store: ConsentStore, entry: StudyEntry, *, approve: bool, by: str) ->
     return decided
 
 
+def approved_that_leads_to(study: Study, store: ConsentStore) -> StudyEntry | None:
+    """The approved study that is `study`, or that leads to it."""
+    for entry in store.studies("approved"):
+        if (own := _read(entry)) is not None and leads_to(own, study):
+            return entry
+    return None
+
+
 def contracts_of(study: Study) -> dict[str, str]:
     """By column, all that decides whether a hospital's values of it are accepted."""
     task = study.task
@@ -302,7 +310,7 @@ def dataset_of(site: Site) -> str:
     """What a site's data are known by in its own book: SHA-256 of where they are."""
     path = getattr(site.data, "path", None)  # a database has an address instead
     place = os.path.realpath(path) if path is not None else str(getattr(site.data, "url", ""))
-    return hashlib.sha256(place.encode()).hexdigest()[:16]
+    return hashlib.sha256(place.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
 def _short(study: Study) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from shlex import quote
 
 from rich.box import SIMPLE
 from rich.console import Console
@@ -9,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from erosion.client.finding import Finding, Outcome, failed, skipped
+from erosion.client.preflight.approval import check_approval
 from erosion.client.preflight.budgets import check_budgets
 from erosion.client.preflight.compute import check_compute
 from erosion.client.preflight.data import check_study_here
@@ -39,7 +41,7 @@ def check_site(site_file: Path, study_file: Path | None, console: Console) -> bo
     site = load_site(site_file)
     study = _as_asked(load_study(study_file), site) if study_file else None
     findings = []
-    for finding in _findings(site, site_file, study):
+    for finding in _findings(site, site_file, study, study_file):
         findings.append(finding)
         _show(finding, console)
     if study is not None and isinstance(study.task, TabularTask):
@@ -63,7 +65,9 @@ def _as_asked(study: Study, site: Site) -> Study:
     return study
 
 
-def _findings(site: Site, site_file: Path, study: Study | None) -> Iterator[Finding]:
+def _findings(
+    site: Site, site_file: Path, study: Study | None, study_file: Path | None
+) -> Iterator[Finding]:
     yield check_site_file(site, site_file)
     yield from check_files(site)
     yield (state := check_state(site))
@@ -80,6 +84,9 @@ def _findings(site: Site, site_file: Path, study: Study | None) -> Iterator[Find
             if is_usable:
                 raise
             yield skipped("privacy", NOT_YET)
+        if is_usable:
+            files = f"{quote(str(site_file))} --study {quote(str(study_file))}"
+            yield check_approval(site, study, f"erosion review {files}")
     yield from check_sealed(site, study)
     yield from check_network(site)
 

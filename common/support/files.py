@@ -72,7 +72,11 @@ def replacing(
     called when the new file is on the disk and before it counts; what it raises keeps the old one.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as problem:
+        problem.filename = str(path)  # the name that somebody knows
+        raise
     os.close(handle)
     temporary = Path(name)
     try:

@@ -1,11 +1,15 @@
 """Tables as hospitals export them: encodings, marks, odd lines; what is wrong, by line."""
 
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.csv
+import pyarrow.parquet
 import pytest
 
+from erosion.client.consent.consent import dataset_of
 from erosion.client.dataset.load import Patients, load_patients
 from erosion.client.site_file import Site
 from erosion.common.errors import DataError
@@ -50,6 +54,19 @@ def test_the_encoding_is_found_out_and_said(
     found = load(tmp_path, text, columns={"age": "Größe"})
     assert ages(found) == [40, 50, 60]
     assert found.notes == (() if note is None else (note,))
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_file_is_read_whatever_the_bytes_of_its_name(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"M\udcfcller{suffix}"  # as Python reads the bytes of an old Windows share
+    if suffix == ".csv":
+        path.write_text(ROWS)
+    else:
+        with path.open("wb") as file:
+            pyarrow.parquet.write_table(pyarrow.csv.read_csv(BytesIO(ROWS.encode())), file)
+    site = make_site(tmp_path, name="b", data={"path": path})
+    assert ages(load_patients(site, make_study())) == [40, 50, 60]
+    assert len(dataset_of(site)) == 16
 
 
 def test_an_encoding_can_be_named(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Atomic writing."""
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -56,6 +57,18 @@ def test_a_failure_leaves_the_old_file_and_no_half_written_one(
         write_atomically(file, "new")
     assert file.read_text() == "old"
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_file_that_cannot_be_made_is_named_as_it_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(**_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(tmp_path / ".file.x2b"))
+
+    monkeypatch.setattr("tempfile.mkstemp", read_only)
+    with pytest.raises(OSError, match="Read-only") as refused:
+        write_atomically(tmp_path / "file", "x")
+    assert refused.value.filename == str(tmp_path / "file")
 
 
 def test_another_mode_is_another_version_of_a_file(tmp_path: Path) -> None:

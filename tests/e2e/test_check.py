@@ -93,6 +93,7 @@ def test_a_site_that_can_take_part_passes_every_check(field: Field) -> None:
     code, said = field.check("--study", str(field.study))
     assert code == 0, said
     assert said.pop("sealed rounds").startswith("skipped")  # not asked for here
+    assert said.pop("approval").startswith("warning: nobody here has approved this study")
     assert {what: text.split(":")[0] for what, text in said.items()} == dict.fromkeys(
         [
             "site file",
@@ -123,6 +124,33 @@ def test_a_site_that_can_take_part_passes_every_check(field: Field) -> None:
     assert "enrolled for a, valid until" in said["certificate"]
     assert field.link.grid.get_node_ids() == []
     assert field.link.turned_away() == []
+
+
+def test_the_table_says_whether_people_here_decided_about_the_study(field: Field) -> None:
+    _, said = field.check("--study", str(field.study))
+    review = said["approval"].partition("→ erosion ")[2].partition(" shows")[0].split()
+    assert main([*review, "--approve", "--by", "Ada"]) == 0
+    code, said = field.check("--study", str(field.study))
+    assert code == 0
+    assert said["approval"].startswith("ok: approved by Ada")
+    assert main([*review, "--decline", "--by", "Eve"]) == 0
+    code, said = field.check("--study", str(field.study))
+    assert code == 1
+    assert said["approval"].startswith("failed: this study was declined by Eve")
+
+
+def test_a_site_that_approves_by_itself_is_asked_for_its_budget(field: Field) -> None:
+    field.change("approval", automatic="within_limits")
+    code, said = field.check("--study", str(field.study))
+    assert code == 0
+    assert said["approval"].startswith("ok: not asked for yet")
+    field.change("budget", studies=1)
+    other = field.study.with_name("other.toml")
+    write_study(other, make_study(name="other"))
+    assert main(["review", str(field.site), "--study", str(other), "--approve"]) == 0
+    code, said = field.check("--study", str(field.study))
+    assert code == 1
+    assert said["approval"].startswith("failed: approved studies: 1 of 1 (budget.studies)")
 
 
 def test_the_fingerprint_is_the_one_that_the_coordinator_has(field: Field) -> None:

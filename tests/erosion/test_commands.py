@@ -90,6 +90,24 @@ def test_a_full_disk_under_what_is_printed_is_said_in_a_sentence() -> None:
     assert run.stderr.count("\n") == 1
 
 
+def test_a_folder_whose_name_is_not_utf_8_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "M\udcfcller"  # as Python reads the bytes of an old Windows share
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+
+    def writes() -> list[str]:
+        (tmp_path / "site.toml").write_text(f'path = "{Path.cwd()}"', encoding="utf-8")
+        return []
+
+    monkeypatch.setattr("erosion.common.learning.installed_models.every_installed_model", writes)
+    assert main(["models"]) == 74
+    said = capsys.readouterr().err
+    assert "M\ufffdller is the name of a file or folder, and not UTF-8" in said
+    assert said.count("\n") == 1
+
+
 def test_a_file_that_this_account_may_not_use_is_named_with_the_remedy(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

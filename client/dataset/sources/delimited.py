@@ -65,22 +65,23 @@ def read_delimited(path: Path, origin: str, marks: Marks, wanted: Collection[str
         broken.append(row.actual_columns)
         return "skip"
 
-    table = pyarrow.csv.read_csv(
-        path,
-        read_options=pyarrow.csv.ReadOptions(
-            column_names=layout.header,
-            skip_rows=layout.header_lines,
-            encoding=layout.encoding.removesuffix("-sig"),
-        ),
-        parse_options=pyarrow.csv.ParseOptions(
-            delimiter=layout.separator, newlines_in_values=True, invalid_row_handler=note_broken
-        ),
-        convert_options=pyarrow.csv.ConvertOptions(
-            # Of the others only a hash is wanted, whatever their bytes mean.
-            column_types=dict.fromkeys(layout.header, pa.large_binary())
-            | dict.fromkeys(looked_at, pa.large_string()),
-        ),
-    )
+    with path.open("rb") as file:  # opened here, as pyarrow takes no name that is not UTF-8
+        table = pyarrow.csv.read_csv(
+            file,
+            read_options=pyarrow.csv.ReadOptions(
+                column_names=layout.header,
+                skip_rows=layout.header_lines,
+                encoding=layout.encoding.removesuffix("-sig"),
+            ),
+            parse_options=pyarrow.csv.ParseOptions(
+                delimiter=layout.separator, newlines_in_values=True, invalid_row_handler=note_broken
+            ),
+            convert_options=pyarrow.csv.ConvertOptions(
+                # Of the others only a hash is wanted, whatever their bytes mean.
+                column_types=dict.fromkeys(layout.header, pa.large_binary())
+                | dict.fromkeys(looked_at, pa.large_string()),
+            ),
+        )
     footer_lines = marks.footer_lines
     if broken:
         footer_lines -= len(broken)  # they are skipped already

@@ -140,9 +140,10 @@ def _read_text(source: TableFile, wanted: Collection[str]) -> TextTable:
 
 
 def _read_parquet(source: TableFile, wanted: Collection[str]) -> TextTable:
-    file = pyarrow.parquet.ParquetFile(source.path)
-    header = distinct(source.path, list(file.schema_arrow.names))
-    table, num_rows = file.read(), file.metadata.num_rows
+    # Opened here, as pyarrow takes no name that is not UTF-8.
+    with source.path.open("rb") as opened, pyarrow.parquet.ParquetFile(opened) as file:
+        header = distinct(source.path, list(file.schema_arrow.names))
+        table, num_rows = file.read(), file.metadata.num_rows
     found = {name: table.column(name) for name in header}
     columns = {name: text_column(name, found[name]) for name in header if name in set(wanted)}
     hashes = hashes_of_table(found, num_rows)

@@ -1,0 +1,50 @@
+"""Checks whether people here decided about the study, without which no site takes part."""
+
+from contextlib import closing
+
+from erosion.client.consent.consent import approved_that_leads_to
+from erosion.client.consent.store import FILE_NAME, ConsentStore
+from erosion.client.finding import Finding, failed, ok, warning
+from erosion.client.site_file import Site
+from erosion.common.errors import SiteError
+from erosion.common.study.study import Study
+
+WHAT = "approval"
+
+
+def check_approval(site: Site, study: Study, review: str) -> Finding:
+    """What stands in the book; nothing is written. `review`: the command that decides."""
+    if not (site.consent_folder / FILE_NAME).exists():
+        return _undecided(site, 0, review)
+    try:
+        with closing(ConsentStore(site.consent_folder)) as store:
+            approved = approved_that_leads_to(study, store)
+            entry = store.study(study.digest)
+            num_approved = len(store.studies("approved"))
+    except SiteError as problem:
+        return failed(WHAT, str(problem), "restore the file, or name another compute.state")
+    if approved is not None:
+        return ok(WHAT, f"approved by {approved.decided_by}, {approved.decided}")
+    if entry is not None and entry.state == "declined":
+        return failed(
+            WHAT,
+            f"this study was declined by {entry.decided_by}, {entry.decided}",
+            f"{review} shows it; --approve takes part in it after all",
+        )
+    return _undecided(site, num_approved, review)
+
+
+def _undecided(site: Site, num_approved: int, review: str) -> Finding:
+    if site.approval.automatic != "within_limits":
+        return warning(
+            WHAT,
+            "nobody here has approved this study, and the site takes no part before",
+            f"{review} shows it in plain words, and asks",
+        )
+    if num_approved >= site.budget.studies:
+        return failed(
+            WHAT,
+            f"approved studies: {num_approved} of {site.budget.studies} (budget.studies)",
+            "raise budget.studies in the site file; it is your decision",
+        )
+    return ok(WHAT, 'not asked for yet; approval.automatic = "within_limits" approves it')
