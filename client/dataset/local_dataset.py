@@ -241,7 +241,7 @@ class LocalDataset:
             return None
         is_alone = arm is not None and self.study.arms[arm].user_only
         if self.study.scaling == "local" or is_alone:
-            return self._own_scaling()
+            return self._own_scaling
         columns = self.study.task.input_shape[0]
         if pooled is None:
             raise Refusal(
@@ -298,6 +298,7 @@ class LocalDataset:
         rows = self._rows[training].astype(np.float64, copy=False)
         return self.cells.sums(task, rows, self._groups[training], is_told=is_told)
 
+    @cached_property
     def _own_scaling(self) -> Scaling | None:
         task = self.study.task
         if self.sums is None or not isinstance(task, TabularTask):
@@ -306,7 +307,7 @@ class LocalDataset:
 
     def _missing_values(self) -> tuple[float, ...] | None:
         """What missing values become, where only these patients can tell."""
-        task, own = self.study.task, self._own_scaling()
+        task, own = self.study.task, self._own_scaling
         if own is None or not isinstance(task, TabularTask):
             return None
         scaled = self.study.scaling != "none"

@@ -24,4 +24,5 @@ def warm_up(model: nn.Module, input_shape: Sequence[int], training: Training) ->
     with draws_from(0, device):
         outputs = copy(torch.zeros(2, *input_shape, device=device))
     torch.autograd.backward(outputs.square().mean())
-    optimizer_for(trained_parameters(copy), training).step()
+    with torch.no_grad():
+        optimizer_for(trained_parameters(copy), training).step()

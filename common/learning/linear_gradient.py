@@ -5,6 +5,9 @@ keeping a record of each step and going back through it takes longer than the ar
 the calls that autograd makes, in its order, so that the result is the same to the last bit.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -18,6 +21,8 @@ _forward = torch.ops.aten.nll_loss_forward.default
 _backward = torch.ops.aten.nll_loss_backward.default
 _through_softmax = torch.ops.aten._log_softmax_backward_data.default  # noqa: SLF001
 
+SetGradient = Callable[[Tensor, Tensor], None]  # given inputs (m, *shape) and their targets
+
 
 class LinearModel(nn.Sequential):
     """One linear layer on flattened inputs."""
@@ -25,31 +30,51 @@ class LinearModel(nn.Sequential):
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__(nn.Flatten(), linear)
 
-    def set_gradient(self, inputs: Tensor, targets: Tensor, loss: Loss) -> None:
-        """Leave the gradient of the loss of inputs (m, *shape) at the parameters that are trained.
+    def gradient_of(self, loss: Loss) -> SetGradient:
+        """What leaves the loss's gradient at the parameters that are trained, over what was there.
 
-        What was there is overwritten. Call it where nothing is recorded for autograd.
+        Make it and call it where nothing is recorded for autograd.
         """
         weight, bias = self[1].parameters()
-        flat = inputs.flatten(1)
-        of_outputs = _output_gradient(torch.addmm(bias, flat, weight.t()), targets, loss)
-        if weight.requires_grad:
-            weight.grad = of_outputs.t().mm(flat)
-        if bias.requires_grad:
-            bias.grad = of_outputs.sum(0)
+        turned = weight.t()  # a view: it follows the steps
+        has_weight, has_bias = weight.requires_grad, bias.requires_grad
+        output_gradient = _output_gradient(loss, weight)
+
+        def set_gradient(inputs: Tensor, targets: Tensor) -> None:
+            flat = inputs.flatten(1)
+            of_outputs = output_gradient(torch.addmm(bias, flat, turned), targets)
+            if has_weight:
+                weight.grad = of_outputs.t().mm(flat)
+            if has_bias:
+                bias.grad = of_outputs.sum(0)
+
+        return set_gradient
 
 
-def _output_gradient(outputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:
-    """The loss's gradient in outputs (m, k), of their shape."""
+def is_derived(loss: Loss) -> bool:
+    """Its gradient needs nothing of autograd."""
+    return loss is cross_entropy or isinstance(loss, DerivedLoss)
+
+
+def _output_gradient(loss: Loss, like: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    """The loss's gradient in outputs (m, k), of their shape, given those and the targets."""
     if isinstance(loss, DerivedLoss):
-        return loss.output_gradient(outputs, targets)
+        return loss.output_gradient
     if loss is not cross_entropy:
-        outputs.requires_grad_()
-        with torch.enable_grad():
-            return torch.autograd.grad(loss(outputs, targets), outputs)[0]
-    logs = torch.log_softmax(outputs, 1)
-    _, total = _forward(logs, targets, None, _MEAN, _IGNORED)
-    one = torch.ones_like(total)
-    of_logs = _backward(one, logs, targets, None, _MEAN, _IGNORED, total)
-    gradient: Tensor = _through_softmax(of_logs, logs, 1, outputs.dtype)
-    return gradient
+        return partial(_by_autograd, loss)
+    one = torch.ones((), dtype=like.dtype, device=like.device)  # the gradient of the loss in itself
+
+    def of_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+        logs = torch.log_softmax(outputs, 1)
+        _, total = _forward(logs, targets, None, _MEAN, _IGNORED)
+        of_logs = _backward(one, logs, targets, None, _MEAN, _IGNORED, total)
+        gradient: Tensor = _through_softmax(of_logs, logs, 1, outputs.dtype)
+        return gradient
+
+    return of_cross_entropy
+
+
+def _by_autograd(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+    outputs.requires_grad_()
+    with torch.enable_grad():
+        return torch.autograd.grad(loss(outputs, targets), outputs)[0]

@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from erosion.common.learning.layer_draws import draws_from
-from erosion.common.learning.linear_gradient import LinearModel
+from erosion.common.learning.linear_gradient import LinearModel, SetGradient, is_derived
 from erosion.common.learning.models import flat_parameters, load_flat_parameters
 from erosion.common.learning.optimizers import optimizer_for
 from erosion.common.learning.trainable import to_training, trained_parameters
@@ -139,24 +140,39 @@ def train_locally(
     parameters = trained_parameters(model)
     optimizer = optimizer_for(parameters, training)
     samples_seen = steps = 0
-    with draws_from(generator.initial_seed(), start.device), torch.no_grad():
-        num, smallest = len(samples.targets), samples.smallest_batch
+    num, smallest = len(samples.targets), samples.smallest_batch
+    with draws_from(generator.initial_seed(), start.device), _unrecorded(model, samples.loss):
+        set_gradient = _gradient_of(model, samples.loss)
         for batch in mini_batches(num, training, generator, round_number, smallest):
             optimizer.zero_grad()
             inputs = samples.inputs[batch]
             seen = inputs if samples.augment is None else samples.augment(inputs)
-            targets = samples.targets[batch]
-            if isinstance(model, LinearModel):
-                model.set_gradient(seen, targets, samples.loss)
-            else:
-                with torch.enable_grad():
-                    torch.autograd.backward(samples.loss(model(seen), targets))
+            set_gradient(seen, samples.targets[batch])
             if pull is not None:
                 _add_pull(parameters, pull)
             optimizer.step()
             samples_seen += len(batch)
             steps += 1
+        optimizer.zero_grad()  # what was not recorded is of no use to autograd later
     return LocalResult(flat_parameters(model) - start, samples_seen, steps)
+
+
+def _unrecorded(model: nn.Module, loss: Loss) -> AbstractContextManager[None]:
+    """Where nothing is recorded for autograd; where autograd is not needed, nor could be."""
+    if isinstance(model, LinearModel) and is_derived(loss):
+        return torch.inference_mode()  # it costs a small model's step a sixth less
+    return torch.no_grad()
+
+
+def _gradient_of(model: nn.Module, loss: Loss) -> SetGradient:
+    if isinstance(model, LinearModel):
+        return model.gradient_of(loss)
+
+    def set_gradient(inputs: Tensor, targets: Tensor) -> None:
+        with torch.enable_grad():
+            torch.autograd.backward(loss(model(inputs), targets))
+
+    return set_gradient
 
 
 def _add_pull(parameters: Sequence[Tensor], pull: Pull) -> None:

@@ -26,9 +26,8 @@ class PlainSgd:
         for parameter in self._parameters:
             parameter.grad = None
 
-    @torch.no_grad()
     def step(self) -> None:
-        """Move every parameter that has a gradient."""
+        """Move every parameter that has a gradient. Call it where nothing is recorded."""
         for place, parameter in enumerate(self._parameters):
             gradient = parameter.grad
             if gradient is None:

@@ -116,7 +116,8 @@ def _train(jobs: Sequence[Job]) -> list[LocalResult]:
         if jobs[0].pull is not None:
             objective = objective + _pulled(jobs, _flattened(parameters))
         torch.autograd.backward(objective)
-        optimizer.step()
+        with torch.no_grad():
+            optimizer.step()
         ended = torch.nonzero(drawn.steps == step + 1)[:, 0].to(starts.device)
         if len(ended):
             ends[ended] = _flattened(parameters).detach()[ended]

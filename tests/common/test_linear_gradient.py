@@ -61,7 +61,7 @@ def test_the_gradient_of_one_patient_by_hand() -> None:
     for parameter in model.parameters():
         nn.init.zeros_(parameter)
     with torch.no_grad():
-        model.set_gradient(torch.tensor([[3.0, -1.0]]), torch.tensor([0]), cross_entropy)
+        model.gradient_of(cross_entropy)(torch.tensor([[3.0, -1.0]]), torch.tensor([0]))
     torch.testing.assert_close(model[1].weight.grad, torch.tensor([[-1.5, 0.5], [1.5, -0.5]]))
     torch.testing.assert_close(model[1].bias.grad, torch.tensor([-0.5, 0.5]))
 
@@ -99,7 +99,21 @@ def test_what_is_frozen_has_no_gradient(frozen: str) -> None:
     theirs = by_autograd(ours)
     data = drawn(5, 3, 40)
     assert torch.equal(trained(ours, *data, cross_entropy), trained(theirs, *data, cross_entropy))
-    assert dict(ours.named_parameters())[frozen].grad is None
+    with torch.no_grad():
+        ours.gradient_of(cross_entropy)(*data)
+    with_gradient = {name for name, found in ours.named_parameters() if found.grad is not None}
+    assert with_gradient == {"1.weight", "1.bias"} - {frozen}
+
+
+def test_a_trained_model_can_be_differentiated_afterwards() -> None:
+    model = linear_model(5, 3)
+    inputs, targets = drawn(5, 3, 40)
+    delta = trained(model, inputs, targets, cross_entropy)
+    for _ in range(2):
+        torch.autograd.backward(
+            cross_entropy(model(inputs), targets) + delta.requires_grad_().sum()
+        )
+    assert all(parameter.grad is not None for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("scale", [1, 60])  # of the inputs; logits beyond 20, too

@@ -25,7 +25,8 @@ def after_steps(model: nn.Module, optimizer: Any, shape: tuple[int, ...]) -> lis
         labels = torch.randint(10, (5,), generator=generator)
         optimizer.zero_grad()
         torch.autograd.backward(nn.functional.cross_entropy(model(inputs), labels))
-        optimizer.step()
+        with torch.no_grad():
+            optimizer.step()
     return [parameter.detach() for parameter in model.parameters()]
 
 
@@ -56,7 +57,8 @@ def test_a_parameter_without_a_gradient_stays_where_it_is() -> None:
     used, unused = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
     optimizer = PlainSgd([used, unused], Training(steps=1, weight_decay=0.5, momentum=0.5))
     used.grad = torch.ones(2)
-    optimizer.step()
+    with torch.no_grad():
+        optimizer.step()
     assert used.tolist() != [1.0, 1.0]
     assert unused.tolist() == [1.0, 1.0]
 
