@@ -170,11 +170,16 @@ def _list(options: argparse.Namespace) -> None:
 
 
 def _revoke(options: argparse.Namespace) -> None:
-    key = enrolment.revoke_site(FederationFolder(options.folder), options.name)
-    print(
-        f"Revoked the key of {key.hospital} ({key.fingerprint}). A running coordinator ends its"
-        " connection within seconds."
-    )
+    folder, name = FederationFolder(options.folder), options.name
+    revoked = enrolment.revoke_site(folder, name)
+    if revoked.key is not None:
+        print(f"Revoked the key of {name} ({revoked.key.fingerprint}).")
+    if revoked.own_authority:
+        print(
+            f"Took authorities.{name} out of {folder.place}: certificates of its own authority"
+            " count no more."
+        )
+    print("A running coordinator ends its connection within seconds.")
 
 
 def _renew(options: argparse.Namespace) -> None:

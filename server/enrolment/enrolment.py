@@ -41,6 +41,14 @@ class Enrolment:
     kit: Path
 
 
+@dataclass(frozen=True, slots=True)
+class Revocation:
+    """What a hospital came in by and does no more."""
+
+    key: EnrolledKey | None
+    own_authority: bool
+
+
 def init_federation(
     folder: FederationFolder, place: Address, *, days: float = COORDINATOR_DAYS
 ) -> None:
@@ -73,8 +81,9 @@ def renew_coordinator(
     folder: FederationFolder, hosts: Sequence[str] = (), *, days: float = COORDINATOR_DAYS
 ) -> Address:
     """A new certificate; a running coordinator shows it from the next connection on."""
-    place = folder.read_place()
+    folder.read_place()
     with folder.locked():
+        place = folder.read_place()
         authority = certificates.load_authority(folder.authority_key, folder.authority)
         if hosts:
             place = place.model_copy(update={"hosts": tuple(hosts)})
@@ -151,15 +160,23 @@ def renew_site(
         return Enrolment(key, kit)
 
 
-def revoke_site(folder: FederationFolder, hospital: str) -> EnrolledKey:
-    """Keep the hospital's key out from now on; a running coordinator notices within seconds."""
+def revoke_site(folder: FederationFolder, hospital: str) -> Revocation:
+    """Keep the hospital out from now on; a running coordinator notices within seconds.
+
+    An authority of its own is taken out of `federation.toml`, because it could certify other keys.
+    """
     folder.read_place()
     with folder.locked():
-        roster = read_key_registry(folder.roster)
-        current = _current(roster, hospital)
-        write_key_registry(folder.roster, roster.changed(current, revoked=expiry.now()))
-        folder.kit(hospital).unlink(missing_ok=True)
-        return current
+        place, roster = folder.read_place(), read_key_registry(folder.roster)
+        has_authority = hospital in place.authorities
+        key = roster.current(hospital) if has_authority else _current(roster, hospital)
+        if key is not None:
+            write_key_registry(folder.roster, roster.changed(key, revoked=expiry.now()))
+            folder.kit(hospital).unlink(missing_ok=True)
+        if has_authority:
+            others = {name: own for name, own in place.authorities.items() if name != hospital}
+            folder.write_place(place.model_copy(update={"authorities": others}))
+        return Revocation(key, has_authority)
 
 
 def _key(request: Path | None) -> tuple[PrivateKey | None, PublicKey]:

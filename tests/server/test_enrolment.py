@@ -536,6 +536,35 @@ def test_nobody_else_vouches_for_a_hospital_with_an_authority_of_its_own(
     assert "of its own" in verdict.text
 
 
+@pytest.mark.parametrize("is_enrolled", [False, True])
+def test_revoking_keeps_out_what_a_hospitals_own_authority_certifies(
+    folder: FederationFolder, capsys: pytest.CaptureFixture[str], is_enrolled: bool
+) -> None:
+    certificates_of = {}
+    authorities = {}
+    for hospital in ("north", "south"):
+        authority, key = certificates.new_authority(), new_private_key().public_key()
+        (folder.path / f"{hospital}.crt").write_bytes(certificates.pem(authority.certificate))
+        authorities[hospital] = OwnAuthority(certificate=Path(f"{hospital}.crt"), name=hospital)
+        ends = expiry.now() + timedelta(days=5)
+        certificates_of[hospital] = certificates.issue_site(authority, hospital, key, ends)
+    if is_enrolled:
+        enrol_site(folder, "north")
+    before = folder.read_place()
+    folder.write_place(before.model_copy(update={"authorities": authorities}))
+    admission = Authorizer(folder)
+    assert isinstance(admission.verdict(certificates_of["north"]), Admitted)
+    assert main(["enroll", "revoke", "north", "--folder", str(folder.path)]) == 0
+    said = capsys.readouterr().out
+    assert ("Revoked the key of north" in said) == is_enrolled
+    assert f"Took authorities.north out of {folder.place}" in said
+    assert isinstance(admission.verdict(certificates_of["north"]), KeptOut)
+    assert admission.why_not("north") is not None
+    assert isinstance(admission.verdict(certificates_of["south"]), Admitted)
+    with pytest.raises(EnrolmentError, match="no key that could be renewed or revoked"):
+        revoke_site(folder, "north")
+
+
 def test_the_coordinator_renews_without_a_change_at_the_sites(folder: FederationFolder) -> None:
     authority = folder.authority.read_bytes()
     before = folder.coordinator.read_bytes()
