@@ -62,7 +62,8 @@ class Arrival:
         """The join deadline has passed: are those here that the study cannot begin without?"""
         study, here = self.study, self.membership.members
         enough = study.user in here and len(here) >= study.federation.quorum
-        return enough and (resumed or study.federation.start == "quorum")
+        needs_all = study.federation.start == "all" and not self.surroundings.start_with_quorum
+        return enough and (resumed or not needs_all)
 
     def _why_not_begun(self, waited: float) -> str:
         study, members = self.study, self.membership
@@ -87,9 +88,8 @@ class Arrival:
         return (
             f"{in_words(members.missing)} did not connect within {waited:.0f} s, and the study"
             " waits for all of its hospitals, so that every arm is compared on the same ones."
-            " Start their sites, raise federation.longest_wait_seconds, or begin without them:"
-            ' federation.start = "quorum" in the study file, or `erosion server'
-            " --start-with-quorum`."
+            f" {self.surroundings.remedy}with `--longest-wait SECONDS` it waits longer, with"
+            " `--start-with-quorum` it begins without them."
         )
 
     def _whereto(self) -> str:

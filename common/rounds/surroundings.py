@@ -106,3 +106,4 @@ class Surroundings:
     where_states_are: str = ""  # of every arm, for messages
     weights: Path | None = None  # folder with the files that models start from
     longest_wait_seconds: float | None = None  # for hospitals that are needed; None: no end
+    start_with_quorum: bool = False  # whatever the study says of its start

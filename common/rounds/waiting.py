@@ -55,7 +55,7 @@ class Waiting:
             if limit is not None and waited >= limit:
                 raise HospitalsAwayError(
                     f"{in_words(away)} did not come back within {limit:g} s. {self.remedy}"
-                    "federation.longest_wait_seconds says how long is too long."
+                    "`--longest-wait SECONDS` says how long is too long."
                 )
             if waited >= LOOK_SECONDS and away != told:  # most are back in a moment
                 self._listener.waits_for(away)

@@ -311,11 +311,6 @@ class Study(Settings):
         """The same study with one hospital as its user."""
         return Study.model_validate({**self.model_dump(), "user": user})
 
-    def begun_with_quorum(self) -> "Study":
-        """The same study, which begins without hospitals that are absent at the join deadline."""
-        federation = self.federation.model_copy(update={"start": "quorum"})
-        return self.model_copy(update={"federation": federation})
-
     @property
     def whole(self) -> "Study":
         """The study that a fold is of."""

@@ -135,8 +135,6 @@ def _run(options: argparse.Namespace) -> int:
         return _run_queue(options)
     outputs = open_outputs(options.output)
     study = load_study(options.study or resumed_run_folder(options.resume).study)
-    if options.start_with_quorum:
-        study = study.begun_with_quorum()
     setup = _setup(options)
     check_heads(study)  # before a folder is made for a run that cannot begin
     check_start(study, options.weights)
@@ -163,6 +161,7 @@ def _setup(options: argparse.Namespace) -> "Setup":
         options.updates,
         options.weights,
         options.longest_wait,
+        options.start_with_quorum,
     )
 
 
@@ -205,7 +204,6 @@ def _run_queue(options: argparse.Namespace) -> int:
             options.runs,
             observers,
             _setup(options),
-            start_with_quorum=options.start_with_quorum,
             until_empty=options.until_empty,
         )
     return 0

@@ -58,15 +58,18 @@ class Coordinator:
         *,
         weights: Path | None = None,
         longest_wait_seconds: float | None = None,
+        start_with_quorum: bool = False,
         others_stay: bool = False,
     ) -> None:
         """The caller starts and stops `link`.
 
         `weights`: where files that models start from are. `longest_wait_seconds`: for hospitals
-        that are needed; None: no end. `others_stay`: see `NetworkTransport`.
+        that are needed; None: no end. `start_with_quorum`: whatever the study says of its start.
+        `others_stay`: see `NetworkTransport`.
         """
         self._weights = weights
         self._longest_wait_seconds = longest_wait_seconds
+        self._start_with_quorum = start_with_quorum
         self._study, self._link, self._folder, self._notify = study, link, folder, notify
         authorizer = link if link.enrolled_only else None
         self._transport = NetworkTransport(
@@ -99,6 +102,7 @@ class Coordinator:
                     weights=self._weights,
                     address=link.address_for_sites,
                     longest_wait_seconds=self._longest_wait_seconds,
+                    start_with_quorum=self._start_with_quorum,
                     remedy="Put that right, then go on with `erosion server --resume"
                     f" {quote(str(folder.to_resume))}`; ",
                     where_states_are=" The parameters of every arm are in"

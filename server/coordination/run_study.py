@@ -47,6 +47,7 @@ class Setup:
     # many and large
     weights: Path | None = None  # folder with the files that models start from
     longest_wait_seconds: float | None = None  # for hospitals that are needed; None: the study's
+    start_with_quorum: bool = False  # whatever the study says of its start
 
 
 def run_study(
@@ -75,7 +76,6 @@ def run_queue(
     observers_of: Callable[[], Observers],
     setup: Setup,
     *,
-    start_with_quorum: bool = False,
     until_empty: bool = False,
 ) -> None:
     """Listen, and run the studies of a folder in turn. Raises LinkError, EnrolmentError, RunError.
@@ -101,11 +101,8 @@ def run_queue(
         with alone_in(folder.path), observers_of() as observers:
             run_on(link, study, folder, observers, bounded, others_stay=True)
 
-    def prepared(study: Study) -> Study:
-        return study.begun_with_quorum() if start_with_quorum else study
-
     try:
-        StudyQueue(queue, runs, run_one, prepare=prepared).serve(until_empty=until_empty)
+        StudyQueue(queue, runs, run_one).serve(until_empty=until_empty)
     except (OSError, DiskError) as problem:
         raise RunError(
             f"The queue {queue} cannot be gone on with ({problem.__cause__ or problem}). Put that"
@@ -160,6 +157,7 @@ def run_on(
             observers.notify,
             weights=setup.weights,
             longest_wait_seconds=longest,
+            start_with_quorum=setup.start_with_quorum,
             others_stay=others_stay,
         )
         status.waiting_for = coordinator.waiting_for

@@ -29,11 +29,9 @@ DONE, FAILED, RUNS = "done", "failed", ".runs.json"
 class StudyQueue:
     """Use `serve`. Nothing is remembered but by the files."""
 
-    def __init__(
-        self, folder: Path, runs: Path, run: RunOne, *, prepare: Callable[[Study], Study]
-    ) -> None:
-        """`runs`: where run folders are made. `prepare`: what the operator wants of every study."""
-        self._folder, self._runs, self._run, self._prepare = folder, runs, run, prepare
+    def __init__(self, folder: Path, runs: Path, run: RunOne) -> None:
+        """`runs`: where run folders are made."""
+        self._folder, self._runs, self._run = folder, runs, run
         self._turns: Counter[str] = Counter()  # that a waiting file has had
         self._seen: dict[Path, tuple[int, ...]] = {}  # to let a file be written to its end
 
@@ -62,7 +60,7 @@ class StudyQueue:
 
     def _take(self, path: Path) -> None:
         try:
-            study = self._prepare(load_study(path))
+            study = load_study(path)
             folder = self._run_folder(path, study)
             if not folder.has_ended:  # else it was cut off before its file was put away
                 self._run(study, folder)
@@ -89,7 +87,7 @@ class StudyQueue:
                 folder = RunFolder(Path(runs[path.name]))
                 if not folder.has_ended:
                     folder = resumed_run_folder(folder.path)
-                if self._prepare(load_study(folder.study)).digest == study.digest:
+                if load_study(folder.study).digest == study.digest:
                     return folder
             except ErosionError as problem:
                 logger.warning("%s begins anew: %s", path.name, problem)

@@ -110,7 +110,9 @@ def test_a_wait_has_the_end_that_the_study_says_and_names_who_was_missing() -> N
     transport, kept = cut_off("b", "c", seconds=1e9)
     changes = {**FEDERATION, "longest_wait_seconds": 600.0}
     transport.study = study(federation=changes)
-    with pytest.raises(RunError, match=r"b, c did not come back within 600 s. Resume it; feder"):
+    with pytest.raises(
+        RunError, match=r"b, c did not come back within 600 s. Resume it; `--longest"
+    ):
         study_run(transport, kept, remedy="Resume it; ").run()
     assert 600.0 <= transport.clock <= 602.0
     assert [record.outcome for record in kept.records] == ["done"]

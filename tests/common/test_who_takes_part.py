@@ -40,9 +40,20 @@ def test_with_a_quorum_it_begins_when_the_join_deadline_passes() -> None:
 def test_by_default_it_does_not_begin_without_a_hospital_that_it_names() -> None:
     transport = Scripted(study(federation={"start": "all"}))
     transport.join("a", "b")
-    with pytest.raises(RunError, match=r"c did not connect within 120 s, .* --start-with-quorum"):
+    with pytest.raises(RunError, match=r"c did not connect within 120 s, .*`--start-with-quorum`"):
         study_run(transport, Kept()).run()
     assert transport.clock >= 120.0
+
+
+def test_the_operator_may_have_any_study_begin_with_its_quorum() -> None:
+    of = study(federation={"start": "all"})
+    transport, kept = Scripted(of), Kept()
+    transport.join("a", "b")
+    outcome = study_run(transport, kept, start_with_quorum=True).run()
+    assert transport.clock >= 30.0
+    assert outcomes(kept, "b") == ["accepted"] * 4
+    assert outcomes(kept, "c") == ["absent"] * 4
+    assert outcome.study.digest == of.digest  # as it was approved
 
 
 def test_a_hospital_that_was_there_may_come_back_where_newcomers_may_not() -> None:

@@ -17,10 +17,14 @@ from erosion.common.protocol import wire
 from erosion.common.protocol.error_codes import NODE_UNAVAILABLE
 from erosion.common.protocol.messages import TrainRequest
 from erosion.common.study.selection import Fold
-from erosion.common.study.study import Study
+from erosion.common.study.study import Study, load_study
+from erosion.experiments.free_ports import free_address
+from erosion.server.run.journal import read_journal
+from erosion.server.run.run_folder import RunFolder, write_study
 from tests.support import programs
-from tests.support.federation import Federation, small_study
+from tests.support.federation import Federation, small_study, write_site
 from tests.support.patience import PATIENCE, wait_until
+from tests.support.processes import start
 
 WAITING = {"join_deadline_seconds": PATIENCE, "round_deadline_seconds": PATIENCE, "quorum": 3}
 
@@ -93,6 +97,43 @@ def test_a_study_goes_on_once_the_last_hospital_has_approved_it(
             assert "Approved by dpo" in capsys.readouterr().out
         result = federation.finish()
     assert result.arms["fedavg"].rounds == 2
+
+
+def test_the_study_that_was_approved_is_the_one_that_begins_with_its_quorum(
+    tmp_path: Path,
+) -> None:
+    """And the one that is gone on with, by the command that a supervisor gives."""
+    address, file, folder = free_address(), tmp_path / "study.toml", RunFolder(tmp_path / "run")
+    wait = {"join_deadline_seconds": 1.0, "round_deadline_seconds": PATIENCE, "quorum": 2}
+    write_study(file, small_study(arms={"fedavg": {}}, rounds=3, federation=wait))
+    sites = {name: write_site(tmp_path, name, address) for name in ("alice", "bob")}
+    for path in sites.values():
+        without_a_rule(path)
+        approve(path, load_study(file))
+    place = ("--insecure", "--address", address)
+    begin = ("server", str(file), "--run-folder", str(folder.path), "--start-with-quorum", *place)
+    log = str(tmp_path / "coordinator.log")
+    alice = start(programs.honest, str(sites["alice"]))
+    bobs = [start(programs.dies_in_round_2, str(sites["bob"]))]
+    coordinators = [start(programs.erosion, log, *begin)]
+    try:
+        bobs[0].join(PATIENCE)  # without it the next round cannot be done
+        assert bobs[0].exitcode is not None, Path(log).read_text()
+        assert [line["round"] for line in read_journal(folder.journal)] == [1]
+        coordinators[0].kill()
+        coordinators[0].join(PATIENCE)
+        resume = ("server", "--resume", str(folder.path), *place)
+        coordinators.append(start(programs.erosion, log, *resume))
+        bobs.append(start(programs.honest, str(sites["bob"])))
+        coordinators[1].join(PATIENCE)
+        assert coordinators[1].exitcode == 0, Path(log).read_text()
+    finally:
+        for process in (alice, *bobs, *coordinators):
+            process.kill()
+            process.join(PATIENCE)
+    bob = [line["hospitals"]["bob"]["outcome"] for line in read_journal(folder.journal)]
+    assert bob == ["accepted"] * 3
+    assert load_study(folder.study).digest == load_study(file).digest
 
 
 def test_what_nobody_approved_is_not_answered(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def put(queue: Path, file: str, study: Study) -> None:
 
 
 def run_all(queue: Path, run: Callable[[Study, RunFolder], object]) -> None:
-    StudyQueue(queue, queue.parent / "runs", run, prepare=lambda s: s).serve(until_empty=True)
+    StudyQueue(queue, queue.parent / "runs", run).serve(until_empty=True)
 
 
 def test_studies_have_their_turns_by_name_and_a_bad_one_is_left_out(tmp_path: Path) -> None:
