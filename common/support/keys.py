@@ -73,12 +73,12 @@ def parse_private_key(pem: bytes, where: str, error: type[ErosionError]) -> Priv
     except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it wants a password
         raise error(
             f"{where} does not hold a private key in PEM without a password. Take it from the site"
-            " kit again, or make one with `erosion enroll request`."
+            " kit again, or make one with `erosion enroll request NAME`."
         ) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, CURVES):
         raise error(
             f"The private key {where} is not an elliptic-curve key on P-256 or P-384. Make one with"
-            " `erosion enroll request`."
+            " `erosion enroll request NAME`."
         )
     return key
 
@@ -88,19 +88,19 @@ def read_public_key(pem: bytes, where: str, error: type[ErosionError]) -> Public
     if b"PRIVATE KEY" in pem:
         raise error(
             f"{where} holds a private key, which must not leave its site. Ask the site for the file"
-            " that ends in .pub, and have it make a new key, because this one has travelled."
+            " that ends in .csr, and have it make a new key, because this one has travelled."
         )
     try:
         key = serialization.load_pem_public_key(pem)
     except (ValueError, UnsupportedAlgorithm):
         raise error(
             f"{where} does not hold a public key in PEM. The site makes one with"
-            " `erosion enroll request`."
+            " `erosion enroll request NAME`."
         ) from None
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, CURVES):
         raise error(
             f"The public key in {where} is not on P-256 or P-384. The site makes one with"
-            " `erosion enroll request`."
+            " `erosion enroll request NAME`."
         )
     return key
 

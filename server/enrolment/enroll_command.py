@@ -124,7 +124,7 @@ def _init(options: argparse.Namespace) -> None:
         f"  coordinator   {ServingCertificate(folder).words}\n"
         f"Keep {folder.authority_key} safe, best on another medium: with it anyone can pose as the"
         " coordinator.\n"
-        "Next: erosion enroll site NAME, for every hospital, this one included."
+        f"Next: erosion enroll site NAME{folder.option}, for every hospital, this one included."
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from shlex import quote
 
 from erosion.common.errors import EnrolmentError
 from erosion.common.settings.names import checked_name
@@ -106,9 +107,14 @@ def enrol_site(
     with folder.locked():
         roster = read_key_registry(folder.roster)
         if (current := roster.current(hospital)) is not None:
+            renew = f"`erosion enroll renew {hospital}{folder.option}` prolongs it"
+            if request is None:
+                remedy = f"{renew}, with --new-key it is replaced."
+            else:
+                sign = _sign_command(folder, hospital, request)
+                remedy = f"`{sign} --replace` puts the request's in its place; {renew}."
             raise EnrolmentError(
-                f"{hospital} has a key already, {expiry.in_words(current.expires)}."
-                f" `erosion enroll renew {hospital}` prolongs it, with --new-key it is replaced."
+                f"{hospital} has a key already, {expiry.in_words(current.expires)}. {remedy}"
             )
         private, public = _key(request)
         key = _certified(folder, roster, hospital, public, _end(days))
@@ -137,7 +143,7 @@ def renew_site(
     folder.read_place()
     with folder.locked():
         roster = read_key_registry(folder.roster)
-        current = _current(roster, hospital)
+        current = _current(folder, roster, hospital, request)
         private: PrivateKey | None = None
         if new_key or request is not None:
             private, public = _key(request)
@@ -169,7 +175,7 @@ def revoke_site(folder: FederationFolder, hospital: str) -> Revocation:
     with folder.locked():
         place, roster = folder.read_place(), read_key_registry(folder.roster)
         has_authority = hospital in place.authorities
-        key = roster.current(hospital) if has_authority else _current(roster, hospital)
+        key = roster.current(hospital) if has_authority else _current(folder, roster, hospital)
         if key is not None:
             write_key_registry(folder.roster, roster.changed(key, revoked=expiry.now()))
             folder.kit(hospital).unlink(missing_ok=True)
@@ -199,7 +205,7 @@ def _certified(
         was = "" if known.trouble is None else f" and {known.trouble}"
         raise EnrolmentError(
             f"This key is {known.hospital}'s already{was}. Every enrolment needs a key of its own:"
-            " the site makes one with `erosion enroll request`."
+            f" the site makes one with `erosion enroll request {hospital}`."
         )
     certificate = _certificate(folder, hospital, public, expires)
     return EnrolledKey(
@@ -223,13 +229,24 @@ def _write_identity(folder: FederationFolder, identity: certificates.Identity) -
     write_private(folder.coordinator, identity.key + identity.certificate)
 
 
-def _current(roster: KeyRegistry, hospital: str) -> EnrolledKey:
+def _sign_command(folder: FederationFolder, hospital: str, request: Path) -> str:
+    """What enrols the hospital by that request."""
+    name = "" if read_request(request).hospital == hospital else f" --name {hospital}"
+    return f"erosion enroll sign {quote(str(request))}{name}{folder.option}"
+
+
+def _current(
+    folder: FederationFolder, roster: KeyRegistry, hospital: str, request: Path | None = None
+) -> EnrolledKey:
     if (current := roster.current(hospital)) is not None:
         return current
+    enrols = f"erosion enroll site {hospital}{folder.option}"
+    if request is not None:
+        enrols = _sign_command(folder, hospital, request)
     names = sorted({key.hospital for key in roster.keys if key.revoked is None})
     raise EnrolmentError(
         f"{hospital} has no key that could be renewed or revoked; enrolled are"
-        f" {', '.join(names) or 'none yet'}. `erosion enroll site {hospital}` enrols it."
+        f" {', '.join(names) or 'none yet'}. `{enrols}` enrols it."
     )
 
 

@@ -78,12 +78,13 @@ def expiry_warnings(
         if (reason := admission.why_not(hospital)) is not None:
             remedy = "renew" if hospital in expiries else "site"
             warnings.append(
-                f"{hospital} cannot connect: {reason}; run: erosion enroll {remedy} {hospital}"
+                f"{hospital} cannot connect: {reason}; run:"
+                f" erosion enroll {remedy} {hospital}{federation.option}"
             )
         elif hospital in expiries and expiry.ends_soon(expiries[hospital]):
             warnings.append(
                 f"the key of {hospital} is {expiry.in_words(expiries[hospital])}; run: erosion"
-                f" enroll renew {hospital}"
+                f" enroll renew {hospital}{federation.option}"
             )
     return warnings
 
@@ -94,8 +95,8 @@ def federation_or_none(folder: FederationFolder, *, insecure: bool) -> Federatio
         return None
     if not folder.place.exists():
         raise EnrolmentError(
-            f"There is no federation in {folder.path}. `erosion enroll init` makes one, and"
-            " `erosion enroll site NAME` a kit for each hospital. To try things on this machine"
-            " alone, use --insecure, or `erosion testbed`."
+            f"There is no federation in {folder.path}. `erosion enroll init{folder.option}`"
+            f" makes one, and `erosion enroll site NAME{folder.option}` a kit for each hospital. To"
+            " try things on this machine alone, use --insecure, or `erosion testbed`."
         )
     return folder

@@ -17,7 +17,8 @@ def write_peers(folder: FederationFolder, out: Path) -> list[EnrolledKey]:
     current = [key for key in registry.keys if key.revoked is None]
     if not current:
         raise EnrolmentError(
-            f"No hospital is enrolled in {folder.path}. `erosion enroll site NAME` enrols one."
+            f"No hospital is enrolled in {folder.path}."
+            f" `erosion enroll site NAME{folder.option}` enrols one."
         )
     try:
         write_atomically(out, peers_text(registry))

@@ -1,5 +1,7 @@
 """Creating a federation, and enrolling, renewing and revoking its sites."""
 
+import re
+import shlex
 import ssl
 import stat
 import tarfile
@@ -31,6 +33,7 @@ from erosion.common.support.keys import (
     new_private_key,
     private_pem,
     public_pem,
+    read_public_key,
 )
 from erosion.server.enrolment import (
     authorizer,
@@ -253,6 +256,59 @@ def test_a_site_may_replace_its_key_by_one_of_its_own(
     assert main(sign) == 9  # it has a key already
     assert main([*sign, "--replace"]) == 0
     assert isinstance(Authorizer(folder).verdict(old), KeptOut)
+
+
+def commands_in(message: object) -> list[list[str]]:
+    """The arguments of every `erosion` that a message names."""
+    return [shlex.split(found) for found in re.findall(r"`erosion (.+?)`", str(message))]
+
+
+@pytest.mark.parametrize("named_otherwise", [False, True])
+def test_what_a_refusal_names_enrols_the_sites_own_key(
+    tmp_path: Path, named_otherwise: bool
+) -> None:
+    folder = FederationFolder(tmp_path / "our federation")
+    init_federation(folder, Address(hosts=HOSTS, port=9092))
+    enrol_site(folder, "bob")
+    keys = [new_private_key(), new_private_key()]
+    said = "robert" if named_otherwise else "bob"
+    first, second = (request_of(tmp_path / f"{n} of bob.csr", keys[n], said) for n in (0, 1))
+
+    with pytest.raises(EnrolmentError, match="has a key already") as refused:
+        enrol_site(folder, "bob", request=first)
+    for command in commands_in(refused.value):
+        assert main(command) == 0
+    current = read_key_registry(folder.roster).current("bob")
+    assert current is not None
+    assert current.fingerprint == fingerprint(keys[0].public_key())
+
+    revoke_site(folder, "bob")
+    with pytest.raises(EnrolmentError, match="no key that could be renewed") as refused:
+        renew_site(folder, "bob", request=second)
+    (command,) = commands_in(refused.value)
+    assert main(command) == 0
+    current = read_key_registry(folder.roster).current("bob")
+    assert current is not None
+    assert current.fingerprint == fingerprint(keys[1].public_key())
+
+
+def test_what_a_refusal_names_enrols_a_site_whose_key_is_made_here(tmp_path: Path) -> None:
+    folder = FederationFolder(tmp_path / "our federation")
+    init_federation(folder, Address(hosts=HOSTS, port=9092))
+    with pytest.raises(EnrolmentError, match="no key that could be renewed") as refused:
+        renew_site(folder, "bob")
+    (command,) = commands_in(refused.value)
+    assert main(command) == 0
+    with pytest.raises(EnrolmentError, match="has a key already") as refused:
+        enrol_site(folder, "bob")
+    (command,) = commands_in(refused.value)
+    assert main(command) == 0
+    assert main([*command, "--new-key"]) == 0
+
+
+def test_a_private_key_among_public_ones_is_answered_with_what_a_site_does_send() -> None:
+    with pytest.raises(EnrolmentError, match=r"must not leave its site.*ends in \.csr"):
+        read_public_key(private_pem(new_private_key()), "public_key", EnrolmentError)
 
 
 def request_of(path: Path, key: ec.EllipticCurvePrivateKey, name: str = "bob") -> Path:
@@ -614,9 +670,11 @@ def test_what_will_soon_keep_a_hospital_out_is_said_at_the_start(
     said = [record.getMessage() for record in caplog.records if record.name == "erosion.admission"]
     assert [line.partition(";")[2] for line in said] == [
         f" run: erosion enroll renew coordinator --folder {folder.path}",
-        " run: erosion enroll renew bob",
-        " run: erosion enroll site dave",
+        f" run: erosion enroll renew bob --folder {folder.path}",
+        f" run: erosion enroll site dave --folder {folder.path}",
     ]
+    for line in said:
+        assert main(shlex.split(line.partition(" run: erosion ")[2])) == 0
 
 
 def test_secrets_are_in_no_repr(folder: FederationFolder, tmp_path: Path) -> None:
