@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from erosion.server.run.run_folder import RunFolder
 from tests.support.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,6 +94,15 @@ def test_a_group_may_read_runs_and_change_nothing(place: Path) -> None:
     assert all(may("-r", path, READERS) for path in made)
     assert not any(may("-w", path, READERS) for path in made)
     assert not any(may("-r", path) for path in made)
+
+
+def test_the_service_starts_until_both_files_of_a_run_that_has_ended_are_there() -> None:
+    unit = (ROOT / "docker" / "systemd" / "erosion-server.service").read_text()
+    said = "ConditionPathExists="
+    conditions = {line.removeprefix(said) for line in unit.splitlines() if line.startswith(said)}
+    folder = RunFolder(Path("/var/lib/erosion/run"))
+    # "|": one that holds is enough; RunFolder.has_ended wants both files
+    assert conditions == {f"|!{folder.result}", f"|!{folder.report}"}
 
 
 def test_the_sudo_rules_name_the_units_and_commands_that_there_are() -> None:
