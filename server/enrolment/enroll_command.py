@@ -26,7 +26,7 @@ from erosion.server.enrolment.federation_folder import (
 )
 from erosion.server.enrolment.key_registry import read_key_registry
 from erosion.server.enrolment.serving_certificate import ServingCertificate
-from erosion.server.enrolment.site_kit import authority_fingerprint
+from erosion.server.enrolment.site_kit import STANDARD_OUTPUT, authority_fingerprint
 from erosion.server.sealed.peers_file import write_peers
 
 MOST_DAYS = 36_500  # a certificate's dates end with the year 9999
@@ -110,7 +110,12 @@ def _port(text: str) -> int:
 
 
 def _add_out(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, metavar="FILE", help="where to put the kit (.tar.gz)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="where to put the kit (.tar.gz); - prints it, and the rest goes to standard error",
+    )
 
 
 def _init(options: argparse.Namespace) -> None:
@@ -214,7 +219,11 @@ def _renew(options: argparse.Namespace) -> None:
         days=options.days or SITE_DAYS,
     )
     _tell_of_kit(folder, made, has_key=options.new_key)
-    print(f"At the site: erosion enroll install {made.kit.name} site.toml")
+    is_file = made.kit != STANDARD_OUTPUT
+    print(
+        f"At the site: erosion enroll install {made.kit.name if is_file else 'KIT'} site.toml",
+        file=sys.stdout if is_file else sys.stderr,
+    )
 
 
 def _tell_of_kit(folder: FederationFolder, made: Enrolment, *, has_key: bool) -> None:
@@ -229,7 +238,8 @@ def _tell_of_kit(folder: FederationFolder, made: Enrolment, *, has_key: bool) ->
         f"Enrolled {made.key.hospital}, {expiry.in_words(made.key.expires)}. Its kit: {made.kit}\n"
         f"{caution}"
         f"Compare by telephone: key {made.key.fingerprint}\n"
-        f"                      CA  {authority_fingerprint(folder.authority.read_bytes())}"
+        f"                      CA  {authority_fingerprint(folder.authority.read_bytes())}",
+        file=sys.stderr if made.kit == STANDARD_OUTPUT else sys.stdout,
     )
 
 

@@ -1,6 +1,7 @@
 """The archive for one hospital: its key, the trusted authority, its site file and a guide."""
 
 import io
+import sys
 import tarfile
 import time
 from importlib.resources import files
@@ -9,6 +10,7 @@ from string import Template
 
 from cryptography import x509
 
+from erosion.common.errors import EnrolmentError
 from erosion.common.sealed import pinned_keys
 from erosion.common.support import expiry
 from erosion.common.support.keys import PrivateKey, certificate_fingerprint, private_pem
@@ -16,6 +18,7 @@ from erosion.common.support.private_files import make_private_folder, write_priv
 from erosion.server.enrolment.federation_folder import Address
 from erosion.server.enrolment.key_registry import EnrolledKey
 
+STANDARD_OUTPUT = Path("-")  # in place of a file, for who may not read this account's files
 _KIT_KEY = "It came in this kit."
 _OWN_KEY = "It is the one that this site made itself: put it here."
 
@@ -73,9 +76,23 @@ def _keys(
 
 
 def _write(path: Path, folder: str, members: dict[str, tuple[bytes, int]]) -> None:
+    if path == STANDARD_OUTPUT:
+        _print(_archive(folder, members))
+        return
     if not path.parent.exists():
         make_private_folder(path.parent)
     write_private(path, _archive(folder, members))
+
+
+def _print(archive: bytes) -> None:
+    try:
+        sys.stdout.buffer.write(archive)
+        sys.stdout.buffer.flush()
+    except OSError as problem:
+        raise EnrolmentError(
+            f"The kit could not be printed: {problem.strerror}. Nothing has changed; print it"
+            " where there is room, or give --out a file."
+        ) from None
 
 
 def authority_fingerprint(authority: bytes) -> str:

@@ -366,6 +366,19 @@ def test_another_enrolment_is_waited_for_and_then_told_of(
     enrol_site(folder, "north")
 
 
+def test_who_does_not_get_the_kit_that_was_to_be_printed_is_told_and_nothing_has_changed(
+    folder: FederationFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr("sys.stdout", full)
+        with pytest.raises(EnrolmentError, match="Nothing has changed"):
+            enrol_site(folder, "bob", out=Path("-"))
+        monkeypatch.undo()
+        with suppress(OSError):
+            full.close()
+    assert read_key_registry(folder.roster).keys == ()
+
+
 def test_a_hospital_has_one_key_at_a_time(folder: FederationFolder) -> None:
     enrol_site(folder, "bob")
     with pytest.raises(EnrolmentError, match="erosion enroll renew bob"):

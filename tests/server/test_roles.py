@@ -1,9 +1,12 @@
 """Rights to read at the coordinator are those of the system's accounts and groups."""
 
+import io
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,9 +33,12 @@ def place() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def erosion(*arguments: str, **environment: str) -> None:
-    """A command as the coordinator's account, where everything is everybody's by default."""
-    subprocess.run(
+def erosion(*arguments: str, **environment: str) -> tuple[bytes, bytes]:
+    """A command as the coordinator's account, where everything is everybody's by default.
+
+    What it printed, and what it said beside that.
+    """
+    ended = subprocess.run(
         [sys.executable, "-m", "erosion", *arguments],
         check=True,
         capture_output=True,
@@ -40,6 +46,7 @@ def erosion(*arguments: str, **environment: str) -> None:
         umask=0,
         env={**os.environ, **environment},
     )
+    return ended.stdout, ended.stderr
 
 
 def may(action: str, path: Path, *groups: int) -> bool:
@@ -113,4 +120,43 @@ def test_the_sudo_rules_name_the_units_and_commands_that_there_are() -> None:
     active = [line for line in rules.splitlines() if line and not line.startswith("#")]
     said = " ".join(" ".join(active).replace("\\", "").split())
     assert said.count("systemctl") == said.count("erosion-server") == 3
-    assert "ALL=(erosion) NOPASSWD: /opt/erosion/bin/erosion enroll *" in said
+
+
+FEDERATION = "--folder /var/lib/erosion/federation"
+
+
+def test_a_registrar_gets_a_kit_and_writes_no_file_of_the_account(place: Path) -> None:
+    rules = (ROOT / "docker" / "systemd" / "erosion.sudoers").read_text()
+    allowed = re.findall(r"/opt/erosion/bin/erosion \^(enroll .*)\$", rules)
+    shown = re.findall(r"# +sudo -u erosion /opt/erosion/bin/erosion (.*)", rules)
+    as_given = [
+        line.partition(" >")[0].replace("$F", FEDERATION).replace("NAME", "north") for line in shown
+    ]
+    assert len(as_given) == 3
+    for command in (
+        *as_given,
+        f"enroll list {FEDERATION}",
+        f"enroll renew north --new-key --out - {FEDERATION}",
+        f"enroll sign /tmp/node.csr --replace --out - {FEDERATION}",
+    ):
+        assert any(re.fullmatch(rule, command) for rule in allowed), command
+    for command in (
+        "enroll peers --out /var/lib/erosion/study.toml",
+        "enroll init --folder /var/lib/erosion/another",
+        f"enroll site north --out /var/lib/erosion/study.toml {FEDERATION}",
+        f"enroll site north --out study.toml --out - {FEDERATION}",
+        "enroll site north --out - --folder /var/lib/erosion/another",
+    ):
+        assert not any(re.fullmatch(rule, command) for rule in allowed), command
+
+    federation = place / "federation"
+    erosion("enroll", "init", "--host", "localhost", "--folder", str(federation))
+    before = set(federation.rglob("*"))
+    printed, said = erosion("enroll", "site", "north", "--out", "-", "--folder", str(federation))
+    with tarfile.open(fileobj=io.BytesIO(printed)) as kit:
+        assert {"north/node.key", "north/site.toml"} <= set(kit.getnames())
+    assert b"Enrolled north" in said
+    assert set(federation.rglob("*")) - before <= {federation / ".lock"}
+    renew = ("enroll", "renew", "north", "--out", "-", "--folder", str(federation))
+    with tarfile.open(fileobj=io.BytesIO(erosion(*renew)[0])) as kit:
+        assert "north/node.crt" in kit.getnames()
