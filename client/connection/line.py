@@ -1,7 +1,6 @@
 """A site's end of the line: one gRPC stream, by which requests come and replies go."""
 
 import contextlib
-import queue
 import threading
 import time
 from dataclasses import dataclass, field
@@ -96,11 +95,12 @@ class SiteLine:
             self._channel = grpc.secure_channel(address, credentials, options=options)
         self._call: Any = None
         self._queue = SendQueue()
-        self._inbox: queue.SimpleQueue[Message | grpc.RpcError] = queue.SimpleQueue()
+        self._inbox = threading.Condition()  # `_waiting` or `_ended` has changed
+        self._waiting: dict[str, tuple[Message, int]] = {}  # wanted requests, and their bytes
+        self._ended: grpc.RpcError | None = None  # what ended the line
         self._received = threading.Event()  # whatever was to come
         self._silent_ticks = 0
         self._runs: dict[str, RunNews] = {}  # of requests that are of one, by request
-        self._waiting: dict[str, int] = {}  # wanted requests that wait here, and their bytes
         self._dropped: dict[str, None] = {}  # requests that are not wanted any more
         self._sending: str | None = None
         self._frame_size = FrameSize()
@@ -141,17 +141,12 @@ class SiteLine:
 
     def receive(self, seconds: float) -> Message | None:
         """The next request, if one comes within `seconds`; raises what ended the line."""
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            try:
-                item = self._inbox.get(timeout=left)
-            except queue.Empty:
-                return None
-            if isinstance(item, grpc.RpcError):
-                raise item
-            self._waiting.pop(item.metadata.message_id, None)
-            if not self.is_dropped(item):
-                return item
+        with self._inbox:
+            self._inbox.wait_for(lambda: self._waiting or self._ended, seconds)
+            if self._waiting:
+                return self._waiting.pop(next(iter(self._waiting)))[0]
+            if self._ended is not None:
+                raise self._ended
         return None
 
     def run_of(self, request: Message) -> RunNews | None:
@@ -242,7 +237,9 @@ class SiteLine:
             problem = LostLine(f"it sent what cannot be read ({type(nonsense).__name__})")
         self._queue.close()
         self._received.set()
-        self._inbox.put(problem)
+        with self._inbox:
+            self._ended = problem
+            self._inbox.notify_all()
 
     def _take(self, received: bytes) -> None:
         kind, body = opened(received)
@@ -250,7 +247,7 @@ class SiteLine:
             case Kind.MESSAGE:
                 head = json_body(body)
                 description = read_description(head.pop("records", None))
-                if description.num_bytes + sum(self._waiting.values()) > self._most_bytes:
+                if description.num_bytes + self._waiting_bytes() > self._most_bytes:
                     raise LineFault(f"requests of more than {self._most_bytes} bytes")
                 space = MemorySpace(description.num_bytes)
                 self._arriving = Assembly(head, description, space)
@@ -276,6 +273,8 @@ class SiteLine:
         head, content = self._arriving.head, self._arriving.content()
         self._arriving = None
         request = _request(head, content)
+        if self.is_dropped(request):
+            return
         if (run := RunNews.read(head.get("run"))) is not None:
             self._runs[request.metadata.message_id] = run
             while len(self._runs) > MOST_DROPPED:
@@ -284,15 +283,23 @@ class SiteLine:
 
     def _put(self, request: Message, num_bytes: int) -> None:
         """Let the request wait for its turn; what no honest coordinator sends ends the line."""
-        if request.metadata.message_id in self._waiting:
-            raise LineFault("two requests under one id")
-        if len(self._waiting) >= MOST_WAITING:
-            raise LineFault(f"more than {MOST_WAITING} requests before it waited for an answer")
-        self._waiting[request.metadata.message_id] = num_bytes
-        self._inbox.put(request)
+        request_id = request.metadata.message_id
+        with self._inbox:
+            if request_id in self._waiting:
+                raise LineFault("two requests under one id")
+            if len(self._waiting) >= MOST_WAITING:
+                raise LineFault(f"more than {MOST_WAITING} requests before it waited for an answer")
+            self._waiting[request_id] = request, num_bytes
+            self._inbox.notify_all()
+
+    def _waiting_bytes(self) -> int:
+        with self._inbox:
+            return sum(num_bytes for _, num_bytes in self._waiting.values())
 
     def _drop(self, request_id: str) -> None:
-        self._waiting.pop(request_id, None)
+        with self._inbox:
+            if self._waiting.pop(request_id, None) is not None:
+                self._runs.pop(request_id, None)
         self._dropped[request_id] = None
         while len(self._dropped) > MOST_DROPPED:
             del self._dropped[next(iter(self._dropped))]

@@ -1,0 +1,78 @@
+"""A site's end of the line: the requests that wait while it trains."""
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+from flwr.app import Message
+
+from erosion.client.connection import line as line_module
+from erosion.client.connection.line import MOST_WAITING, SiteLine
+from erosion.common.line.frames import Kind, LineFault, frame, json_frame
+
+NUM_BYTES = 1000
+
+
+@pytest.fixture
+def line() -> Iterator[SiteLine]:
+    """One on which nobody calls: what comes is handed to it."""
+    line = SiteLine("127.0.0.1:1")
+    yield line
+    line._close()
+
+
+def come(line: SiteLine, request_id: str) -> None:
+    arrays = {"a": {"arrays": [["x", "uint8", [NUM_BYTES], "erosion.uint8", NUM_BYTES]]}}
+    head = {"id": request_id, "type": "train", "group": "a/1", "ttl": 60, "records": arrays}
+    line._take(json_frame(Kind.MESSAGE, {**head, "run": {"number": 1, "config": {}}}))
+    line._take(frame(Kind.DATA, bytes(NUM_BYTES)))
+
+
+def drop(line: SiteLine, request_id: str) -> None:
+    line._take(frame(Kind.DROP, request_id.encode()))
+
+
+def test_of_requests_that_are_dropped_while_they_wait_nothing_is_kept(
+    line: SiteLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[weakref.ref[Message]] = []
+    request_of = line_module._request
+
+    def noted(*described: object) -> Message:
+        request = request_of(*described)  # type: ignore[arg-type]
+        made.append(weakref.ref(request))
+        return request
+
+    monkeypatch.setattr(line_module, "_request", noted)
+    for number in range(100):
+        come(line, f"r{number}")
+        drop(line, f"r{number}")
+    gc.collect()
+    assert len(made) == 100
+    assert not any(request() for request in made)
+    assert line.receive(0.0) is None
+
+
+def test_requests_are_received_in_their_order_without_those_that_were_dropped(
+    line: SiteLine,
+) -> None:
+    drop(line, "r0")
+    for number in range(4):
+        come(line, f"r{number}")
+    drop(line, "r2")
+    received = [line.receive(0.0) for _ in range(3)]
+    assert [each and each.metadata.message_id for each in received] == ["r1", "r3", None]
+
+
+def test_what_a_site_keeps_of_requests_that_wait_is_bounded(line: SiteLine) -> None:
+    line._most_bytes = 2 * NUM_BYTES
+    come(line, "r1")
+    come(line, "r2")
+    with pytest.raises(LineFault, match="requests of more than 2000 bytes"):
+        come(line, "r3")
+    line._most_bytes = 2 * MOST_WAITING * NUM_BYTES
+    for number in range(3, MOST_WAITING + 1):
+        come(line, f"r{number}")
+    with pytest.raises(LineFault, match=f"more than {MOST_WAITING} requests"):
+        come(line, "one more")
