@@ -202,6 +202,8 @@ class SiteSession:
                 begun = time.monotonic()
                 await write(data)
                 self._frame_size.took(time.monotonic() - begun)
+            if self._sending is None:  # dropped while its last frame was on its way
+                self._say(frame(Kind.DROP, request.request_id.encode()))
         finally:
             self._sending = None
             if spool is not None:

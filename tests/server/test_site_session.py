@@ -202,3 +202,31 @@ def test_a_site_whose_request_waits_for_its_turn_hears_of_the_coordinator(tmp_pa
         assert Kind.DATA in played.written
 
     play(played, script)
+
+
+@pytest.mark.parametrize("num_buffers", [0, 1])
+def test_a_request_dropped_while_its_last_frame_is_on_its_way_is_known_to_be_dropped(
+    num_buffers: int,
+) -> None:
+    played = Played(Exchange())
+    last = Kind.DATA if num_buffers else Kind.MESSAGE
+    gate = asyncio.Event()
+    write = played.write
+
+    async def write_slowly(sent: bytes) -> None:
+        if Kind(sent[0]) is last:
+            await gate.wait()
+        await write(sent)
+
+    played.write = write_slowly  # type: ignore[method-assign]
+
+    async def script() -> None:
+        head = json_frame(Kind.MESSAGE, {"id": "r1"})
+        played.session.ask(Request("r1", head, [memoryview(bytes(1000))] * num_buffers))
+        await settled()
+        played.session.drop("r1")
+        gate.set()
+        await settled()
+        assert played.written[-2:] == [last, Kind.DROP]
+
+    play(played, script)
