@@ -134,6 +134,7 @@ class ArmRun:
         self._waiting.until_here(Needed(names, max(1, len(names) - spare)))
         started = transport.now()
         software = {name: member.software for name, member in members.members.items()}
+        described = {name: member.num_samples for name, member in members.members.items()}
         present = tuple(name for name in names if name in members.members)
         begun = RoundStart(self.state.round + 1, study.user, present, self.state.params)
         in_progress = RoundInProgress(
@@ -167,7 +168,12 @@ class ArmRun:
         return replace(
             record,
             hospitals={
-                name: replace(entry, **_sums(name, steps), software=software.get(name))
+                name: replace(
+                    entry,
+                    **_sums(name, steps),
+                    software=software.get(name),
+                    described_samples=described.get(name),
+                )
                 for name, entry in record.hospitals.items()
             },
             user_metrics=metrics,

@@ -57,7 +57,8 @@ class HospitalRecord:
     distance: float | None = None  # as the rule measures it; by default |d_i - d_0| / |d_0|
     weight_before: float | None = None  # relative to the user's own; None: not known yet
     weight_after: float | None = None
-    num_samples: int | None = None
+    num_samples: int | None = None  # that it counts for
+    described_samples: int | None = None  # that it introduced itself with
     samples_seen: int | None = None
     site_seconds: float | None = None  # of local work, as the hospital says
     bytes_received: int | None = None  # of the reply; of all of them, in several exchanges

@@ -458,6 +458,23 @@ def test_samples_that_nobody_can_have_used_are_no_contribution() -> None:
     assert seen == [{"a": 10, "b": 80, "c": 10}] * 4  # 4 times 5 steps of 4 patients
 
 
+def test_what_a_hospital_described_is_kept_beside_what_it_counts_for() -> None:
+    sizes = {"a": 120, "b": 5000}
+
+    def respond(name: str, request: TrainRequest) -> TrainResult:
+        result = trained(name, request)
+        header = result.header.model_copy(update={"num_samples": sizes[name]})
+        return replace(result, header=header)
+
+    kept, transport = Kept(), Scripted(study(hospitals=["a", "b"]), respond=respond)
+    for name, num_samples in sizes.items():
+        transport.join(name, num_samples=num_samples)
+    study_run(transport, kept).run()
+    entries = kept.records[0].hospitals
+    assert {n: e.described_samples for n, e in entries.items()} == sizes
+    assert {n: e.num_samples for n, e in entries.items()} == {"a": 120, "b": 120}
+
+
 @dataclass
 class WithoutFigures(Scripted):
     """The user's site never answers to the last question of all."""

@@ -294,6 +294,27 @@ def test_the_ledger_counts_rounds_weights_and_samples(folder: Path) -> None:
     assert re.search(r"miscoded 110 11 of 30 \d\.\d\d 0\.00 880", text)
 
 
+def test_a_peer_larger_than_all_others_together_is_shown_with_what_it_counts_for(
+    folder: Path,
+) -> None:
+    run = make_run(hospitals=("home", "alike"))
+    records = [
+        replace(
+            record,
+            hospitals={
+                name: replace(
+                    entry, num_samples=120, described_samples=5000 if name == "alike" else 120
+                )
+                for name, entry in record.hospitals.items()
+            },
+        )
+        for record in run.records
+    ]
+    text = Page(written(replace(run, records=records), folder)).text
+    assert re.search(r"home 120 30 of 30 ", text)
+    assert re.search(r"alike 5000, counts as 120 30 of 30 ", text)
+
+
 def test_an_event_of_many_rounds_is_told_once(folder: Path) -> None:
     run = make_run(reasons={"miscoded": "round ROUND, expected 99"})
     text = Page(written(run, folder)).text

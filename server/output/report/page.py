@@ -5,6 +5,7 @@ from datetime import datetime
 from html import escape
 
 from erosion.common.protocol.messages import FEWEST_OF_A_CLASS, Comparison
+from erosion.common.rounds.records import HospitalRecord
 from erosion.common.settings.base import Settings
 from erosion.common.tasks.metric import Metric
 from erosion.server.output.plain_text import figure_text, ranges_text, seconds_text
@@ -299,15 +300,15 @@ def _ledger(run: RunData) -> str:
     result = run.result
     rounds = result.arms[run.first_arm].rounds
     final = result.arms[run.first_arm].weights
-    patients: dict[str, int] = {}
+    samples: dict[str, str] = {}
     for record in run.of(run.first_arm):
         for name, entry in record.hospitals.items():
             if entry.num_samples is not None:
-                patients[name] = entry.num_samples
+                samples[name] = _samples(entry)
     rows = [
         (
             name,
-            str(patients.get(name, "–")),
+            samples.get(name, "–"),
             f"{entry.rounds} of {rounds}",
             f"{entry.weight_sum:.2f}",
             figure_text(final.get(name), 2),
@@ -320,7 +321,8 @@ def _ledger(run: RunData) -> str:
         '<p class="note">A hospital takes part in a round when its update arrives and is accepted.'
         " The weight summed over those rounds is the measure that Grimberg et al. (2020) propose"
         " for crediting hospitals. The numbers of training samples (rows of a table, or images) are"
-        " those that the hospitals tell: rounded, so that they are about no few patients.</p>\n"
+        " those that the hospitals tell: rounded, so that they are about no few patients. A peer"
+        " counts for at most as many as all other hospitals have together.</p>\n"
         + table(
             (
                 "Hospital",
@@ -334,6 +336,13 @@ def _ledger(run: RunData) -> str:
             numbers=range(1, 6),
         )
     )
+
+
+def _samples(entry: HospitalRecord) -> str:
+    told = entry.described_samples
+    if told is None or told == entry.num_samples:  # older journals do not have it
+        return str(entry.num_samples)
+    return f"{told}, counts as {entry.num_samples}"
 
 
 def _events(run: RunData) -> str:
