@@ -63,7 +63,7 @@ def in_words(path: Path, seen: Seen) -> str:
 def _coordinator(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     lines = [("study", f"{values.get('study')} for {values.get('user')}")]
     lines.append(("phase", str(values.get("phase"))))
-    if "arm" in values:
+    if values.get("arm"):
         lines.append(("round", f"{values.get('round')} of {values.get('rounds')}, {values['arm']}"))
     if not values.get("ended"):
         lines.append(("connected", _names(values.get("connected"))))

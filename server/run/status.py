@@ -53,12 +53,17 @@ class CoordinatorStatus:
     def notify(self, event: RunEvent) -> None:
         """Note it; the file follows within moments."""
         match event:
-            case StudyStarted(study, address):
+            case StudyStarted(study, address):  # all hospitals join anew for the next user's part
+                self._connected.clear()
                 self._file.show(
                     user=study.user,
                     phase="waiting for hospitals",
                     address=address,
                     missing=list(study.hospitals),
+                    connected=[],
+                    stands_still_for=[],
+                    arm="",
+                    weights={},
                 )
             case HospitalJoined(hospital, _, missing, software):
                 self._connected.add(hospital)

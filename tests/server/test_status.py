@@ -3,7 +3,9 @@
 import io
 import json
 import os
+import re
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -15,14 +17,17 @@ from erosion.server.output.events import (
     ArmStarted,
     HospitalDeclined,
     HospitalJoined,
+    HospitalLeft,
     RoundFinished,
     StudyFailed,
     StudyStarted,
+    UserFailed,
+    WaitsFor,
 )
 from erosion.server.output.progress import progress
 from erosion.server.run.ledger import as_csv, contributions
 from erosion.server.run.status import CoordinatorStatus
-from tests.support.synthetic_run import HOME, Run, make_run, play
+from tests.support.synthetic_run import HOME, Run, make_run, make_study, play
 
 
 def written(path: Path, run: Run, *, as_far_as: str = "the end") -> CoordinatorStatus:
@@ -72,6 +77,31 @@ def test_in_a_round_it_says_the_round_the_weights_and_who_is_waited_for(
     assert "1 of 30, fedavg" in text
     assert "answers of alike" in text
     assert "home 1.00" in text
+
+
+def test_the_next_users_part_shows_nothing_of_the_one_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = make_study(hospitals=("alice", "bob", "carol")).model_copy(update={"user": "all"})
+    status = CoordinatorStatus(tmp_path / "status.json", study)
+    status.notify(StudyStarted(study.for_user("alice"), "127.0.0.1:9092", tmp_path))
+    for hospital in study.hospitals:
+        status.notify(HospitalJoined(hospital, 30, ()))
+    status.notify(ArmStarted("fedavg", 30))
+    status.notify(HospitalLeft("bob"))
+    status.notify(WaitsFor(("bob",), datetime.now(UTC)))
+    status.notify(UserFailed("alice", "bob did not come back within 60 s."))
+    status.notify(StudyStarted(study.for_user("carol"), "127.0.0.1:9092", tmp_path))
+    status.notify(HospitalJoined("carol", 30, ("alice", "bob")))
+    status._file._write()
+    _, text = shown(tmp_path, capsys)
+    assert "for carol" in text
+    assert re.search(r"connected +carol\n", text)
+    assert re.search(r"missing +alice, bob\n", text)
+    assert re.search(r"no model +alice: bob did not come back", text)
+    assert "waiting for  " not in text
+    assert "fedavg" not in text
+    status.notify(StudyFailed(""))
 
 
 def test_a_finished_study_is_well_and_says_its_verdict(
