@@ -226,6 +226,7 @@ def run_every_user(
         declined | failed,
         started=min(result.started for result in results.values()),
         seconds=sum(result.seconds for result in results.values()),
+        resumed=any(result.resumed for result in results.values()),
     )
     write_overview(folder.report, found)
     if failed:

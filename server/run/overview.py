@@ -69,6 +69,7 @@ class Overview(Settings):
     command: str
     started: str  # ISO 8601, UTC
     seconds: float  # of all hospitals' parts
+    resumed: bool = False  # a part was taken up again after an interruption, and counts from there
     outcome: str = DEFAULT  # of the task; it says what the metrics mean
     users: dict[str, UserResult] = Field(min_length=1)
     without_model: dict[str, str]  # hospital -> why it has none
@@ -106,6 +107,7 @@ def overview(
     *,
     started: str,
     seconds: float,
+    resumed: bool = False,
 ) -> Overview:
     """Put the hospitals side by side; there must be one at least."""
     found = Overview(
@@ -115,6 +117,7 @@ def overview(
         command=provenance.command(),
         started=started,
         seconds=seconds,
+        resumed=resumed,
         outcome=study.task.outcome,
         users=adjusted(users),
         without_model=dict(without_model),

@@ -277,6 +277,12 @@ def test_each_finished_arm_stays_as_one_line() -> None:
         assert len(re.findall(line, text, re.MULTILINE)) == 1
 
 
+def test_an_arm_that_was_taken_up_again_is_timed_by_the_rounds_since() -> None:
+    records = [RoundRecord("fedavg", number, "done", "", {}, seconds=2.0) for number in (29, 30)]
+    assert filled(records).closing == "30 rounds, the last 2 in 4.00 s"
+    assert ArmProgress("fedavg", 30, ()).closing == "complete already"
+
+
 @pytest.mark.parametrize("columns", [60, 80, 120])
 def test_the_summary_has_figures_weights_verdict_and_path(
     columns: int, monkeypatch: pytest.MonkeyPatch

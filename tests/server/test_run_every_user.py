@@ -78,6 +78,22 @@ def test_a_hospital_that_is_away_costs_no_other_its_model_and_gets_its_own_on_re
     assert folder.has_ended
 
 
+def test_the_overview_says_that_a_part_was_taken_up_again(folder: RunFolder) -> None:
+    parts = Parts()
+
+    def bob_resumes(study: Study, part: RunFolder) -> Result:
+        result = parts.run_one(study, part)
+        return result.model_copy(update={"resumed": study.user == "bob"})
+
+    said = "of a part that was taken up again, only the time since then counts"
+    assert not run_every_user(STUDY, folder, parts.run_one, parts.events.append).resumed
+    assert said not in folder.report.read_text()
+    for user in STUDY.hospitals:
+        user_folder(folder, STUDY.for_user(user)).report.unlink()
+    assert run_every_user(STUDY, folder, bob_resumes, parts.events.append).resumed
+    assert said in folder.report.read_text()
+
+
 def test_without_any_model_the_first_reason_is_given(folder: RunFolder) -> None:
     parts = Parts(**{user: RunError(f"no {user}") for user in STUDY.hospitals})
     with pytest.raises(RunError, match=r"No hospital has a model.*no alice"):

@@ -180,10 +180,12 @@ def _means(overview: Overview) -> str:
 
 
 def _making(overview: Overview) -> str:
+    counted = "; of a part that was taken up again, only the time since then counts"
+    took = seconds_text(overview.seconds) + (counted if overview.resumed else "")
     rows = [
         ("Command", overview.command),
         ("Program", f"commit {overview.commit}"),
-        ("Started", f"{overview.started}, took {seconds_text(overview.seconds)}"),
+        ("Started", f"{overview.started}, took {took}"),
         ("Seed", str(overview.seed)),
     ]
     return "<h2>How this was made</h2>\n" + table((), rows, style="facts")

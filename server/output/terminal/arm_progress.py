@@ -21,13 +21,13 @@ class ArmProgress:
         """`hospitals` gives the order in which weights are shown, `shown` the user's figures."""
         self.arm = arm
         self.rounds = rounds
-        self.round = 0  # finished
+        self.round = 0  # finished, those of an earlier start included
         self.metrics: Metrics | None = None  # the user's latest
         self.metrics_after = 0  # rounds after which `metrics` was measured
         self.weights: dict[str, float | None] = {}
         self.remarks: dict[str, str] = {}
         self.skipped = 0  # rounds
-        self.seconds = 0.0  # of all rounds together
+        self.seconds = 0.0  # of the rounds of this start together
         self._hospitals = tuple(hospitals)
         self._shown = tuple(shown)
         self._sorted_seconds: list[float] = []
@@ -98,9 +98,13 @@ class ArmProgress:
         """One line about the finished arm.
 
         It has no figures: the last ones were measured before the last round, and beside the final
-        table's they would seem to contradict it.
+        table's they would seem to contradict it. Rounds of an earlier start are not timed.
         """
-        return f"{_rounds(self.round)} in {seconds_text(self.seconds)}"
+        timed = len(self._sorted_seconds)
+        if not timed:
+            return "complete already"
+        rounds = _rounds(timed) if timed == self.round else f"{self.round} rounds, the last {timed}"
+        return f"{rounds} in {seconds_text(self.seconds)}"
 
     @property
     def trouble(self) -> str:
