@@ -87,7 +87,7 @@ class Agent:
 
     def run(self) -> None:
         """Serve until stopped. Raises LinkError where trying again would be of no use."""
-        lost_at = time.monotonic()
+        lost_at: float | None = None  # when the coordinator was first out of reach
         tries, said = 0, ""
         while not self.stop.is_set():
             try:
@@ -105,7 +105,7 @@ class Agent:
                         self._serve(connection)
                     finally:
                         if self._has_answered or time.monotonic() - since >= STEADY_SECONDS:
-                            tries = 0
+                            tries, lost_at = 0, None
                 if self.stop.is_set():
                     return
                 continue
@@ -114,7 +114,7 @@ class Agent:
                 sentence = trouble.text[:1].upper() + trouble.text[1:]
                 if trouble.is_final:
                     raise LinkError(f"{sentence}.") from None
-                if tries == 0:
+                if lost_at is None:
                     lost_at = time.monotonic()
                 if trouble.text != said:
                     said = trouble.text

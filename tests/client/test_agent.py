@@ -1,6 +1,7 @@
 """The site agent's pauses between its tries to connect."""
 
 import random
+import time
 from types import TracebackType
 from typing import Any, Self
 
@@ -8,8 +9,14 @@ import pytest
 from flwr.app import Message, RecordDict
 
 from erosion.client.connection import agent as agent_module
-from erosion.client.connection.agent import FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS, Agent
+from erosion.client.connection.agent import (
+    FIRST_RETRY_SECONDS,
+    LAST_RETRY_SECONDS,
+    Agent,
+    Until,
+)
 from erosion.client.connection.line import LostLine, SiteLine, Welcome
+from erosion.common.errors import SiteError
 from erosion.common.protocol.flower_messages import RequestMessage
 
 
@@ -81,6 +88,42 @@ def test_an_outage_of_hours_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> No
     """2 to the number of tries is no float after about an hour and a half."""
     pauses = longest_pauses(monkeypatch, num_requests=0, times=1100)
     assert pauses[-1] == LAST_RETRY_SECONDS
+
+
+def test_an_outage_is_not_counted_from_the_one_before_where_keys_were_replaced_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The connection is made anew for the new keys, which cannot be read at first."""
+    out_of_reach, unreadable = LostLine("out of reach"), SiteError("the key cannot be read")
+    happens: list[Exception | None] = [out_of_reach, None, unreadable, out_of_reach, None]
+    answered: list[Message] = []
+    clock = [0.0]
+
+    def connect() -> Any:
+        clock[0] += 3600.0
+        answered.clear()
+        if (problem := happens.pop(0)) is not None:
+            raise problem
+        if not happens:
+            agent.stop.set()
+        return BreaksAfterTheWelcome(num_requests=1)
+
+    def answer(request: Message, _context: object) -> Message:
+        answered.append(request)
+        return Message(RecordDict(), reply_to=request)
+
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(random, "uniform", lambda *_bounds: 0.0)
+    as_line: Any = connect
+    agent = Agent(
+        as_line,
+        answer,
+        address="127.0.0.1:9092",
+        until=Until(give_up_seconds=60.0),
+        anew=lambda: bool(answered),
+    )
+    agent.run()
+    assert not happens
 
 
 def test_a_line_on_which_a_request_was_answered_is_tried_again_at_once(
