@@ -28,6 +28,7 @@ from erosion.common.errors import RunError, StudyError
 from erosion.common.rounds.one_round import RoundInProgress, start
 from erosion.common.rounds.records import Absence, Answer, Rejection, RoundRecord, RunState
 from erosion.common.rounds.screening import reject_outsized, sample_cap
+from erosion.common.support.running_time import RunningTime
 from erosion.flower.arrangement import Arrangement, Values
 from erosion.flower.names import Names, shown
 from erosion.flower.reading import Read, Reading
@@ -259,7 +260,8 @@ class Personalized(Strategy):
         return self._model, self._algorithm, self._state
 
     def _wait_for_nodes(self, grid: Grid) -> list[int]:
-        end = time.monotonic() + self._wait_seconds
+        clock = RunningTime()  # a machine that slept has not waited
+        end = clock.now() + self._wait_seconds
         while True:
             nodes = sorted(grid.get_node_ids())
             users = self._names.node_of(self.user)
@@ -268,7 +270,7 @@ class Personalized(Strategy):
             unknown = self._known is None and set(nodes) - set(self._names.of_node) - self._others
             if enough and (users is None or users in nodes or unknown):
                 return nodes
-            if time.monotonic() >= end:
+            if clock.now() >= end:
                 raise RunError(
                     f"{len(nodes)} nodes are connected after {self._wait_seconds:g} s, and"
                     f" {self._min_nodes} are needed (min_available_nodes)."

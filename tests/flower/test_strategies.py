@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -15,7 +16,14 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
 from flwr.serverapp.strategy import FedAvg as FlowersFedAvg
 
 from erosion.common.errors import CheckpointError, RunError, StudyError
-from erosion.flower import EvidenceErosion, Personalized, WeightErosion, mean_and_noise
+from erosion.common.support.running_time import RunningTime
+from erosion.flower import (
+    EvidenceErosion,
+    Personalized,
+    WeightErosion,
+    mean_and_noise,
+    personalized,
+)
 from tests.support.flower_grid import InProcessGrid, Node, moved_by, reply
 from tests.support.patience import PATIENCE
 
@@ -244,6 +252,21 @@ def test_no_replies_at_all_end_the_run_in_words() -> None:
 def test_nodes_that_do_not_come_end_the_run_in_words() -> None:
     with pytest.raises(RunError, match=r"1 nodes are connected .* 2 are needed"):
         run(erosion(), InProcessGrid({7: moved_by(1, 0, name=0)}))
+
+
+def test_a_machine_that_slept_has_not_waited_for_its_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    grid, clock = InProcessGrid({7: moved_by(1, 0, name=0)}), [0.0]
+    slept = iter([86_400.0, 0.5])
+
+    def sleep(_seconds: float) -> None:
+        clock[0] += (seconds := next(slept))
+        if seconds < 1:  # the other node comes back a moment after this machine
+            grid.nodes[8] = moved_by(0, 1, name=1)
+
+    monkeypatch.setattr(personalized, "RunningTime", lambda: RunningTime(lambda: clock[0]))
+    monkeypatch.setattr(time, "sleep", sleep)
+    run(erosion(wait_seconds=60.0), grid)
+    assert grid.asked[0] == [7, 8]
 
 
 def test_a_user_that_stays_away_ends_the_run_in_words() -> None:
