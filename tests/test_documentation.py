@@ -80,6 +80,24 @@ def test_a_folder_of_somebodys_machine_is_recognised(folder: str) -> None:
     assert not SOMEBODYS_FOLDER.search(f"https://example.org/{folder}, ./{folder}, a/{folder}")
 
 
+# Bare, the name is another program's on PyPI.
+BY_NAME = re.compile(r"""pip install\b[^\n`]*?[\s"'\\]erosion(?:\[|[\s"'`\\.,]|$)""", re.MULTILINE)
+
+
+@needs_git
+def test_no_text_installs_by_the_name_that_somebody_else_has() -> None:
+    found = {path: BY_NAME.findall(text) for path, text in committed_texts().items()}
+    assert {path: commands for path, commands in found.items() if commands} == {}
+
+
+@pytest.mark.parametrize(
+    "package", ["erosion", "'erosion[sql]'", '\\"erosion[sql]\\"', "-U erosion."]
+)
+def test_an_installation_by_the_name_is_recognised(package: str) -> None:
+    assert BY_NAME.search(f"Run: pip install {package}")
+    assert not BY_NAME.search(f"{package}: pip install '.[sql]', or erosion-0.1.0.whl")
+
+
 def toml_of(page: str) -> list[str]:
     text = (ROOT / "docs" / page).read_text()
     return re.findall(r"```toml\n(.*?)```", text, flags=re.DOTALL)

@@ -1,4 +1,4 @@
-"""Networks of MONAI for images and volumes (an extra: `pip install 'erosion[monai]'`)."""
+"""Networks of MONAI for images and volumes (the extra `monai`)."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -9,8 +9,7 @@ from torch import nn
 from erosion.common.errors import ModelError
 from erosion.common.learning.model_base import ModelBase
 from erosion.common.learning.normalisation import with_group_normalisation
-
-INSTALL = "pip install 'erosion[monai]'"
+from erosion.common.support.software import install_command
 
 
 class MonaiNetwork(ModelBase):
@@ -39,7 +38,8 @@ class MonaiNetwork(ModelBase):
             nets: Any = import_module("monai.networks.nets")  # which re-exports without saying so
         except ModuleNotFoundError:
             raise ModelError(
-                f"model.name = 'monai' needs MONAI, which is not installed. Run: {INSTALL}"
+                "model.name = 'monai' needs MONAI, which is not installed. Run:"
+                f" {install_command('monai')}"
             ) from None
         channels, dimensions = input_shape[0], len(input_shape) - 1
         network: nn.Module

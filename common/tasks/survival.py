@@ -23,6 +23,7 @@ from torch.nn.functional import softplus
 
 from erosion.common.settings.base import Settings
 from erosion.common.settings.codes import Code
+from erosion.common.support.software import install_command
 from erosion.common.tasks.concordance import concordances
 from erosion.common.tasks.features import NumberFeature
 from erosion.common.tasks.metric import Metric
@@ -314,7 +315,7 @@ class Survival(Task):
             return ""
         return (
             "The study predicts survival, and its user's site measures that with scikit-survival,"
-            ' which is not installed here. Install it: pip install "erosion[survival]".'
+            f" which is not installed here. Run: {install_command('survival')}"
         )
 
 

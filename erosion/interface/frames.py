@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from erosion.common.errors import ErosionError
 from erosion.common.protocol.messages import FinalMetrics
 from erosion.common.rounds.records import RoundRecord
+from erosion.common.support.software import install_command
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,7 +19,7 @@ def pandas() -> Any:
         import pandas as pd
     except ModuleNotFoundError:
         raise ErosionError(
-            "Frames need the package pandas: pip install 'erosion[notebook]'."
+            f"Frames need the package pandas: {install_command('notebook')}"
         ) from None
     return pd
 

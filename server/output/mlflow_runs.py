@@ -13,6 +13,7 @@ from typing import Any
 
 from erosion.common.rounds.records import RoundRecord
 from erosion.common.study.study import Study
+from erosion.common.support.software import install_command
 from erosion.server.output.events import (
     ArmFinished,
     ArmStarted,
@@ -40,7 +41,7 @@ def open_output(where: str) -> Observer:
     try:
         import mlflow  # noqa: F401 - imported now, so that a missing one is reported at once
     except ModuleNotFoundError:
-        raise ValueError("needs the package mlflow: pip install 'erosion[mlflow]'") from None
+        raise ValueError(f"needs the package mlflow: {install_command('mlflow')}") from None
     return MlflowRuns(where or None)
 
 

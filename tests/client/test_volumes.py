@@ -244,7 +244,7 @@ def test_plain_networks_for_images_refuse_volumes_and_flat_ones_take_them() -> N
     [("resnet10", (1, 8, 16, 16)), ("resnet10", (3, 16, 16)), ("densenet121", (3, 32, 32))],
 )
 def test_networks_of_monai_take_images_and_volumes(network: Any, shape: tuple[int, ...]) -> None:
-    pytest.importorskip("monai", reason="MONAI is an extra: pip install 'erosion[monai]'")
+    pytest.importorskip("monai", reason="MONAI is an extra: pip install '.[monai]'")
     settings = MonaiNetwork(network=network)
     settings.check_task(shape)
     model = build_model(settings, shape, 2, seed=1)

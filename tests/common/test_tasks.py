@@ -303,4 +303,4 @@ def test_a_site_without_scikit_survival_is_told_what_to_install(
 ) -> None:
     assert after_surgery().why_not_here() == ""
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
-    assert 'pip install "erosion[survival]"' in after_surgery().why_not_here()
+    assert "Run: pip install 'scikit-survival>=" in after_surgery().why_not_here()

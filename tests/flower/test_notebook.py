@@ -14,7 +14,7 @@ NOTEBOOK = Path(__file__).parents[2] / "docs" / "flower.ipynb"
 
 def test_the_notebook_runs(tmp_path: Path) -> None:
     if importlib.util.find_spec("ray") is None:
-        pytest.skip("Flower's simulation needs ray: pip install 'erosion[simulation]'")
+        pytest.skip("Flower's simulation needs ray: pip install '.[simulation]'")
     cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
     code = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code")
     assert "ROUNDS = 12" in code

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 MOST_VALUES = 2**28  # of one file; a small file can unpack to any size
 UNEVEN = 0.1  # of the usual distance between two slices
-INSTALL = "pip install 'erosion[dicom]'"
 NEEDED = ("Rows", "Columns", "PhotometricInterpretation", "BitsAllocated", "PixelData")
 PLANES = ("sagittal", "coronal", "axial")  # by the patient's axis that is normal to them
 GREY = ("MONOCHROME1", "MONOCHROME2")  # 1: small values are white
@@ -66,7 +65,7 @@ class DicomImages(ScanFolder):
 
     def read(self, task: ImageTask) -> LabelledImages:
         """The images as the study wants them."""
-        self.require("pydicom", INSTALL)
+        self.require("pydicom", "dicom")
         if (self.slice == "all") != task.is_of_volumes:
             wanted, write = ("volumes", '"all"') if task.is_of_volumes else ("images", '"each"')
             raise DataError(

@@ -23,6 +23,7 @@ from erosion.client.dataset.sources.delimited import distinct
 from erosion.client.dataset.text_table import TextTable, text_column
 from erosion.client.finding import Finding
 from erosion.common.errors import DataError
+from erosion.common.support.software import install_command
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -37,7 +38,6 @@ PLAIN_TYPES = (
     " dateformat = '%Y-%m-%d', timestampformat = '%Y-%m-%d %H:%M:%S'"
 )
 NO_COMMENTS = "comment = ''"  # else a row that begins with # may be taken for one
-INSTALL = "pip install 'erosion[duckdb]'"
 
 
 class DuckdbFiles(TableSource):
@@ -71,7 +71,8 @@ class DuckdbFiles(TableSource):
             import duckdb
         except ModuleNotFoundError:
             raise DataError(
-                f"{self.describe()} is read with DuckDB, which is not installed. Run: {INSTALL}"
+                f"{self.describe()} is read with DuckDB, which is not installed. Run:"
+                f" {install_command('duckdb')}"
             ) from None
         if not is_there(self.path):
             raise DataError(f"There is nothing at {self.path}. Check data.path in the site file.")

@@ -24,6 +24,7 @@ from erosion.client.dataset.sources.image_targets import (
 from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.finding import Finding
 from erosion.common.errors import DataError
+from erosion.common.support.software import install_command
 from erosion.common.tasks.inputs import ImageTask
 from erosion.common.tasks.task import Targets
 
@@ -61,11 +62,12 @@ class ScanFolder(ImageSource):
         """Of the folder and the table."""
         return revision_of(self.path, *([] if self.labels is None else [self.labels]))
 
-    def require(self, package: str, install: str) -> None:
+    def require(self, package: str, extra: str) -> None:
         """Raise DataError, with the command that installs it, where a package is missing."""
         if find_spec(package) is None:
             raise DataError(
-                f"{self.describe()} is read with {package}, which is not installed. Run: {install}"
+                f"{self.describe()} is read with {package}, which is not installed. Run:"
+                f" {install_command(extra)}"
             )
 
     def scans(self, task: ImageTask, scans_in: Callable[[Path], list[Path]]) -> Scans:

@@ -30,7 +30,6 @@ from erosion.client.dataset.sources.pixels import (
 from erosion.common.errors import DataError
 from erosion.common.tasks.inputs import ImageTask
 
-INSTALL = "pip install 'erosion[nifti]'"
 SUFFIXES = (".nii", ".nii.gz")
 AXES = {"sagittal": 0, "coronal": 1, "axial": 2}  # of a volume turned to right, anterior, superior
 PERCENTILES = (1, 99)
@@ -64,7 +63,7 @@ class NiftiImages(ScanFolder):
 
     def read(self, task: ImageTask) -> LabelledImages:
         """The images as the study wants them."""
-        self.require("nibabel", INSTALL)
+        self.require("nibabel", "nifti")
         scans = self.scans(task, _volumes)
         check_decoded(self.path, len(scans.paths) * int(np.prod(task.shape)))
         images = np.zeros((len(scans.paths), *task.shape), dtype=np.uint8)

@@ -24,6 +24,7 @@ from erosion.client.dataset.text_table import TextColumn, TextTable
 from erosion.client.finding import Finding, failed, ok, warning
 from erosion.common.errors import DataError
 from erosion.common.support.files import read_named
+from erosion.common.support.software import install_command
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, CursorResult, Engine
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 MOST_CHARACTERS = 2**28  # of the different texts in one column: it holds documents, not values
 BATCH_ROWS = 5_000  # fetched at a time
-INSTALL = "pip install 'erosion[sql]'"
 SECRET = re.compile(
     r"://[^:/]*:[^@]*@"  # as SQLAlchemy finds the password
     r"|(password|passwd|passphrase|pwd|token|secret)=",  # for the driver, behind the ?
@@ -192,7 +192,8 @@ class SqlQuery(TableSource):
             from sqlalchemy.pool import NullPool
         except ModuleNotFoundError:
             raise DataError(
-                f"A database is read with SQLAlchemy, which is not installed. Run: {INSTALL}"
+                "A database is read with SQLAlchemy, which is not installed. Run:"
+                f" {install_command('sql')}"
             ) from None
         try:
             url = self._full_url()
@@ -206,8 +207,9 @@ class SqlQuery(TableSource):
             return create_engine(url, poolclass=NullPool, connect_args=connect)
         except (ModuleNotFoundError, NoSuchModuleError) as problem:
             raise DataError(
-                f"{self.describe()}: there is no driver for it ({problem}). Run {INSTALL} for"
-                " PostgreSQL; for another database install the driver that its url names."
+                f"{self.describe()}: there is no driver for it ({problem}). For PostgreSQL run:"
+                f" {install_command('sql')}; for another database install the driver that its url"
+                " names."
             ) from None
         except (ArgumentError, *DRIVER_ERRORS):
             raise DataError(
