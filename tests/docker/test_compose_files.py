@@ -109,3 +109,10 @@ def test_the_folders_that_are_mounted_are_those_that_the_comments_make(
 
 def test_a_coordinator_and_a_site_of_one_machine_are_two_projects() -> None:
     assert len({project(file)["name"] for file in IN_THE_FIELD}) == len(IN_THE_FIELD)
+
+
+def test_the_downloaded_data_may_be_named_by_a_relative_path() -> None:
+    found = project("docker-compose.yml", "docker/heart-disease.yml", data="data")
+    data = mounts(found["services"]["setup"])["/data"]
+    assert (data["type"], data["source"]) == ("bind", str(ROOT / "data"))
+    assert data["read_only"] is True
