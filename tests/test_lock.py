@@ -80,3 +80,31 @@ def test_the_image_has_the_torch_that_the_project_requires() -> None:
         text for text in PROJECT["project"]["dependencies"] if Requirement(text).name == "torch"
     )
     assert torch in (ROOT / "docker" / "Dockerfile").read_text()
+
+
+def test_of_the_extras_packages_the_image_has_those_for_sqlite_only() -> None:
+    names = {str(canonicalize_name(requirement.name)) for requirement in FOR_CHECKS}
+    assert names & IMAGE.keys() == {"flwr", "sqlalchemy"}
+
+
+def test_the_image_takes_extras_by_the_hashes_of_the_checks() -> None:
+    """uv, unlike pip, holds what it resolves against the hashes of its constraints."""
+    dockerfile = (ROOT / "docker" / "Dockerfile").read_text()
+    assert '--constraint /requirements-dev.lock ".[$EXTRAS]"' in dockerfile
+    assert "uv" in IMAGE
+
+
+@pytest.mark.parametrize("file", ["docker/Dockerfile", "docker/site.yml", "docs/data-sources.md"])
+def test_an_extra_that_a_text_builds_into_the_image_is_one(file: str) -> None:
+    named = re.findall(r"EXTRAS=([\w,]+)", (ROOT / file).read_text())
+    assert named
+    assert set(",".join(named).split(",")) <= EXTRAS.keys()
+
+
+def test_what_the_image_copies_is_not_ignored() -> None:
+    lines = (ROOT / "docker" / "Dockerfile").read_text().splitlines()
+    copied = [line.split()[1:-1] for line in lines if re.match(r"COPY (?!--)", line)]
+    ignored_but = (ROOT / ".dockerignore").read_text().splitlines()
+    names = [name.rstrip("/") for names in copied for name in names]
+    assert "requirements.lock" in names
+    assert [name for name in names if f"!{name}" not in ignored_but] == []
