@@ -8,7 +8,7 @@ from typing import Any
 from erosion.client.consent.store import ConsentStore, StudyEntry
 from erosion.client.privacy.privacy_words import promised
 from erosion.client.site_file import Site
-from erosion.client.training.limits import problem_with_code
+from erosion.client.training.limits import part_asked, problem_with_code
 from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import ModelError
 from erosion.common.learning.installed import Installed
@@ -21,6 +21,7 @@ _MOST_CHANGES = 40  # lines
 
 def review(site: Site, study: Study, store: ConsentStore) -> list[str]:
     """The whole text, line by line."""
+    part = part_asked(site, study)
     return [
         f"Study {study.name}",
         f"  digest      {study.digest}",
@@ -28,10 +29,12 @@ def review(site: Site, study: Study, store: ConsentStore) -> list[str]:
         f"  hospitals   {', '.join(study.hospitals)}{_unnamed(site, study)}",
         "",
         "What it asks of this hospital",
-        *(f"  - {line}" for line in asked(site, study)),
+        *(f"  - {line}" for line in asked(site, part)),
+        *(f"  - all of it {often}" for often in _how_often(site, study)),
         "",
         "What leaves this hospital",
-        *(f"  - {line}" for line in leaving(site, study)),
+        *(f"  - {line}" for line in leaving(site, part)),
+        *(f"  - all of it {often}" for often in _how_often(site, study)),
         "",
         *_decided(study, store),
         *_changed(study, store),
@@ -59,7 +62,7 @@ def asked(site: Site, study: Study) -> Iterator[str]:
     yield from promised(site, study)
     if folds := len(folds_of(study)):
         yield (
-            f"before that all of it {folds} times, each without a fold of {study.user}'s patients,"
+            f"before that all of it {folds} times, each without a fold of the user's patients,"
             " whom the models then predict"
         )
     if site.name == study.user and not folds:
@@ -82,8 +85,8 @@ def leaving(site: Site, study: Study) -> Iterator[str]:
         )
     if study.sends_sums(site.name):
         columns = study.task.input_shape[0]
-        whose = "pooled" if study.scaling == "federated" else "this hospital's"
-        yield f"once: rounded sums, for the {whose} means and deviations of {columns} columns"
+        whose = "the pooled" if study.scaling == "federated" else "this hospital's"
+        yield f"once: rounded sums, for {whose} means and deviations of {columns} columns"
     for name, arm in study.arms.items():
         more = sum(arm.attachment_sizes(dim).values())
         beside = f" and {more:,} further numbers" if more else ""
@@ -95,8 +98,19 @@ def leaving(site: Site, study: Study) -> Iterator[str]:
         yield "as the user: the models' figures on the test patients, every round and at the end"
         yield "as the user: its personal model, to its coordinator"
     if folds := len(folds_of(study)):
-        yield f"all of this {folds} times more, for as many folds of {study.user}'s patients"
+        yield f"all of this {folds} times more, for as many folds of the user's patients"
     yield "never: a patient's row, an image, a date, a name or an identifier"
+
+
+def _how_often(site: Site, study: Study) -> Iterator[str]:
+    """Of a study with every hospital as its user."""
+    if not study.has_every_user:
+        return
+    if site.name in study.hospitals and not site.limits.as_user:
+        others = len(study.hospitals) - 1
+        yield f"once for each of the {others} other hospitals as the user (limits.as_user = false)"
+    else:
+        yield f"once for each of the {len(study.hospitals)} hospitals as the user"
 
 
 def _model(study: Study) -> Iterator[str]:

@@ -21,6 +21,7 @@ from erosion.client.preflight.overview import ColumnCounts, column_counts
 from erosion.client.preflight.sealed import check_sealed
 from erosion.client.preflight.state import check_state
 from erosion.client.site_file import Site, load_site
+from erosion.client.training.limits import part_asked
 from erosion.common.errors import DataError, SiteError
 from erosion.common.rounds.head_bounds import problem_with_heads
 from erosion.common.study.study import Study, load_study
@@ -39,7 +40,7 @@ STYLES = {
 def check_site(site_file: Path, study_file: Path | None, console: Console) -> bool:
     """Show what was found, as it is found; whether nothing failed. Raises SiteError, StudyError."""
     site = load_site(site_file)
-    study = _as_asked(load_study(study_file), site) if study_file else None
+    study = load_study(study_file) if study_file else None
     findings = []
     for finding in _findings(site, site_file, study, study_file):
         findings.append(finding)
@@ -58,13 +59,6 @@ def check_site(site_file: Path, study_file: Path | None, console: Console) -> bo
     return num_failed == 0
 
 
-def _as_asked(study: Study, site: Site) -> Study:
-    """Of a study with every hospital as its user, the part that asks most of this one."""
-    if study.has_every_user and site.limits.as_user and site.name in study.hospitals:
-        return study.for_user(site.name)
-    return study
-
-
 def _findings(
     site: Site, site_file: Path, study: Study | None, study_file: Path | None
 ) -> Iterator[Finding]:
@@ -77,9 +71,10 @@ def _findings(
     if study is not None:
         if problem := problem_with_heads(study):
             yield failed("study", *problem)
-        yield from check_model(site, study)
+        part = part_asked(site, study)
+        yield from check_model(site, part)
         try:
-            yield from check_study_here(site, study)
+            yield from check_study_here(site, part)
         except (SiteError, OSError):
             if is_usable:
                 raise

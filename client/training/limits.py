@@ -20,6 +20,15 @@ def local_steps(training: Training, num_samples: int, smallest: int = 1) -> int:
     return training.steps or 0
 
 
+def part_asked(site: Site, study: Study) -> Study:
+    """Of a study with every hospital as its user, the part that asks most of this one."""
+    if not study.has_every_user:
+        return study
+    others = [name for name in study.hospitals if name != site.name]
+    is_user = site.name in study.hospitals and (site.limits.as_user or not others)
+    return study.for_user(site.name if is_user else others[0])
+
+
 def check_study(site: Site, study: Study) -> None:
     """Refuse what the study file alone shows, so that no data are read for it."""
     _refuse_for(site, study, _study_reasons(site, study))

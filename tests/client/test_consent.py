@@ -12,7 +12,7 @@ import torch
 
 from erosion.client.consent.consent import Consent, decide
 from erosion.client.consent.derivation import leads_to
-from erosion.client.consent.review import review
+from erosion.client.consent.review import asked, leaving, review
 from erosion.client.consent.review_list import entry_of, listing, named
 from erosion.client.consent.site_secret import site_secret
 from erosion.client.consent.store import Answer, ConsentStore
@@ -377,6 +377,41 @@ def test_the_review_names_the_further_steps_of_a_method(
     text = "\n".join(review(site(tmp_path), study(arms={"fedlin": {}, "local": {}}), store))
     assert "fedlin: what the steps gradient of its rounds ask beside that" in text
     assert "local: what" not in text
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"scaling": "user"}, {"scaling": "federated"}, {"evaluation": {"folds": 3}}]
+)
+def test_the_review_of_a_study_with_every_user_says_all_that_its_parts_ask(
+    tmp_path: Path, store: ConsentStore, changes: dict[str, object]
+) -> None:
+    """Approved is each part: also the one with this hospital as the user."""
+    whole = study(user="all", hospitals=["a", "b", "c"], **changes)
+    lines = review(site(tmp_path), whole, store)
+    for user in whole.hospitals:
+        part = whole.for_user(user)
+        assert leads_to(whole, part)
+        assert {*asked(site(tmp_path), part), *leaving(site(tmp_path), part)} <= {
+            line.removeprefix("  - ") for line in lines
+        }
+    assert lines.count("  - all of it once for each of the 3 hospitals as the user") == 2
+
+
+def test_the_review_of_a_study_with_every_user_leaves_out_the_part_that_a_limit_refuses(
+    tmp_path: Path, store: ConsentStore
+) -> None:
+    never = site(tmp_path, limits={"as_user": False})
+    text = "\n".join(review(never, study(user="all", hospitals=["a", "b", "c"]), store))
+    assert "once for each of the 2 other hospitals as the user (limits.as_user = false)" in text
+    assert "as the user: its personal model" not in text
+    elsewhere = study(user="all", hospitals=["c", "d"])
+    assert "once for each of the 2 hospitals" in "\n".join(review(never, elsewhere, store))
+
+
+def test_the_review_says_of_whose_means_sums_are_asked(tmp_path: Path, store: ConsentStore) -> None:
+    for scaling, said in (("user", "for this hospital's means"), ("federated", "for the pooled")):
+        text = "\n".join(review(site(tmp_path), study(user="b", scaling=scaling), store))
+        assert f"once: rounded sums, {said}" in text
 
 
 def test_a_study_that_is_not_the_one_of_its_digest_any_more_is_not_shown(

@@ -126,7 +126,11 @@ def test_a_site_that_can_take_part_passes_every_check(field: Field) -> None:
     assert field.link.turned_away() == []
 
 
-def test_the_table_says_whether_people_here_decided_about_the_study(field: Field) -> None:
+@pytest.mark.parametrize("user", ["a", "all"])
+def test_the_table_says_whether_people_here_decided_about_the_study(
+    field: Field, user: str
+) -> None:
+    write_study(field.study, make_study(user=user))
     _, said = field.check("--study", str(field.study))
     review = said["approval"].partition("→ erosion ")[2].partition(" shows")[0].split()
     assert main([*review, "--approve", "--by", "Ada"]) == 0
