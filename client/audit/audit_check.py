@@ -29,6 +29,9 @@ def verify(
 ) -> Verified:
     """Go through the whole chain, full files first; raises SiteError where a line does not fit.
 
+    The full files are those beside `path`: without them a log that has gone on in another file is
+    not held for one that was altered, and raises SiteError too.
+
     Lines that were removed at the end leave a chain that fits; they show only against a `head`
     that was noted earlier, or against the hashes that the coordinator keeps of every reply
     (`witnessed`, the oldest first): each must then be one of the log's. Where the log's oldest
@@ -48,7 +51,13 @@ def verify(
             if not whole:
                 continue
             line = _read(file, number + 1, text)
-            if number == 0 and file != path and line.number > 1:  # what was before is not kept
+            if number == 0 and line.number > 1:
+                if file == path:  # the newest full file is never removed
+                    raise SiteError(
+                        f"{path}: it begins with line {line.number}; the files"
+                        f" {path.stem}-*{path.suffix} with the lines before are not beside it. Hand"
+                        " over the whole folder of records, with its files' names."
+                    )
                 previous, number, first = line.previous, line.number - 1, line.number
             _check(file, number + 1, line, previous)
             previous, number = hash_of(text), number + 1

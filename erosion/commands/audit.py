@@ -22,8 +22,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="NAME=FILE",
-        help="hospitals' logs of what they sent (records/sent.jsonl), to hold against the hashes"
-        " that the coordinator was sent with every reply",
+        help="hospitals' logs of what they sent, to hold against the hashes that the coordinator"
+        " was sent with every reply: FILE is sent.jsonl in a copy of the hospital's whole folder"
+        " records/, with the log's full files (sent-*.jsonl) beside it",
     )
 
 
@@ -97,7 +98,7 @@ COMMAND = Command(
         "left of the sum is the last one's update."
     ),
     examples="""\
-  erosion audit RUN --logs bob=bob/sent.jsonl carol=carol/sent.jsonl
+  erosion audit RUN --logs bob=bob/records/sent.jsonl carol=carol/records/sent.jsonl
   erosion audit RUN
   erosion audit RUN bob/opening.safetensors carol/opening.safetensors
 """,

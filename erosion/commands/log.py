@@ -21,7 +21,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         description="Goes through the chain of hashes. Lines missing at the end show only against a"
         " hash that was noted earlier.",
     )
-    verify.add_argument("file", type=Path, help="records/sent.jsonl")
+    verify.add_argument(
+        "file",
+        type=Path,
+        help="records/sent.jsonl; the log's full files (sent-*.jsonl) are read from beside it",
+    )
     verify.add_argument("--head", help="a hash that an earlier `verify` or `status` gave")
     verify.add_argument(
         "--run",

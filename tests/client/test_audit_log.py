@@ -261,7 +261,7 @@ def test_a_changed_line_shows(tmp_path: Path) -> None:
     ("order", "where"),
     [
         ([0, 2, 3], "line 2 does not follow line 1"),  # the second was removed
-        ([1, 2, 3], "line 1 does not follow the beginning"),
+        ([1, 2, 3], "it begins with line 2"),
         ([0, 2, 1, 3], "line 2 does not follow line 1"),  # two changed places
         ([0, 1, 1, 2, 3], "line 3 does not follow line 2"),  # one was written twice
     ],
@@ -337,6 +337,19 @@ def test_a_crash_between_two_files_costs_no_line(tmp_path: Path) -> None:
         assert audit_log.head == heads[-1]
         audit_log.record(request(), reply(request()))
     assert verify(current).num_lines == 10
+
+
+def test_a_rolled_log_without_its_full_files_is_incomplete_and_not_altered(
+    tmp_path: Path,
+) -> None:
+    long_log(tmp_path / "records", 9)
+    current = tmp_path / "records" / "sent.jsonl"
+    first = json.loads(current.read_text().splitlines()[0])["number"]
+    alone = current.rename(tmp_path / "bob.jsonl")
+    with pytest.raises(SiteError, match=f"begins with line {first}; the files bob-") as problem:
+        verify(alone)
+    assert "whole folder of records" in str(problem.value)
+    assert "changed" not in str(problem.value)
 
 
 def test_a_damaged_line_is_named_by_the_file_that_holds_it(tmp_path: Path) -> None:
