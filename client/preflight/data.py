@@ -16,7 +16,10 @@ from erosion.common.tasks.inputs import ImageTask
 
 
 def check_study_here(site: Site, study: Study) -> Iterator[Finding]:
-    """The contract, the classes, and the limits."""
+    """What the task needs here, the contract, the classes, and the limits."""
+    if site.name == study.user and (lacking := study.task.why_not_here()):
+        text, _, remedy = lacking.partition(". ")
+        yield failed("task", text, remedy)
     try:
         patients = load_patients(site, study)
     except DataError as problem:

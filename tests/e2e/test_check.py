@@ -1,5 +1,6 @@
 """`erosion check` against a coordinator that listens, and against everything that can be wrong."""
 
+import importlib.util
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -155,6 +156,28 @@ def test_a_site_that_approves_by_itself_is_asked_for_its_budget(field: Field) ->
     code, said = field.check("--study", str(field.study))
     assert code == 1
     assert said["approval"].startswith("failed: approved studies: 1 of 1 (budget.studies)")
+
+
+@pytest.mark.parametrize("user", ["a", "all", "b"])
+def test_a_user_that_cannot_measure_survival_is_told_what_to_install(
+    field: Field, user: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = {"target": {"time": "days", "event": "ill"}, "cut_points": [5, 10, 20]}
+    task = {"kind": "tabular", "outcome": "survival", "features": ["age"], **times}
+    write_study(field.study, make_study(user=user, task=task))
+    _, said = field.check("--study", str(field.study))
+    assert "task" not in said
+    known = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == "sksurv" else known(name)
+    )
+    code, said = field.check("--study", str(field.study))
+    if user == "b":  # a peer measures nothing
+        assert "task" not in said
+        return
+    assert code == 1
+    assert said["task"].startswith("failed: The study predicts survival")
+    assert 'pip install "erosion[survival]"' in said["task"]
 
 
 def test_the_fingerprint_is_the_one_that_the_coordinator_has(field: Field) -> None:
