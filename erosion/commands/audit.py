@@ -29,8 +29,13 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from erosion.common.errors import RunError
     from erosion.server.sealed.audit_run import audit_run
 
+    if options.logs and options.openings:
+        raise RunError(
+            "An OPENING goes without --logs, which opens no sum; give the one or the other."
+        )
     if options.logs:
         sound = [_audit_log(options.run, *named) for named in _named(options.logs)]
         return 0 if all(sound) else CHECK_FAILED

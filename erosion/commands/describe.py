@@ -4,7 +4,10 @@ import argparse
 from pathlib import Path
 
 from erosion.commands.command import CHECK_FAILED, Command
+from erosion.commands.options import flag, given
 from erosion.experiments.data_dir import add_data_dir
+
+NETWORK = ("federation", "insecure", "address")  # options that --simulate has no use for
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +41,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from erosion.common.errors import RunError
+    from erosion.common.errors import RunError, StudyError
     from erosion.common.study.study import load_study
     from erosion.common.support.files import write_atomically
     from erosion.common.support.logs import configure_logging
@@ -47,6 +50,12 @@ def _run(options: argparse.Namespace) -> int:
     from erosion.server.description.terminal import show
 
     configure_logging(options.verbose)
+    goes = "without" if options.simulate else "with"
+    for option in NETWORK if options.simulate else ("data_dir",):
+        if option in given(options, _add_arguments):
+            raise StudyError(f"{flag(option)} goes {goes} --simulate; see --help.")
+    if options.insecure and "federation" in given(options, _add_arguments):
+        raise StudyError("--insecure takes the place of --federation; leave one out.")
     console, study_file = Console(), study_path(options.study)
     if options.simulate:
         from erosion.experiments.description import describe_here

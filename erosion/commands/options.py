@@ -1,9 +1,24 @@
 """Options that several commands share."""
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 from erosion.common.support.logs import LOG_FORMATS
+
+
+def given(
+    options: argparse.Namespace, add_arguments: Callable[[argparse.ArgumentParser], None]
+) -> set[str]:
+    """The options that are not as where nobody writes them, by their names in `options`."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return {name for name, value in vars(options).items() if value != parser.get_default(name)}
+
+
+def flag(option: str) -> str:
+    """`--run-folder` of `run_folder`."""
+    return f"--{option.replace('_', '-')}"
 
 
 def add_log_format(parser: argparse.ArgumentParser) -> None:

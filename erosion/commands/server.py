@@ -12,6 +12,8 @@ from erosion.commands.options import (
     add_runs,
     add_supervised,
     add_weights,
+    flag,
+    given,
 )
 from erosion.common.errors import StudyError
 from erosion.common.support.allocator import keep_freed_memory
@@ -20,6 +22,21 @@ from erosion.common.support.logs import configure_logging
 
 if TYPE_CHECKING:
     from erosion.server.coordination.run_study import Setup
+
+MODES = {"study": "a study file", "resume": "--resume", "queue": "--queue", "app": "--app"}
+_RUNS_A_STUDY = ("study", "resume", "queue")
+GOES_WITH = {  # options and the modes in which they do something; those not here do in all
+    "until_empty": ("queue",),
+    "start_with_quorum": _RUNS_A_STUDY,
+    "longest_wait": _RUNS_A_STUDY,
+    "runs": ("study", "queue"),
+    "updates": _RUNS_A_STUDY,
+    "weights": _RUNS_A_STUDY,
+    "run_config": ("app",),
+    "run_folder": ("study",),
+    "output": _RUNS_A_STUDY,
+}
+TAKES_THE_PLACE_OF = {"run_folder": "runs", "insecure": "federation"}
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -121,16 +138,9 @@ def _run(options: argparse.Namespace) -> int:
 
     if options.until_stdin_closes:
         end_with_stdin()
+    _refuse_what_does_nothing(options)
     if options.app is not None:
         return _run_app(options)
-    for option, wanted in (("run_config", "app"), ("until_empty", "queue")):
-        if getattr(options, option) and getattr(options, wanted) is None:
-            raise StudyError(f"--{option.replace('_', '-')} goes with --{wanted}; see --help.")
-    if [options.study, options.resume, options.queue].count(None) != 2:
-        raise StudyError(
-            "Give a study file to start a run, --resume RUN to go on with one, or --queue FOLDER to"
-            " run the studies in it."
-        )
     if options.queue is not None:
         return _run_queue(options)
     outputs = open_outputs(options.output)
@@ -148,6 +158,28 @@ def _run(options: argparse.Namespace) -> int:
     with alone_in(folder.path), Observers({"terminal": terminal, **outputs}) as observers:
         run_study(study, folder, observers, setup)
     return 0
+
+
+def _refuse_what_does_nothing(options: argparse.Namespace) -> None:
+    """Raise StudyError where not exactly one mode is given, or an option has no effect in it."""
+    modes = [mode for mode in MODES if getattr(options, mode) is not None]
+    if "app" in modes and len(modes) > 1:
+        raise StudyError(
+            "--app takes the place of a study; leave the study file, --resume or --queue out."
+        )
+    if len(modes) != 1:
+        raise StudyError(
+            "Give a study file to start a run, --resume RUN to go on with one, or --queue FOLDER to"
+            " run the studies in it."
+        )
+    written = given(options, _add_arguments)
+    for option, wanted in GOES_WITH.items():
+        if option in written and modes[0] not in wanted:
+            named = " or ".join(MODES[mode] for mode in wanted)
+            raise StudyError(f"{flag(option)} goes with {named}; see --help.")
+    for option, other in TAKES_THE_PLACE_OF.items():
+        if {option, other} <= written:
+            raise StudyError(f"{flag(option)} takes the place of {flag(other)}; leave one out.")
 
 
 def _setup(options: argparse.Namespace) -> "Setup":
@@ -173,8 +205,6 @@ def _run_app(options: argparse.Namespace) -> int:
     from erosion.server.enrolment.federation_folder import FederationFolder
     from erosion.server.link.open_link import federation_or_none
 
-    if options.study is not None or options.resume is not None:
-        raise StudyError("--app takes the place of a study; leave the study file or --resume out.")
     run_app(
         load_app(options.app, ServerApp, StudyError),
         run_config_of(options.run_config),

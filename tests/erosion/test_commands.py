@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import tomli_w
 from erosion.command_line import EPILOG, main, parser
 from erosion.commands import COMMANDS
 from erosion.commands.command import Command
+from erosion.commands.server import GOES_WITH
 from tests.support.patience import PATIENCE
 from tests.support.small_study import TASK, make_study
 
@@ -180,6 +182,12 @@ def test_describe_takes_the_name_of_a_study_that_comes_with_the_program(
         (["server", "study.toml", "--until-empty"], "--until-empty goes with --queue"),
         (["server", "study.toml", "--run-config", "a=1"], "--run-config goes with --app"),
         (["log", "verify", "sent.jsonl", "--hospital", "a"], "--hospital goes with --run"),
+        (["describe", "s.toml", "--simulate", "--insecure"], "--insecure goes without --simulate"),
+        (["describe", "s.toml", "--simulate", "--federation", "f"], "goes without --simulate"),
+        (["describe", "s.toml", "--simulate", "--address", "a:1"], "goes without --simulate"),
+        (["describe", "s.toml", "--data-dir", "d"], "--data-dir goes with --simulate"),
+        (["describe", "s.toml", "--insecure", "--federation", "f"], "takes the place of"),
+        (["audit", "run", "b.safetensors", "--logs", "bob=sent.jsonl"], "goes without --logs"),
     ],
 )
 def test_an_option_that_would_do_nothing_is_refused(
@@ -187,6 +195,63 @@ def test_an_option_that_would_do_nothing_is_refused(
 ) -> None:
     assert main(arguments) != 0
     assert said in capsys.readouterr().err
+
+
+SERVER_MODES = {
+    "study": ["study.toml"],
+    "resume": ["--resume", "run"],
+    "queue": ["--queue", "studies"],
+    "app": ["--app", "package:app"],
+}
+SERVER_OPTIONS = {
+    "until_empty": [],
+    "start_with_quorum": [],
+    "longest_wait": ["60"],
+    "runs": ["elsewhere"],
+    "updates": ["disk"],
+    "weights": ["elsewhere"],
+    "run_config": ["a=1"],
+    "run_folder": ["elsewhere"],
+    "output": ["metrics"],
+}
+
+
+@pytest.mark.parametrize("mode", SERVER_MODES)
+@pytest.mark.parametrize("option", SERVER_OPTIONS)
+def test_the_server_refuses_options_that_would_do_nothing(
+    mode: str,
+    option: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)  # there is no such file, folder or app
+    flag = f"--{option.replace('_', '-')}"
+    given = [*SERVER_MODES[mode], flag, *SERVER_OPTIONS[option]]
+    assert set(SERVER_OPTIONS) == set(GOES_WITH)
+    assert main(["server", *given, "--insecure"]) != 0
+    assert (f"{flag} goes with" in capsys.readouterr().err) == (mode not in GOES_WITH[option])
+
+
+@pytest.mark.parametrize(("mode", "other"), [*combinations(SERVER_MODES, 2)])
+def test_the_server_does_one_thing(
+    mode: str, other: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["server", *SERVER_MODES[mode], *SERVER_MODES[other]]) == 2
+    said = capsys.readouterr().err
+    assert ("takes the place of a study" in said) == ("app" in (mode, other))
+    assert ("Give a study file" in said) == ("app" not in (mode, other))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--run-folder", "a", "--runs", "b"], ["--insecure", "--federation", "a"]],
+)
+def test_the_server_refuses_an_option_that_another_takes_the_place_of(
+    options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["server", "study.toml", *options]) == 2
+    assert f"{options[0]} takes the place of" in capsys.readouterr().err
 
 
 def test_what_the_output_cannot_show_ends_no_command(tmp_path: Path) -> None:
