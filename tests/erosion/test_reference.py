@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Literal, get_args, get_origin
 
 import pytest
 from pydantic import Field
@@ -9,6 +10,8 @@ from pydantic import Field
 from erosion.client.site_file import Limits
 from erosion.command_line import main
 from erosion.common.settings.base import Settings
+from erosion.common.study import study
+from erosion.experiments.sources import REGISTRY
 from erosion.reference.explained import explanations
 from erosion.reference.page import markdown, sections
 from erosion.reference.pages import PAGES
@@ -51,6 +54,31 @@ def test_every_key_of_the_schema_is_described(
     ]
     assert [(part, key) for part, key, value in keys if not value.get("description")] == []
     assert len(keys) > 40
+
+
+def choices(annotation: object) -> set[str]:
+    """The texts that a key may be, where it is one of several."""
+    if get_origin(annotation) is Literal:
+        return {value for value in get_args(annotation) if isinstance(value, str)}
+    return {value for part in get_args(annotation) for value in choices(part)}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_an_explanation_that_goes_through_the_choices_leaves_none_out(name: str) -> None:
+    """The default may be left to its name."""
+    left_out = {}
+    for form in {form for section in sections(PAGES[name].model) for form in section.forms}:
+        for key, said in explanations(form).items():
+            field = form.model_fields[key]
+            silent = {value for value in choices(field.annotation) if f'"{value}"' not in said}
+            if silent != choices(field.annotation) and silent - {field.default}:
+                left_out[f"{form.__name__}.{key}"] = silent
+    assert not left_out
+
+
+def test_the_sources_of_a_testbed_are_all_named() -> None:
+    said = explanations(study.Testbed)["source"]
+    assert {name for name in REGISTRY if f'"{name}"' in said} == set(REGISTRY)
 
 
 class Colour(Settings):
