@@ -34,7 +34,8 @@ in the field:
   erosion enroll site NAME              for every hospital: a kit to hand over
   erosion server STUDY.toml             at the hospital that wants the model
   erosion check SITE.toml               at every hospital: could it take part?
-  erosion review SITE.toml              at every hospital: approve the study, or decline it
+  erosion review SITE.toml --study STUDY.toml
+                                        at every hospital: approve the study, or decline it
   erosion client SITE.toml              at every hospital, that one included
 
 afterwards:

@@ -95,8 +95,9 @@ def federation_or_none(folder: FederationFolder, *, insecure: bool) -> Federatio
         return None
     if not folder.place.exists():
         raise EnrolmentError(
-            f"There is no federation in {folder.path}. `erosion enroll init{folder.option}`"
-            f" makes one, and `erosion enroll site NAME{folder.option}` a kit for each hospital. To"
-            " try things on this machine alone, use --insecure, or `erosion testbed`."
+            f"There is no federation in {folder.path}. --federation says where it is;"
+            f" `erosion enroll init{folder.option}` makes one, and `erosion enroll site"
+            f" NAME{folder.option}` a kit for each hospital. To try things on this machine alone,"
+            " use --insecure, or `erosion testbed`."
         )
     return folder

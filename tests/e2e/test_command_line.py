@@ -239,6 +239,7 @@ def test_a_server_without_a_federation_says_how_to_make_one(
     assert main(["server", study, "--federation", str(tmp_path / "none")]) == 9
     errors = capsys.readouterr().err
     assert "erosion enroll init" in errors
+    assert "--federation" in errors
     assert "--insecure" in errors
 
 
