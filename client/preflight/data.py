@@ -7,7 +7,7 @@ import numpy as np
 from erosion.client.dataset.load import Patients, load_patients
 from erosion.client.dataset.split import split_patients
 from erosion.client.finding import Finding, failed, ok, skipped, warning
-from erosion.client.privacy.privacy_words import problem_with_cost, promised
+from erosion.client.privacy.privacy_words import has_begun, problem_with_cost, promised
 from erosion.client.site_file import Site
 from erosion.client.training.limits import check_limits, check_study, local_steps
 from erosion.common.errors import DataError, Refusal
@@ -72,7 +72,10 @@ def _privacy(site: Site, study: Study) -> Iterator[Finding]:
     """What a run would cost, and whether there is as much left."""
     if study.privacy is None:
         return
-    if problem := problem_with_cost(site, study):
+    problem = problem_with_cost(site, study)
+    if problem and has_begun(site, study):
+        yield warning("privacy", f"a run that has begun can go on, not a new one: {problem}", "")
+    elif problem:
         yield failed("privacy", problem, "ask for a smaller privacy.epsilon; it is your decision")
         return
     for line in promised(site, study):

@@ -37,17 +37,22 @@ def promised(site: Site, study: Study) -> Iterator[str]:
 
 
 def problem_with_cost(site: Site, study: Study) -> str | None:
-    """Why a run does not fit into what is left here, or None."""
+    """Why a new run does not fit into what is left here, or None."""
     if site.lifetime_epsilon is None or site.name == study.user:
         return None
-    spent, delta = _spent(site, study.digest), site.limits.delta
-    after = epsilon_of(spent.in_all + study.privacy_cost, delta)
-    if spent.by_study or after <= site.lifetime_epsilon * ROUNDING:  # it may be a run that goes on
+    delta = site.limits.delta
+    after = epsilon_of(_spent(site).in_all + study.privacy_cost, delta)
+    if after <= site.lifetime_epsilon * ROUNDING:
         return None
     return (
         f"after a run all studies would have cost each patient epsilon {after:.3g} at delta"
         f" {delta:g}; budget.epsilon = {site.lifetime_epsilon:g}"
     )
+
+
+def has_begun(site: Site, study: Study) -> bool:
+    """Whether a run of the study has cost something here, which may go on without a new one."""
+    return _spent(site, study.digest).by_study > 0
 
 
 def spent_here(site: Site) -> list[str]:

@@ -415,6 +415,7 @@ def test_the_check_says_what_a_run_costs_and_whether_it_fits(tmp_path: Path) -> 
     assert "one step of all patients a round" in said(first)
     for number in (1, 2, 3):
         peer(tmp_path, **limits).train(request(first, number))
+    assert "warning privacy a run that has begun can go on, not a new one" in said(first)
     (failed,) = (line for line in said(second).splitlines() if line.startswith("failed"))
     assert "budget.epsilon = 2.5" in failed
 
