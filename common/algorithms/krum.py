@@ -65,7 +65,8 @@ def krum_scores(cohort: Cohort, num_byzantine: int) -> Tensor:
     """Sum of squared distances to the n - f - 2 nearest others, own first: (n,) float64."""
     gram = cohort.gram()
     squares = gram.diagonal()
-    squared_distances = (squares[:, None] + squares - 2 * gram).clamp(min=0.0)
+    # A product of matrices is symmetric up to rounding only, and equal scores are to be equal.
+    squared_distances = (squares[:, None] + squares - (gram + gram.T)).clamp(min=0.0)
     squared_distances.fill_diagonal_(torch.inf)  # a hospital is not its own neighbour
     num_neighbours = len(gram) - num_byzantine - 2
     return squared_distances.sort(dim=1).values[:, :num_neighbours].sum(dim=1)

@@ -67,6 +67,17 @@ def test_krum_prefers_the_user_where_scores_are_equal() -> None:
     assert step.weights == {"own": 1.0, "a": 0.0, "b": 0.0}
 
 
+@pytest.mark.parametrize("dim", [31, 1001, 5000])
+@pytest.mark.parametrize("name", ["krum", "multi_krum"])
+def test_rounding_does_not_decide_between_equal_scores(name: str, dim: int) -> None:
+    settings = {"num_selected": 1} if name == "multi_krum" else {}
+    for seed in range(100):
+        own, peer, far = random_vectors(seed, 3, dim)
+        peer = own + peer / 10  # each other's nearest: the scores of both are their distance
+        step = step_of(name, cohort_of(np.stack([own, peer, far])), **settings)
+        assert step.weights == {"h00": 1.0, "h01": 0.0, "h02": 0.0}, seed
+
+
 def test_auto_tolerates_as_many_as_the_round_allows() -> None:
     # n = 5: f = 1; with f = 0 three neighbours would count and b's 4 + 1 + 49 beat own's 1 + 4 + 81
     hospitals = of_values(0.0, 1.0, 2.0, 9.0, 30.0)
