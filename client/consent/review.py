@@ -89,7 +89,10 @@ def leaving(site: Site, study: Study) -> Iterator[str]:
         yield f"once: rounded sums, for {whose} means and deviations of {columns} columns"
     for name, arm in study.arms.items():
         more = sum(arm.attachment_sizes(dim).values())
-        beside = f" and {more:,} further numbers" if more else ""
+        own = arm.own_attachments(len(study.hospitals)) if site.name == study.user else {}
+        most = more + sum(terms.most_values for terms in own.values())
+        up_to = "up to " if most > more else ""
+        beside = f" and {up_to}{most:,} further numbers" if most else ""
         noise = ", with noise" if is_private else ""
         yield f"{name}: in every round that asks it, a model update of {number}{beside}{noise}"
         if steps := [step for step in arm.site_steps() if step != TRAIN]:

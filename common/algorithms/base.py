@@ -92,6 +92,7 @@ class Brings:
     update: bool = False  # the hospital's update; also what `attachment_sizes` announces
     sealed: bool = False  # fresh keys in place of the update, except the user's
     tensors: Mapping[str, TensorTerms] = field(default_factory=dict)
+    optional: Mapping[str, TensorTerms] = field(default_factory=dict)  # of an update; else dropped
     values: type[Settings] | None = None  # the form of its small values; None: it has none
 
 
@@ -271,6 +272,11 @@ class ArmBase(Settings):
     def attachment_sizes(self, dim: int) -> Mapping[str, int]:
         """Attachments that every update must bring, and how many numbers each holds."""
         del dim
+        return {}
+
+    def own_attachments(self, num_hospitals: int) -> Mapping[str, TensorTerms]:
+        """Attachments that the user's own update may bring, in a study of so many hospitals."""
+        del num_hospitals
         return {}
 
     def sealed_measure(self, layout: Callable[[], Layout]) -> SealedMeasure:

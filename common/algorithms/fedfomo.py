@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor
 
 from erosion.common.aggregation.cohort import Cohort, HospitalName
-from erosion.common.algorithms.base import Algorithm, ArmBase, BuildContext, relative_weights
+from erosion.common.algorithms.base import Algorithm, ArmBase, BuildContext, TensorTerms
 from erosion.common.algorithms.own_model import OwnModelState, follow_own_model, with_others
 from erosion.common.learning.local_work import LocalOutcome, LocalWork
 
@@ -40,6 +40,10 @@ class FedFomo(ArmBase):
         """The user's own model, and the others' beside it."""
         del context
         return follow_own_model(_shares)
+
+    def own_attachments(self, num_hospitals: int) -> Mapping[str, TensorTerms]:
+        """What the user's site found for the models that it knew."""
+        return {_SHARES: TensorTerms((None,), most_values=num_hospitals)}
 
     def train(self, work: LocalWork) -> LocalOutcome:
         """At the user: the move, then local training without the patients held out."""
@@ -77,11 +81,17 @@ class FedFomo(ArmBase):
 
 
 def _shares(state: OwnModelState, cohort: Cohort) -> Mapping[HospitalName, float]:
-    """The weights that the user's site found for the models that were enclosed for it."""
-    weighed = [cohort.own.agent, *sorted(state.offsets)]
+    """The weights that the user's site found for the models that were enclosed for it.
+
+    As `relative_weights`, and of hospitals too whose model is known and who are away now.
+    """
+    user = cohort.own.agent
+    weighed = [user, *sorted(state.offsets)]
     found = cohort.own.attachments.get(_SHARES, torch.zeros(0)).tolist()
-    by_agent = dict(zip(weighed, found, strict=False))  # nothing is found before the second round
-    shares = [by_agent.get(update.agent, 0.0) for update in cohort.updates]
-    if not any(shares):  # the user stays where it is
-        shares[0] = 1.0
-    return relative_weights(cohort, shares)
+    shares = {**dict.fromkeys(weighed, 0.0), **{u.agent: 0.0 for u in cohort.updates}}
+    if len(found) == len(weighed) and min(found) >= 0 and any(found):
+        shares |= dict(zip(weighed, found, strict=True))
+    else:  # nothing is found before the second round, or nothing was better
+        shares[user] = 1.0
+    unit = shares[user] or max(shares.values())
+    return {agent: share / unit for agent, share in shares.items()}

@@ -280,12 +280,13 @@ class ArmRun:
         members, ask = self._membership.members, in_progress.ask
         requests = self._terms.requests(self.state, ask, in_progress.exchange, names)
         who = {members[name].connection: name for name in names}
+        dim = len(self.state.params)
         expected = Expected(
             self.arm,
             self.state.round + 1,
-            len(self.state.params),
+            dim,
             ask.step,
-            self._terms.brought(ask.brings, len(self.state.params)),
+            self._terms.brought(ask.brings, dim, by_user=False),
             self.study.federation.max_update_norm,
         )
         described = {name: member.num_samples for name, member in members.items()}
@@ -300,7 +301,10 @@ class ArmRun:
                 count = None if self.study.fold is not None else described[name]
                 cap = steps_cap(self.study, described[name])
                 terms = replace(expected, num_samples=count, most_steps=cap)
-                if name != self.study.user:
+                if name == self.study.user:
+                    brings = self._terms.brought(ask.brings, dim, by_user=True)
+                    terms = replace(terms, brings=brings)
+                else:
                     most, times = sample_cap(described, name), self.study.arms[self.arm].trainings
                     seen = seen_cap(self.study.training, described[name], times)
                     if self.study.privacy is not None:

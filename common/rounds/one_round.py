@@ -70,13 +70,21 @@ class Terms:
             for name in names
         }
 
-    def brought(self, brings: Brings, dim: int) -> Brings:
-        """What answers must bring, with what the arm's method attaches to every update."""
+    def brought(self, brings: Brings, dim: int, *, by_user: bool) -> Brings:
+        """What an answer must bring, with what the arm's method attaches to every update.
+
+        With `by_user` also what it may attach to the user's own.
+        """
         if not brings.update:
             return brings
-        sizes = self.study.arms[self.arm].attachment_sizes(dim)
-        announced = {name: TensorTerms((size,)) for name, size in sizes.items()}
-        return replace(brings, tensors={**announced, **brings.tensors})
+        arm = self.study.arms[self.arm]
+        announced = {n: TensorTerms((size,)) for n, size in arm.attachment_sizes(dim).items()}
+        own = arm.own_attachments(len(self.study.hospitals)) if by_user else {}
+        return replace(
+            brings,
+            tensors={**announced, **brings.tensors},
+            optional={**own, **brings.optional},
+        )
 
     def _parameters(self, state: RunState) -> tuple[Tensor, Packed | None]:
         """As the sites will have them: compressed, if the study wants that; simulated, too."""
@@ -90,6 +98,7 @@ class Terms:
         sent: tuple[Tensor | None, Packed | None],
     ) -> TrainRequest:
         dim = len(state.params)
+        most = self.brought(ask.brings, dim, by_user=True)
         return TrainRequest(
             study=self.study,
             arm=self.arm,
@@ -103,7 +112,7 @@ class Terms:
             exchange=exchange,
             wants_update=ask.brings.update,
             values=ask.to_all.values,
-            most_reply_bytes=most_reply_bytes(self.brought(ask.brings, dim), dim),
+            most_reply_bytes=most_reply_bytes(most, dim),
         )
 
 

@@ -16,7 +16,8 @@ def most_update_bytes(dim: int) -> int:
 def most_reply_bytes(brings: Brings, dim: int) -> int:
     """Of an answer that brings this, where the model has `dim` parameters."""
     update = most_update_bytes(dim) if brings.update else 0
-    return update + sum(_bytes_of(terms) + FRAMING_BYTES for terms in brings.tensors.values())
+    tensors = (*brings.tensors.values(), *brings.optional.values())
+    return update + sum(_bytes_of(terms) + FRAMING_BYTES for terms in tensors)
 
 
 def _bytes_of(terms: TensorTerms) -> int:

@@ -95,6 +95,10 @@ def _update(result: TrainResult, expected: Expected) -> Answer:
         return Rejection(NOT_FINITE)
     if problem := _problem_with(result.attachments, expected.brings.tensors):
         return Rejection(problem)
+    optional = expected.brings.optional.items()
+    kept = [
+        name for name, terms in optional if not _problem_with(result.attachments, {name: terms})
+    ]
     steps = None
     if header.steps is not None and expected.most_steps is not None:
         steps = min(header.steps, expected.most_steps)
@@ -108,7 +112,7 @@ def _update(result: TrainResult, expected: Expected) -> Answer:
         num_samples=min(header.num_samples, expected.most_samples or MOST_SAMPLES),
         samples_seen=min(header.samples_seen, expected.most_seen or MOST_SAMPLES),
         norm=length,
-        attachments={name: result.attachments[name] for name in expected.brings.tensors},
+        attachments={n: result.attachments[n] for n in (*expected.brings.tensors, *kept)},
         hello=header.sealed.hello if expected.sealed and header.sealed else None,
         steps=steps,
     )

@@ -18,10 +18,11 @@ from erosion.common.algorithms.personal_layers import take_step
 from erosion.common.learning.local_work import LocalOutcome, LocalWork, Tensors
 from erosion.common.protocol import wire
 from erosion.common.protocol.messages import StepReply, StepResult, TrainReply, TrainResult
-from erosion.common.rounds.one_round import RoundInProgress, start
+from erosion.common.rounds.one_round import RoundInProgress, Terms, start
 from erosion.common.rounds.records import Answer, Rejection, RunState
 from erosion.common.rounds.screening import Expected, screen
 from tests.support.contexts import CONTEXT
+from tests.support.federation import small_study
 from tests.support.local_works import DIM, layout, work
 from tests.support.registry_cohorts import same
 
@@ -79,10 +80,12 @@ def answer_of(
         result = wire.decode_step_result(
             wire.encode_step_result(StepResult(step_header, outcome.tensors))
         )
-    announced = {n: TensorTerms((size,)) for n, size in arm.attachment_sizes(DIM).items()}
-    brings = replace(ask.brings, tensors={**announced, **ask.brings.tensors})
-    expected = Expected(name, of.round, DIM, ask.step, brings if ask.brings.update else ask.brings)
-    return screen(result, agent, expected), outcome.keep
+    terms = Terms(small_study(arms={name: {}}), name)
+    brings = terms.brought(ask.brings, DIM, by_user=of.is_user)
+    answer = screen(result, agent, Expected(name, of.round, DIM, ask.step, brings))
+    if isinstance(outcome, LocalOutcome) and isinstance(answer, Update):
+        assert answer.attachments.keys() == outcome.attachments.keys()  # nothing sent is dropped
+    return answer, outcome.keep
 
 
 class Played(NamedTuple):

@@ -300,10 +300,18 @@ def test_fedfomos_weights_are_those_that_the_user_found() -> None:
     step = algorithm.update(
         state, cohort(update("a", 1.0, shares=shares), update("b", 1.0), update("d", 1.0))
     )
-    assert step.weights == {"a": 1.0, "b": 0.5, "d": 0.0}
-    only_c = torch.tensor([0.0, 0.0, 1.0])  # who is away in this round
+    assert step.weights == {"a": 1.0, "b": 0.5, "c": 0.5, "d": 0.0}  # c is away
+    only_c = torch.tensor([0.0, 0.0, 1.0])
     step = algorithm.update(state, cohort(update("a", 1.0, shares=only_c), update("b", 1.0)))
-    assert step.weights == {"a": 1.0, "b": 0.0}
+    assert step.weights == {"a": 0.0, "b": 0.0, "c": 1.0}
+
+
+@pytest.mark.parametrize("found", [[], [0.0, 0.0, 0.0], [0.5, 0.5], [2.0, -1.0, 0.0]])
+def test_fedfomo_keeps_to_the_user_where_no_weights_came(found: list[float]) -> None:
+    state = OwnModelState({"b": U, "c": U})
+    own = update("a", 1.0, shares=torch.tensor(found))
+    step = FedFomo().build(CONTEXT).update(state, cohort(own, update("b", 1.0)))
+    assert step.weights == {"a": 1.0, "b": 0.0, "c": 0.0}
 
 
 # -- Ensembles -----------------------------------------------------------------------------------

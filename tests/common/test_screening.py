@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -66,6 +67,23 @@ def answered(
 
 def screened(result: TrainResult) -> Answer:
     return screen(result, "a", Expected("fedavg", round=1, dim=2))
+
+
+@pytest.mark.parametrize(
+    ("attached", "kept"),
+    [([], False), ([1.0], True), ([0.5, 0.5], True), ([1.0] * 3, False), ([math.nan], False)],
+)
+def test_what_an_answer_may_bring_is_dropped_where_it_does_not_fit(
+    attached: list[float], kept: bool
+) -> None:
+    terms = {"shares": TensorTerms((None,), most_values=2)}
+    result = answered(numbers(1.0, 2.0))
+    if attached:
+        result = replace(result, attachments={"shares": numbers(*attached)})
+    expected = Expected("fedavg", round=1, dim=2, brings=Brings(update=True, optional=terms))
+    update = screen(result, "a", expected)
+    assert isinstance(update, Update)
+    assert ("shares" in update.attachments) == kept
 
 
 def numbers(*values: float) -> Tensor:

@@ -88,8 +88,8 @@ def _of_study(summary: Summary) -> str:
             *(_erosion(summary, method) for method in _eroding(summary)),
             "### The attacker's weight at the end",
             "Relative to the user's own update, which counts 1 (or, where a rule leaves that out,\n"
-            "to the largest); the median over the seeds. Coordinate rules say for how much of the\n"
-            "model a hospital's value was used.",
+            "to the largest); the median over the seeds, – where none is known. Coordinate rules\n"
+            "say for how much of the model a hospital's value was used.",
             _weights(summary),
             "",
         ]
@@ -167,10 +167,13 @@ def _erosion(summary: Summary, method: str) -> str:
 def _weights(summary: Summary) -> str:
     lines = []
     for method in _methods(summary):
-        found = (summary.row(method, attack) for attack in ATTACKS)
-        weights = [row.weight if row else None for row in found]
-        lines.append([method, *("" if w is None else f"{w:.2g}" for w in weights)])
+        found = [summary.row(method, attack) for attack in ATTACKS]
+        lines.append([method, *("" if row is None else _weight(row.weight) for row in found)])
     return _table(["", *(attack.title for attack in ATTACKS.values())], lines)
+
+
+def _weight(weight: float | None) -> str:
+    return "–" if weight is None else f"{weight:.2g}"
 
 
 def _zero(zero: Zero) -> str:
