@@ -321,7 +321,7 @@ def _conclude(
         round=state.round + 1,
         params=params,
         algorithm_state=step.state,
-        weights={**state.weights, **step.weights},
+        weights={**state.weights, **step.weights, **dict.fromkeys(state.distrusted, 0.0)},
         skipped_in_a_row=state.skipped_in_a_row + 1 if step.outcome == "skipped" else 0,
         stopped=step.outcome == "stopped",
     )
@@ -351,10 +351,11 @@ def undo(
     after = replace(
         before,
         round=state.round + 1,
+        weights={**before.weights, culprit: 0.0},
         skipped_in_a_row=0,
         distrusted={**before.distrusted, culprit: f"round {undone}: {reason}"},
     )
-    records = _records(answers, state.weights, {**state.weights, **before.weights})
+    records = _records(answers, state.weights, {**state.weights, **after.weights})
     return after, RoundRecord(arm, after.round, "skipped", note, records, undoes=undone)
 
 

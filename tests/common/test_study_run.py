@@ -263,10 +263,23 @@ def test_a_round_that_ruins_the_users_model_is_undone_and_the_culprit_named() ->
     state = kept.states["fedavg"]
     assert list(state.distrusted) == ["b"]
     assert state.skipped_in_a_row == 0
+    weights = [record.hospitals["b"].weight_after for record in kept.records]
+    assert weights == [1.0, 1.0, 0.0, 0.0, 0.0, 0.0]
+    assert state.weights["b"] == 0.0
     # one round of all, and after it three of a, c and d: 0.1, 0.3 and 0.4
     first = first_state(transport.study, "fedavg").params
     moved = torch.full_like(first, (0.1 + 0.2 + 0.3 + 0.4) / 4 + 3 * (0.1 + 0.3 + 0.4) / 3)
     torch.testing.assert_close(state.params - first, moved)
+
+
+def test_who_is_distrusted_has_no_weight_left_where_a_rule_remembers_weights() -> None:
+    transport, kept = poisons({2})
+    # Its penalty is 0, so that nothing erodes.
+    arms = {"weight_erosion": {"distance_penalty": 0.0, "own_parameters": []}}
+    transport.study = study(rounds=6, hospitals=["a", "b", "c", "d"], arms=arms)
+    study_run(transport, kept).run()
+    assert kept.records[2].undoes == 2
+    assert [r.hospitals["b"].weight_after for r in kept.records] == [1.0, 1.0, 0.0, 0.0, 0.0, 0.0]
 
 
 def test_the_round_that_is_undone_is_the_one_that_did_harm() -> None:

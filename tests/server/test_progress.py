@@ -293,7 +293,7 @@ def test_the_summary_has_figures_weights_verdict_and_path(
     assert "(57 benign, 34 malignant)" in words
     for figure in ("0.967", "(0.93–0.99)", "0.626", "0.992", "0.046", "0.111", "31 ms"):
         assert figure in words
-    assert "Final weights of weight_erosion, relative to home's own" in words
+    assert "Last weights of weight_erosion, relative to home's own" in words
     assert re.search(r"home +████████ 1\.00", summary)
     assert re.search(r"miscoded +out +0\.00", summary)
     assert "On 91 test patients, weight_erosion predicts better than local." in words
@@ -310,7 +310,7 @@ def test_a_missing_auroc_is_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_one_arm_without_peers_has_no_weights_to_show(monkeypatch: pytest.MonkeyPatch) -> None:
     text = plain_text(make_run(arms=("local",)), monkeypatch)
-    assert "Final weights" not in text
+    assert "Last weights" not in text
     assert "Nothing was compared" in text
 
 

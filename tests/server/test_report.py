@@ -12,6 +12,7 @@ from erosion.common.protocol.messages import Comparison
 from erosion.common.rounds.records import HospitalRecord, RoundRecord
 from erosion.common.study.study import Study
 from erosion.server.output.plain_text import printable, ranges_text, seconds_text, shortened
+from erosion.server.output.report import figures
 from erosion.server.output.report.chart import Chart, Line, draw, spread, thinned
 from erosion.server.output.report.figures import metric_points, weight_figure
 from erosion.server.output.report.page import MOST_EVENTS
@@ -279,6 +280,28 @@ def test_twenty_hospitals_have_labels_that_do_not_overlap() -> None:
     )
     assert len(heights) == 20
     assert min(b - a for a, b in pairwise(heights)) > 9  # points; the font's
+
+
+def test_no_weight_is_drawn_for_rounds_without_the_hospital(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = make_run(hospitals=("home", "b", "c"), rounds=4)
+    accepted = HospitalRecord("accepted", weight_before=3.0, weight_after=3.0)
+    away = replace(accepted, outcome="absent", reason="was not connected")
+    ended = replace(accepted, weight_after=0.0)
+    out = HospitalRecord("not_asked", weight_before=0.0, weight_after=0.0)
+    courses = {"b": [accepted, away, accepted, away], "c": [accepted, ended, out, out]}
+    records = [
+        replace(r, hospitals={**r.hospitals, **{n: c[r.round - 1] for n, c in courses.items()}})
+        for r in run.records
+    ]
+    drawn: list[Chart] = []
+    monkeypatch.setattr(figures, "draw", lambda chart: drawn.append(chart) or "")
+    weight_figure(data_of(replace(run, records=records)))
+    b, c = drawn[0].lines
+    assert [y for _, y in b.points] == [3.0, None, 3.0, None]
+    assert [y for _, y in c.points] == [3.0, 0.0, 0.0, 0.0]
+    assert (b.ending, c.ending) == ("", "out in round 2")
 
 
 def test_one_round_is_enough_for_a_report(folder: Path) -> None:

@@ -47,13 +47,19 @@ def weight_figure(run: RunData) -> str:
     """The weight of every other hospital after each round; "" where there is none."""
     return _peers_figure(
         run,
-        _peer_lines(run, lambda entry: entry.weight_after, _when_out),
+        _peer_lines(run, _weight_shown, _when_out),
         title=f"weight of each hospital after each round of {run.first_arm}",
         y_label=f"weight ({shortened(run.result.user, LONGEST_NAME)} = 1)"
         if run.own_counts_one
         else "weight (largest = 1)",
         reference=(run.result.user, 1.0) if run.own_counts_one else None,
     )
+
+
+def _weight_shown(entry: HospitalRecord) -> float | None:
+    """The weight in a round; None where its update was not part of it, unless it is out."""
+    is_out = entry.outcome == "not_asked" and entry.weight_after == 0.0
+    return entry.weight_after if entry.outcome == "accepted" or is_out else None
 
 
 def _when_out(points: Sequence[tuple[int, float | None]]) -> str:

@@ -266,8 +266,8 @@ def _weights(run: RunData) -> str:
         heading
         + _figure(
             weights,
-            f"Weight of each hospital’s update after each round; {unit}. At"
-            f" weight 0 a hospital has no more influence.{shade}",
+            f"Weight of each hospital’s update after each round in which it took part;"
+            f" {unit}. At weight 0 a hospital has no more influence.{shade}",
         )
         + _figure(
             distances,
@@ -320,16 +320,18 @@ def _ledger(run: RunData) -> str:
         f"<h2>What each hospital contributed to {text(run.first_arm)}</h2>\n"
         '<p class="note">A hospital takes part in a round when its update arrives and is accepted.'
         " The weight summed over those rounds is the measure that Grimberg et al. (2020) propose"
-        " for crediting hospitals. The numbers of training samples (rows of a table, or images) are"
-        " those that the hospitals tell: rounded, so that they are about no few patients. A peer"
-        " counts for at most as many as all other hospitals have together.</p>\n"
+        " for crediting hospitals. The last weight of one that was away at the end is the one that"
+        " it had before. The numbers of training samples (rows of a table, or images) are those"
+        " that the hospitals tell: rounded, so that they are about no few patients. A peer counts"
+        " for at most as many as all other hospitals have together.</p>
+"
         + table(
             (
                 "Hospital",
                 "Training samples, rounded",
                 "Rounds taken part in",
                 "Weight, summed",
-                "Final weight",
+                "Last weight",
                 "Samples used, repeats counted",
             ),
             rows,

@@ -40,7 +40,7 @@ def print_summary(console: Console, result: Result, report: Path) -> None:
     if len(arm.weights) > 1:
         is_counted = arm.weights.get(result.user, 1.0) > 0  # Krum may leave it out
         unit = f"{result.user}'s own" if is_counted else "the largest"
-        console.print(Text(f"Final weights of {first}, relative to {unit}"))
+        console.print(Text(f"Last weights of {first}, relative to {unit}"))
         console.print(WeightBars(user_first(arm.weights, result.user)))
         console.print()
     chosen = [(name, found) for name, arm in result.arms.items() if (found := arm.selected)]
