@@ -8,7 +8,7 @@ from erosion.experiments.papers.mnist import AGENTS, SCHEMES, Scheme, published_
 from erosion.experiments.papers.mnist_accuracy import best_of, interval, last_of
 from erosion.experiments.papers.mnist_further import further_tables
 from erosion.experiments.papers.picture import add_legend, picture
-from erosion.experiments.sources.mnist_partition import PATTERNS, PatternName
+from erosion.experiments.sources.mnist_partition import PATTERNS, PatternName, commonest_share
 
 NAMES: Mapping[Scheme, str] = {
     "weight_erosion": "Weight Erosion",
@@ -68,7 +68,7 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         for plan in published
     }
     total = len(published_plans())
-    majority = ", ".join(f"{max(shares):.2f} ({name})" for name, shares in PATTERNS.items())
+    majority = ", ".join(f"{commonest_share(name):.2f} ({name})" for name in PATTERNS)
     lines = [
         "# Weight Erosion on MNIST (Gengler, Beaussart and Yuan 2020)",
         "",

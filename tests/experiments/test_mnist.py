@@ -48,6 +48,7 @@ def test_a_page_of_some_cells_says_how_many_and_leaves_the_others_open() -> None
     }
     page = draw(cells)
     assert "**2 of the paper's 84 cells have been run.**" in page.text
+    assert "right in a share of 0.11 (A), 0.58 (B), 0.27 (C), 0.41 (D)" in page.text
     assert "Further cells" not in page.text
     assert "| C | Local | 0.9923 | 0.9932 | 0.986 to 0.997 | 0.9900 |" in page.text
     assert "| C | FedAvg | 0.9894 | \u2013 | \u2013 | \u2013 |" in page.text

@@ -25,15 +25,16 @@ from erosion.experiments.sources.heart_disease import COLUMNS, FILES
 from erosion.experiments.sources.mnist import read_mnist
 from erosion.experiments.sources.mnist_partition import (
     PATTERNS,
+    TEST_COUNTS,
     PartitionName,
     PatternName,
+    commonest_share,
     partition,
     user_test_images,
 )
 
 STUDIES = Path(__file__).parents[2] / "experiments" / "studies"
 TRAIN_COUNTS = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)  # MNIST, digits 0-9
-TEST_COUNTS = (980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009)
 
 
 @pytest.fixture
@@ -366,6 +367,13 @@ def test_the_user_has_the_papers_number_of_test_images() -> None:
     assert counts == [996, 922, 1038, 1008, 946, 968, 977]  # A to G
 
 
+def test_the_commonest_digit_is_that_of_the_users_test_images() -> None:
+    # B has 535 of 892 fives, and of the fours and sixes 196 and 191
+    assert commonest_share("B") == 535 / (535 + 196 + 191)
+    shares = [f"{commonest_share(pattern):.3f}" for pattern in PATTERNS]
+    assert shares == ["0.113", "0.580", "0.273", "0.408", "0.376", "0.202", "0.912"]
+
+
 @pytest.mark.parametrize("how", ["disjoint", "reference"])
 def test_fewer_images_keep_the_pattern(how: PartitionName) -> None:
     labels = digits(TRAIN_COUNTS)
@@ -454,6 +462,9 @@ def test_mnist_has_the_published_number_of_each_digit(data_dir: Path) -> None:
     assert images.mean() / 255 == pytest.approx(0.1307, abs=5e-5)
     _, test_labels = read_mnist(data_dir / "mnist", "t10k")
     assert tuple(np.bincount(test_labels).tolist()) == TEST_COUNTS
+    for pattern in PATTERNS:
+        counts = np.bincount(test_labels[user_test_images(test_labels, pattern)])
+        assert commonest_share(pattern) == counts.max() / counts.sum()
 
 
 # -- stays of diabetic patients --------------------------------------------------------------------
