@@ -11,11 +11,24 @@ import torch
 
 from erosion.experiments.cells import CellPlan, ExperimentError, Values, read_cells
 from erosion.experiments.experiment import carry_out, with_constants
-from erosion.experiments.papers import EXPERIMENTS, named, quadratic, titanic, tuned_quadratic
+from erosion.experiments.papers import (
+    EXPERIMENTS,
+    named,
+    quadratic,
+    titanic,
+    titanic_page,
+    tuned_quadratic,
+)
 from erosion.experiments.papers.mean_estimation import plans as mean_plans
 from erosion.experiments.papers.mean_estimation import run as run_mean
 from erosion.experiments.papers.tuned_quadratic import expected_losses
-from erosion.experiments.sources.titanic_passengers import load_passengers, split_indices
+from erosion.experiments.sources.titanic_passengers import (
+    BATCH_SIZE,
+    SPLITS,
+    Split,
+    load_passengers,
+    split_indices,
+)
 
 DATA = Path(os.environ["EROSION_DATA"]) if "EROSION_DATA" in os.environ else None
 needs_titanic = pytest.mark.skipif(
@@ -170,6 +183,13 @@ def test_the_passengers_are_split_as_in_the_paper() -> None:
     assert some == [362, 362, 322, 263]
     assert passengers.inputs.shape == (1309, 9)
     assert bool(torch.isfinite(passengers.inputs).all())
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_single_passenger_is_a_batch_only_where_the_page_says_so(split: Split) -> None:
+    size = 322  # of user 2, in both splits
+    has_one = (1 + size // 2) % BATCH_SIZE[split] == 1
+    assert has_one == (f"`{split}` user 2's 162 test passengers" in titanic_page.draw({}).text)
 
 
 @needs_titanic
