@@ -22,6 +22,7 @@ from erosion.experiments.papers.paired import (
     LEVEL,
     MARKS,
     Difference,
+    one_or_range,
     paired_difference,
     told,
 )
@@ -223,7 +224,7 @@ class OtherSplits:
                 values = [split[arm][name] for split in figures if split[arm][name] is not None]
                 cells.append(in_words(values) if len(values) > 1 else "")
             rows.append(f"| {arm} | {' | '.join(cells)} |")
-        patients = figures[0]["patients"]
+        patients = one_or_range(split["patients"] for split in figures)
         return [
             f"## {user}",
             "",

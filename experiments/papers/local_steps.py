@@ -12,7 +12,13 @@ from erosion.common.algorithms.weight_erosion import PRESETS
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import Cell, CellPlan, Tick, Values
 from erosion.experiments.experiment import Page
-from erosion.experiments.papers.paired import INTERVALS, LEVEL, MARKS, paired_difference
+from erosion.experiments.papers.paired import (
+    INTERVALS,
+    LEVEL,
+    MARKS,
+    one_or_range,
+    paired_difference,
+)
 from erosion.experiments.papers.rule_page import RECOMMENDED, RECOMMENDED_ARM, Arms
 from erosion.experiments.splits import one_split
 from erosion.experiments.standard_error import in_words
@@ -112,7 +118,7 @@ def _table(study: str, total: int, found: Mapping[int, Sequence[Values]]) -> lis
             cells.append(text)
         rows.append(f"| {arm} | {' | '.join(cells)} |")
     columns = [f"{steps} ({len(figures)} splits)" for steps, figures in found.items()]
-    patients = next(iter(found.values()))[0]["patients"]
+    patients = one_or_range(one["patients"] for figures in found.values() for one in figures)
     return [
         f"## {study}",
         "",

@@ -12,7 +12,7 @@ from typing import Any
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import Cell, CellPlan, Tick, Values
 from erosion.experiments.experiment import Page
-from erosion.experiments.papers.paired import INTERVALS, LEVEL, paired_difference
+from erosion.experiments.papers.paired import INTERVALS, LEVEL, one_or_range, paired_difference
 from erosion.experiments.splits import one_split
 from erosion.experiments.standard_error import in_words
 from erosion.experiments.testbed import study_path
@@ -104,7 +104,7 @@ def _table(title: str, found: Sequence[Values], rounds: int) -> list[str]:
         rows.append(
             f"| {arm} | {how_many} | {in_words(losses)} | {in_words(errors, '.1f')} | {beside} |"
         )
-    patients = found[0][REFERENCE]["patients"]
+    patients = one_or_range(figures[REFERENCE]["patients"] for figures in found)
     return [
         f"## {title}",
         "",

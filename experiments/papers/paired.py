@@ -1,6 +1,6 @@
 """Intervals of paired differences over splits that hold all together."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -67,6 +67,12 @@ def paired_difference(
         shared = float(quantile * apart.std(ddof=1) * variance**0.5)
     middle = float(apart.mean())
     return Difference(middle, float(middle - half), float(middle + half), shared)
+
+
+def one_or_range(counts: Iterable[int]) -> str:
+    """ "44", or "44 to 45" where splits differ in it; at least one count."""
+    found = sorted(set(counts))
+    return f"{found[0]}" if len(found) == 1 else f"{found[0]} to {found[-1]}"
 
 
 def told(differences: Sequence[Difference]) -> str:

@@ -14,7 +14,14 @@ from erosion.common.study.study import load_study
 from erosion.common.support.holm import adjusted_p_values
 from erosion.experiments.cells import Cell, Values
 from erosion.experiments.experiment import Page
-from erosion.experiments.papers.paired import INTERVALS, LEVEL, MARKS, paired_difference, told
+from erosion.experiments.papers.paired import (
+    INTERVALS,
+    LEVEL,
+    MARKS,
+    one_or_range,
+    paired_difference,
+    told,
+)
 from erosion.experiments.papers.picture import COLOURS, picture
 from erosion.experiments.standard_error import in_words
 from erosion.experiments.testbed import study_path
@@ -148,6 +155,7 @@ class RulePage:
                 f"| {arm} | {in_words(_losses(figures, arm))} | {beside} |"
                 f" {in_words(errors, '.1f')} | {_auroc(figures, arm)} |"
             )
+        patients = one_or_range(split["patients"] for split in figures)
         base = fmean(_losses(figures, "base rate"))
         majority = fmean(
             (1 - split["base rate"]["accuracy"]) * split["patients"] for split in figures
@@ -155,7 +163,7 @@ class RulePage:
         return [
             f"## {title}",
             "",
-            f"{len(figures)} splits, {figures[0]['patients']} test patients each. Base rate: log"
+            f"{len(figures)} splits, {patients} test patients each. Base rate: log"
             f" loss {base:.3f}, {majority:.1f} errors. \\*: differs from local training (paired"
             f" sign-flip test over splits, Holm's correction, {100 * LEVEL:g} % for the table)."
             + _too_few(len(figures), len(apart)),

@@ -1,5 +1,6 @@
 """The comparison of all rules: its arms, and a page from few cells."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,4 +39,7 @@ def test_the_page_ranks_the_arms_and_marks_what_differs() -> None:
     assert f"| fedavg | 2.0 | {0.01:.3f} |" in text
     assert "| fedavg | 0.510 ± 0.000 | +0.010 ± 0.000 \\* | 5.0 ± 0.0 | 0.800 ± 0.000 |" in text
     assert "20 splits, 50 test patients each" in text
+    last = cells.popitem()[1]
+    cells["other"] = replace(last, figures={**last.figures, "patients": 51})
+    assert "20 splits, 50 to 51 test patients each" in draw(cells).text
     assert Path(study_path("breast-cancer")).exists()
