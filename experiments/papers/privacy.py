@@ -10,7 +10,7 @@ from pathlib import Path
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import Cell, CellPlan, Tick, Values
 from erosion.experiments.experiment import Page
-from erosion.experiments.papers.paired import INTERVALS, LEVEL, paired_difference
+from erosion.experiments.papers.paired import INTERVALS, LEVEL, one_or_range, paired_difference
 from erosion.experiments.splits import one_split
 from erosion.experiments.standard_error import mean_and_error
 from erosion.experiments.testbed import study_path
@@ -79,7 +79,7 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
 def draw(cells: Mapping[str, Cell]) -> Page:
     """The price of each epsilon, and the settings that were tried."""
     local = _pooled(cells, "local", None)
-    patients = next((cell.figures["patients"] for cell in cells.values()), 0)
+    patients = one_or_range([cell.figures["patients"] for cell in cells.values()] or [0])
     lines = [
         "# What differential privacy costs",
         "",
@@ -93,8 +93,8 @@ def draw(cells: Mapping[str, Cell]) -> Page:
     ]
     for arm in ARMS:
         found = [_pooled(cells, arm, epsilon) for epsilon in (None, *EPSILONS)]
-        lines.append(f"| {arm} | {' | '.join(_words(*f) for f in found)} |")
-    lines += [f"| local | {_words(*local)} |" + " – |" * len(EPSILONS), ""]
+        lines.append(f"| {arm} | {' | '.join(_words(f) for f in found)} |")
+    lines += [f"| local | {_words(local)} |" + " – |" * len(EPSILONS), ""]
     lines += [
         'In the study `weight_erosion` has `preset = "recommended"`: its own output bias starts at'
         " the base rate without privacy, and where the model starts with it. How many errors it is"
@@ -115,15 +115,18 @@ def draw(cells: Mapping[str, Cell]) -> Page:
     return Page("\n".join([*lines, ""]))
 
 
-def _pooled(
-    cells: Mapping[str, Cell], arm: str, epsilon: float | None
-) -> tuple[list[float], list[float]]:
-    """Errors and log losses of all splits that were run."""
+BySeed = Mapping[int, tuple[float, float]]  # errors and log loss of a split
+
+
+def _pooled(cells: Mapping[str, Cell], arm: str, epsilon: float | None) -> BySeed:
+    """All splits that were run."""
     end = "" if arm == "local" else "-none" if epsilon is None else f"-epsilon{epsilon:g}"
     names = [f"{arm}{end}-{first}" for first in range(0, SEEDS, AT_ONCE)]
-    found = [cells[name].figures for name in names if name in cells]
-    errors = [value for figures in found for value in figures["errors"]]
-    return errors, [value for figures in found for value in figures["log_loss"]]
+    found: dict[int, tuple[float, float]] = {}
+    for cell in (cells[name] for name in names if name in cells):
+        both = zip(cell.figures["errors"], cell.figures["log_loss"], strict=True)
+        found |= zip(cell.plan.config["seeds"], both, strict=True)
+    return found
 
 
 def _apart(cells: Mapping[str, Cell]) -> list[str]:
@@ -131,8 +134,8 @@ def _apart(cells: Mapping[str, Cell]) -> list[str]:
     comparisons = len(ARMS) * (2 * len(EPSILONS) + 1)
     rows = []
     for arm in ARMS:
-        plain, local = _pooled(cells, arm, None)[0], _pooled(cells, "local", None)[0]
-        private = [_pooled(cells, arm, epsilon)[0] for epsilon in EPSILONS]
+        plain, local = _pooled(cells, arm, None), _pooled(cells, "local", None)
+        private = [_pooled(cells, arm, epsilon) for epsilon in EPSILONS]
         beside = [_text(one, local, comparisons) for one in (plain, *private)]
         cost = [_text(one, plain, comparisons) for one in private]
         rows.append(f"| {arm} minus local | {' | '.join(beside)} |")
@@ -151,18 +154,21 @@ def _apart(cells: Mapping[str, Cell]) -> list[str]:
     ]
 
 
-def _text(ours: Sequence[float], theirs: Sequence[float], comparisons: int) -> str:
-    """Of the same splits only: those of a part of the cells may be others."""
-    if len(ours) != len(theirs) or len(ours) < 2:
+def _text(ours: BySeed, theirs: BySeed, comparisons: int) -> str:
+    """Of the splits that both have: a part of the cells may be of others."""
+    seeds = [seed for seed in ours if seed in theirs]
+    if len(seeds) < 2:
         return "–"
-    return paired_difference(ours, theirs, comparisons=comparisons).text("+.2f")
+    errors = ([of[seed][0] for seed in seeds] for of in (ours, theirs))
+    return paired_difference(*errors, comparisons=comparisons).text("+.2f")
 
 
-def _words(errors: Sequence[float], losses: Sequence[float]) -> str:
-    if len(errors) < 2:
+def _words(found: BySeed) -> str:
+    if len(found) < 2:
         return "–"
-    (mean, error), (loss, _) = mean_and_error(list(errors)), mean_and_error(list(losses))
-    return f"{mean:.2f} ± {error:.2f} ({loss:.3f}), {len(errors)} splits"
+    errors, losses = zip(*found.values(), strict=True)
+    (mean, error), (loss, _) = mean_and_error(errors), mean_and_error(losses)
+    return f"{mean:.2f} ± {error:.2f} ({loss:.3f}), {len(found)} splits"
 
 
 def _trial(cells: Mapping[str, Cell], epsilon: float, rate: float, clip: float) -> str:

@@ -1,10 +1,11 @@
 """The cost of differential privacy, as an experiment."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from erosion.experiments.cells import Cell
+from erosion.experiments.cells import Cell, Values
 from erosion.experiments.papers import privacy
 
 KEPT = Path(__file__).parents[2] / "experiments" / "results" / "privacy"
@@ -20,10 +21,28 @@ def test_a_cell_has_the_errors_of_each_of_its_splits(arm: str) -> None:
     assert 0 <= figures["errors"][0] <= figures["patients"] == 104
 
 
+def cells_of(done: set[str], figures: Values) -> dict[str, Cell]:
+    """Those cells, with only as many of their splits as there are errors."""
+    found = {}
+    for plan in privacy.plans():
+        if plan.name in done:
+            seeds = plan.config["seeds"][: len(figures["errors"])]
+            of = replace(plan, config={**plan.config, "seeds": seeds})
+            found[plan.name] = Cell(of, figures, "c", "x", 1.0)
+    return found
+
+
+def test_differences_are_of_the_same_splits() -> None:
+    figures = {"errors": [3, 5], "log_loss": [0.1, 0.2], "patients": 104}
+    apart = {"local-0", "weight_erosion-none-10"}
+    assert "| weight_erosion minus local | – |" in privacy.draw(cells_of(apart, figures)).text
+    both = cells_of({*apart, "weight_erosion-none-0"}, figures)
+    assert "| weight_erosion minus local | +0.00 (+0.00 to +0.00) |" in privacy.draw(both).text
+
+
 def test_the_page_shows_what_was_run_and_a_dash_for_the_rest() -> None:
     figures = {"errors": [3, 5], "log_loss": [0.1, 0.2], "patients": 104}
     done = {"local-0", "weight_erosion-epsilon3-0", "trial-epsilon3-rate4-clip1"}
-    cells = {p.name: Cell(p, figures, "c", "x", 1.0) for p in privacy.plans() if p.name in done}
-    text = privacy.draw(cells).text
+    text = privacy.draw(cells_of(done, figures)).text
     assert "| weight_erosion | – | – | 4.00 ± 1.00 (0.150), 2 splits | – |" in text
     assert "**4.0**" in text
