@@ -26,6 +26,7 @@ from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import Cell, CellPlan, Tick, Values
 from erosion.experiments.every_user import site_of
 from erosion.experiments.experiment import Page
+from erosion.experiments.papers.paired import one_or_range
 from erosion.experiments.simulator import simulate, timeless
 from erosion.experiments.sources import make_hospitals
 from erosion.experiments.testbed import study_path
@@ -148,17 +149,17 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         apart = [found[seed]["errors"] - reference[seed]["errors"] for seed in seeds]
         losses = [found[seed]["log_loss"] - reference[seed]["log_loss"] for seed in seeds]
         beside = (" | ",) if name == REFERENCE else (_pm(apart, "+.2f"), _pm(losses, "+.4f"))
-        rows.append(f"| {name} | {_pm(errors, '.2f')} | {' | '.join(beside)} |")
+        rows.append(f"| {name} | {_pm(errors, '.2f')} | {' | '.join(beside)} | {len(seeds)} |")
     timed = [cell.figures for cell in cells.values() if "timed" in cell.plan.config]
-    patients = next((f["patients"] for f in reference.values()), 0)
+    patients = one_or_range([f["patients"] for f in reference.values()] or [0])
     lines = [
         "# What the protections cost",
         "",
-        f"`{ARM}` on the study `{STUDY}`, errors of {patients} test patients over {len(reference)}"
-        " splits that all variants share; ± is one standard error.",
+        f"`{ARM}` on the study `{STUDY}`, errors of {patients} test patients, every"
+        " row over the splits that it shares with the first; ± is one standard error.",
         "",
-        "| protections | errors | more errors than the first | more log loss |",
-        "| --- | --- | --- | --- |",
+        "| protections | errors | more errors than the first | more log loss | splits |",
+        "| --- | --- | --- | --- | --- |",
         *rows,
         "",
     ]

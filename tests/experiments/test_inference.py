@@ -75,6 +75,23 @@ def test_the_price_of_a_protection_is_told_beside_the_first() -> None:
     assert "1.0 ms of training and 2.5 ms with approval" in text
 
 
+def test_each_row_says_how_many_splits_it_is_of() -> None:
+    cells = {}
+    for plan in protections.plans():
+        variant, seed = plan.config.get("variant"), plan.config["seed"]
+        if (variant == protections.REFERENCE and seed < 4) or (
+            variant == "cells of 10" and seed > 1
+        ):
+            cells[plan.name] = cell(plan, errors=4 + seed % 2, patients=104, log_loss=0.1)
+    rows = {
+        row.split(" | ")[0]: row
+        for row in protections.draw(cells).text.splitlines()
+        if " ± " in row
+    }
+    assert rows[f"| {protections.REFERENCE}"].endswith(" | 4 |")
+    assert rows["| cells of 10"].endswith(" | +0.00 ± 0.00 | +0.0000 ± 0.0000 | 2 |")
+
+
 def test_one_split_with_cells_and_a_secret_is_measured() -> None:
     plan = next(p for p in protections.plans() if p.config.get("variant") == "secret order")
     figures = protections.run(plan.config, None, lambda: None)

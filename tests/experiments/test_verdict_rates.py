@@ -192,6 +192,17 @@ def test_cells_of_several_seeds_are_pooled() -> None:
     assert f"{len(found)} cells of {200 * len(SEEDS)} studies each" in draw(cells(wrong=2)).text
 
 
+def test_the_worst_cell_is_told_with_its_own_studies() -> None:
+    found = cells(wrong=0)
+    names = [name for name, cell in found.items() if "data" in cell.plan.config]
+    bad, *_, missing = names
+    by_pair = {" - ".join(pair): figures(50, 8) for pair in refits.PAIRS}
+    found[bad] = replace(found[bad], figures=by_pair)
+    del found[missing]  # so that another setting has fewer studies
+    studies = 200 * len(SEEDS)
+    assert f"Its worst cell, {800 / studies:.1f} % of {studies} studies" in draw(found).text
+
+
 def test_a_scheme_with_one_bad_cell_is_left_out() -> None:
     studies = pooled(c for name, c in cells(wrong=2).items() if not name.startswith("simulated"))
     assert len(holding(studies)) == 5 * len(LEVELS)  # the hold-out and four schemes

@@ -175,6 +175,12 @@ def worst_and_mean(
     return max(rate.wrong for rate in found), fmean(rate.right for rate in found)
 
 
+def _worst_cell(cells: Sequence[Pooled], scheme: str, level: float) -> tuple[float, int]:
+    """Largest share of wrong claims, and of how many studies; of equal ones the fewest."""
+    found = [(worst_and_mean([cell], scheme, level)[0], cell.studies) for cell in cells]
+    return max(found, key=lambda one: (one[0], -one[1]))
+
+
 def between_near_equals(
     cells: Sequence[Pooled], scheme: str, level: float | None = None
 ) -> tuple[float, float]:
@@ -223,15 +229,14 @@ def _study_tables(cells: Sequence[Pooled]) -> list[str]:
             )
     best = holding(cells)
     chosen = f"**{best[0][0]}** at p ≤ {best[0][1]:g}" if best else "none of them"
-    fewest = min(cell.studies for cell in cells)
-    worst_of_chosen = worst_and_mean(cells, *best[0])[0] if best else 0.0
-    caution = (
-        f" Its worst cell, {100 * worst_of_chosen:.1f} % of {fewest} studies, has a 95 % binomial"
-        f" interval (Wilson) of {_interval(worst_of_chosen, fewest)} %, and it was chosen on these"
-        " same cells."
-        if best
-        else ""
-    )
+    caution = ""
+    if best:
+        wrong, studies = _worst_cell(cells, *best[0])
+        caution = (
+            f" Its worst cell, {100 * wrong:.1f} % of {studies} studies, has a 95 % binomial"
+            f" interval (Wilson) of {_interval(wrong, studies)} %, and it was chosen on these"
+            " same cells."
+        )
     names = sorted({cell.data for cell in cells})
     counts = sorted({cell.studies for cell in cells})
     each = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
