@@ -2,6 +2,8 @@
 
 import json
 import os
+from copy import deepcopy
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,9 +21,11 @@ from erosion.experiments.papers.gems import cell_runs
 from erosion.experiments.papers.gems.aggregating import averaged, ensemble_accuracy
 from erosion.experiments.papers.gems.feature_pools import _balanced, _by_lesion
 from erosion.experiments.papers.gems.fitting import Model, accuracy, fit, fit_for
-from erosion.experiments.papers.gems.grid import MAJORITY, plans
+from erosion.experiments.papers.gems.grid import MAJORITY, NODES, plans
 from erosion.experiments.papers.gems.mnist_pool import mnist_pool
+from erosion.experiments.papers.gems.page import draw
 from erosion.experiments.papers.gems.pools import Pool, Samples
+from erosion.experiments.papers.gems.reading import EPSILONS, at_epsilon
 from erosion.experiments.papers.gems.reasons import lower, misses
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -200,6 +204,30 @@ def test_every_mean_on_mnist_that_is_off_its_target_is_named_on_the_page() -> No
     text = (ROOT / RESULTS / "gems" / "README.md").read_text(encoding="utf-8")
     for sentence in misses(kept()):
         assert sentence in text
+
+
+def test_what_the_page_says_of_its_tables_follows_the_cells() -> None:
+    text = draw(kept()).text
+    assert "## A sampled ball is no guarantee" in text
+    assert "which is worse; the balls miss" in text
+    turned = {name: replace(cell, figures=deepcopy(cell.figures)) for name, cell in kept().items()}
+    for name, cell in turned.items():
+        if name.startswith("mnist-convex"):
+            for nodes in cell.figures.keys() & set(map(str, NODES)):
+                cell.figures[nodes]["gems"]["ours"]["accuracy"] = 0.99
+            if "5" in cell.figures:
+                cell.figures["5"]["gems"]["ours"]["own_checks"] = [0.7, 0.8, 0.9, 0.9, 0.9]
+        if name.startswith("mnist-network") and "5" in cell.figures:
+            for place, epsilon in enumerate(EPSILONS):
+                for rule, step in (("authors", 0.125), ("ours", -0.125)):
+                    reached = 0.5 + (place - 2) * step
+                    cell.figures["5"]["gems"][at_epsilon(rule, epsilon)]["accuracy"] = reached
+    text = draw(turned).text
+    assert "no guarantee" not in text
+    assert "where 0 of 25 own checks refuse it" in text
+    assert "which is no worse; the balls miss" in text
+    assert "which is worse; the balls miss" not in text
+    assert "the accuracy changes by +0.500 (authors) and -0.500 (ours)." in text
 
 
 def test_the_experiment_is_one_that_the_command_knows() -> None:
