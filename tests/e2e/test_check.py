@@ -177,7 +177,7 @@ def test_a_user_that_cannot_measure_survival_is_told_what_to_install(
         return
     assert code == 1
     assert said["task"].startswith("failed: The study predicts survival")
-    assert 'pip install "erosion[survival]"' in said["task"]
+    assert "pip install 'scikit-survival>=" in said["task"]
 
 
 def test_the_fingerprint_is_the_one_that_the_coordinator_has(field: Field) -> None:
