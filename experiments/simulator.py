@@ -78,7 +78,7 @@ class _TellsOfRounds:
         """Nothing yet."""
         return None
 
-    def decide(self, decisions: Decisions) -> None:
+    def decide(self, study: Study, decisions: Decisions) -> None:
         """Not kept."""
 
     def resume(

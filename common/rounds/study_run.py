@@ -85,10 +85,10 @@ class StudyRun:
         Arrival(self.study, self.membership, self.surroundings).wait(resumed=decisions is not None)
         if decisions is None:
             decisions = Decisions(self._pooled_scaling(), {}, self.membership.cohort)
-            keeper.decide(decisions)
+            keeper.decide(self.study, decisions)
         if not decisions.choices:
             decisions = replace(decisions, choices=self._choices(decisions.scaling))
-            keeper.decide(decisions)
+            keeper.decide(self.study, decisions)
         study = chosen(self.study, decisions.choices)
         curves = self._fold_runs(decisions).curves(study)
         finals, records = self._run_arms(study, decisions, curves)

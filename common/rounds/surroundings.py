@@ -66,8 +66,8 @@ class Keeper(ArmsKeeper, Protocol):
     def decided(self) -> Decisions | None:
         """What an earlier start of this run settled; None: there was none."""
 
-    def decide(self, decisions: Decisions) -> None:
-        """Keep what was settled."""
+    def decide(self, study: Study, decisions: Decisions) -> None:
+        """Keep what was settled of the run of `study`."""
 
     def keep_trial_round(self, record: RoundRecord) -> None:
         """Note a trial's round, or a fold's; nothing is resumed from it."""

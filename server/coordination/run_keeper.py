@@ -78,9 +78,9 @@ class RunKeeper(ArmFiles):
             firsts = {arm: first_state(settled, arm, weights) for arm in settled.arms}
             self.finished(settled, firsts)
 
-    def decide(self, decisions: Decisions) -> None:
+    def decide(self, study: Study, decisions: Decisions) -> None:
         """Write `beginning.json`."""
-        settled = RunDecisions.of(self.started, decisions)
+        settled = RunDecisions.of(study, self.started, decisions)
         settled.write(self._folder.beginning)
 
     def keep_trial_round(self, record: RoundRecord) -> None:

@@ -190,14 +190,15 @@ def run_every_user(
     """Run the study once for each of its hospitals; what is finished already is not run again.
 
     A hospital that fails costs no other its model. The overview is written with those there are.
-    Raises RunError where a hospital that does not decline has no model.
+    Raises RunError where a hospital that does not decline has no model, and CheckpointError where
+    a part was run with other settings.
     """
     results: dict[str, Result] = {}
     declined: dict[str, str] = {}
     failed: dict[str, str] = {}
     problems: list[ErosionError] = []
-    for user in study.hospitals:
-        part = user_folder(folder, study.for_user(user))
+    parts = {user: user_folder(folder, study.for_user(user)) for user in study.hospitals}
+    for user, part in parts.items():
         try:
             results[user] = _finished(part) or run_one(study.for_user(user), part)
         except UserDeclinedError as problem:

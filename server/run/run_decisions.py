@@ -35,16 +35,23 @@ class RunDecisions(Settings):
     choices: dict[str, _SelectedSettings]  # by arm
 
     cohort: tuple[Name, ...] | None = None  # hospitals that may take part; None: all of the study
+    study: str | None = None  # digest; None: written by a version that did not keep it
 
     @classmethod
-    def of(cls, started: str, decisions: Decisions) -> Self:
-        """Gather what was decided."""
+    def of(cls, study: Study, started: str, decisions: Decisions) -> Self:
+        """Gather what was decided of the run of `study`."""
         kept = {
             arm: _SelectedSettings(settings=dict(c.settings), rounds=c.rounds, loss=c.loss)
             for arm, c in decisions.choices.items()
         }
         cohort = None if decisions.cohort is None else tuple(sorted(decisions.cohort))
-        return cls(started=started, scaling=decisions.scaling, choices=kept, cohort=cohort)
+        return cls(
+            started=started,
+            scaling=decisions.scaling,
+            choices=kept,
+            cohort=cohort,
+            study=study.digest,
+        )
 
     def chosen(self) -> dict[str, SelectedSettings]:
         """What every arm is run with."""
@@ -59,6 +66,8 @@ class RunDecisions(Settings):
             raise CheckpointError(f"{path} does not fit its study: {problem}. {REMEDY}")
 
     def _problem_with(self, study: Study) -> str | None:
+        if self.study not in (None, study.digest):
+            return "the run was begun with other settings than those in study.toml"
         if self.choices and self.choices.keys() != study.arms.keys():
             found, wanted = ", ".join(sorted(self.choices)), ", ".join(sorted(study.arms))
             return f"it is of the arms {found}, and the study has {wanted}"

@@ -5,11 +5,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from shlex import quote
 
 import tomli_w
 
-from erosion.common.errors import DiskError, RunError
-from erosion.common.study.study import Study
+from erosion.common.errors import CheckpointError, DiskError, RunError, StudyError
+from erosion.common.study.study import Study, load_study
 from erosion.common.support.files import held, write_atomically
 
 MODELS = "models"  # folder of every arm's model
@@ -111,6 +112,12 @@ class RunFolder:
         return self.path / "witness.jsonl"
 
     @property
+    def has_begun(self) -> bool:
+        """Whether there is anything of a run beside its study."""
+        left = (self.beginning, self.journal, self.trials, self.folds, self.result)
+        return any(path.exists() for path in (*left, self.path / USERS))
+
+    @property
     def has_ended(self) -> bool:
         """Whether the run came to its end; the report is the last that it writes."""
         return self.result.exists() and self.report.exists()
@@ -154,13 +161,17 @@ def new_run_folder(parent: Path, study: Study) -> RunFolder:
 
 
 def open_run_folder(path: Path, study: Study) -> RunFolder:
-    """Use `path`, which must be empty or not exist yet. Raises RunError."""
+    """Use `path`, which must hold no run, and no other study. Raises RunError."""
     folder = RunFolder(path)
-    if folder.journal.exists():
-        raise RunError(f"{path} holds a run already. Give --run-folder an empty folder.")
     try:
         path.mkdir(parents=True, exist_ok=True)
-        write_study(folder.study, study)
+        with alone_in(path):
+            if folder.has_begun or _is_of_another_study(folder, study):
+                raise RunError(
+                    f"{path} holds a run already. Give --run-folder an empty folder, or go on with"
+                    f" that run: `erosion server --resume {quote(str(path))}`."
+                )
+            write_study(folder.study, study)
     except OSError as problem:
         raise DiskError(f"The run folder {path} cannot be used: {problem}.") from None
     return folder
@@ -180,14 +191,31 @@ def resumed_run_folder(path: Path) -> RunFolder:
 
 
 def user_folder(whole: RunFolder, study: Study) -> RunFolder:
-    """The part of the study's user, there already or made now. Raises RunError."""
+    """The part of the study's user, there already or made now.
+
+    Raises RunError, and CheckpointError where the part was run with other settings.
+    """
     folder = whole.of_user(study.user)
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
+        if _is_of_another_study(folder, study):
+            raise CheckpointError(
+                f"{folder.path} was begun with other settings than those in {whole.study}. Start"
+                " the study anew."
+            )
         write_study(folder.study, study)
     except OSError as problem:
         raise DiskError(f"The run folder {folder.path} cannot be used: {problem}.") from None
     return folder
+
+
+def _is_of_another_study(folder: RunFolder, study: Study) -> bool:
+    if not folder.study.exists():
+        return False
+    try:
+        return load_study(folder.study).digest != study.digest
+    except StudyError:  # edited, or of another version
+        return True
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from erosion.command_line import main
-from erosion.common.errors import CheckpointError
+from erosion.common.errors import CheckpointError, RunError
 from erosion.common.rounds import checkpoint
 from erosion.common.rounds.records import RoundRecord
 from erosion.common.rounds.study_run import first_state
@@ -21,7 +21,7 @@ from erosion.common.study.study import Study
 from erosion.experiments.free_ports import free_address
 from erosion.server.coordination.run_keeper import RunKeeper
 from erosion.server.run.journal import Journal, keep_first, read_journal, read_records
-from erosion.server.run.run_folder import RunFolder, alone_in, open_run_folder
+from erosion.server.run.run_folder import RunFolder, alone_in, open_run_folder, write_study
 from erosion.server.run.witness import Witness, read_witness
 from tests.support.killed_coordinator import BULLETS, conduct, same_run
 from tests.support.patience import PATIENCE
@@ -93,6 +93,39 @@ def test_two_coordinators_do_not_share_a_folder(
         assert main(["server", *what, str(folder.path), "--insecure"]) == 7
     assert "Another coordinator is at work" in capsys.readouterr().err
     assert folder.spool.exists()
+
+
+def another_study() -> Study:
+    return small_study().model_copy(update={"seed": 4711})
+
+
+LEFT = ["beginning.json", "rounds.jsonl", "trials.jsonl", "folds.json", "result.json", "users/a"]
+
+
+@pytest.mark.parametrize("left", LEFT)
+def test_a_folder_with_a_run_is_given_to_no_study(tmp_path: Path, left: str) -> None:
+    folder = open_run_folder(tmp_path / "run", small_study())
+    (folder.path / left).parent.mkdir(exist_ok=True)
+    (folder.path / left).touch()
+    before = folder.study.read_bytes()
+    for study in (small_study(), another_study()):
+        with pytest.raises(RunError, match="holds a run already"):
+            open_run_folder(folder.path, study)
+    assert folder.study.read_bytes() == before
+
+
+def test_a_folder_with_a_study_is_given_to_that_study_alone(tmp_path: Path) -> None:
+    folder = open_run_folder(tmp_path / "run", small_study())
+    before = folder.study.read_bytes()
+    with pytest.raises(RunError, match="holds a run already"):
+        open_run_folder(folder.path, another_study())
+    assert open_run_folder(folder.path, small_study()).study.read_bytes() == before
+
+
+def test_the_folder_of_a_coordinator_at_work_is_left_as_it_is(tmp_path: Path) -> None:
+    with alone_in(tmp_path), pytest.raises(RunError, match="Another coordinator is at work"):
+        open_run_folder(tmp_path, small_study())
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("num_finished", [0, 1])
@@ -196,6 +229,7 @@ DAMAGES: list[tuple[str, Callable[[RunFolder], object], str]] = [
         "not of 2 columns",
     ),
     ("no user", lambda run: _change(run.beginning, "cohort", ["b"]), "lack the user, a"),
+    ("another study", lambda run: write_study(run.study, another_study()), "other settings"),
 ]
 
 

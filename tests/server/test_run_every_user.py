@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from erosion.command_line import main
-from erosion.common.errors import ModelError, RunError
+from erosion.common.errors import CheckpointError, ModelError, RunError
 from erosion.common.rounds.waiting import HospitalsAwayError, UserDeclinedError
 from erosion.common.study.study import Study
 from erosion.server.coordination.run_study import run_every_user
@@ -131,6 +131,16 @@ def test_a_part_whose_result_cannot_be_read_is_named_with_the_remedy(
     (told,) = parts.events
     assert isinstance(told, UserFailed)
     assert f"delete {part.path} and resume" in told.reason
+
+
+def test_no_part_of_a_run_with_other_settings_is_taken(folder: RunFolder) -> None:
+    first, then = Parts(carol=RunError("'carol' did not connect within 60 s")), Parts()
+    with pytest.raises(RunError, match="carol"):
+        run_every_user(STUDY, folder, first.run_one, first.events.append)
+    study = STUDY.model_copy(update={"seed": STUDY.seed + 1})
+    with pytest.raises(CheckpointError, match=r"alice was begun with other settings"):
+        run_every_user(study, folder, then.run_one, then.events.append)
+    assert then.ran == []
 
 
 def test_a_part_of_a_run_is_not_resumed_alone(

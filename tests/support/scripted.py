@@ -217,7 +217,7 @@ class Kept:
     def decided(self) -> Decisions | None:
         return self.decisions
 
-    def decide(self, decisions: Decisions) -> None:
+    def decide(self, study: Study, decisions: Decisions) -> None:
         self.decisions = decisions
 
     def resume(
