@@ -1,8 +1,9 @@
 """A folder of study files, run one after another over one line: `erosion server --queue FOLDER`.
 
 The sites stay connected. A file that was run goes to `done/`, one that cannot be run to `failed/`,
-with the reason beside it. One whose hospitals are away gives way to the next and has its turn again
-after it; one that was cut off is gone on with.
+with the reason beside it. A file that was changed while it was run has a turn of its own. One whose
+hospitals are away gives way to the next and has its turn again after it; one that was cut off is
+gone on with.
 """
 
 import json
@@ -11,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import chain, count
 from pathlib import Path
 
 from erosion.common.errors import DiskError, ErosionError
@@ -59,6 +61,7 @@ class StudyQueue:
         return min(whole, key=lambda path: (self._turns[path.name], path.name), default=None)
 
     def _take(self, path: Path) -> None:
+        content = _content(path)
         try:
             study = load_study(path)
             folder = self._run_folder(path, study)
@@ -70,14 +73,14 @@ class StudyQueue:
         except (OSError, DiskError):  # no study's fault: the next one would end so, too
             raise
         except ErosionError as problem:
-            self._leave_out(path, str(problem))
+            self._leave_out(path, content, str(problem))
         except Exception as problem:  # a fault of ours, which must not keep the others waiting
             logging.getLogger("erosion").info("%s", path.name, exc_info=True)  # where -v is given
             words = f"a fault of this program ({type(problem).__name__}: {problem}); -v shows more"
-            self._leave_out(path, words)
+            self._leave_out(path, content, words)
         else:
             logger.info("%s has ended; its report is %s", path.name, folder.report)
-            self._put_away(path, DONE)
+            self._put_away(path, content, self._free_place(path, DONE))
 
     def _run_folder(self, path: Path, study: Study) -> RunFolder:
         """Of the run that was cut off, if there is one of this very study."""
@@ -95,16 +98,28 @@ class StudyQueue:
         self._note_runs({**runs, path.name: str(folder.path.resolve())})
         return folder
 
-    def _leave_out(self, path: Path, why: str) -> None:
+    def _leave_out(self, path: Path, content: bytes | None, why: str) -> None:
         logger.error("%s is left out: %s", path.name, why)
-        write_atomically(self._folder / FAILED / f"{path.stem}.txt", f"{why}\n")
-        self._put_away(path, FAILED)
+        target = self._free_place(path, FAILED)
+        write_atomically(target.with_suffix(".txt"), f"{why}\n")
+        self._put_away(path, content, target)
 
-    def _put_away(self, path: Path, where: str) -> None:
-        target = self._folder / where
-        target.mkdir(exist_ok=True)
-        with suppress(FileNotFoundError):  # somebody took it away meanwhile
-            path.replace(target / path.name)
+    def _free_place(self, path: Path, where: str) -> Path:
+        """By the file's name, or with a number where a study or a reason there has that name."""
+        names = chain([path.name], (f"{path.stem}-{number}{path.suffix}" for number in count(2)))
+        places = (self._folder / where / name for name in names)
+        return next(p for p in places if not (p.exists() or p.with_suffix(".txt").exists()))
+
+    def _put_away(self, path: Path, content: bytes | None, target: Path) -> None:
+        """`content`: what the file held when its turn began."""
+        target.parent.mkdir(exist_ok=True)
+        if _content(path) == content:
+            with suppress(FileNotFoundError):  # somebody took it away meanwhile
+                path.replace(target)
+        elif path.exists():
+            logger.info("%s was changed meanwhile; it has a turn of its own", path.name)
+            if content is not None:
+                write_atomically(target, content)
         self._turns.pop(path.name, None)
         self._note_runs({k: v for k, v in self._known_runs().items() if k != path.name})
 
@@ -117,3 +132,11 @@ class StudyQueue:
 
     def _note_runs(self, runs: dict[str, str]) -> None:
         write_atomically(self._folder / RUNS, json.dumps(runs, indent=2) + "\n")
+
+
+def _content(path: Path) -> bytes | None:
+    """None where it cannot be read."""
+    try:
+        return read_named(path)
+    except OSError:
+        return None

@@ -10,7 +10,7 @@ import tomli_w
 from erosion.command_line import main
 from erosion.common.errors import DiskError, RunError
 from erosion.common.rounds.waiting import HospitalsAwayError
-from erosion.common.study.study import Study
+from erosion.common.study.study import Study, load_study
 from erosion.experiments.faults.program import Program
 from erosion.experiments.free_ports import free_address
 from erosion.server.coordination.study_queue import StudyQueue
@@ -146,6 +146,45 @@ def test_a_study_file_that_is_taken_away_while_it_runs_costs_nothing(tmp_path: P
     put(queue, "b.toml", small_study(name="second"))
     run_all(queue, lambda study, _: (queue / "a.toml").unlink(missing_ok=True))
     assert [path.name for path in (queue / "done").iterdir()] == ["b.toml"]
+
+
+@pytest.mark.parametrize("has_failed", [False, True])
+def test_a_file_that_is_changed_while_it_runs_has_a_turn_of_its_own(
+    tmp_path: Path, has_failed: bool
+) -> None:
+    queue = tmp_path / "queue"
+    put(queue, "a.toml", small_study(rounds=4))
+    before = (queue / "a.toml").read_bytes()
+    seen: list[int] = []
+
+    def run(study: Study, _folder: RunFolder) -> None:
+        seen.append(study.rounds)
+        if len(seen) == 1:
+            put(queue, "a.toml", small_study(rounds=5))
+            if has_failed:
+                raise RunError("Every round was skipped.")
+
+    run_all(queue, run)
+    assert seen == [4, 5]
+    first = queue / ("failed" if has_failed else "done") / "a.toml"
+    then = queue / "done" / ("a.toml" if has_failed else "a-2.toml")
+    assert first.read_bytes() == before
+    assert load_study(then).rounds == 5
+    assert not list(queue.glob("*.toml"))
+
+
+def test_nothing_that_was_put_away_is_overwritten(tmp_path: Path) -> None:
+    queue = tmp_path / "queue"
+    for seed in (1, 2):
+        put(queue, "a.toml", small_study(seed=seed))
+        run_all(queue, lambda _study, _folder: None)
+        (queue / "b.toml" / "notes").mkdir(parents=True)
+        run_all(queue, lambda _study, _folder: None)
+    done = sorted((queue / "done").iterdir())
+    assert [path.name for path in done] == ["a-2.toml", "a.toml"]
+    assert [load_study(path).seed for path in done] == [2, 1]
+    failed = sorted(path.name for path in (queue / "failed").iterdir())
+    assert failed == ["b-2.toml", "b-2.txt", "b.toml", "b.txt"]
 
 
 def test_a_study_that_ended_before_its_file_was_put_away_is_not_run_again(tmp_path: Path) -> None:
