@@ -54,7 +54,8 @@ class Until:
     """When a site ends by itself; without either, only once it is told to."""
 
     give_up_seconds: float | None = None  # the coordinator was out of reach for so long
-    study_ends: bool = False  # a study that this site took part in has ended
+    study_ends: bool = False  # a study that this site took part in has ended; not one that it
+    # declined, or came too late for
 
 
 class Agent:
@@ -83,6 +84,7 @@ class Agent:
         self._watchers = watchers
         self._pace = ErrorPace()
         self._has_answered = False  # a request of the connection that stands
+        self._takes_part: bool | None = None  # in the study under way; None: it was not asked
         self.stop = threading.Event()
 
     def run(self) -> None:
@@ -190,8 +192,13 @@ class Agent:
         if notice.final:
             raise LinkError(f"The coordinator at {self._address} turned this site away: {text}")
         logger.info("the coordinator says: %s", text)
-        if notice.study_ended and self._until.study_ends:
+        if not notice.study_ended:  # turned away from this study
+            self._takes_part = False
+            return
+        # An app's run asks nobody whether it takes part.
+        if self._until.study_ends and self._takes_part is not False:
             self.stop.set()
+        self._takes_part = None
 
     def _send(self, connection: SiteLine, request: Message, reply: Message) -> None:
         log_head = None
@@ -199,6 +206,9 @@ class Agent:
             log_head = watcher.sending(request, reply) or log_head
         connection.reply(request, reply, log_head)
         self._has_answered = True
+        if request.metadata.message_type == wire.DESCRIBE:
+            # Of a study with every hospital as its user, a site may decline a part.
+            self._takes_part = self._takes_part or not reply.has_error()
         is_paced = reply.has_error() or request.metadata.message_type in _PACED
         if is_paced or self._is_repeated():
             self.stop.wait(self._pace.seconds_to_wait(time.monotonic()))

@@ -28,7 +28,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--until-study-ends",
         action="store_true",
-        help="end when a study that this site took part in has ended (default: wait for the next)",
+        help="end when a study that this site took part in has ended (default: wait for the next);"
+        " one that it declined, or came too late for, does not count",
     )
     add_supervised(parser)
 

@@ -180,7 +180,7 @@ def run_on(
         observers.notify(StudyFailed(str(problem) or "interrupted"))
         raise
     status.ended()
-    say_goodbye(link)
+    say_goodbye(link, study)
     return result
 
 
@@ -250,14 +250,18 @@ def _finished(part: RunFolder) -> Result | None:
         raise RunError(f"{problem} To do so, delete {part.path} and resume.") from None
 
 
-def say_goodbye(link: Link) -> None:
-    """Tell the sites; those that do not hear it in time see the connection close."""
+def say_goodbye(link: Link, study: Study | None = None) -> None:
+    """Tell the sites; those that do not hear it in time see the connection close.
+
+    `study`: only its hospitals are told, as far as sites are enrolled; None: everybody.
+    """
     content = wire.encode_notice(
         wire.Notice(text="the study has ended", final=False, study_ended=True)
     )
     farewells = [
         BoundedMessage(content, node_id, wire.NOTICE, most_reply_bytes=0, ttl=5.0)
         for node_id in link.grid.get_node_ids()
+        if study is None or not link.enrolled_only or link.hospital_of(node_id) in study.hospitals
     ]
     for _heard in link.grid.send_and_receive(farewells, timeout=2.0):
         pass

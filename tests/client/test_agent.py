@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import pytest
-from flwr.app import Message, RecordDict
+from flwr.app import Error, Message, RecordDict
 
 from erosion.client.connection import agent as agent_module
 from erosion.client.connection.agent import (
@@ -17,6 +17,7 @@ from erosion.client.connection.agent import (
 )
 from erosion.client.connection.line import LostLine, SiteLine, Welcome
 from erosion.common.errors import SiteError
+from erosion.common.protocol import wire
 from erosion.common.protocol.flower_messages import RequestMessage
 
 
@@ -137,6 +138,50 @@ def test_a_line_that_stood_for_a_while_is_tried_again_at_once(
 ) -> None:
     monkeypatch.setattr(agent_module, "STEADY_SECONDS", 0.0)
     assert longest_pauses(monkeypatch, num_requests=0, times=4) == [FIRST_RETRY_SECONDS] * 4
+
+
+def ends(*came: str) -> bool:
+    """Whether a site that is to end with its study ends after these messages."""
+    line: Any = BreaksAfterTheWelcome(0)
+    replies: dict[str, Any] = {
+        "joins": RecordDict(),
+        "declines": Error(0, "it is not among the study's hospitals"),
+        "trains": RecordDict(),
+    }
+
+    def answer(request: Message, _context: object) -> Message:
+        return Message(replies[request.metadata.group_id], reply_to=request)
+
+    agent = Agent(lambda: line, answer, address="127.0.0.1:9092", until=Until(study_ends=True))
+    for what in came:
+        kind = wire.TRAIN if what == "trains" else wire.DESCRIBE
+        content = RecordDict()
+        if what not in replies:
+            notice = wire.Notice(text=what, final=False, study_ended=what == "the study has ended")
+            kind, content = wire.NOTICE, wire.encode_notice(notice)
+        agent._answer(line, RequestMessage(content, "r", 2, kind, group_id=what, ttl=60.0))
+    return agent.stop.is_set()
+
+
+TOO_LATE, ENDED = "the study began without this site", "the study has ended"
+
+
+@pytest.mark.parametrize(
+    ("came", "is_over"),
+    [
+        (["joins", "trains", ENDED], True),
+        (["joins", ENDED], True),  # of its arms none asks peers
+        (["trains", ENDED], True),  # an app's run
+        ([ENDED], True),  # an app's run that never asked this site
+        (["declines", ENDED], False),
+        (["joins", TOO_LATE, ENDED], False),
+        (["declines", ENDED, "joins", "trains", ENDED], True),
+        (["declines", "joins", "trains", ENDED], True),  # somebody approved it meanwhile
+        (["joins", "trains", "declines", ENDED], True),  # not as the user
+    ],
+)
+def test_a_site_ends_with_a_study_that_it_took_part_in(came: list[str], is_over: bool) -> None:
+    assert ends(*came) is is_over
 
 
 def test_the_stand_in_has_what_an_agent_uses_of_a_line() -> None:

@@ -15,7 +15,14 @@ from erosion.experiments.faults.program import Program
 from erosion.experiments.free_ports import free_address
 from erosion.server.coordination.study_queue import StudyQueue
 from erosion.server.run.run_folder import RunFolder
+from tests.support.enrolled import make_federation, unpack_kit
 from tests.support.federation import small_study, write_site
+
+KEYS = """[coordinator]
+root_certificate = "ca.crt"
+certificate = "node.crt"
+private_key = "node.key"
+"""
 
 
 def put(queue: Path, file: str, study: Study) -> None:
@@ -201,6 +208,44 @@ def test_a_study_that_ended_before_its_file_was_put_away_is_not_run_again(tmp_pa
     run_all(queue, run)
     assert (queue / "done" / "a.toml").exists()
     assert len(list((tmp_path / "runs").iterdir())) == 1
+
+
+@pytest.mark.parametrize("is_enrolled", [False, True])
+def test_a_site_that_is_to_end_with_its_study_waits_for_it(
+    tmp_path: Path, is_enrolled: bool
+) -> None:
+    """Real programs; carol is in the second study alone."""
+    queue, address, names = tmp_path / "queue", free_address(), ("alice", "bob", "carol")
+    queue.mkdir()
+    line = ["--insecure"]
+    if is_enrolled:
+        federation = make_federation(tmp_path / "federation", *names)
+        line = ["--federation", str(federation.path)]
+    where = ["--address", address, "--runs", str(tmp_path / "runs")]
+    programs = {
+        "": Program("", ["server", "--queue", str(queue), *line, *where], tmp_path / "server.log")
+    }
+    try:
+        for name in names:
+            if is_enrolled:
+                unpack_kit(federation, name, tmp_path)
+            path = write_site(tmp_path, name, address)
+            if is_enrolled:
+                path.write_text(path.read_text().replace("[coordinator]\n", KEYS))
+            until = ["--until-study-ends"] if name == "carol" else []
+            log = tmp_path / f"{name}.log"
+            programs[name] = Program(name, ["client", str(path), *until], log)
+        carol = programs["carol"]
+        carol.wait_for("connected to the coordinator")
+        quick = {"rounds": 2, "arms": {"fedavg": {}}}
+        put(queue, "1.toml", small_study(name="one", hospitals=["alice", "bob"], **quick))
+        put(queue, "2.toml", small_study(name="two", **quick))
+        assert carol.wait() == 0, carol.text()
+        assert carol.text().count("the study has ended") == (1 if is_enrolled else 2)
+        assert len(list((tmp_path / "runs").glob("*/report.html"))) == 2
+    finally:
+        for program in programs.values():
+            program.close()
 
 
 def test_sites_stay_connected_from_one_study_to_the_next(tmp_path: Path) -> None:
