@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from erosion.commands.command import Command
-from erosion.commands.options import add_log_format, add_supervised
+from erosion.commands.options import add_log_format, add_supervised, seconds
 from erosion.common.support.allocator import keep_freed_memory
 from erosion.common.support.imports import imports_for_good
 from erosion.common.support.logs import configure_logging
@@ -14,7 +14,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("site", type=Path, help="the site file; see `erosion schema site`")
     parser.add_argument(
         "--give-up-seconds",
-        type=float,
+        type=seconds,
         metavar="S",
         help="end when the coordinator is out of reach for so long (default: keep trying)",
     )

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable
+import math
 from pathlib import Path
 
 from erosion.common.support.logs import LOG_FORMATS
@@ -19,6 +20,13 @@ def given(
 def flag(option: str) -> str:
     """`--run-folder` of `run_folder`."""
     return f"--{option.replace('_', '-')}"
+
+
+def seconds(text: str) -> float:
+    """How long something lasts that has an end; for argparse."""
+    if not 0 < (value := float(text)) < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} seconds; give a number above 0")
+    return value
 
 
 def add_log_format(parser: argparse.ArgumentParser) -> None:

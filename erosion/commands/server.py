@@ -14,6 +14,7 @@ from erosion.commands.options import (
     add_weights,
     flag,
     given,
+    seconds,
 )
 from erosion.common.errors import StudyError
 from erosion.common.support.allocator import keep_freed_memory
@@ -67,7 +68,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--longest-wait",
-        type=float,
+        type=seconds,
         metavar="SECONDS",
         help="end, to be resumed, when hospitals without which the study cannot go on are away for"
         " so long (default: as the study file says, or wait for as long as it takes)",

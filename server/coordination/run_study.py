@@ -96,8 +96,9 @@ def run_queue(
         on_disk = _are_on_disk(setup, study)
         link.keep_updates(on_disk=on_disk)
         return_freed_memory() if on_disk else keep_freed_memory()
-        of_study = study.federation.longest_wait_seconds or study.federation.join_deadline_seconds
-        bounded = replace(setup, longest_wait_seconds=setup.longest_wait_seconds or of_study)
+        if (longest := _longest_wait(study, setup)) is None:  # it must not keep the next study
+            longest = study.federation.join_deadline_seconds
+        bounded = replace(setup, longest_wait_seconds=longest)
         with alone_in(folder.path), observers_of() as observers:
             run_on(link, study, folder, observers, bounded, others_stay=True)
 
@@ -116,6 +117,11 @@ def _check(study: Study, setup: Setup) -> None:
     """Raise StudyError or ModelError where a run could not begin, before anybody waits for it."""
     check_heads(study)
     check_start(study, setup.weights)
+
+
+def _longest_wait(study: Study, setup: Setup) -> float | None:
+    own = setup.longest_wait_seconds
+    return study.federation.longest_wait_seconds if own is None else own
 
 
 def _are_on_disk(setup: Setup, study: Study) -> bool:
@@ -143,7 +149,7 @@ def run_on(
 
     `others_stay`: sites that this study does not want wait for another one.
     """
-    longest = setup.longest_wait_seconds or study.federation.longest_wait_seconds
+    longest = _longest_wait(study, setup)
     if longest is None and study.has_every_user:  # one that is away must not keep the others
         longest = study.federation.join_deadline_seconds
     status = CoordinatorStatus(folder.status, study)

@@ -45,6 +45,18 @@ def test_what_the_help_shows_is_understood(line: str) -> None:
     assert callable(parser().parse_args(shlex.split(line)[1:]).handler)
 
 
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf"])
+@pytest.mark.parametrize(
+    "option", ["server study.toml --longest-wait", "client site.toml --give-up-seconds"]
+)
+def test_a_wait_has_an_end_and_a_length(
+    option: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parser().parse_args([*option.split()[:-1], f"{option.split()[-1]}={value}"])
+    assert f"{value} seconds; give a number above 0" in capsys.readouterr().err
+
+
 def test_the_examples_are_found() -> None:
     assert len(SHOWN) >= len(COMMANDS)
 
