@@ -66,7 +66,8 @@ def ask_all(
                 tell(f"{name} declined: {told}")
             else:
                 replies = {**description.replies, name: told}
-                description = Description(study, replies, description.declined)
+                declined = {n: why for n, why in description.declined.items() if n != name}
+                description = Description(study, replies, declined)
                 tell(f"{name} answered")
         link.grid.wait_for_news(LOOK_SECONDS)
     link.grid.forget(list(asked))

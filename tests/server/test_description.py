@@ -1,9 +1,12 @@
 """The description of a study's hospitals: what is told, what is pointed out, and who declined."""
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import Error, Message, RecordDict
 
 from erosion.client.cells.cells import Cells
 from erosion.client.cells.summary import number_summary
@@ -11,13 +14,16 @@ from erosion.client.training.hospital import Hospital
 from erosion.command_line import main
 from erosion.common.errors import Refusal
 from erosion.common.protocol import wire
+from erosion.common.protocol.flower_messages import ReplyMessage, RequestMessage
 from erosion.common.protocol.summary import ColumnSummary, SummaryReply
 from erosion.common.study.selection import Fold
 from erosion.common.study.study import Study
+from erosion.server.description.ask import ask_all
 from erosion.server.description.description import Description, problem_with
 from erosion.server.description.page import description_page
 from erosion.server.description.units import findings
 from tests.support.html_page import Page
+from tests.support.patience import PATIENCE
 from tests.support.small_study import make_site, make_study
 
 
@@ -74,6 +80,65 @@ def test_a_hospital_tells_nothing_about_fewer_than_a_cell(tmp_path: Path) -> Non
     one_woman = TABLE.replace(",f,", ",m,").replace("30,m", "30,f", 1)
     rare = summary_of(tmp_path, study, one_woman, "b")
     assert rare.columns[1].shares["f"] == 0
+
+
+class ScriptedLine:
+    """Sites that come one after another, and what each answers; it stands in for a Link."""
+
+    enrolled_only = False
+
+    def __init__(self, *answers: tuple[int, SummaryReply | Error]) -> None:
+        """By node; one that comes again has signed in anew."""
+        self.grid, self._answers = self, answers
+        self._here: dict[int, int] = {}
+        self._replies: dict[str, Message] = {}
+        self._num_asked = 0
+
+    def sessions(self) -> dict[int, int]:
+        node = self._answers[self._num_asked][0]
+        self._here[node] = self._here.get(node, 0) + 1
+        return self._here
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        (message,) = messages
+        node, answer = self._answers[self._num_asked]
+        assert message.metadata.dst_node_id == node
+        self._num_asked += 1
+        name = str(self._num_asked)
+        told = answer if isinstance(answer, Error) else wire.encode_summary_reply(answer)
+        asked = RequestMessage(RecordDict(), name, node, wire.SUMMARY, group_id="", ttl=60.0)
+        self._replies[name] = ReplyMessage(told, asked)
+        return [name]
+
+    def pull_messages(self, names: Iterable[str]) -> list[Message]:
+        return [self._replies.pop(name) for name in names]
+
+    def hospital_of(self, _node: int) -> None:
+        """Nobody is enrolled."""
+
+    def wait_for_news(self, _seconds: float) -> None:
+        """The next one is here."""
+
+    def forget(self, _names: Iterable[str]) -> None:
+        """Nothing is on its way."""
+
+
+def test_a_hospital_that_declined_and_was_mended_in_time_gave_a_description() -> None:
+    study = make_study(hospitals=["a", "b"])
+    told = {
+        name: SummaryReply(
+            hospital=name,
+            software="1",
+            min_cell=10,
+            num_samples=60,
+            columns=(column(50, 9, "age"),),
+        )
+        for name in ("a", "b")
+    }
+    line: Any = ScriptedLine((1, Error(0, "a: no column age")), (1, told["a"]), (2, told["b"]))
+    found = ask_all(study, line, PATIENCE)
+    assert found.replies == told
+    assert found.declined == {}
 
 
 def test_a_trial_is_not_described(tmp_path: Path) -> None:
