@@ -89,7 +89,14 @@ class Link:
         self._thread.start()
         self._sessions.run_on(loop)
         try:
-            port = _do(self._open(), loop, START_SECONDS)
+            opening = asyncio.wait_for(self._open(), START_SECONDS)
+            port = _do(opening, loop, START_SECONDS + STOP_SECONDS)
+        except Overdue:
+            self._end_loop(loop)
+            raise LinkError(
+                f"The coordinator did not open {self._asked_address} within {START_SECONDS:.0f} s:"
+                " this machine is busy. Start it again when it is less so."
+            ) from None
         except RuntimeError:
             self._end_loop(loop)
             raise LinkError(

@@ -50,6 +50,21 @@ def test_without_a_folder_updates_are_kept_in_memory() -> None:
     assert link.updates is None
 
 
+def test_a_port_that_is_not_open_in_time_is_said_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    link = Link("127.0.0.1:0")
+
+    async def never() -> int:
+        await asyncio.Event().wait()
+        return 0
+
+    monkeypatch.setattr(link, "_open", never)
+    monkeypatch.setattr(link_module, "START_SECONDS", 0.01)
+    with pytest.raises(LinkError, match="Start it again"):
+        link.start()
+
+
 def test_an_app_may_use_one_record_for_all_its_messages_and_change_it_in_between() -> None:
     link, content = Link("127.0.0.1:0"), RecordDict()
 
