@@ -202,7 +202,7 @@ def run_every_user(
     results: dict[str, Result] = {}
     declined: dict[str, str] = {}
     failed: dict[str, str] = {}
-    problems: list[ErosionError] = []
+    are_away = True  # all that failed. No exception is kept: it holds its part's parameters
     parts = {user: user_folder(folder, study.for_user(user)) for user in study.hospitals}
     for user, part in parts.items():
         try:
@@ -211,19 +211,18 @@ def run_every_user(
             declined[user] = str(problem)
         except ErosionError as problem:
             failed[user] = str(problem)
-            problems.append(problem)
+            are_away &= isinstance(problem, HospitalsAwayError)
         except OSError:  # the run's own disk
             raise
         except Exception as problem:  # a fault of ours, which must not cost the others their models
             logging.getLogger("erosion").info("the part of %s", user, exc_info=True)
             words = f"a fault of this program ({type(problem).__name__}: {problem}); -v shows more"
             failed[user] = words
-            problems.append(RunError(words))
+            are_away = False
         else:
             continue
         notify(UserFailed(user, {**declined, **failed}[user]))
-    are_away = bool(problems) and all(isinstance(p, HospitalsAwayError) for p in problems)
-    unfinished = HospitalsAwayError if are_away else RunError  # who is away may come
+    unfinished = HospitalsAwayError if failed and are_away else RunError  # who is away may come
     if not results:
         first = next(iter({**failed, **declined}.values()))
         raise unfinished(f"No hospital has a model. The first one's reason: {first}")

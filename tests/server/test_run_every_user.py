@@ -1,5 +1,6 @@
 """Every hospital as the user: which parts are run, and what becomes of those that fail."""
 
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -188,6 +189,25 @@ def test_a_fault_of_the_program_costs_one_hospital_its_model_and_the_others_noth
     assert parts.events == [
         UserFailed("alice", "a fault of this program (KeyError: 'log_loss'); -v shows more")
     ]
+
+
+def test_nothing_of_a_part_that_failed_is_kept_until_the_others_have_ended(
+    folder: RunFolder,
+) -> None:
+    class Parameters:
+        """Those of an arm, which may be large."""
+
+    kept: list[weakref.ref[Parameters]] = []
+
+    def run_one(study: Study, part: RunFolder) -> Result:
+        assert not any(parameters() for parameters in kept)
+        parameters = Parameters()
+        kept.append(weakref.ref(parameters))
+        raise RunError(f"Every round of {study.user} was skipped.")
+
+    with pytest.raises(RunError, match="No hospital has a model"):
+        run_every_user(STUDY, folder, run_one, lambda _event: None)
+    assert len(kept) == 3
 
 
 def test_a_full_disk_ends_the_run_at_once(folder: RunFolder) -> None:
