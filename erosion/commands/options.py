@@ -1,8 +1,8 @@
 """Options that several commands share."""
 
 import argparse
-from collections.abc import Callable
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 from erosion.common.support.logs import LOG_FORMATS

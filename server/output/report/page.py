@@ -323,8 +323,7 @@ def _ledger(run: RunData) -> str:
         " for crediting hospitals. The last weight of one that was away at the end is the one that"
         " it had before. The numbers of training samples (rows of a table, or images) are those"
         " that the hospitals tell: rounded, so that they are about no few patients. A peer counts"
-        " for at most as many as all other hospitals have together.</p>
-"
+        " for at most as many as all other hospitals have together.</p>\n"
         + table(
             (
                 "Hospital",
