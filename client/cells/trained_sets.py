@@ -6,7 +6,9 @@ value of another study's columns, differ by that patient's record. So where a st
 nearly those of an earlier one, the study gets the earlier one's patients; where some of these are
 gone, others are left out with them, drawn by the site's secret, until a cell of patients differs.
 
-A row is known again by its values as the study sees them, or by all that the table says of it.
+A row is known again by its values as the study sees them, or by all that the table says of it; by
+each of these a set must be the same as an earlier one or differ in a cell. Values that were trained
+on before may be again: that update was given.
 """
 
 from collections.abc import Sequence
@@ -30,6 +32,10 @@ class TrainedSet:
     def take(self, rows: Mask) -> "TrainedSet":
         """Some of the rows."""
         return TrainedSet(tuple(found[rows] for found in self.hashes), self.patients[rows])
+
+    def has_values_of(self, other: "TrainedSet") -> bool:
+        """Whether an update of it is one of the other, too."""
+        return np.array_equal(np.sort(self.hashes[0]), np.sort(other.hashes[0]))
 
     def is_same_as(self, other: "TrainedSet") -> bool:
         """Whether every kind of hash is the same, in whatever order the rows stand."""
@@ -66,29 +72,39 @@ def settle(
     asked: TrainedSet, earlier: Sequence[TrainedSet], cell: int, key: np.uint64
 ) -> Mask | None:
     """Which of the rows that a study asks for are trained on; None where too few would be left."""
-    compared = [_nearest(asked, other) for other in earlier]
-    near = [found for found in compared if found.num_differing < cell]
-    if not near or any(found.num_differing == 0 for found in near):
+    if _may_be_trained_on(asked, earlier, cell):
         return np.ones(len(asked.patients), dtype=bool)
+    near = [found for found in _compared(asked, earlier) if 0 < found.num_differing < cell]
     within = [found.shared for found in near if found.num_gone == 0]
-    if within:
-        return max(within, key=lambda shared: int(shared.sum()))
+    for rows in sorted(within, key=lambda shared: -int(shared.sum())):
+        if _may_be_trained_on(asked.take(rows), earlier, cell):
+            return rows
     closest = min(near, key=lambda found: found.num_differing)
     left = np.unique(asked.patients[closest.shared])
     # By whom is gone, so that another patient's going leaves others out.
     order = left[np.argsort(mixed(_names(asked, left) ^ mixed(np.array([closest.gone ^ key]))))]
     for number in range(cell - closest.num_gone, len(order) - cell + 1):
         rows = closest.shared & ~np.isin(asked.patients, order[:number])
-        tried = [_nearest(asked.take(rows), other).num_differing for other in earlier]
-        if all(differing == 0 or differing >= cell for differing in tried):
+        if _may_be_trained_on(asked.take(rows), earlier, cell):
             return rows
     return None
 
 
-def _nearest(asked: TrainedSet, other: TrainedSet) -> _Compared:
-    kinds = zip(asked.hashes, other.hashes, strict=False)  # images have one kind of hash
-    found = [_compare(asked, ours, other, theirs) for ours, theirs in kinds]
-    return min(found, key=lambda one: one.num_differing)
+def _may_be_trained_on(asked: TrainedSet, earlier: Sequence[TrainedSet], cell: int) -> bool:
+    """Whether an update of it was given before, or differs from each in nobody or in a cell."""
+    if any(asked.has_values_of(other) for other in earlier):
+        return True
+    differing = [found.num_differing for found in _compared(asked, earlier)]
+    return all(number == 0 or number >= cell for number in differing)
+
+
+def _compared(asked: TrainedSet, earlier: Sequence[TrainedSet]) -> list[_Compared]:
+    """Beside every earlier set, by every kind of hash that both have: images have one."""
+    return [
+        _compare(asked, ours, other, theirs)
+        for other in earlier
+        for ours, theirs in zip(asked.hashes, other.hashes, strict=False)
+    ]
 
 
 def _compare(asked: TrainedSet, ours: Hashes, other: TrainedSet, theirs: Hashes) -> _Compared:

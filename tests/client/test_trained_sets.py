@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from erosion.client.cells.cells import Cells
+from erosion.client.dataset.row_hashes import hash_of_text
 from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import Refusal
@@ -130,6 +131,89 @@ def test_two_trained_sets_are_the_same_or_differ_in_a_cell(data: st.DataObject) 
             continue
     for one, other in combinations(found, 2):
         assert max(len(one - other), len(other - one)) >= CELL
+
+
+COLUMNS = ([0, 1], [0], [2, 3])  # of one table: numbers, one of them alone, and two of few values
+
+
+def asked_for(
+    cells: Cells, table: NDArray[np.float64], columns: list[int], stamp: int = 0
+) -> tuple[list[tuple[float, ...]], set[tuple[float, ...]]]:
+    """What an update is computed of: the columns' values, in order, and the whole rows."""
+    hashes = [hash_of_text(f"{stamp} {row}") for row in table.tolist()]
+    whole = np.array(hashes, dtype=np.uint64)
+    values, num = table[:, columns], len(table)
+    kept = cells.trained_on("b", values, np.zeros(num), np.arange(num), whole)
+    return sorted(tuple(row) for row in values[kept].tolist()), as_set(table[kept])
+
+
+def four_columns(num: int, seed: int = 0) -> NDArray[np.float64]:
+    return np.column_stack([normal(num, seed), np.arange(num) % 2, np.arange(num) % 3 == 0])
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_trained_sets_of_studies_of_other_columns_are_the_same_or_differ_in_a_cell(
+    data: st.DataObject,
+) -> None:
+    everybody = four_columns(90, seed=data.draw(st.integers(0, 5)))
+    cells = Cells(site(), SECRET)
+    found: list[tuple[list[int], list[tuple[float, ...]], set[tuple[float, ...]]]] = []
+    rows = everybody
+    for _ in range(7):
+        if data.draw(st.booleans()):  # otherwise another study asks about the same patients
+            rows = everybody.copy()
+            changed = data.draw(st.lists(st.integers(0, 89), max_size=12, unique=True))
+            rows[changed, data.draw(st.integers(0, 3))] += 1
+            away = data.draw(st.lists(st.integers(0, 89), max_size=12, unique=True))
+            rows = np.delete(rows, away, axis=0)
+        columns = data.draw(st.sampled_from(COLUMNS))
+        try:
+            values, whole = asked_for(cells, rows, columns)
+        except Refusal:
+            continue
+        if all((columns, values) != known[:2] for known in found):  # else: the update of before
+            found.append((columns, values, whole))
+    for (_, _, one), (_, _, other) in combinations(found, 2):
+        assert one == other or max(len(one - other), len(other - one)) >= CELL
+
+
+@pytest.mark.parametrize("replaced", [False, True], ids=["corrected", "replaced"])
+def test_a_study_of_fewer_columns_does_not_hide_who_was_corrected(replaced: bool) -> None:
+    """These columns are as they were, so the study itself is trained on everybody again."""
+    cells, table = Cells(site(), SECRET), four_columns(60)
+    before = asked_for(cells, table, [0, 1])[1]
+    few = asked_for(cells, table, [2])
+    changed = table.copy()
+    changed[17, : 2 if replaced else 1] += 1
+    assert asked_for(cells, changed, [2])[0] == few[0]
+    after = asked_for(cells, changed, [0, 1])[1]
+    assert after < before
+    assert len(after) == 60 - CELL
+
+
+def test_another_study_asked_first_does_not_hide_who_was_corrected() -> None:
+    """Every export has another time stamp in each row, so no row is known as a whole."""
+    cells, table = Cells(site(), SECRET), four_columns(60)
+    before = asked_for(cells, table, [0, 1], stamp=1)[1]
+    changed = table.copy()
+    changed[17, 0] += 1
+    asked_for(cells, changed, [2, 3], stamp=2)
+    after = asked_for(cells, changed, [0, 1], stamp=2)[1]
+    assert after < before
+    assert len(after) == 60 - CELL
+
+
+def test_the_same_patients_with_a_few_values_left_out_are_not_the_same() -> None:
+    """A study of other ranges sees three values as missing: the two updates show these."""
+    cells, table = Cells(site(), SECRET), four_columns(60)
+    whole = np.arange(60, dtype=np.uint64) * np.uint64(7919)
+    trained_on(cells, table[:, :2], whole)
+    ranged = table[:, :2].copy()
+    ranged[:3, 0] = np.nan
+    after = trained_on(cells, ranged, whole)
+    assert after < as_set(table[3:, :2])
+    assert len(after) == 60 - CELL
 
 
 def sixty(without_dose: int | None = None) -> str:
