@@ -2,8 +2,8 @@
 
 A question about patients who are nearly those of an earlier one gets the earlier one's figures: so
 two answers are either the same, or about sets that differ in at least a cell of patients, and their
-difference is about no fewer. Nothing is removed; of the patients only keyed sums of hashes are
-kept.
+difference is about no fewer. Sets that have nobody in common are never nearly the same. Nothing is
+removed; of the patients only keyed sums of hashes are kept.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.client.cells.sketch import BUCKETS, Hashes, Sketch, num_differing, sketch_of
+from erosion.client.cells.sketch import (
+    BUCKETS,
+    Hashes,
+    Sketch,
+    mostly_same,
+    nearly_same,
+    num_differing,
+    sketch_of,
+)
 from erosion.client.cells.trained_sets import TrainedSet
 from erosion.common.errors import Refusal, SiteError
 from erosion.common.support.private_database import PrivateDatabase
@@ -76,19 +84,17 @@ class CellBook:
         """
         sketches = {kind: sketch_of(patients) for kind, patients in kinds.items()}
         with self.locked():
-            apart = {kind: self._apart(kind, sketch) for kind, sketch in sketches.items()}
-            if not apart[next(iter(kinds))].all():  # the very same values were told of
+            told = {kind: self._rows(kind)[1] for kind in sketches}
+            same = {kind: (told[kind] == sketch).all(1) for kind, sketch in sketches.items()}
+            if same[next(iter(kinds))].any():  # the very same values were told of
                 return False
-            if any(((found > 0) & (found < 2 * cell)).any() for found in apart.values()):
-                return True
             for kind, sketch in sketches.items():
-                if apart[kind].all():
+                if (nearly_same(sketch, told[kind], cell) & ~same[kind]).any():
+                    return True
+            for kind, sketch in sketches.items():
+                if not same[kind].any():
                     self._add(kind, label, sketch, "")
         return False
-
-    def _apart(self, kind: str, sketch: Sketch) -> NDArray[np.int64]:
-        _, sketches, told = self._rows(kind)
-        return num_differing(sketch, sketches) if told else np.array([BUCKETS])
 
     def tell(
         self,
@@ -107,13 +113,14 @@ class CellBook:
         sketch = sketch_of(patients)
         with self.locked():
             labels, sketches, told = self._rows(kind)
-            if told:
+            others = np.array([found != label for found in labels], dtype=bool)
+            near = nearly_same(sketch, sketches, cell)
+            # Another column's values may agree by chance with a few of a small set.
+            near &= ~others | mostly_same(sketch, sketches)
+            if near.any():
+                # The nearest, and of those the same label's.
                 apart = num_differing(sketch, sketches)
-                # The nearest, and of those the same label's. A patient may change two places.
-                other = np.array([found != label for found in labels])
-                nearest = int(np.lexsort((other, apart))[0])
-                if apart[nearest] < 2 * cell:
-                    return told[nearest]
+                return told[int(np.lexsort((others, apart, ~near))[0])]
             if sum(found == label for found in labels) >= most:
                 raise Refusal(
                     f"Figures of {label} have left for {most} different sets of patients;"

@@ -65,6 +65,30 @@ def num_differing(one: Sketch, others: NDArray[np.uint64]) -> NDArray[np.int64]:
     return found
 
 
+def num_shared(one: Sketch, others: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """How many of `one`'s occupied places each of (k, BUCKETS) has alike: (k,)."""
+    found: NDArray[np.int64] = ((others == one) & (one != 0)).sum(axis=1)
+    return found
+
+
+def nearly_same(one: Sketch, others: NDArray[np.uint64], cell: int) -> NDArray[np.bool_]:
+    """Which of (k, BUCKETS) may differ from `one` in fewer than a cell of patients: (k,).
+
+    A changed patient changes two places. Sets that have nobody in common are not nearly the same,
+    however small they are; a set is the same as itself.
+    """
+    apart = num_differing(one, others)
+    nearly: NDArray[np.bool_] = (apart < 2 * cell) & (num_shared(one, others) > 0)
+    return nearly | (apart == 0)
+
+
+def mostly_same(one: Sketch, others: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Which of (k, BUCKETS) have most of the occupied places of both alike: (k,)."""
+    occupied = np.maximum((one != 0).sum(), (others != 0).sum(axis=1))
+    found: NDArray[np.bool_] = 2 * num_shared(one, others) >= occupied
+    return found
+
+
 def times_before(hashes: Hashes) -> Hashes:
     """Of each (n,), how many equal ones stand before each."""
     order = np.argsort(hashes, kind="stable")

@@ -252,6 +252,41 @@ def test_the_same_patients_under_another_name_are_the_same(tmp_path: Path) -> No
     assert cells.column("y", np.append(values, 150.0), np.arange(61)) == before
 
 
+@pytest.mark.parametrize("cell", [10, 50, 100])
+@pytest.mark.parametrize("more", [0, 5])
+def test_columns_of_few_patients_keep_figures_of_their_own(cell: int, more: int) -> None:
+    """Whole numbers, too, of which another column has a few by chance."""
+    cells = Cells(site(limits={"min_cell": cell}), SECRET)
+    num = cell + more
+    for seed, (name, mean) in enumerate({"age": 64, "sodium": 140, "troponin": 5000}.items()):
+        values = np.random.default_rng(seed).normal(mean, 10, num).round()
+        values[0] = 100
+        found = cells.column(name, values, np.arange(num))
+        assert found.count >= cell
+        assert abs(found.mean - values.mean()) <= 4 * values.std()
+
+
+def test_panels_that_few_patients_have_are_not_one_anothers() -> None:
+    cells = Cells(site(), SECRET)
+    counts = []
+    for seed, num in enumerate((10, 9, 8, 0, 12)):
+        values = np.full(500, np.nan)
+        values[:num] = normal(num, seed)
+        counts.append(cells.column(f"panel {num}", values, one_each(values)).count)
+    assert counts[:4] == [10, 0, 0, 0]
+    assert counts[4] >= 10  # though a column without any value was told of as 0
+
+
+@pytest.mark.parametrize("cell", [10, 50, 100])
+def test_test_parts_that_share_nobody_are_both_measured(cell: int) -> None:
+    cells = Cells(site(limits={"min_cell": cell}), SECRET)
+    targets, each = np.arange(cell) % 2, np.arange(cell)
+    whole = np.arange(5 * cell, dtype=np.uint64) * np.uint64(7919)
+    for part in range(5):
+        rows = normal(cell, seed=part)[:, None]
+        cells.check_test_part("a", rows, targets, each, whole[part * cell + each])
+
+
 def test_sets_of_patients_are_a_budget() -> None:
     cells = Cells(site(budget={"sets": 2}), SECRET)
     told(cells, normal(60))
