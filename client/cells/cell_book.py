@@ -76,11 +76,13 @@ class CellBook:
                 " site begins anew, and its approvals and budgets with it."
             )
 
-    def is_nearly_told(self, kinds: Mapping[str, Hashes], label: str, cell: int) -> bool:
+    def is_nearly_told(
+        self, kinds: Mapping[str, Hashes], label: str, cell: int, *, is_noted: bool
+    ) -> bool:
         """Whether figures of nearly the same patients have left, but none of just these.
 
         `kinds`: the patients by each kind of hash; by any of these may they be nearly the same.
-        Where they are not, they count as having left from now on.
+        Where they are not and are to be noted, they count as having left from now on.
         """
         sketches = {kind: sketch_of(patients) for kind, patients in kinds.items()}
         with self.locked():
@@ -92,7 +94,7 @@ class CellBook:
                 if (nearly_same(sketch, told[kind], cell) & ~same[kind]).any():
                     return True
             for kind, sketch in sketches.items():
-                if not same[kind].any():
+                if is_noted and not same[kind].any():
                     self._add(kind, label, sketch, "")
         return False
 

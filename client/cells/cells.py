@@ -148,10 +148,13 @@ class Cells:
         targets: Targets,
         groups: Groups,
         whole_rows: Hashes | None,
+        *,
+        is_noted: bool = True,
     ) -> NDArray[np.bool_]:
         """Which of a study's training rows (n, ...) updates are computed of: (n,).
 
         `whole_rows`: (n,) hashes of all that the table says of each row. See `trained_sets`.
+        `is_noted`: they count as trained on from now on.
         """
         outcomes = row_hashes(targets.reshape(len(targets), -1).astype(np.float64), self._keys)
         values = mixed(row_hashes(rows, self._keys) ^ mixed(outcomes ^ self._keys[2]))
@@ -167,7 +170,7 @@ class Cells:
                     " There are too few others to leave out with them."
                 )
             settled = asked.take(kept)
-            if not any(settled.is_same_as(other) for other in earlier):
+            if is_noted and not any(settled.is_same_as(other) for other in earlier):
                 self._book.add_trained_set(settled)
         return kept
 
@@ -186,11 +189,14 @@ class Cells:
         targets: Targets,
         groups: Groups,
         whole_rows: Hashes | None = None,
+        *,
+        is_noted: bool = True,
     ) -> None:
         """Refuse to measure models on few patients, or on nearly those of an earlier test part.
 
         `whole_rows`: (n,) hashes of all that the table says of each row: by them the patients are
-        known again in a study of other columns, too.
+        known again in a study of other columns, too. `is_noted`: they count as measured on from
+        now on.
         """
         if len(np.unique(groups)) < self.cell:
             raise Refusal(
@@ -201,7 +207,7 @@ class Cells:
         if whole_rows is not None:
             told = np.ascontiguousarray(whole_rows)[:, None].view(np.uint8)
             kinds[f"{TEST_PART}, whole rows"] = patient_hashes(told, groups, self._keys)
-        if self._book.is_nearly_told(kinds, TEST_PART, self.cell):
+        if self._book.is_nearly_told(kinds, TEST_PART, self.cell, is_noted=is_noted):
             raise Refusal(
                 f"{name} measured models on nearly these test patients before: a few came, went or"
                 " were corrected since, or another study's columns leave them out, and the two"

@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from erosion.client.cells.cells import Cells
+from erosion.client.cells.cells import Cells, Groups, Rows
+from erosion.client.cells.sketch import Hashes
 from erosion.client.cells.summary import column_summaries
 from erosion.client.dataset.kept_patients import KeptPatients
-from erosion.client.dataset.load import Patients
 from erosion.client.dataset.preprocessing import (
     image_inputs,
     stand_ins,
@@ -57,7 +57,7 @@ class LocalDataset:
 
         `cells` rounds what leaves about the patients and knows what left before; `kept` reads
         them, for the run (None: for none). Raises DataError, SiteError, ModelError, and Refusal for
-        a test part of too few patients.
+        a test part of too few patients. Nobody counts as trained or measured on before `begin`.
         """
         cells = cells or Cells(site)
         if site.name == study.user and (lacking := study.task.why_not_here()):
@@ -87,17 +87,22 @@ class LocalDataset:
         # Without a test part, the final figures are of all patients, each with its fold.
         every = np.arange(len(patients.targets))
         self.tells_of_test_part = len(np.unique(patients.groups[self.split.test])) >= cells.cell
+        self._measured: list[NDArray[np.int64]] = []
         if site.name == study.user:
             # The folds of two cuts may nearly agree, so of these all patients are looked at.
-            looked_at = [every] if study.evaluation.folds is not None else [self.split.test]
+            self._measured = [every if study.evaluation.folds is not None else self.split.test]
             if study.selection_fold is not None:
-                looked_at.append(every)  # of whom the part to train on is not settled
-            for part in looked_at:
-                self._check_measured(site.name, cells, patients, part)
+                self._measured.append(every)  # of whom the part to train on is not settled
         # What a peer sends of a study with privacy has noise, which hides one patient more or less.
         # Whether others are trained on, and how, must not depend on that one.
         self._is_noised = study.privacy is not None and site.name != study.user
-        self.split = self._settled(site.name, cells, patients)
+        self.notes = patients.notes
+        self._name, self._patients, self.cells = site.name, patients, cells
+        self._asked = self.split.training
+        self.has_begun = False  # whom updates and figures are of is noted
+        self._check_measured(is_noted=False)
+        self.split = Split(self._settled(is_noted=False), self.split.test)
+        self._tell_of_those_left_out()
         self._device = torch.device(site.compute.device)
         self._rows = patients.rows
         self._targets = patients.targets
@@ -109,7 +114,6 @@ class LocalDataset:
             self._trained = patients.keys
         self._parts: tuple[Part, Part] | None = None
         self._scaled_by: Scaling | None = None  # with which `_parts` were made
-        self.cells = cells
         # Rounded, told or not: also this site itself scales by them.
         self.sums = self._training_sums(is_told=self._tells_sums(site.name))
         training = self.split.training
@@ -119,42 +123,47 @@ class LocalDataset:
         self.told_samples = number(patients.rows[training], patients.groups[training], keys)
         self.missing_values = self._missing_values()
 
-    @staticmethod
-    def _check_measured(
-        name: str, cells: Cells, patients: Patients, part: NDArray[np.int64]
-    ) -> None:
-        hashes = patients.row_hashes
-        cells.check_test_part(
-            name,
-            patients.rows[part],
-            patients.targets[part],
-            patients.groups[part],
-            None if hashes is None else hashes[part],
-        )
+    def begin(self) -> None:
+        """Note of whom updates are computed and models measured, before the first of either.
 
-    def _settled(self, name: str, cells: Cells, patients: Patients) -> Split:
-        """The split with those left out of training whom two studies' updates would show."""
-        self.notes = patients.notes
-        if name == self.study.user and self.study.fold is not None:
-            return self.split  # of which the fold is a cell, and its patients are not to come back
+        Raises Refusal where another study began meanwhile, of nearly the same patients.
+        """
+        if self.has_begun:
+            return
+        self._check_measured(is_noted=True)
+        if not np.array_equal(self._settled(is_noted=True), self.split.training):
+            raise Refusal(
+                f"{self._name} trained on nearly these patients in another study since it was asked"
+                " about this one: start a new run."
+            )
+        self.has_begun = True
+
+    def _check_measured(self, *, is_noted: bool) -> None:
+        for part in self._measured:
+            self.cells.check_test_part(self._name, *self._hashed(part), is_noted=is_noted)
+
+    def _settled(self, *, is_noted: bool) -> NDArray[np.int64]:
+        """Who is trained on, without those left out whom two studies' updates would show."""
+        if self._name == self.study.user and self.study.fold is not None:
+            return self._asked  # the fold is a cell, and its patients are not to come back
         if self._is_noised:
-            return self.split  # nothing exact is told of them that another update could be held to
-        training = self.split.training
-        hashes = patients.row_hashes
-        kept = cells.trained_on(
-            name,
-            patients.rows[training],
-            patients.targets[training],
-            patients.groups[training],
-            None if hashes is None else hashes[training],
-        )
-        if left_out := len(training) - int(kept.sum()):
+            return self._asked  # of whom nothing exact is told that could be held to another update
+        kept = self.cells.trained_on(self._name, *self._hashed(self._asked), is_noted=is_noted)
+        return self._asked[kept]
+
+    def _hashed(self, rows: NDArray[np.int64]) -> tuple[Rows, Targets, Groups, Hashes | None]:
+        """These rows of the patients as `cells` knows them again."""
+        of, hashes = self._patients, self._patients.row_hashes
+        whole = None if hashes is None else hashes[rows]
+        return of.rows[rows], of.targets[rows], of.groups[rows], whole
+
+    def _tell_of_those_left_out(self) -> None:
+        if left_out := len(self._asked) - len(self.split.training):
             self.notes += (
                 f"{left_out} rows are left out of training: an earlier study was trained on nearly"
                 f" the same patients, and with these two updates would show fewer than"
-                f" {cells.cell} (limits.min_cell)",
+                f" {self.cells.cell} (limits.min_cell)",
             )
-        return Split(training[kept], self.split.test)
 
     @property
     def model_shape(self) -> ModelShape | None:

@@ -185,6 +185,7 @@ class Hospital:
         if study.selection_fold is not None:
             raise Refusal("A trial has no final figures: its study has.")
         prepared, fold = self._prepare(study, request.run), study.evaluation_fold
+        prepared.begin()
         with faults_of(study.model):
             personal = {arm: self._personal(prepared, request, arm) for arm in request.parameters}
             if study.evaluation.folds is None or fold is not None:
@@ -225,6 +226,7 @@ class Hospital:
             step=request.step,
             values=request.values,
         )
+        prepared.begin()
         with faults_of(request.study.model):
             outcome = take_step(settings, work, layout)
         metrics = own_loss = None
@@ -290,7 +292,7 @@ class Hospital:
         """The study's data as they were when the run began; of no run (None), as they are now."""
         check_study(self.site, study)
         known = self._prepared.get(study.digest)
-        if known is None or (known.run != run and self._has_changed(known)):
+        if known is None or (known.run != run and not self._is_as_it_was(known)):
             revision = self.site.data.revision()  # before reading: what changes meanwhile is newer
             dataset = LocalDataset(self.site, study, self._cells, self._patients, run)
             self._tell(study, dataset.notes)
@@ -304,9 +306,10 @@ class Hospital:
         check_limits(self.site, study, dataset.num_training, dataset.num_training_patients)
         return dataset
 
-    def _has_changed(self, known: _Prepared) -> bool:
-        """Whether the data are, or may be, others than those."""
-        return known.revision is None or known.revision != self.site.data.revision()
+    def _is_as_it_was(self, known: _Prepared) -> bool:
+        """Whether the data are those, and of whom it is trained cannot have changed either."""
+        same_data = known.revision is not None and known.revision == self.site.data.revision()
+        return same_data and known.dataset.has_begun
 
     def _tell(self, study: Study, notes: Sequence[str]) -> None:
         """What is to be known of the data, once for a study and all its folds and trials."""

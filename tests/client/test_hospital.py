@@ -242,7 +242,7 @@ def test_what_is_not_told_is_no_set_of_the_budget(tmp_path: Path) -> None:
     assert "given for 1 of 1 different sets" in user.told()[1]
     peer = Hospital(peer_site(tmp_path))
     for scaling in ("local", "user", "none"):
-        peer._prepare(make_study(scaling=scaling))
+        peer._prepare(make_study(scaling=scaling)).begin()
     assert len(peer.told()) == 2  # the smallest cell, and updates
 
 

@@ -4,10 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from erosion.client.cells.cells import Cells
+from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import Refusal
+from erosion.common.protocol.messages import TrainRequest
 from erosion.common.rounds.cross_fitting import fold_studies
 from erosion.common.rounds.model_selection import trials
 from erosion.common.study.study import Study
@@ -53,7 +56,7 @@ def test_one_who_lacks_another_studys_column_is_not_told_apart(
 ) -> None:
     """With a weight for age alone, two mean losses that differ in one patient are its age."""
     here = hospital(tmp_path, table(lacking=3))
-    here.describe(study_of("age", name="first", evaluation=evaluation))
+    here._prepare(study_of("age", name="first", evaluation=evaluation)).begin()
     with pytest.raises(Refusal, match="another study's columns leave them out"):
         here.describe(study_of("age", "dose", name="second", evaluation=evaluation))
 
@@ -62,15 +65,15 @@ def test_a_study_of_other_columns_is_measured_on_the_same_patients(tmp_path: Pat
     here = hospital(tmp_path, table())
     evaluation = {"split_column": "part"}
     for columns in (("age",), ("age", "dose"), ("age",)):
-        here.describe(study_of(*columns, evaluation=evaluation))
+        here._prepare(study_of(*columns, evaluation=evaluation)).begin()
 
 
 def test_folds_before_and_after_one_patient_came_are_not_both_measured(tmp_path: Path) -> None:
     study = study_of("age", evaluation={"folds": 2, "repeats": 2})
     here = hospital(tmp_path, table(60))
     for fold in fold_studies(study):
-        here._prepare(fold)
-    here.describe(study)
+        here._prepare(fold).begin()
+    here._prepare(study).begin()
     later = hospital(tmp_path, table(61))
     for fold in fold_studies(study):
         with pytest.raises(Refusal, match="nearly these test patients"):
@@ -82,11 +85,67 @@ def test_trials_before_and_after_one_patient_came_are_not_both_run(tmp_path: Pat
         "age", selection={"folds": 3, "candidates": {"fedavg": [{"weighting": "uniform"}]}}
     )
     (folds,) = trials(study, "fedavg")
-    hospital(tmp_path, table(90))._prepare(folds[0])
+    hospital(tmp_path, table(90))._prepare(folds[0]).begin()
     later = hospital(tmp_path, table(91))
     for fold in folds:
         with pytest.raises(Refusal, match="nearly these test patients"):
             later._prepare(fold)
+
+
+def request(study: Study, run: str) -> TrainRequest:
+    return TrainRequest(study, "fedavg", 1, torch.zeros(4), None, run)
+
+
+@pytest.mark.parametrize("before", ["described", "not begun", "declined"])
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_who_was_only_looked_at_may_be_corrected_before_the_training(
+    tmp_path: Path, name: str, before: str
+) -> None:
+    """Nobody was trained or measured on yet, so no two updates differ by those corrected."""
+    study = study_of("age", evaluation={"test_share": 0.5})
+    site = make_site(tmp_path, table(), name=name, file="t.csv", limits={"min_cell": 10})
+    here = Hospital(site, secret=b"a site's own")
+    if before == "described":
+        here.summarise(study)
+    elif before == "not begun":
+        here.describe(study, "first")
+    else:
+        least = {**site.limits.model_dump(), "min_local_steps": 6}
+        here.site = Site.model_validate({**site.model_dump(), "limits": least})
+        with pytest.raises(Refusal, match="min_local_steps"):
+            here.train(request(study, "first"))
+        here.site = site
+    lines = table().splitlines()
+    lines[1:5] = [line.replace(".", ".9", 1) for line in lines[1:5]]
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
+    here.describe(study, "second")
+    here.train(request(study, "second"))
+    assert here._prepare(study, "second").num_training == (30 if name == "a" else 60)
+    here._prepare(study, "third")
+    (tmp_path / "t.csv").write_text(table())
+    if name == "a":
+        with pytest.raises(Refusal, match="nearly these test patients"):
+            here.describe(study, "fourth")
+    else:
+        here.describe(study, "fourth")
+        assert here._prepare(study, "fourth").num_training == 50
+
+
+def test_a_study_that_another_one_overtook_is_not_begun(tmp_path: Path) -> None:
+    """Of whom it would be trained was looked at before the other one was."""
+    evaluation = {"test_share": 0.5}
+    here = Hospital(
+        make_site(tmp_path, table(lacking=3), name="b", file="b.csv", limits={"min_cell": 10})
+    )
+    one = study_of("age", name="one", evaluation=evaluation)
+    other = study_of("age", "dose", name="other", evaluation=evaluation)
+    here.describe(one, "first")
+    here.describe(other, "first")
+    here._prepare(one, "first").begin()
+    with pytest.raises(Refusal, match="start a new run"):
+        here._prepare(other, "first").begin()
+    assert here._prepare(other, "second").num_training == 50
+    here._prepare(other, "second").begin()
 
 
 def test_the_same_values_are_measured_again_whatever_else_the_table_says() -> None:

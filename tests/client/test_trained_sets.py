@@ -267,6 +267,6 @@ def test_the_attack_works_where_nothing_is_settled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        Cells, "trained_on", lambda self, name, rows, *_: np.ones(len(rows), dtype=bool)
+        Cells, "trained_on", lambda self, name, rows, *_, **__: np.ones(len(rows), dtype=bool)
     )
     assert found_record(tmp_path, cell=CELL)
