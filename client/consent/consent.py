@@ -112,7 +112,7 @@ class Consent:
             _place_of(request),
         )
         self._check_times(request, answer)
-        self._note(answer, _hash_of_step(request, kept or {}))
+        self._note(request.study, answer, _hash_of_step(request, kept or {}))
 
     def note_evaluation(
         self, request: EvaluateRequest, kept: Mapping[str, Tensor] | None = None
@@ -124,7 +124,7 @@ class Consent:
         # A fold's predictions stay here, so they count as a round and not as final figures.
         number = 0 if study.fold is None else study.rounds + 2
         answer = Answer(approved, request.run, study.digest, "", number, FINAL_FIGURES)
-        self._note(answer, _hash_of_evaluation(request, kept or {}))
+        self._note(study, answer, _hash_of_evaluation(request, kept or {}))
 
     def _check_fields(self, request: TrainRequest) -> None:
         """An approved study has so many rounds, and names are short and printable."""
@@ -158,7 +158,17 @@ class Consent:
                 f" answered it as often in round {request.round} of this run."
             )
 
-    def _note(self, answer: Answer, content: str) -> None:
+    def _check_choice(self, study: Study, answer: Answer) -> None:
+        """What trials choose is chosen once a run: each choice would have rounds of its own."""
+        if study.fold is not None:
+            return
+        if not self._store.choose(self._coordinator, self._dataset, answer, study.user):
+            raise Refusal(
+                f"{self._site.name} answers this run of study {study.name!r} with the settings"
+                " that were chosen first, and not with others: start a new run."
+            )
+
+    def _note(self, study: Study, answer: Answer, content: str) -> None:
         what = f"{answer.step} of round {answer.round}" if answer.round else "the final figures"
         if self._store.is_recovered(self._coordinator, self._dataset, answer):
             raise Refusal(
@@ -168,6 +178,7 @@ class Consent:
         self.is_repeated = self._store.noted(self._coordinator, self._dataset, answer) is not None
         if not self.is_repeated:
             self._check_budgets(answer)
+            self._check_choice(study, answer)
         earlier = self._store.note(self._coordinator, self._dataset, answer, content)
         if earlier is not None:
             raise Refusal(

@@ -51,6 +51,7 @@ def asked(site: Site, study: Study) -> Iterator[str]:
             len(study.selection.candidates.get(arm, ((),))) for arm in study.arms
         )
         yield f"before that {trials} trials of {study.rounds + 1} rounds, to choose settings"
+        yield "after the trials one candidate for each arm, and no other in the same run"
     yield from _model(study)
     training = study.training
     amount = f"{training.epochs} passes" if training.epochs else f"{training.steps} steps"

@@ -58,6 +58,15 @@ create table if not exists recovered (
   step text not null,
   primary key (coordinator, dataset, variant, run, arm, round, step)
 );
+create table if not exists chosen (
+  coordinator text not null,
+  dataset text not null,
+  study text not null,
+  run text not null,
+  user text not null,
+  variant text not null,
+  primary key (coordinator, dataset, study, run, user)
+);
 create table if not exists decisions (
   digest text not null,
   state text not null,
@@ -204,6 +213,22 @@ class ConsentStore:
             _key(coordinator, dataset, answer),
         )
         return str(found[0][0]) if found else None
+
+    def choose(self, coordinator: str, dataset: str, answer: Answer, user: str) -> bool:
+        """Note durably that a run has the settings of `answer`'s variant for this user.
+
+        Returns whether they are those that it had before, or the first.
+        """
+        key = coordinator, dataset, answer.study, answer.run, user
+        self._file.execute(
+            "insert or ignore into chosen values (?,?,?,?,?,?)", (*key, answer.variant)
+        )
+        ((known,),) = self._file.execute(
+            "select variant from chosen where coordinator = ? and dataset = ? and study = ?"
+            " and run = ? and user = ?",
+            key,
+        )
+        return bool(known == answer.variant)
 
     def steps(self, coordinator: str, dataset: str, answer: Answer) -> list[str]:
         """The steps of `answer`'s round that were answered, also those that the log alone knows."""

@@ -10,7 +10,7 @@ import pytest
 import tomli_w
 import torch
 
-from erosion.client.consent.consent import Consent, decide
+from erosion.client.consent.consent import Consent, dataset_of, decide
 from erosion.client.consent.derivation import leads_to
 from erosion.client.consent.review import asked, leaving, review
 from erosion.client.consent.review_list import entry_of, listing, named
@@ -65,6 +65,10 @@ def request(of: Study, number: int = 1, value: float = 0.0, run: str = "r1") -> 
         scaling=None,
         run=run,
     )
+
+
+def evaluation(of: Study, run: str = "r1") -> EvaluateRequest:
+    return EvaluateRequest(of, {"local": torch.zeros(3)}, None, run)
 
 
 def approve(store: ConsentStore, of: Study) -> None:
@@ -159,6 +163,53 @@ def test_an_approved_study_leads_to_its_own_trials_and_choices_alone() -> None:
     assert not leads_to(study(), next(iter(trials(base, "local")))[0])
 
 
+@pytest.mark.parametrize("user", ["a", "all"])
+def test_a_run_has_one_choice_of_settings_for_each_user(
+    tmp_path: Path, store: ConsentStore, user: str
+) -> None:
+    """Otherwise an arm that all choices share has as many rounds more as there are choices."""
+    sizes = [0.1, 0.2, 0.3]
+    tried = {"weight_erosion": [{"size_penalty": size} for size in sizes]}
+    base = study(user=user, rounds=3, selection={"folds": 2, "candidates": tried})
+    approve(store, base)
+    consent = Consent(site(tmp_path), store, "c")
+    users = ["a", "b"] if user == "all" else ["a"]
+    for name in users:
+        own = base.for_user(name) if user == "all" else base
+        first, *others = [
+            chosen(
+                own,
+                {
+                    "weight_erosion": SelectedSettings({"size_penalty": size}, 3, 0.1),
+                    "local": SelectedSettings({}, 3, 0.1),
+                },
+            )
+            for size in sizes
+        ]
+        consent.note_step(request(next(trials(own, "local"))[0]))
+        consent.note_step(request(first))
+        for other in (*others, own):  # the one whose settings are open is none to train on
+            with pytest.raises(Refusal, match="settings that were chosen first"):
+                consent.note_step(request(other, value=1.0))
+            with pytest.raises(Refusal, match="settings that were chosen first"):
+                consent.note_evaluation(evaluation(other))
+        resumed = Consent(site(tmp_path), store, "c")
+        resumed.note_step(request(first))
+        resumed.note_step(request(first, number=2))
+        resumed.note_evaluation(evaluation(first))
+        resumed.note_step(request(others[0], run="r2"))
+    assert store.used("c", dataset_of(site(tmp_path))).evaluations == len(users)
+
+
+def test_the_review_says_that_one_choice_comes_after_the_trials(
+    tmp_path: Path, store: ConsentStore
+) -> None:
+    base = study(selection={"folds": 2})
+    lines = "\n".join(review(site(tmp_path), base, store))
+    assert "4 trials of 4 rounds, to choose settings" in lines
+    assert "after the trials one candidate for each arm, and no other in the same run" in lines
+
+
 def test_a_study_for_every_user_leads_to_one_for_each() -> None:
     base = study(user="all")
     assert leads_to(base, base.for_user("a"))
@@ -244,7 +295,7 @@ def test_final_figures_are_given_to_one_question_of_a_run(
 ) -> None:
     consent = Consent(site(tmp_path), store, "c")
     approve(store, study())
-    asked = EvaluateRequest(study(), {"local": torch.zeros(3)}, None, "r1")
+    asked = evaluation(study())
     consent.note_evaluation(asked)
     consent.note_evaluation(asked)
     with pytest.raises(Refusal, match="final figures of this run once"):
