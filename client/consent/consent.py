@@ -177,6 +177,7 @@ class Consent:
             )
         self.is_repeated = self._store.noted(self._coordinator, self._dataset, answer) is not None
         if not self.is_repeated:
+            self._store.note_origin(answer.variant, answer.study)
             self._check_budgets(answer)
             self._check_choice(study, answer)
         earlier = self._store.note(self._coordinator, self._dataset, answer, content)

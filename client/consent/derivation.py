@@ -5,6 +5,8 @@ trials, which hold out a fold, and in the end the study with its settings chosen
 the study that leads to them; whatever it does not lead to was not approved.
 """
 
+from collections.abc import Iterator
+
 from erosion.common.errors import ErosionError
 from erosion.common.rounds.cross_fitting import fold_studies
 from erosion.common.rounds.model_selection import candidates, trials
@@ -27,6 +29,21 @@ def leads_to(approved: Study, study: Study) -> bool:
     if approved.selection is None:
         return False
     return _is_trial(approved, study) if study.fold is not None else _is_chosen(approved, study)
+
+
+def derived(approved: Study) -> Iterator[Study]:
+    """The studies that it leads to, but those with chosen settings, of which there may be many."""
+    if approved.has_every_user:
+        for user in approved.hospitals:
+            yield from derived(approved.for_user(user))
+        return
+    yield approved
+    if approved.evaluation.folds is not None:
+        yield from fold_studies(approved)
+    elif approved.selection is not None:
+        for arm in approved.arms:
+            for folds in trials(approved, arm):
+                yield from folds
 
 
 def _is_trial(approved: Study, study: Study) -> bool:

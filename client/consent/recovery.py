@@ -6,13 +6,18 @@ used up, and not given twice.
 """
 
 import logging
+from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 from erosion.client.audit.audit_entry import AuditEntry
 from erosion.client.audit.entries_since import entries_since
+from erosion.client.consent.derivation import derived
 from erosion.client.consent.store import FINAL_FIGURES, ConsentStore, LoggedAnswer, place
 from erosion.common.algorithms.base import TRAIN
+from erosion.common.errors import ErosionError
 from erosion.common.protocol import wire
+from erosion.common.study.study import study_from_json
 
 logger = logging.getLogger("erosion.site")
 
@@ -26,7 +31,7 @@ def recover_answers(store: ConsentStore, coordinator: str, dataset: str, log: Pa
         if (answer := _answer_of(entry)) is not None:
             sent.add(answer)
     lacking = sent - store.logged_answers() if sent else set()
-    store.recover(coordinator, dataset, lacking, read_to)
+    store.recover(coordinator, dataset, lacking, read_to, _came_of(store, lacking))
     if lacking:
         logger.warning(
             "%s has %d answers that %s lacks, which was restored or replaced: they are counted as"
@@ -36,6 +41,23 @@ def recover_answers(store: ConsentStore, coordinator: str, dataset: str, log: Pa
             store.path,
         )
     return len(lacking)
+
+
+def _came_of(store: ConsentStore, answers: Collection[LoggedAnswer]) -> dict[str, str]:
+    """The approved study of each variant, as far as it or its run's trials tell.
+
+    A study with chosen settings is known by its run; asked for again, it is known in any case.
+    """
+    if not answers:
+        return {}
+    origins: dict[str, str] = {}
+    for entry in store.studies("approved"):
+        with suppress(ErosionError):  # of another version, which nobody can ask for any more
+            for study in derived(study_from_json(entry.content)):
+                origins.setdefault(study.digest, entry.digest)
+    runs = {logged.run: origins[logged.variant] for logged in answers if logged.variant in origins}
+    of_runs = {logged.variant: runs[logged.run] for logged in answers if logged.run in runs}
+    return of_runs | {v: origins[v] for v in of_runs if v in origins}
 
 
 def _answer_of(entry: AuditEntry) -> LoggedAnswer | None:

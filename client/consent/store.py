@@ -73,6 +73,12 @@ create table if not exists decisions (
   decided_by text not null,
   decided text not null
 );
+create table if not exists came_of (variant text primary key, study text not null);
+create view if not exists counted as
+  select coordinator, dataset, study, run, round from answers
+  union all
+  select coordinator, dataset, coalesce(study, variant), run, round
+  from recovered left join came_of using (variant);
 create table if not exists log_read (only integer primary key check (only = 1), line integer);
 """
 
@@ -249,15 +255,34 @@ class ConsentStore:
         return {logged for row in rows for logged in Answer(*row).in_log}
 
     def recover(
-        self, coordinator: str, dataset: str, answers: Collection[LoggedAnswer], read_to: int
+        self,
+        coordinator: str,
+        dataset: str,
+        answers: Collection[LoggedAnswer],
+        read_to: int,
+        came_of: Mapping[str, str] | None = None,
     ) -> None:
-        """Count answers that the log has and this file lacks; it was read up to this line."""
+        """Count answers that the log has and this file lacks; it was read up to this line.
+
+        `came_of`: by a variant's digest, that of the approved study, as far as it is known.
+        """
         with self._file.transaction():
             self._file.execute_many(
                 "insert or ignore into recovered values (?,?,?,?,?,?,?)",
                 [(coordinator, dataset, *answer) for answer in answers],
             )
+            self._file.execute_many(
+                "insert or ignore into came_of values (?,?)", list((came_of or {}).items())
+            )
             self._file.execute("insert or replace into log_read values (1, ?)", (read_to,))
+
+    def note_origin(self, variant: str, study: str) -> None:
+        """Count answers of a variant that the log alone knows as the approved study's."""
+        self._file.execute(
+            "insert or replace into came_of select ?, ?"
+            " where exists (select 1 from recovered where variant = ?)",
+            (variant, study, variant),
+        )
 
     def log_was_read_to(self) -> int:
         """The last line of the log that was held against this file; 0: none."""
@@ -314,10 +339,9 @@ class ConsentStore:
     def runs(self, coordinator: str, dataset: str, study: str) -> list[str]:
         """The runs of one study that were answered."""
         rows = self._file.execute(
-            "select run from answers where coordinator = ? and dataset = ? and study = ?"
-            " union select run from recovered where coordinator = ? and dataset = ?"
-            " and variant = ? order by run",
-            (coordinator, dataset, study) * 2,
+            "select distinct run from counted where coordinator = ? and dataset = ? and study = ?"
+            " order by run",
+            (coordinator, dataset, study),
         )
         return [str(run) for (run,) in rows]
 
@@ -326,9 +350,7 @@ class ConsentStore:
         (row,) = self._file.execute(
             "select count(distinct study), count(distinct study || '/' || run),"
             " coalesce(sum(round > 0), 0), coalesce(sum(round = 0), 0)"
-            " from (select study, run, round, coordinator, dataset from answers union all"
-            " select variant, run, round, coordinator, dataset from recovered)"
-            " where coordinator = ? and dataset = ?",
+            " from counted where coordinator = ? and dataset = ?",
             (coordinator, dataset),
         )
         return Used(*row)

@@ -2,20 +2,29 @@
 
 import json
 import shutil
+from itertools import product
 from pathlib import Path
 
+import pytest
 import torch
 from flwr.app import Message
 
 from erosion.client.audit.audit_log import AuditLog
+from erosion.client.consent.consent import Consent, dataset_of, decide
 from erosion.client.consent.recovery import recover_answers
+from erosion.client.consent.review_list import entry_of
 from erosion.client.consent.store import Answer, ConsentStore
+from erosion.common.errors import Refusal
 from erosion.common.protocol import wire
 from erosion.common.protocol.messages import StepReply, StepResult, TrainRequest
+from erosion.common.rounds.cross_fitting import fold_studies
+from erosion.common.rounds.model_selection import SelectedSettings, candidates, chosen, trials
+from erosion.common.study.study import Study
 from tests.support.sent_logs import long_log
-from tests.support.small_study import make_study
+from tests.support.small_study import make_site, make_study
 
 DIGEST = make_study().digest
+ARMS = ("fedavg", "local")
 
 
 def answer(number: int) -> Answer:
@@ -113,3 +122,65 @@ def test_another_log_is_read_from_its_beginning(tmp_path: Path) -> None:
     recover_answers(store, "c", "d", tmp_path / "one" / "sent.jsonl")
     recover_answers(store, "c", "d", tmp_path / "other" / "sent.jsonl")
     assert store.log_was_read_to() == 3
+
+
+def variants_of(kind: str) -> tuple[Study, list[Study]]:
+    """A study, and those that it leads to."""
+    if kind == "every user":
+        approved = make_study(user="all")
+        return approved, [approved.for_user(user) for user in ("a", "b")]
+    if kind == "folds":
+        approved = make_study(evaluation={"folds": 2})
+        return approved, [*fold_studies(approved), approved]
+    approved = make_study(
+        selection={"folds": 2, "candidates": {"fedavg": [{"weighting": "uniform"}]}}
+    )
+    picked = {arm: SelectedSettings(dict(candidates(approved, arm)[0]), 3, 0.1) for arm in ARMS}
+    tried = [trial for arm in ARMS for folds in trials(approved, arm) for trial in folds]
+    return approved, [*tried, chosen(approved, picked)]
+
+
+def sent(folder: Path, studies: list[Study], runs: list[str]) -> Path:
+    """A log of one answer about each study in each run."""
+    header = StepReply(hospital="b", arm="fedavg", round=1, step="train", seconds=0.1)
+    with AuditLog(folder) as log:
+        for study, run in product(studies, runs):
+            asked = TrainRequest(study, next(iter(study.arms)), 1, torch.zeros(6), None, run)
+            message = Message(wire.encode_train(asked), 1, wire.train_type("train"))
+            result = StepResult(header, {})
+            log.record(message, Message(wire.encode_step_result(result), reply_to=message))
+        return log.path
+
+
+@pytest.mark.parametrize("kind", ["one user", "every user", "folds", "trials"])
+def test_runs_that_the_log_alone_knows_are_runs_of_the_approved_study(
+    tmp_path: Path, kind: str
+) -> None:
+    approved, studies = variants_of(kind) if kind != "one user" else (make_study(), [make_study()])
+    here = make_site(tmp_path, name="b", file="b.csv", budget={"runs_per_study": 5})
+    store, dataset = ConsentStore(tmp_path / "state"), dataset_of(here)
+    decide(store, entry_of(approved, store), approve=True, by="somebody")
+    runs = [f"r{number}" for number in range(5)]
+    recover_answers(store, "c", dataset, sent(tmp_path, studies, runs))
+    used = store.used("c", dataset)
+    assert (used.studies, used.runs, used.rounds) == (1, 5, 5 * len(studies))
+    consent = Consent(here, store, "c")
+    for study in studies:
+        with pytest.raises(Refusal, match="taken part in 5 runs"):
+            consent.note_step(
+                TrainRequest(study, next(iter(study.arms)), 1, torch.zeros(6), None, "r6")
+            )
+
+
+def test_runs_of_a_study_that_the_book_lacked_count_once_it_is_asked_for(tmp_path: Path) -> None:
+    """It was approved after the backup, and is again."""
+    approved, studies = variants_of("every user")
+    here = make_site(tmp_path, name="b", file="b.csv", budget={"runs_per_study": 5})
+    store = ConsentStore(tmp_path / "state")
+    runs = [f"r{number}" for number in range(5)]
+    recover_answers(store, "c", dataset_of(here), sent(tmp_path, studies, runs))
+    decide(store, entry_of(approved, store), approve=True, by="somebody")
+    with pytest.raises(Refusal, match="taken part in 5 runs"):
+        Consent(here, store, "c").note_step(
+            TrainRequest(studies[0], "fedavg", 1, torch.zeros(6), None, "r6")
+        )
