@@ -78,8 +78,9 @@ def nearly_same(one: Sketch, others: NDArray[np.uint64], cell: int) -> NDArray[n
     however small they are; a set is the same as itself.
     """
     apart = num_differing(one, others)
-    nearly: NDArray[np.bool_] = (apart < 2 * cell) & (num_shared(one, others) > 0)
-    return nearly | (apart == 0)
+    nearly = (apart < 2 * cell) & (num_shared(one, others) > 0)
+    found: NDArray[np.bool_] = nearly | (apart == 0)
+    return found
 
 
 def mostly_same(one: Sketch, others: NDArray[np.uint64]) -> NDArray[np.bool_]:
