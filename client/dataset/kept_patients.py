@@ -10,8 +10,9 @@ from erosion.common.study.study import Study
 class KeptPatients:
     """Reads the patients once for all folds of a study, and for every study alike.
 
-    A file that has changed is read again. Whether a database has changed cannot be told without
-    reading it: it is read again for another study or run, and not for the folds of one.
+    A file that has changed is read again. Whether what a query or a database gives has changed
+    cannot be told without reading it: it is read again for another study or run, and not for the
+    folds of one.
     """
 
     def __init__(self, site: Site) -> None:

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from erosion.client.dataset.kept_patients import KeptPatients
 from erosion.client.dataset.load import load_patients
 from erosion.client.dataset.sources.duckdb_files import DuckdbFiles
 from erosion.client.finding import Outcome
@@ -203,3 +204,28 @@ def test_a_row_that_begins_with_a_hash_is_no_comment(tmp_path: Path) -> None:
     assert found.rows[:, 0].tolist() == list(range(40, 60))
     (tmp_path / "a.csv").write_text("age,sex,ill\n30,f,0\n#40,m,1\n50,f,2\n#60,f,1\n#61,f,1\n")
     assert "not a number: '#40' on row 2" in problem_of(source="duckdb", path=tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["view", "view of a query", "query", "file", "folder"])
+def test_what_a_view_or_a_query_reads_is_read_anew_in_another_run(
+    tmp_path: Path, kind: str
+) -> None:
+    export = tmp_path / "export" / "2019.csv"
+    export.parent.mkdir()
+    export.write_text(csv_of(range(40, 60)))
+    database = tmp_path / "hospital.duckdb"
+    with duckdb.connect(str(database)) as connection:
+        connection.execute(f"CREATE VIEW patients AS SELECT * FROM read_csv('{export}')")
+    other = tmp_path / "other.csv"
+    other.write_text("age\n40\n")
+    data = {
+        "view": {"path": database},
+        "view of a query": {"path": database, "query": "SELECT * FROM patients"},
+        "query": {"path": other, "query": f"SELECT * FROM read_csv('{export}')"},
+        "file": {"path": export},
+        "folder": {"path": export.parent},
+    }[kind]
+    kept = KeptPatients(site_with(source="duckdb", **data))
+    assert len(kept.of(make_study(), "first").rows) == 20
+    export.write_text(csv_of(range(40, 80)))
+    assert len(kept.of(make_study(), "second").rows) == 40

@@ -61,9 +61,10 @@ class DuckdbFiles(TableSource):
         """The file or folder is there and can be read."""
         yield check_path(self.path)
 
-    def revision(self) -> str:
-        """Of the file or folder."""
-        return revision_of(self.path)
+    def revision(self) -> str | None:
+        """Of the file or folder; None where a query, or a database's view, may read other files."""
+        is_database = self.path.suffix.lower() not in READERS and not self.path.is_dir()
+        return None if self.query or is_database else revision_of(self.path)
 
     def read(self, wanted: Collection[str]) -> TextTable:
         """The wanted columns of the query's rows, or of all files."""
