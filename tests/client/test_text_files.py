@@ -11,6 +11,7 @@ import pytest
 
 from erosion.client.consent.consent import dataset_of
 from erosion.client.dataset.load import Patients, load_patients
+from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.site_file import Site
 from erosion.common.errors import DataError
 from tests.support.small_study import make_site, make_study
@@ -264,3 +265,19 @@ def test_true_and_false_are_one_and_nought(
     assert found.targets.tolist() == [0, 1, 1]
     with pytest.raises(DataError, match="not a value of the study's classes"):
         load_patients(site_of(tmp_path, text.replace(cells[1], "yes")), make_study(task=task))
+
+
+@pytest.mark.parametrize("length", [300, 3000])  # lines beyond what csv and pyarrow take at first
+@pytest.mark.parametrize(("mark", "given"), [(",", {}), (";", {}), (",", {"separator": ","})])
+def test_a_table_of_very_long_lines_is_read(
+    tmp_path: Path, length: int, mark: str, given: dict[str, str]
+) -> None:
+    names = [f"{i}".rjust(length, "g") for i in range(500)]
+    rows = [names, *([f"{i}.25".rjust(length, "0") for i in range(500)] for _ in range(3))]
+    lines = [line.split(",") for line in ROWS.splitlines()]
+    text = "\n".join(mark.join([*line, *row]) for line, row in zip(lines, rows, strict=True))
+    (tmp_path / "a.csv").write_text(text)
+    found = TableFile.model_validate({"path": tmp_path / "a.csv", **given})
+    table = found.read(["age", names[-1]])
+    assert table.columns["age"].texts == ("40", "50", "60")
+    assert [float(value) for value in table.columns[names[-1]].texts] == [499.25]

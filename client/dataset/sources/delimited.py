@@ -21,6 +21,7 @@ from erosion.common.errors import DataError
 
 SNIFFED_LINES = 20  # from which the separator is found out
 CHUNK = 1 << 20  # bytes
+LARGEST_BLOCK = 1 << 30  # bytes
 TAIL = 1 << 16  # bytes at the end, in which the last line is
 FEWEST_FOR_TOTALS = 3  # rows of a table whose last one may be of totals
 SHOWN_LINES = 5  # of those that are at fault
@@ -72,6 +73,7 @@ def read_delimited(path: Path, origin: str, marks: Marks, wanted: Collection[str
                 column_names=layout.header,
                 skip_rows=layout.header_lines,
                 encoding=layout.encoding.removesuffix("-sig"),
+                block_size=_block_size(path, layout.encoding),
             ),
             parse_options=pyarrow.csv.ParseOptions(
                 delimiter=layout.separator, newlines_in_values=True, invalid_row_handler=note_broken
@@ -135,6 +137,13 @@ def _opened(path: Path, encoding: str) -> TextIOWrapper:
     return path.open(encoding=encoding, newline="")
 
 
+def _block_size(path: Path, encoding: str) -> int:
+    """Bytes to read at a time: pyarrow needs the header and each row to fit."""
+    with _opened(path, encoding) as file:
+        longest = max(len(line.encode()) for line in islice(file, SNIFFED_LINES))
+    return max(CHUNK, min(2 * longest, LARGEST_BLOCK))
+
+
 def _encoding(path: Path, given: str | None) -> tuple[str, list[str]]:
     """The file's, and a note where it is neither given nor UTF-8."""
     with path.open("rb") as file:
@@ -190,10 +199,17 @@ def _separator(path: Path, encoding: str, usual: str) -> tuple[str, list[str]]:
 
 
 def _width(path: Path, encoding: str, separator: str) -> int:
-    """Number of columns that the mark makes of each of the first lines; 0 where they differ."""
+    """Number of columns that the mark makes of each of the first lines.
+
+    0 where they differ, or where a value would be longer than the csv module takes: a long line has
+    none of this mark.
+    """
     with _opened(path, encoding) as file:
         lines = islice(filter(None, csv.reader(file, delimiter=separator)), SNIFFED_LINES)
-        widths = {len(line) for line in lines}
+        try:
+            widths = {len(line) for line in lines}
+        except csv.Error:
+            return 0
     return widths.pop() if len(widths) == 1 else 0
 
 
