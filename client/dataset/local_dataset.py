@@ -15,6 +15,7 @@ from erosion.client.cells.sketch import Hashes
 from erosion.client.cells.summary import column_summaries
 from erosion.client.dataset.kept_patients import KeptPatients
 from erosion.client.dataset.preprocessing import (
+    FARTHEST_UNSCALED,
     image_inputs,
     stand_ins,
     stands_in,
@@ -27,9 +28,10 @@ from erosion.common.learning.layout import shapes_digest
 from erosion.common.learning.models import build_model, flat_parameters
 from erosion.common.learning.trainable import named_trained_parameters
 from erosion.common.protocol.messages import FeatureSums, ModelShape, Scaling
-from erosion.common.protocol.scaling import pool
+from erosion.common.protocol.scaling import NOT_FOUND, pool
 from erosion.common.protocol.summary import ColumnSummary
 from erosion.common.study.study import Study
+from erosion.common.tasks.features import NumberFeature
 from erosion.common.tasks.inputs import ImageTask, TabularTask
 from erosion.common.tasks.task import Targets, as_tensor
 
@@ -116,6 +118,7 @@ class LocalDataset:
         self._scaled_by: Scaling | None = None  # with which `_parts` were made
         # Rounded, told or not: also this site itself scales by them.
         self.sums = self._training_sums(is_told=self._tells_sums(site.name))
+        self.notes += tuple(self._unscaled())
         training = self.split.training
         # A private step is over patients, so with privacy the number is that of patients.
         number = cells.num_samples if study.privacy is None else cells.num_patients
@@ -306,6 +309,23 @@ class LocalDataset:
         training = self.split.training
         rows = self._rows[training].astype(np.float64, copy=False)
         return self.cells.sums(task, rows, self._groups[training], is_told=is_told)
+
+    def _unscaled(self) -> Iterator[str]:
+        """A note of each column whose values differ, though no deviation may be told of them."""
+        task, own = self.study.task, self._own_scaling
+        if own is None or not isinstance(task, TabularTask) or self.study.scaling == "none":
+            return
+        start = 0  # of the feature's columns
+        for feature, values in zip(task.features, self._rows[self.split.training].T, strict=True):
+            known = values[~np.isnan(values)]
+            found = own.deviation[start] != NOT_FOUND
+            if isinstance(feature, NumberFeature) and not found and len(np.unique(known)) > 1:
+                yield (
+                    f"{feature.name}: too few patients have a value, or one that differs, for a"
+                    " deviation (limits.min_cell). Where these patients alone scale it, it is not"
+                    f" scaled, and values further than {FARTHEST_UNSCALED:g} from the mean are cut"
+                )
+            start += task.width(feature)
 
     @cached_property
     def _own_scaling(self) -> Scaling | None:

@@ -9,9 +9,14 @@ from torch import Tensor
 
 from erosion.common.errors import DataError
 from erosion.common.protocol.messages import Scaling
+from erosion.common.protocol.scaling import NOT_FOUND
 from erosion.common.tasks.features import NumberFeature
 from erosion.common.tasks.inputs import ImageTask, TabularTask
 from erosion.common.tasks.task import Task
+
+# From the mean, in a column without a deviation: one patient's unscaled thousands would outweigh
+# all that the others' columns say.
+FARTHEST_UNSCALED = 10.0
 
 
 def stands_in(task: Task, *, scaled: bool) -> bool:
@@ -64,10 +69,11 @@ def table_inputs(
 ) -> Tensor:
     """Rows (n, features) as the model's input (n, columns) float32.
 
-    A number becomes (x - mean) / deviation, and a missing one the column's mean: 0 after scaling,
-    without a scaling the column's value in `missing_values`. A category becomes an indicator for
-    every category but the first, and where the study says so one for "missing"; elsewhere a missing
-    one becomes the indicators in `missing_values`.
+    A number becomes (x - mean) / deviation, of at most `FARTHEST_UNSCALED` to either side where no
+    deviation was found (the same value for all but a few), and a missing one the column's mean: 0
+    after scaling, without a scaling the column's value in `missing_values`. A category becomes an
+    indicator for every category but the first, and where the study says so one for "missing";
+    elsewhere a missing one becomes the indicators in `missing_values`.
     """
     inputs = np.zeros((len(rows), *task.input_shape), dtype=np.float32)
     start = 0  # of the feature's columns
@@ -77,6 +83,8 @@ def table_inputs(
             missing = missing_values[start] if missing_values else 0.0
             if scaling:
                 values = (values - scaling.mean[start]) / scaling.deviation[start]
+                if scaling.deviation[start] == NOT_FOUND:
+                    values = np.clip(values, -FARTHEST_UNSCALED, FARTHEST_UNSCALED)
                 missing = 0.0
             inputs[:, start] = np.where(absent, missing, values)
         else:

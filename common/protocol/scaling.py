@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import nextafter, sqrt
 from statistics import median
 
 from erosion.common.protocol.messages import FeatureSums, Scaling
@@ -14,6 +14,9 @@ from erosion.common.tasks.task import Task
 SMALLEST_RELATIVE_VARIANCE = 1e-12
 MOST_PATIENTS = 10**9  # of one hospital; more is a fault, and so is a value beyond LARGEST_VALUE
 LARGEST_VALUE = 1e30
+# What stands for the deviation of a column that has none, or of which none may be told: of a number
+# nothing else has exactly this, so that `table_inputs` knows it.
+NOT_FOUND = 1.0
 FAR = 10.0  # usual deviations; a hospital whose mean or deviation is further off is left out
 
 
@@ -36,15 +39,16 @@ def number_columns(task: Task) -> tuple[bool, ...]:
 def pool(sums: Sequence[FeatureSums], task: Task, users: FeatureSums | None = None) -> Scaling:
     """The mean and (population) deviation of the rows of all hospitals together, at least one.
 
-    A category's indicator, a column without values and a constant column keep the deviation 1.
-    No hospital moves them far: see `_usual`. `users`: those of `sums` that are the user's own.
+    A category's indicator, a column without values and a constant column keep the deviation 1
+    (`NOT_FOUND`). No hospital moves them far: see `_usual`. `users`: those of `sums` that are the
+    user's own.
     """
     columns = []
     for index, is_number in enumerate(number_columns(task)):
         parts = [_column(s, index) for s in sums]
         own = None if users is None else _column(users, index)
         usual = _usual([part for part in parts if part.count], own)
-        columns.append(_mean_and_deviation(usual) if is_number else (0.0, 1.0))
+        columns.append(_mean_and_deviation(usual) if is_number else (0.0, NOT_FOUND))
     return Scaling(mean=tuple(m for m, _ in columns), deviation=tuple(d for _, d in columns))
 
 
@@ -117,11 +121,14 @@ def problem_with_sums(sums: FeatureSums, task: Task) -> str | None:
 
 def _mean_and_deviation(sums: _Sums) -> tuple[float, float]:
     if sums.count == 0:
-        return 0.0, 1.0
+        return 0.0, NOT_FOUND
     mean, mean_square = sums.total / sums.count, sums.squares / sums.count
     variance = mean_square - mean * mean
     constant = variance <= SMALLEST_RELATIVE_VARIANCE * mean_square
-    return mean, 1.0 if constant else sqrt(variance)
+    if constant:
+        return mean, NOT_FOUND
+    deviation = sqrt(variance)
+    return mean, nextafter(deviation, 2.0) if deviation == NOT_FOUND else deviation
 
 
 def as_text(scaling: Scaling | None) -> str:

@@ -1,22 +1,36 @@
 """Encoding, pooled scaling, and the treatment of missing values."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
+from torch import Tensor
 
+from erosion.client.dataset.local_dataset import LocalDataset
 from erosion.client.dataset.preprocessing import (
     stand_ins,
     stands_in,
     table_inputs,
 )
 from erosion.common.errors import DataError
+from erosion.common.learning.local_sgd import (
+    Samples,
+    predictions_of,
+    round_generator,
+    train_locally,
+)
+from erosion.common.learning.training import Training
 from erosion.common.protocol.messages import FeatureSums, Scaling
-from erosion.common.protocol.scaling import number_columns, pool, problem_with_sums
+from erosion.common.protocol.scaling import NOT_FOUND, number_columns, pool, problem_with_sums
 from erosion.common.tasks.inputs import TabularTask
+from tests.support import small_study
 from tests.support.exact_sums import feature_sums
+from tests.support.small_study import make_site, make_study
 from tests.support.tasks import tabular
 
 NAN = float("nan")
@@ -49,6 +63,14 @@ def test_missing_numbers_become_zero_after_scaling() -> None:
     assert table_inputs(TASK, ROWS, scaling).tolist() == expected
 
 
+def test_only_a_column_without_a_deviation_is_cut() -> None:
+    rows = np.array([[4000.0, 0, 4000.0], [-4000, 0, -4000], [3, 0, 3], [NAN, 0, NAN]])
+    scaling = Scaling(mean=(0, 0, 0, 0), deviation=(1, 1, 1, 2))
+    numbers = table_inputs(TASK, rows, scaling)[:, [0, 3]]
+    assert numbers.tolist() == [[10, 2000], [-10, -2000], [3, 1.5], [0, 0]]
+    assert table_inputs(TASK, rows, None)[0].tolist() == [4000, 0, 0, 4000]
+
+
 def test_missing_numbers_become_the_given_mean_without_scaling() -> None:
     expected = [[1, 0, 0, 5], [3, 1, 0, 6.5], [2.5, 0, 1, 7], [2, 0, 0, 6]]
     assert table_inputs(TASK, ROWS, None, (2.5, 0, 0, 6.5)).tolist() == expected
@@ -59,6 +81,14 @@ def test_a_constant_or_empty_column_keeps_its_unit() -> None:
     scaling = pool([feature_sums(TASK, rows)], TASK)
     assert scaling.deviation == (1, 1, 1, 1)
     assert scaling.mean == pytest.approx((0.1, 0, 0, 0))
+
+
+def test_a_deviation_of_one_that_was_found_is_told_from_none() -> None:
+    rows = np.array([[-1.0, 0, 4], [1, 0, 4]])
+    deviation = pool([feature_sums(TASK, rows)], TASK).deviation
+    assert deviation[0] == pytest.approx(1)
+    assert deviation[0] != NOT_FOUND
+    assert deviation[3] == NOT_FOUND
 
 
 tables = hnp.arrays(
@@ -196,3 +226,42 @@ def test_no_hospital_moves_the_pooled_scaling_far(lie: FeatureSums) -> None:
     honest, lied_to = pool(HONEST, ONE_NUMBER), pool([*HONEST, lie], ONE_NUMBER)
     assert abs(lied_to.mean[0] - honest.mean[0]) < honest.deviation[0]
     assert 0.5 < lied_to.deviation[0] / honest.deviation[0] < 2
+
+
+def doses(num_dosed: int) -> str:
+    """300 patients as CSV: the older the likelier ill, and a dose of thousands for a few."""
+    draws = np.random.default_rng(1)
+    age = draws.normal(60, 12, 300)
+    dose = np.zeros(300)
+    dose[draws.choice(300, num_dosed, replace=False)] = draws.uniform(2000, 8000, num_dosed)
+    ill = np.where(draws.random(300) < 1 / (1 + np.exp((60 - age) / 6)), "yes", "no")
+    lines = [f"{a:.3f},{d:.2f},{i}" for a, d, i in zip(age, dose, ill, strict=True)]
+    return "\n".join(["age,dose,ill", *lines]) + "\n"
+
+
+@pytest.mark.parametrize(("num_dosed", "is_told"), [(9, True), (0, False), (100, False)])
+def test_a_column_that_differs_for_a_few_patients_does_not_outweigh_the_others(
+    tmp_path: Path, num_dosed: int, is_told: bool
+) -> None:
+    """Their deviation is not told, as they are fewer than a cell, but they are trained on."""
+    site = make_site(tmp_path, doses(num_dosed), limits={"min_cell": 10})
+    dataset = LocalDataset(site, make_study(scaling="local", task=small_study.TWO_NUMBERS))
+    assert any(note.startswith("dose: too few patients") for note in dataset.notes) == is_told
+    without_dose = torch.tensor([1.0, 0.0])
+    losses = [local_loss(dataset, fed) for fed in (torch.ones(2), without_dose)]
+    assert losses[0] == pytest.approx(losses[1], abs=0.02)
+
+
+def local_loss(dataset: LocalDataset, fed: Tensor) -> float:
+    """Of the test part, after 20 rounds of training alone; columns are multiplied by `fed` (2,)."""
+    task = dataset.study.task
+    training, test = dataset.parts(None, "local")
+    samples = Samples(training.inputs * fed, training.targets, task.training_loss(training.targets))
+    settings = Training(steps=20, batch_size=16, learning_rate=0.1)
+    position = torch.zeros(dataset.dim)
+    for number in range(1, 21):
+        draws = round_generator(0, "a", number)
+        result = train_locally(dataset.model, position, samples, settings, draws, None, number)
+        position = position + result.delta
+    predicted = predictions_of(task, dataset.model, position, test.inputs * fed)
+    return task.held_out_loss(predicted, test.targets)
