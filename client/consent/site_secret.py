@@ -1,7 +1,8 @@
 """The site's secret, from which its local randomness is drawn: nobody else can repeat the draws.
 
 If the order of the mini-batches were public, updates from chosen parameters would be a system of
-linear equations in the patients' records.
+linear equations in the patients' records. A secret order stops that, and not attacks that need no
+order: see docs/threat-model.md.
 """
 
 import secrets

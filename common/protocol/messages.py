@@ -52,7 +52,7 @@ class FeatureSums(Settings):
 class Scaling(Settings):
     """Per encoded column: x becomes (x - mean) / deviation; a category column keeps 0 and 1.
 
-    A deviation of exactly 1 says of a number that none was found, and it is cut: see `table_inputs`.
+    A deviation of exactly 1 says of a number that none was found; it is cut (`table_inputs`).
     """
 
     mean: Numbers

@@ -100,3 +100,37 @@ def test_nobody_is_alone_in_the_last_mini_batch_of_a_pass(
         monkeypatch.setattr(module, "mini_batches", watched)
     Hospital(site).train(TrainRequest(study, algorithm, 1, torch.zeros(6), None))
     assert sorted(sizes) == [num // 2, num - num // 2]
+
+
+@pytest.mark.parametrize(("batch_size", "prevalence"), [(8, 0.1), (16, 0.05)])
+def test_saturated_parameters_show_who_is_alone_in_a_round_whatever_the_order(
+    tmp_path: Path, batch_size: int, prevalence: float
+) -> None:
+    """A model that says "healthy" of everybody is wrong about the ill alone.
+
+    The biases' update then counts the ill in the round, and where they are one, the weights' update
+    is that patient's record. The default limits and a secret order stand against it in vain: this
+    is what the threat model says, and no promise.
+    """
+    draws = torch.Generator().manual_seed(1)
+    ages = torch.randint(30, 90, (300,), generator=draws).tolist()
+    ill = (torch.rand(300, generator=draws) < prevalence).tolist()
+    lines = [f"{a},{'fm'[i % 2]},{int(y)}" for i, (a, y) in enumerate(zip(ages, ill, strict=True))]
+    text = "\n".join(["age,sex,ill", *lines])
+    site = make_site(tmp_path, text, name="b", limits={"min_cell": 10})
+    study = make_study(
+        rounds=100, training={"steps": 2, "batch_size": batch_size, "learning_rate": 0.01}
+    )
+    hospital = Hospital(site, b"s" * 32)
+    start = torch.tensor([0.0, 0, 0, 0, 30, -30])
+    found = []
+    for number in range(1, 101):
+        update = hospital.train(TrainRequest(study, "fedavg", number, start, None, "r")).delta
+        if abs(float(update[5]) * batch_size / 0.01 - 1) < 0.05:  # one who is ill
+            found.append(record_in(update))
+    records = [(a, i % 2) for i, (a, y) in enumerate(zip(ages, ill, strict=True)) if y]
+    assert len(found) >= 40
+    assert len({(round(age), round(sex)) for age, sex in found}) >= 12
+    assert all(
+        any(abs(age - a) < 0.1 and abs(sex - s) < 0.01 for a, s in records) for age, sex in found
+    )
