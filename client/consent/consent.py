@@ -301,6 +301,11 @@ def contracts_of(study: Study) -> dict[str, str]:
         for feature in task.features:
             said = feature.model_dump_json(include={"type", "range", "categories"})
             contracts[feature.name] = f"{said} {task.policy(feature)}"
+        if task.missing != "refuse":  # a patient without an outcome is left out
+            for column in task.target_columns:
+                contracts[column.name] += " drop"
+    if (split := study.evaluation.split_column) is not None:  # neither a feature nor a target
+        contracts[split] = "which part"
     return contracts
 
 

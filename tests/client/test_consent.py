@@ -5,12 +5,13 @@ import json
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomli_w
 import torch
 
-from erosion.client.consent.consent import Consent, dataset_of, decide
+from erosion.client.consent.consent import Consent, contracts_of, dataset_of, decide
 from erosion.client.consent.derivation import leads_to
 from erosion.client.consent.review import asked, leaving, review
 from erosion.client.consent.review_list import entry_of, listing, named
@@ -268,6 +269,22 @@ def test_a_column_is_held_against_so_many_ranges_by_whatever_name(
         except Refusal:
             refused.append(number)
     assert refused == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("column", "changes"),
+    [
+        ("y", {"task": {"missing": "drop"}}),
+        ("x3", {"evaluation": {"split_column": "x3"}}),
+    ],
+)
+def test_what_an_outcome_lacks_and_what_splits_patients_are_questions_of_their_columns(
+    tmp_path: Path, column: str, changes: dict[str, Any]
+) -> None:
+    plain = {"kind": "tabular", "target": "y", "classes": ["no", "yes"], "features": ["x1", "x2"]}
+    asked = study(**{**changes, "task": plain | changes.get("task", {})})
+    others = contracts_of(study(task=plain))
+    assert contracts_of(asked)[column] != others.get(column)
 
 
 def test_a_step_that_a_round_takes_twice_is_answered_at_each_place_and_training_once(
