@@ -218,14 +218,14 @@ def test_what_a_view_or_a_query_reads_is_read_anew_in_another_run(
         connection.execute(f"CREATE VIEW patients AS SELECT * FROM read_csv('{export}')")
     other = tmp_path / "other.csv"
     other.write_text("age\n40\n")
-    data = {
+    sources: dict[str, dict[str, Any]] = {
         "view": {"path": database},
         "view of a query": {"path": database, "query": "SELECT * FROM patients"},
         "query": {"path": other, "query": f"SELECT * FROM read_csv('{export}')"},
         "file": {"path": export},
         "folder": {"path": export.parent},
-    }[kind]
-    kept = KeptPatients(site_with(source="duckdb", **data))
+    }
+    kept = KeptPatients(site_with(source="duckdb", **sources[kind]))
     assert len(kept.of(make_study(), "first").rows) == 20
     export.write_text(csv_of(range(40, 80)))
     assert len(kept.of(make_study(), "second").rows) == 40
