@@ -592,9 +592,11 @@ def test_mnists_further_cells_are_counted_and_come_to_what_the_text_says() -> No
             r"^\| \d+ \| [A-G] \| (0[^|]*) \| (0[^|]*) \| \S+ \|$", page, re.MULTILINE
         )
     ]
-    assert all(ours < published for published, ours in last)
+    worse = sum(ours < published for published, ours in last)
     (ahead,) = re.findall(rf"default unit: .* above fedavg in (\d+) of {len(last)} settings", page)
-    assert f"in all of the {len(last)} settings that were run, and above FedAvg in {ahead}" in text
+    assert (
+        f"in {worse} of the {len(last)} settings that were run, and above FedAvg in {ahead}" in text
+    )
     lost = [
         100 * (float(theirs) - float(ours))
         for theirs, ours in re.findall(
@@ -602,3 +604,16 @@ def test_mnists_further_cells_are_counted_and_come_to_what_the_text_says() -> No
         )
     ]
     assert f"loses {lost[0]:.1f} and {lost[1]:.1f} points with G's 50 and 100 agents" in text
+    apart: dict[tuple[str, str], dict[str, float]] = {}
+    for agents, pattern, scheme, best in re.findall(
+        r"^\| (\d+) \| ([CG]) \| (\w+) \| [^|]*\| (\S+) \(", page, re.MULTILINE
+    ):
+        apart.setdefault((agents, pattern), {})[scheme] = float(best)
+    assert len(apart) == 5
+    assert all(
+        max(found, key=lambda one: found[one]) == "weight_erosion" for found in apart.values()
+    )
+    assert (
+        "every image at one, Weight Erosion's best round stays ahead of the others' in all five"
+        in text
+    )
