@@ -52,9 +52,9 @@ def _run(options: argparse.Namespace) -> int:
     configure_logging(options.verbose)
     goes = "without" if options.simulate else "with"
     for option in NETWORK if options.simulate else ("data_dir",):
-        if option in given(options, _add_arguments):
+        if given(options, [option], _add_arguments):
             raise StudyError(f"{flag(option)} goes {goes} --simulate; see --help.")
-    if options.insecure and "federation" in given(options, _add_arguments):
+    if options.insecure and given(options, ["federation"], _add_arguments):
         raise StudyError("--insecure takes the place of --federation; leave one out.")
     console, study_file = Console(), study_path(options.study)
     if options.simulate:

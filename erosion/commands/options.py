@@ -2,19 +2,21 @@
 
 import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from erosion.common.support.logs import LOG_FORMATS
 
 
 def given(
-    options: argparse.Namespace, add_arguments: Callable[[argparse.ArgumentParser], None]
+    options: argparse.Namespace,
+    names: Iterable[str],
+    add_arguments: Callable[[argparse.ArgumentParser], None],
 ) -> set[str]:
-    """The options that are not as where nobody writes them, by their names in `options`."""
+    """Those of the names in `options` that are not as where nobody writes them."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    return {name for name, value in vars(options).items() if value != parser.get_default(name)}
+    return {name for name in names if getattr(options, name) != parser.get_default(name)}
 
 
 def flag(option: str) -> str:

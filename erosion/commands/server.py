@@ -173,7 +173,8 @@ def _refuse_what_does_nothing(options: argparse.Namespace) -> None:
             "Give a study file to start a run, --resume RUN to go on with one, or --queue FOLDER to"
             " run the studies in it."
         )
-    written = given(options, _add_arguments)
+    names = {*GOES_WITH, *TAKES_THE_PLACE_OF, *TAKES_THE_PLACE_OF.values()}
+    written = given(options, names, _add_arguments)
     for option, wanted in GOES_WITH.items():
         if option in written and modes[0] not in wanted:
             named = " or ".join(MODES[mode] for mode in wanted)
