@@ -28,6 +28,7 @@ logger = logging.getLogger("erosion.agent")
 
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.2, 10.0
 MOST_DOUBLINGS = 10  # of the first; more than it takes to the last
+GONE_SECONDS = 60.0  # out of reach after a study that this site took no part in: none is to come
 STEADY_SECONDS = 10.0  # of a connection; one that breaks earlier, unused, is no sign of recovery
 LOOK_SECONDS = 0.2  # how soon a stop is noticed
 _PACED = (wire.NOTICE, wire.DESCRIBE, wire.SUMMARY)  # that no budget bounds, and few are honest
@@ -54,8 +55,8 @@ class Until:
     """When a site ends by itself; without either, only once it is told to."""
 
     give_up_seconds: float | None = None  # the coordinator was out of reach for so long
-    study_ends: bool = False  # a study that this site took part in has ended; not one that it
-    # declined, or came too late for
+    study_ends: bool = False  # a study that this site took part in has ended; or one that it
+    # declined, or came too late for, and the coordinator has gone since
 
 
 class Agent:
@@ -85,6 +86,7 @@ class Agent:
         self._pace = ErrorPace()
         self._has_answered = False  # a request of the connection that stands
         self._takes_part: bool | None = None  # in the study under way; None: it was not asked
+        self._has_heard_an_end = False  # of a study that this site took no part in
         self.stop = threading.Event()
 
     def run(self) -> None:
@@ -124,6 +126,10 @@ class Agent:
                     for watcher in self._watchers:
                         watcher.disconnected(sentence)
                 out_of_reach = time.monotonic() - lost_at
+                is_over = self._has_heard_an_end and not self._takes_part
+                if is_over and out_of_reach >= GONE_SECONDS:
+                    logger.info("the coordinator has gone, and no other study is to come")
+                    return
                 longest = self._until.give_up_seconds
                 if longest is not None and out_of_reach >= longest:
                     raise LinkError(
@@ -195,9 +201,11 @@ class Agent:
         if not notice.study_ended:  # turned away from this study
             self._takes_part = False
             return
-        # An app's run asks nobody whether it takes part.
-        if self._until.study_ends and self._takes_part is not False:
-            self.stop.set()
+        if self._until.study_ends:
+            # An app's run asks nobody whether it takes part. Another study may be to come.
+            self._has_heard_an_end = self._takes_part is False
+            if not self._has_heard_an_end:
+                self.stop.set()
         self._takes_part = None
 
     def _send(self, connection: SiteLine, request: Message, reply: Message) -> None:

@@ -29,7 +29,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--until-study-ends",
         action="store_true",
         help="end when a study that this site took part in has ended (default: wait for the next);"
-        " one that it declined, or came too late for, does not count",
+        " after one that it declined, or came too late for, once the coordinator has gone, too",
     )
     add_supervised(parser)
 

@@ -11,6 +11,7 @@ from flwr.app import Error, Message, RecordDict
 from erosion.client.connection import agent as agent_module
 from erosion.client.connection.agent import (
     FIRST_RETRY_SECONDS,
+    GONE_SECONDS,
     LAST_RETRY_SECONDS,
     Agent,
     Until,
@@ -140,8 +141,8 @@ def test_a_line_that_stood_for_a_while_is_tried_again_at_once(
     assert longest_pauses(monkeypatch, num_requests=0, times=4) == [FIRST_RETRY_SECONDS] * 4
 
 
-def ends(*came: str) -> bool:
-    """Whether a site that is to end with its study ends after these messages."""
+def after(*came: str, connect: Any = None) -> Agent:
+    """A site that is to end with its study, after these messages."""
     line: Any = BreaksAfterTheWelcome(0)
     replies: dict[str, Any] = {
         "joins": RecordDict(),
@@ -152,7 +153,8 @@ def ends(*came: str) -> bool:
     def answer(request: Message, _context: object) -> Message:
         return Message(replies[request.metadata.group_id], reply_to=request)
 
-    agent = Agent(lambda: line, answer, address="127.0.0.1:9092", until=Until(study_ends=True))
+    until = Until(study_ends=True)
+    agent = Agent(connect or (lambda: line), answer, address="127.0.0.1:9092", until=until)
     for what in came:
         kind = wire.TRAIN if what == "trains" else wire.DESCRIBE
         content = RecordDict()
@@ -160,7 +162,7 @@ def ends(*came: str) -> bool:
             notice = wire.Notice(text=what, final=False, study_ended=what == "the study has ended")
             kind, content = wire.NOTICE, wire.encode_notice(notice)
         agent._answer(line, RequestMessage(content, "r", 2, kind, group_id=what, ttl=60.0))
-    return agent.stop.is_set()
+    return agent
 
 
 TOO_LATE, ENDED = "the study began without this site", "the study has ended"
@@ -181,7 +183,30 @@ TOO_LATE, ENDED = "the study began without this site", "the study has ended"
     ],
 )
 def test_a_site_ends_with_a_study_that_it_took_part_in(came: list[str], is_over: bool) -> None:
-    assert ends(*came) is is_over
+    assert after(*came).stop.is_set() is is_over
+
+
+@pytest.mark.parametrize(
+    ("came", "tries"),
+    [(["declines", ENDED], 3), (["declines"], 9), (["declines", ENDED, "joins"], 9)],
+)
+def test_a_site_that_declined_ends_once_the_coordinator_has_gone(
+    came: list[str], tries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a queue it waits for the next study; without one, containers would wait for it."""
+    clock = [0.0]
+
+    def out_of_reach() -> None:
+        clock[0] += GONE_SECONDS / 2
+        if clock[0] == 9 * GONE_SECONDS / 2:
+            agent.stop.set()
+        raise LostLine("out of reach")
+
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(random, "uniform", lambda *_bounds: 0.0)
+    agent = after(*came, connect=out_of_reach)
+    agent.run()
+    assert clock[0] == tries * GONE_SECONDS / 2
 
 
 def test_the_stand_in_has_what_an_agent_uses_of_a_line() -> None:
