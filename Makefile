@@ -91,7 +91,7 @@ lock:
 	    --generate-hashes --no-annotate --no-header --no-emit-package torch) > requirements.lock.new
 	mv requirements.lock.new requirements.lock
 	(echo "# What \`make install\` and CI install, with hashes, without torch, which comes from an index of its own: \`make lock\`."; \
-	  uv pip compile pyproject.toml docker/wheelhouse/build.txt --extra dev --quiet --python-version 3.11.7 \
+	  uv pip compile pyproject.toml docker/wheelhouse/build.txt --extra dev --quiet --python-version 3.11 \
 	    --find-links docker/wheelhouse --override docker/wheelhouse/cpu-torch.txt \
 	    --constraint requirements.lock \
 	    --generate-hashes --no-annotate --no-header --no-emit-package torch) > requirements-dev.lock.new

@@ -2,10 +2,12 @@
 
 import re
 import tomllib
+from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -17,6 +19,7 @@ REQUIRED = [
     )
     if requirement.name != "torch"  # from an index of its own; the Dockerfile pins it
 ]
+OLDEST_PYTHON = PROJECT["project"]["requires-python"].removeprefix(">=").split(",")[0] + ".0"
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 FOR_CHECKS = [
     requirement
@@ -65,6 +68,16 @@ def test_the_checks_run_with_the_versions_of_the_image() -> None:
 def test_every_locked_package_has_hashes(file: str) -> None:
     lines = (ROOT / file).read_text().splitlines()
     assert len(locked(file)) == sum("==" in line and line[0].isalnum() for line in lines)
+
+
+@pytest.mark.parametrize("name", sorted(CHECKS))
+def test_a_locked_package_takes_the_oldest_python_that_the_project_takes(name: str) -> None:
+    try:
+        package = metadata(name)
+    except PackageNotFoundError:
+        pytest.skip(f"{name} is for another kind of machine")
+    assert package["Version"] == CHECKS[name][0], "run: make install"
+    assert OLDEST_PYTHON in SpecifierSet(str(package.json.get("requires_python", "")))
 
 
 def test_make_and_the_image_install_by_the_hashes() -> None:
