@@ -9,7 +9,6 @@ import os
 import shlex
 import subprocess
 import sys
-import tarfile
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,6 +22,7 @@ from erosion.experiments.faults.network import (
 from erosion.experiments.faults.patience import PATIENCE_SECONDS, wait_until
 from erosion.experiments.faults.stage import small_study, write_patients
 from erosion.experiments.program import run_program
+from erosion.experiments.unpacked_kit import unpack_kit
 from erosion.server.run.run_folder import write_study
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -118,8 +118,7 @@ def deploy(folder: Path) -> Path:
         wait_until(lambda: "Listening" in coordinator.said(), coordinator.said)
         for hospital in HOSPITALS:
             kit = coordinator.folder / "federation" / "kits" / f"{hospital}.tar.gz"
-            with tarfile.open(kit) as archive:  # carried there by hand
-                archive.extractall(machines[hospital].folder, filter="tar")
+            unpack_kit(kit, machines[hospital].folder)  # carried there by hand
             write_patients(machines[hospital].folder / hospital / "patients.csv", hospital)
             machines[hospital].run(CHECK, hospital)
             machines[hospital].run(REVIEW, hospital, "--approve")  # nobody types an answer

@@ -9,7 +9,6 @@ other processes, so that it is the coordinator that is measured.
 
 import argparse
 import json
-import tarfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -25,6 +24,7 @@ from erosion.experiments.benchmarks.round_overhead import TINY_DIM
 from erosion.experiments.benchmarks.workload import expected_shift, read_rounds
 from erosion.experiments.free_ports import LOOPBACK, free_ports
 from erosion.experiments.program import output_file, run_program
+from erosion.experiments.unpacked_kit import unpack_kit
 from erosion.server.enrolment.enrolment import enrol_site, init_federation
 from erosion.server.enrolment.federation_folder import Address, FederationFolder
 
@@ -73,8 +73,7 @@ def _enrol(folder: Path, num_sites: int) -> Path:
     federation, kits = FederationFolder(folder / "federation"), folder / "kits"
     init_federation(federation, Address(hosts=(LOOPBACK,), port=9092))
     for number in range(num_sites):
-        with tarfile.open(enrol_site(federation, f"site{number}").kit) as kit:
-            kit.extractall(kits, filter="tar")
+        unpack_kit(enrol_site(federation, f"site{number}").kit, kits)
     return kits
 
 

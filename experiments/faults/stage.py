@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import tarfile
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from erosion.experiments.faults.patience import POLL_SECONDS, wait_until
 from erosion.experiments.faults.program import Program
 from erosion.experiments.faults.stepped_clock import SteppedClock
 from erosion.experiments.free_ports import LOOPBACK, free_ports
+from erosion.experiments.unpacked_kit import unpack_kit
 from erosion.server.enrolment.enrolment import enrol_site, init_federation
 from erosion.server.enrolment.federation_folder import Address, FederationFolder
 from erosion.server.run.run_folder import write_study
@@ -197,8 +197,7 @@ class Stage:
 
     def _hand_out_kit(self, hospital: str) -> None:
         enrol_site(self.federation, hospital)
-        with tarfile.open(self.federation.kit(hospital)) as kit:
-            kit.extractall(self.folder, filter="tar")
+        unpack_kit(self.federation.kit(hospital), self.folder)
         path = self.site_file(hospital)
         values = read_toml(path, "site file", SiteError)
         values["data"]["path"] = "data.csv"

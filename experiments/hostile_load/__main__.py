@@ -11,7 +11,6 @@ import json
 import signal
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from erosion.experiments.faults.scenes import SHORT_WAIT
 from erosion.experiments.faults.stage import Stage, small_study
 from erosion.experiments.hostile_load.attackers import BY_A_SITE, BY_STRANGERS
 from erosion.experiments.program import output_file, run_program
+from erosion.experiments.unpacked_kit import unpack_kit
 from erosion.server.enrolment.enrolment import enrol_site
 from erosion.server.run import provenance
 
@@ -56,8 +56,7 @@ def attack(stage: Stage, kind: str, connections: int) -> Iterator[None]:
     files: list[str] = []
     if kind in BY_A_SITE:
         enrol_site(stage.federation, "mallory")  # enrolled, and not of this study
-        with tarfile.open(stage.federation.kit("mallory")) as kit:
-            kit.extractall(stage.folder, filter="tar")
+        unpack_kit(stage.federation.kit("mallory"), stage.folder)
         files = [str(stage.folder / "mallory" / name) for name in ("node.crt", "node.key")]
     process = subprocess.Popen(
         [sys.executable, "-m", MODULE, kind, str(connections), stage.address, *files],

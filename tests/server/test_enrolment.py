@@ -35,6 +35,7 @@ from erosion.common.support.keys import (
     public_pem,
     read_public_key,
 )
+from erosion.experiments.unpacked_kit import unpack_kit
 from erosion.server.enrolment import (
     authorizer,
     certificates,
@@ -72,15 +73,9 @@ def folder(tmp_path: Path) -> FederationFolder:
     return made
 
 
-def unpacked(kit: Path, to: Path) -> Path:
-    with tarfile.open(kit) as archive:
-        archive.extractall(to, filter="tar")
-        return to / archive.getnames()[0]
-
-
 def with_another_authority(kit: Path, other: FederationFolder, to: Path) -> Path:
     """The kit as somebody on its way could make it: its own authority is still the first."""
-    inside = unpacked(kit, to / "inside")
+    inside = unpack_kit(kit, to / "inside")
     with (inside / "ca.crt").open("ab") as file:
         file.write(other.authority.read_bytes())
     changed = to / "changed.tar.gz"
@@ -148,7 +143,7 @@ def test_sites_dial_the_first_host(host: str, address: str) -> None:
 
 def test_a_kit_holds_all_that_a_site_needs(folder: FederationFolder, tmp_path: Path) -> None:
     made = enrol_site(folder, "bob")
-    kit = unpacked(made.kit, tmp_path)
+    kit = unpack_kit(made.kit, tmp_path)
     assert sorted(path.name for path in kit.iterdir()) == [
         "GUIDE.md",
         "ca.crt",
@@ -179,7 +174,7 @@ def test_a_kit_holds_the_keys_of_those_enrolled_before(
 ) -> None:
     enrol_site(folder, "alice")
     made = enrol_site(folder, "bob")
-    kit = unpacked(made.kit, tmp_path)
+    kit = unpack_kit(made.kit, tmp_path)
     site = load_site(kit / "site.toml")
     assert site.sealed.peers == kit / "peers.pem"
     (alice,) = [key for key in read_key_registry(folder.roster).keys if key.hospital == "alice"]
@@ -191,7 +186,7 @@ def test_a_renewal_pins_new_hospitals_and_replaces_no_key(
     folder: FederationFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     enrol_site(folder, "alice")
-    kit = unpacked(enrol_site(folder, "bob").kit, tmp_path)
+    kit = unpack_kit(enrol_site(folder, "bob").kit, tmp_path)
     before = read_pinned_keys(kit / "peers.pem", SiteError)
     enrol_site(folder, "carol")
     renew_site(folder, "alice", new_key=True)
@@ -225,7 +220,7 @@ def test_a_site_may_make_its_own_key(folder: FederationFolder, tmp_path: Path) -
     assert mode(key) == 0o600
     place = ["--folder", str(folder.path)]
     assert main(["enroll", "sign", str(tmp_path / "own.csr"), *place]) == 0
-    kit = unpacked(folder.kit("bob"), tmp_path)
+    kit = unpack_kit(folder.kit("bob"), tmp_path)
     assert not (kit / "node.key").exists()
     key.rename(kit / "node.key")
     assert credentials_for(load_site(kit / "site.toml").coordinator).tls is not None
@@ -471,7 +466,7 @@ def test_renewing_prolongs_the_same_key(folder: FederationFolder, tmp_path: Path
     assert isinstance(verdict, KeptOut)
     assert verdict.reason is Reason.EXPIRED
     renewed = renew_site(folder, "bob")
-    kit = unpacked(renewed.kit, tmp_path)
+    kit = unpack_kit(renewed.kit, tmp_path)
     assert sorted(path.name for path in kit.iterdir()) == ["ca.crt", "node.crt"]
     assert renewed.key.public_key == expired.key.public_key
     assert isinstance(admission.verdict(certificate_of(renewed)), Admitted)
@@ -501,7 +496,7 @@ def test_a_certificate_for_another_name_than_the_keys_is_kept_out(
 def test_a_renewal_is_installed_without_touching_the_site_file(
     folder: FederationFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kit = unpacked(enrol_site(folder, "bob").kit, tmp_path)
+    kit = unpack_kit(enrol_site(folder, "bob").kit, tmp_path)
     site_file = kit / "site.toml"
     site_file.write_text(site_file.read_text() + "# ours\n")
     before = {path.name: path.read_bytes() for path in kit.iterdir()}
@@ -518,7 +513,7 @@ def test_a_renewal_is_installed_without_touching_the_site_file(
 def test_what_does_not_fit_the_site_is_not_installed(
     folder: FederationFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kit = unpacked(enrol_site(folder, "bob").kit, tmp_path)
+    kit = unpack_kit(enrol_site(folder, "bob").kit, tmp_path)
     before = {path.name: path.read_bytes() for path in kit.iterdir()}
     other = FederationFolder(tmp_path / "other")
     init_federation(other, Address(hosts=HOSTS, port=9092))
@@ -692,7 +687,7 @@ def test_what_will_soon_keep_a_hospital_out_is_said_at_the_start(
 
 def test_secrets_are_in_no_repr(folder: FederationFolder, tmp_path: Path) -> None:
     made = enrol_site(folder, "bob")
-    kit = unpacked(made.kit, tmp_path)
+    kit = unpack_kit(made.kit, tmp_path)
     things = [
         certificates.load_authority(folder.authority_key, folder.authority),
         certificates.load_identity(folder.coordinator),
