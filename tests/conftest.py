@@ -1,8 +1,11 @@
 """Settings shared by all tests."""
 
 import gc
+import os
 import signal
+import time
 
+import pytest
 from hypothesis import settings
 
 # Property tests draw the same examples on every machine, so that a failure in CI repeats at home.
@@ -17,6 +20,37 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # What collecting imports stays, so it is not looked through for garbage: not while it is imported,
 # which would take a third of that time, and in no test.
 gc.disable()
+
+# Tests between real processes, and computations: two thirds of the time.
+LONG = ("tests/e2e/", "tests/experiments/", "tests/flower/")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--long-until",
+        type=float,
+        default=float("inf"),
+        metavar="TIME",
+        help="no long test starts after this time, in seconds since 1970",
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every process begins with a share of its own, and ends that with long tests."""
+    shares = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    short = [item for item in items if not item.nodeid.startswith(LONG)]
+    long = [item for item in items if item.nodeid.startswith(LONG)]
+    items[:] = [
+        item
+        for share in range(shares)
+        for kind in (short, long)
+        for item in kind[len(kind) * share // shares : len(kind) * (share + 1) // shares]
+    ]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.nodeid.startswith(LONG) and time.time() > item.config.getoption("--long-until"):
+        pytest.skip("this machine is slow, and there was no time left for the long tests")
 
 
 def pytest_collection_finish() -> None:
