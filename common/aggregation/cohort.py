@@ -29,6 +29,8 @@ class Update:
     attachments: Mapping[str, Tensor] = field(default_factory=dict)
     hello: Hello | None = None  # of a sealed round, where `delta` is empty
     norm: float | None = None  # Euclidean, of delta; None where nobody has measured it
+    attached_norms: Mapping[str, float] = field(default_factory=dict)
+    # Euclidean, of the attachments that others train on
     steps: int | None = None  # mini-batches of this round; None where it did not say how many
 
 

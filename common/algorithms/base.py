@@ -226,6 +226,8 @@ class ArmBase(Settings):
     # what its peers send and keep depends on their patients through `LocalWork.update` alone
     compares_steps: ClassVar[bool] = False
     # compares updates as of equally many steps, which hospitals then tell
+    measured_attachments: ClassVar[tuple[str, ...]] = ()
+    # what others train on as it comes; what the method bounds itself is not among them
 
     algorithm: str
     own_parameters: tuple[str, ...] = ()  # that a hospital keeps; see `personal_layers`
@@ -273,6 +275,13 @@ class ArmBase(Settings):
         """Attachments that every update must bring, and how many numbers each holds."""
         del dim
         return {}
+
+    def attachment_terms(self, dim: int) -> Mapping[str, TensorTerms]:
+        """What these must be."""
+        return {
+            name: TensorTerms((size,), is_measured=name in self.measured_attachments)
+            for name, size in self.attachment_sizes(dim).items()
+        }
 
     def own_attachments(self, num_hospitals: int) -> Mapping[str, TensorTerms]:
         """Attachments that the user's own update may bring, in a study of so many hospitals."""

@@ -64,7 +64,7 @@ class PublicTuning(GemsBase):
         tuned = yield Ask(
             TUNE,
             Payload({_MODEL: model}),
-            brings=Brings(tensors={_OUTPUT: TensorTerms((size,))}),
+            brings=Brings(tensors={_OUTPUT: TensorTerms((size,), is_measured=True)}),
             hospitals=[name],
             sends_parameters=False,
             any_number=True,

@@ -40,6 +40,7 @@ class Scaffold(Averaging):
 
     sums_only: ClassVar[bool] = False  # a control variate is the update in another form
     private_updates: ClassVar[bool] = False  # and goes into the next one's steps
+    measured_attachments: ClassVar[tuple[str, ...]] = (_CONTROL,)
 
     algorithm: Literal["scaffold"] = "scaffold"
     weighting: Literal["samples", "uniform"] = "uniform"  # as in the paper

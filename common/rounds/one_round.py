@@ -17,7 +17,6 @@ from erosion.common.algorithms.base import (
     RoundStart,
     SiteAnswer,
     Step,
-    TensorTerms,
 )
 from erosion.common.compression.codec import Packed, compress
 from erosion.common.protocol.messages import EvaluateRequest, Scaling, TrainRequest
@@ -78,11 +77,10 @@ class Terms:
         if not brings.update:
             return brings
         arm = self.study.arms[self.arm]
-        announced = {n: TensorTerms((size,)) for n, size in arm.attachment_sizes(dim).items()}
         own = arm.own_attachments(len(self.study.hospitals)) if by_user else {}
         return replace(
             brings,
-            tensors={**announced, **brings.tensors},
+            tensors={**arm.attachment_terms(dim), **brings.tensors},
             optional={**own, **brings.optional},
         )
 

@@ -28,6 +28,7 @@ from erosion.common.study.study import Study
 NOT_FINITE = "a value that is not finite"
 MOST_SAMPLES = 2**53  # beyond, a count is no longer exact as a float64
 LARGEST_STEP = 1e3  # root mean square of an update's values, where nothing else is a measure
+ITSELF = ""  # among the names of an answer's arrays: the update, or what is measured of another
 OUTSIZED = 20.0  # times the others' typical norm; a peer's larger update is rejected
 
 
@@ -112,6 +113,11 @@ def _update(result: TrainResult, expected: Expected) -> Answer:
         num_samples=min(header.num_samples, expected.most_samples or MOST_SAMPLES),
         samples_seen=min(header.samples_seen, expected.most_seen or MOST_SAMPLES),
         norm=length,
+        attached_norms={
+            name: norm(result.attachments[name])
+            for name, terms in expected.brings.tensors.items()
+            if terms.is_measured
+        },
         attachments={n: result.attachments[n] for n in (*expected.brings.tensors, *kept)},
         hello=header.sealed.hello if expected.sealed and header.sealed else None,
         steps=steps,
@@ -127,43 +133,49 @@ def reject_outsized(
 ) -> dict[HospitalName, Answer]:
     """The answers of an exchange, less those of peers that are out of all proportion.
 
-    Updates are measured, and of other answers the tensors whose terms say so. What is usual is the
-    median norm of what the *other* hospitals sent, so that no site sets its own measure. With fewer
-    than three others a median says little: the user's own update may be small because its training
-    has converged. Then the model's own norm counts as usual, too. Where most others sent zeros,
-    there is no such measure, and a root mean square of LARGEST_STEP is the bound. Beyond either, an
-    update may be as long as the noise for privacy that its hospital was told to add
-    (`longest_noise` of its number of patients and `dim`).
+    Updates are measured, and of their attachments and of other answers the tensors whose terms say
+    so, each array for itself. What is usual is the median norm of what the *other* hospitals sent,
+    so that no site sets its own measure. With fewer than three others a median says little: the
+    user's own update may be small because its training has converged. Then the model's own norm
+    counts as usual, too. Where most others sent zeros, there is no such measure, and a root mean
+    square of LARGEST_STEP is the bound. Beyond either, an update may be as long as the noise for
+    privacy that its hospital was told to add (`longest_noise` of its number of patients and `dim`).
     """
-    norms = {
-        n: a.norm
-        for n, a in answers.items()
-        if isinstance(a, Update | SiteAnswer) and a.norm is not None
-    }
+    measured = {n: _norms(a) for n, a in answers.items() if isinstance(a, Update | SiteAnswer)}
     screened = dict(answers)
-    ordered = sorted(norms.values())
-    for name, length in norms.items():
-        num_others = len(norms) - 1
-        if name == user or not num_others:
-            continue
-        usual = _median_without(ordered, length)
-        if num_others < 3 or not usual:
-            usual = max(usual, params_norm)
-        limit = OUTSIZED * usual or LARGEST_STEP * math.sqrt(dim)
-        answer = answers[name]
-        if length > limit and isinstance(answer, Update):
-            limit += longest_noise(answer.samples_seen, dim)
-        if length > limit:
-            screened[name] = Rejection(
-                f"norm {length:.4g}, more than {OUTSIZED:g} times what is usual ({usual:.4g})"
-                if usual
-                else f"norm {length:.4g}, at most {limit:.4g} is accepted where others send zeros"
-            )
+    for array in sorted({array for norms in measured.values() for array in norms}):
+        lengths = {n: norms[array] for n, norms in measured.items() if array in norms}
+        ordered = sorted(lengths.values())
+        for name, length in lengths.items():
+            if name == user or isinstance(screened[name], Rejection):
+                continue
+            usual, num_others = _median_without(ordered, length), len(lengths) - 1
+            if num_others < 3 or not usual:
+                usual = max(usual, params_norm)
+            limit = OUTSIZED * usual or LARGEST_STEP * math.sqrt(dim)
+            answer = answers[name]
+            if length > limit and isinstance(answer, Update) and array == ITSELF:
+                limit += longest_noise(answer.samples_seen, dim)
+            if length > limit:
+                what = f"norm {length:.4g}" + (f" of {array!r}" if array != ITSELF else "")
+                screened[name] = Rejection(
+                    f"{what}, more than {OUTSIZED:g} times what is usual ({usual:.4g})"
+                    if usual
+                    else f"{what}, at most {limit:.4g} is accepted where others send none or zeros"
+                )
     return screened
 
 
+def _norms(answer: Update | SiteAnswer) -> dict[str, float]:
+    """Of the arrays that are measured."""
+    own = {} if answer.norm is None else {ITSELF: answer.norm}
+    return {**own, **answer.attached_norms} if isinstance(answer, Update) else own
+
+
 def _median_without(ordered: Sequence[float], value: float) -> float:
-    """The median of ascending numbers without one of them, which is `value`."""
+    """The median of ascending numbers without one of them, `value`; 0 where there is no other."""
+    if len(ordered) == 1:
+        return 0.0
     place = bisect_left(ordered, value)
 
     def rest(index: int) -> float:

@@ -8,7 +8,7 @@ import torch
 from flwr.app import Message, MetricRecord
 from torch import Tensor
 
-from erosion.common.algorithms.base import ArmBase, Brings, TensorTerms
+from erosion.common.algorithms.base import ArmBase, Brings
 from erosion.common.protocol.messages import TrainReply, TrainResult
 from erosion.common.rounds.records import Answer, Rejection
 from erosion.common.rounds.screening import Expected, screen
@@ -78,12 +78,11 @@ class Reading:
             delta, rest = model.vector(arrays) - sent, model.rest_of(arrays)
         except ValueError as problem:
             return Read(Rejection(f"a reply with {problem}"))
-        terms = {name: TensorTerms((size,)) for name, size in attachments.items()}
         expected = Expected(
             rule.algorithm,
             round_number,
             len(sent),
-            brings=Brings(update=True, tensors=terms),
+            brings=Brings(update=True, tensors=rule.attachment_terms(len(sent))),
             max_norm=self.max_update_norm,
         )
         answer = screen(TrainResult(header, delta, attached), site, expected)

@@ -3,15 +3,17 @@
 A new method needs no line here: it is picked up from the registry, however many exchanges it has.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
 import torch
+from torch import Tensor
 
 from erosion.client.training.received import checked_payload
 from erosion.common.aggregation.cohort import HospitalName, Update
+from erosion.common.aggregation.vectors import norm
 from erosion.common.algorithms import REGISTRY, steps_of
 from erosion.common.algorithms.base import TRAIN, Ask, Brings, RoundStart, TensorTerms
 from erosion.common.algorithms.personal_layers import take_step
@@ -20,7 +22,7 @@ from erosion.common.protocol import wire
 from erosion.common.protocol.messages import StepReply, StepResult, TrainReply, TrainResult
 from erosion.common.rounds.one_round import RoundInProgress, Terms, start
 from erosion.common.rounds.records import Answer, Rejection, RunState
-from erosion.common.rounds.screening import Expected, screen
+from erosion.common.rounds.screening import Expected, reject_outsized, screen
 from tests.support.contexts import CONTEXT
 from tests.support.federation import small_study
 from tests.support.local_works import DIM, layout, work
@@ -46,8 +48,18 @@ def work_of(agent: str) -> LocalWork:
     )
 
 
+def honestly(_agent: str, tensors: Tensors) -> Tensors:
+    """What travels beside updates, or without one, as it is."""
+    return tensors
+
+
 def answer_of(
-    name: str, agent: str, state: RunState, ask: Ask, kept: Mapping[str, Tensors]
+    name: str,
+    agent: str,
+    state: RunState,
+    ask: Ask,
+    kept: Mapping[str, Tensors],
+    sends: Callable[[str, Tensors], Tensors] = honestly,
 ) -> tuple[Answer, Tensors]:
     """A hospital's answer, through the wire and the screening, and what it keeps."""
     arm = REGISTRY[name](algorithm=name)
@@ -73,12 +85,14 @@ def answer_of(
             {**about, "num_samples": 12, "samples_seen": outcome.samples_seen}
         )
         result = wire.decode_train_result(
-            wire.encode_train_result(TrainResult(header, outcome.delta, outcome.attachments))
+            wire.encode_train_result(
+                TrainResult(header, outcome.delta, sends(agent, outcome.attachments))
+            )
         )
     else:
         step_header = StepReply.model_validate({**about, "values": dict(outcome.values)})
         result = wire.decode_step_result(
-            wire.encode_step_result(StepResult(step_header, outcome.tensors))
+            wire.encode_step_result(StepResult(step_header, sends(agent, outcome.tensors)))
         )
     terms = Terms(small_study(arms={name: {}}), name)
     brings = terms.brought(ask.brings, DIM, by_user=of.is_user)
@@ -95,10 +109,15 @@ class Played(NamedTuple):
     kept: dict[str, Tensors]  # by the sites
     steps: list[str]
     own: list[Answer]  # the user's answers
+    sent: list[Tensor]  # to hospitals, beside the parameters
 
 
 def play(
-    name: str, state: RunState, kept: Mapping[str, Tensors], names: tuple[str, ...] = NAMES
+    name: str,
+    state: RunState,
+    kept: Mapping[str, Tensors],
+    names: tuple[str, ...] = NAMES,
+    sends: Callable[[str, Tensors], Tensors] = honestly,
 ) -> Played:
     """One round."""
     algorithm = REGISTRY[name](algorithm=name).build(CONTEXT)
@@ -108,21 +127,27 @@ def play(
         RoundStart(state.round + 1, "a", names, state.params),
         arm=name,
         wanted=[n for n in names if n == "a" or algorithm.asks(state.algorithm_state, n)],
-        spare=0,
+        spare=0 if sends is honestly else 1,
     )
-    now, steps, own = dict(kept), list[str](), list[Answer]()
+    now, steps, own, sent = dict(kept), list[str](), list[Answer](), list[Tensor]()
     while in_progress.finished is None:
         ask = in_progress.ask
         steps.append(ask.step)
+        sent += [
+            t for payload in (ask.to_all, *ask.to_each.values()) for t in payload.tensors.values()
+        ]
         answers: dict[HospitalName, Answer] = {}
         for agent in in_progress.asked:
-            answers[agent], now[agent] = answer_of(name, agent, state, ask, now)
+            answers[agent], now[agent] = answer_of(name, agent, state, ask, now, sends)
             assert not isinstance(answers[agent], Rejection), answers[agent]
+        answers = reject_outsized(answers, "a", norm(state.params), len(state.params))
+        if sends is honestly:
+            assert not any(isinstance(answer, Rejection) for answer in answers.values()), answers
         own += [answers["a"]] if "a" in answers else []
         in_progress.answer(answers)
     after, record = in_progress.finished
     assert record.outcome in ("done", "stopped"), record.note  # some are done after one round
-    return Played(after, now, steps, own)
+    return Played(after, now, steps, own, sent)
 
 
 def first(name: str) -> RunState:
@@ -134,7 +159,7 @@ def test_its_steps_are_known_by_name_and_its_rounds_play(name: str) -> None:
     state = first(name)
     kept: dict[str, Tensors] = {}
     while state.round < 3 and not state.stopped:
-        state, kept, steps, _ = play(name, state, kept)
+        state, kept, steps, *_ = play(name, state, kept)
         assert set(steps) <= steps_of(name)
     assert state.round == 3 or state.stopped
     assert bool(state.params.isfinite().all())
@@ -142,12 +167,46 @@ def test_its_steps_are_known_by_name_and_its_rounds_play(name: str) -> None:
 
 @every_algorithm
 def test_an_interrupted_round_is_the_same_when_it_is_done_again(name: str) -> None:
-    before, kept, _, _ = play(name, first(name), {})
+    before, kept, *_ = play(name, first(name), {})
     if before.stopped:
         before, kept = first(name), {}
     once, twice = play(name, before, kept), play(name, before, kept)
     assert same(once[0], twice[0])
     assert same(once[1], twice[1])
+
+
+def played_rounds(
+    name: str, sends: Callable[[str, Tensors], Tensors] = honestly
+) -> tuple[RunState, list[Tensor]]:
+    """The state after three rounds, and all that was sent beside the parameters."""
+    state, sent = first(name), list[Tensor]()
+    kept: dict[str, Tensors] = {}
+    while state.round < 3 and not state.stopped:
+        played = play(name, state, kept, sends=sends)
+        state, kept, sent = played.after, played.kept, [*sent, *played.sent]
+    algorithm = REGISTRY[name](algorithm=name).build(CONTEXT)
+    last = [algorithm.broadcast, algorithm.broadcast_to_user]  # with the final parameters
+    return state, [*sent, *(t for f in last for t in f(state.algorithm_state).values())]
+
+
+@every_algorithm
+def test_nothing_that_a_hospital_sends_moves_others_far_without_being_measured(name: str) -> None:
+    names: set[str] = set()
+
+    def noted(_agent: str, tensors: Tensors) -> Tensors:
+        names.update(tensors)
+        return tensors
+
+    def longest(state: RunState, sent: list[Tensor]) -> float:
+        return max(float(tensor.norm()) for tensor in (state.params, *sent))
+
+    usual = longest(*played_rounds(name, noted))
+    for lie in sorted(names):
+
+        def sends(agent: str, tensors: Tensors, lie: str = lie) -> Tensors:
+            return {key: t * 1e6 if (agent, key) == ("c", lie) else t for key, t in tensors.items()}
+
+        assert longest(*played_rounds(name, sends)) < 10 * usual, lie
 
 
 @every_algorithm
@@ -171,7 +230,7 @@ def test_alone_a_played_round_is_local_training(name: str) -> None:
     ],
 )
 def test_a_steps_tensors_travel_and_are_held_to_the_terms(
-    tensor: torch.Tensor, terms: TensorTerms, reason: str | None
+    tensor: Tensor, terms: TensorTerms, reason: str | None
 ) -> None:
     header = StepReply(hospital="a", arm="x", round=1, step="s", seconds=0.0)
     record = wire.encode_step_result(StepResult(header, {"t": tensor}))

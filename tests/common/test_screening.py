@@ -15,6 +15,7 @@ from torch import Tensor
 
 from erosion.common.aggregation.cohort import Update
 from erosion.common.algorithms.base import Brings, TensorTerms
+from erosion.common.algorithms.scaffold import Scaffold
 from erosion.common.learning.training import Training
 from erosion.common.protocol.messages import (
     Comparison,
@@ -281,6 +282,36 @@ def test_an_answer_without_an_update_is_measured_by_what_its_terms_say() -> None
         "b": stepped(1e30 * few, large, is_measured=False),
     }
     assert reject_outsized(free, "user", params_norm=5.0, dim=2) == free
+
+
+def with_control(name: str, delta: float, control: Tensor) -> Answer:
+    terms = Scaffold().attachment_terms(2)
+    expected = Expected("scaffold", 1, 2, brings=Brings(update=True, tensors=terms))
+    result = answered(numbers(delta, 0), hospital=name, arm="scaffold")
+    return screen(replace(result, attachments={"control": control}), name, expected)
+
+
+def test_an_attachment_that_others_train_on_is_measured_by_the_others_attachments() -> None:
+    few = numbers(3e-4, 4e-4)  # of another scale than the updates
+    answers = {
+        "user": with_control("user", 1.0, few),
+        "b": with_control("b", 2.0, few),
+        "c": with_control("c", 1.5, OUTSIZED * few),
+        "d": with_control("d", 1.0, 2 * few),
+        "e": with_control("e", 1.0, numbers(1, 0)),
+    }
+    screened = reject_outsized(answers, "user", params_norm=5.0, dim=2)
+    assert screened.pop("e") == Rejection(
+        "norm 1 of 'control', more than 20 times what is usual (0.00075)"
+    )
+    assert all(screened[name] is answers[name] for name in screened)
+
+
+def test_what_one_hospital_alone_is_asked_for_is_measured_by_the_model() -> None:
+    far, near = numbers(60, 80), numbers(6, 8)
+    for sent, of_model, fits in ((near, 5.0, True), (far, 4.9, False), (far, 0.0, True)):
+        answers = {"b": stepped(sent, numbers(1), is_measured=True)}
+        assert (reject_outsized(answers, "user", of_model, dim=2) == answers) == fits
 
 
 def test_zeros_of_others_make_no_room_for_a_huge_update() -> None:

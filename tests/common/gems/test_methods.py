@@ -26,6 +26,7 @@ from erosion.common.gems.layers import Layer, hidden_features, split_layers
 from erosion.common.gems.report import SentBall
 from erosion.common.learning.layout import parameter_layout
 from erosion.common.learning.models import Logistic, Mlp, MnistCnn
+from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
 from erosion.common.rounds.records import RoundRecord
 from erosion.experiments.simulator import simulate
 from tests.support.small_study import make_site, make_study, twenty_patients
@@ -312,6 +313,34 @@ def test_public_data_tune_the_output_layer_and_take_no_other_part(tmp_path: Path
         last = "train" if arm == "gems" else "output"
         assert asked[last] == asked["check"] == {"a", "b"}
         assert not torch.equal(finals["x"], finals["y"])
+
+
+class Overtuning(Hospital):
+    """What it has tuned is a million times as long as it should be."""
+
+    def answer(self, request: TrainRequest) -> TrainResult | StepResult:
+        result = super().answer(request)
+        if isinstance(result, TrainResult) or request.step != "tune":
+            return result
+        return replace(result, tensors={name: 1e6 * t for name, t in result.tensors.items()})
+
+
+def test_an_output_layer_out_of_all_proportion_does_not_become_the_models(tmp_path: Path) -> None:
+    study = make_study(
+        hospitals=NAMES,
+        rounds=1,
+        model=MLP,
+        training=TRAINING,
+        scaling="local",
+        arms={"network_gems": {"public_hospital": "c"}},
+    )
+    kinds = {"a": Hospital, "b": Hospital, "c": Overtuning}
+    sites = {n: kinds[n](small_site(tmp_path, n, twenty_patients())) for n in study.hospitals}
+    outcome = simulate(study, sites)
+    (record,) = outcome.records["network_gems"]
+    assert "not fine-tuned, for c norm " in record.note
+    assert record.hospitals["c"].outcome == "rejected"
+    assert float(outcome.finals["network_gems"].params.norm()) < 100
 
 
 def test_public_data_that_are_not_there_are_missed_in_words(tmp_path: Path) -> None:
