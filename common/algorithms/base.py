@@ -65,6 +65,11 @@ def asks_everyone(_state: Any, _agent: HospitalName) -> bool:
     return True
 
 
+def forgets_nothing(state: Any, _agent: HospitalName) -> Any:
+    """The usual answer to "what is the state without that hospital?"."""
+    return state
+
+
 def broadcasts_nothing(_state: Any) -> Tensors:
     """The usual answer to "what must hospitals know beside the parameters?"."""
     return {}
@@ -173,6 +178,8 @@ class Algorithm(Generic[State]):
     broadcast_to_user: Callable[[State], Tensors] = broadcasts_nothing  # and what the user gets too
     exchanges: Callable[[State, RoundStart], Exchanges[State]] | None = None
     # None: one exchange, in which everyone trains, and `update` is asked what comes of it
+    forget: Callable[[State, HospitalName], State] = forgets_nothing
+    # the state less what a hospital sent that is not asked any more, as far as others would get it
 
     def begin(self, state: State, begun: RoundStart) -> Exchanges[State]:
         """The exchanges of one round."""

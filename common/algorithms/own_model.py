@@ -38,7 +38,12 @@ def follow_own_model(
         absent = {a: offset - own for a, offset in state.offsets.items() if a not in seen}
         return Step(own.clone(), shares(state, cohort), OwnModelState({**absent, **seen}))
 
-    return Algorithm(lambda _dim: OwnModelState({}), update, broadcast_to_user=_broadcast)
+    def forget(state: OwnModelState, agent: HospitalName) -> OwnModelState:
+        return OwnModelState({n: offset for n, offset in state.offsets.items() if n != agent})
+
+    return Algorithm(
+        lambda _dim: OwnModelState({}), update, broadcast_to_user=_broadcast, forget=forget
+    )
 
 
 def _broadcast(state: OwnModelState) -> Tensors:

@@ -30,10 +30,11 @@ class Scaffold(Averaging):
     """FedAvg in which every hospital's steps are corrected for how its gradient differs.
 
     A local step is y - lr (g - c_i + c), where c_i is the hospital's mean gradient in its last
-    round and c the average of all c_i (0 for a hospital that was never heard of). So hospitals
-    that differ move in the common direction even during many local steps. Use it where FedAvg
-    drifts because of long local training; it makes no personal model. The coordinator keeps one
-    c_i for every hospital, and an update has two arrays of the model's length instead of one.
+    round and c the average of all c_i (0 for a hospital that was never heard of or is not asked any
+    more; the last one of a hospital that is away). So hospitals that differ move in the common
+    direction even during many local steps. Use it where FedAvg drifts because of long local
+    training; it makes no personal model. The coordinator keeps one c_i for every hospital, and an
+    update has two arrays of the model's length instead of one.
     Parameter: `weighting` ("samples" or "uniform"). It needs optimizer = "sgd" without momentum.
     Source: Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging, 2020.
     """
@@ -61,7 +62,10 @@ class Scaffold(Averaging):
             # Hospitals not heard of yet count with their first c_i, which is 0.
             return {_MEAN_CONTROL: torch.stack(controls).sum(dim=0) / context.num_hospitals}
 
-        return Algorithm(lambda _dim: ScaffoldState({}), update, broadcast=broadcast)
+        def forget(state: ScaffoldState, agent: HospitalName) -> ScaffoldState:
+            return ScaffoldState({n: c for n, c in state.controls.items() if n != agent})
+
+        return Algorithm(lambda _dim: ScaffoldState({}), update, broadcast=broadcast, forget=forget)
 
     def train(self, work: LocalWork) -> LocalOutcome:
         """Corrected local training, and the control variate that it leaves."""

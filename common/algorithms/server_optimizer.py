@@ -142,6 +142,9 @@ def _optimized(
     def asks(state: OptimizedState[Any], agent: HospitalName) -> bool:
         return algorithm.asks(state.method, agent)
 
+    def forget(state: OptimizedState[Any], agent: HospitalName) -> OptimizedState[Any]:
+        return replace(state, method=algorithm.forget(state.method, agent))
+
     return Algorithm(
         init,
         update,
@@ -149,6 +152,7 @@ def _optimized(
         broadcast=lambda state: algorithm.broadcast(state.method),
         broadcast_to_user=lambda state: algorithm.broadcast_to_user(state.method),
         exchanges=None if algorithm.exchanges is None else exchanges,
+        forget=forget,
     )
 
 

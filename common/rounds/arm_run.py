@@ -43,6 +43,7 @@ from erosion.common.rounds.undoing import (
     LastRound,
     Lengths,
     culprit_of,
+    from_before,
     harm_of,
     lengths_of,
     usual,
@@ -158,7 +159,9 @@ class ArmRun:
             own_loss = own_loss if taken.own_loss is None else taken.own_loss
             steps.append(StepRecord(step, transport.now() - begun_at, _entries(taken)))
             undone = undone or self._undone(own_loss, taken.answers)
-            lengths |= {n: x for n, x in taken.lengths.items() if _is_used(taken.answers[n])}
+            for name, brought in taken.lengths.items():
+                if _is_used(taken.answers[name]):
+                    lengths[name] = {**lengths.get(name, {}), **brought}
             in_progress.answer(taken.answers)
             del taken  # the updates are large; do not hold them twice
         after, record = undone or in_progress.finished
@@ -192,7 +195,15 @@ class ArmRun:
             return None
         culprit, times = found
         reason = f"{harm}; what {culprit} sent was {times:.4g} times as long as usual"
-        return undo(self.state, last.before, answers, arm=self.arm, culprit=culprit, reason=reason)
+        return undo(
+            self.state,
+            last.before,
+            self._algorithm,
+            answers,
+            arm=self.arm,
+            culprit=culprit,
+            reason=reason,
+        )
 
     def _remember(
         self,
@@ -210,8 +221,13 @@ class ArmRun:
             self._last = None
             return replace(after, lengths={})
         if record.outcome == "done":
-            # In the study's order, whoever answered first.
-            ordered = {name: lengths[name] for name in self.study.hospitals if name in lengths}
+            measured = self.study.arms[self.arm].measured_attachments
+            trained_on = from_before(self.state.lengths, measured)
+            ordered = {  # in the study's order, whoever answered first
+                name: {**trained_on.get(name, {}), **lengths.get(name, {})}
+                for name in self.study.hospitals
+                if name in lengths or name in trained_on
+            }
             after = replace(after, lengths=ordered)
             self._last = self._undoable(self.state, after)
         return after
@@ -336,6 +352,8 @@ class ArmRun:
             taken.lengths[name] = lengths_of(answer)
             answer = self._storage.keep(answer)
         elif isinstance(answer, SiteAnswer):
+            if answer.norm is not None:
+                taken.lengths[name] = {expected.step: answer.norm}
             answer = ask.as_it_comes(name, answer) if ask.as_it_comes else answer
         elif isinstance(answer, Rejection | Absence):  # a site's own words may be megabytes
             answer = replace(answer, reason=printable(answer.reason) or "no reason given")
@@ -350,7 +368,7 @@ class ArmRun:
 
 
 def _is_used(answer: Answer) -> bool:
-    return isinstance(answer, Update)
+    return isinstance(answer, Update | SiteAnswer)
 
 
 def play(run: ArmRun, transport: Transport) -> RoundRecord:

@@ -337,18 +337,23 @@ def _conclude(
 def undo(
     state: RunState,
     before: RunState,
+    algorithm: Algorithm[Any],
     answers: Mapping[HospitalName, Answer],
     *,
     arm: str,
     culprit: HospitalName,
     reason: str,
 ) -> tuple[RunState, RoundRecord]:
-    """Go back to the state `before`; the round that showed the harm counts, and moves nothing."""
+    """Go back to the state `before`; the round that showed the harm counts, and moves nothing.
+
+    The method forgets the culprit: what it sent in rounds that were not undone may do harm later.
+    """
     undone = before.round + 1  # rounds may have been skipped since
     note = f"round {undone} is undone: {reason}; {culprit} is not asked any more in {arm}"
     after = replace(
         before,
         round=state.round + 1,
+        algorithm_state=algorithm.forget(before.algorithm_state, culprit),
         weights={**before.weights, culprit: 0.0},
         skipped_in_a_row=0,
         distrusted={**before.distrusted, culprit: f"round {undone}: {reason}"},

@@ -2,8 +2,9 @@
 
 Screening bounds what one update can do; this is for what comes through. The harm shows in the
 round after: the user's loss explodes, or honest training is not finite any more. Then the arm goes
-back to where it was, and the hospital whose update stood out is not asked again in it. Where nobody
-stands out, the study's own training diverges, and going back would not help.
+back to where it was, and the hospital whose update stood out is not asked again in it. An
+attachment that others train on does its harm a round later, so those of the round before count,
+too. Where nobody stands out, the study's own training diverges, and going back would not help.
 """
 
 import math
@@ -14,12 +15,12 @@ from statistics import median
 from erosion.common.aggregation.cohort import HospitalName, Update
 from erosion.common.aggregation.vectors import norm
 from erosion.common.rounds.records import Answer, Rejection, RunState
-from erosion.common.rounds.screening import NOT_FINITE
+from erosion.common.rounds.screening import ITSELF, NOT_FINITE
 
 EXPLODED = 5.0  # times what the user's loss used to be
 STANDS_OUT = 3.0  # times what is usual, in any of the arrays that an update brings
 
-Lengths = Mapping[str, float]  # Euclidean, of an update's arrays; "" is the update itself
+Lengths = Mapping[str, float]  # Euclidean, of what a hospital brought to a round, by array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,15 +28,26 @@ class LastRound:
     """What a round started from, and who brought what to it."""
 
     before: RunState
-    lengths: Mapping[HospitalName, Lengths]  # of those whose updates were part of it
+    lengths: Mapping[HospitalName, Lengths]  # of those whose arrays were part of it
     usual_loss: float | None  # the user's; None: it measured none
 
 
 def lengths_of(update: Update) -> Lengths:
     """How long its arrays are."""
-    own = {"": norm(update.delta) if update.norm is None else update.norm}
+    own = {ITSELF: norm(update.delta) if update.norm is None else update.norm}
     attached = {name: norm(tensor.flatten()) for name, tensor in update.attachments.items()}
     return {**own, **attached}
+
+
+def from_before(
+    lengths: Mapping[HospitalName, Lengths], arrays: Sequence[str]
+) -> dict[HospitalName, Lengths]:
+    """How long those arrays of the round before were, on which this one trained."""
+    return {
+        name: {f"{array} before": of[array] for array in arrays if array in of}
+        for name, of in lengths.items()
+        if any(array in of for array in arrays)
+    }
 
 
 def harm_of(
@@ -66,7 +78,7 @@ def culprit_of(last: LastRound, user: HospitalName) -> tuple[HospitalName, float
         if name == user:
             continue
         for array, length in lengths.items():
-            others = [o.get(array, 0.0) for n, o in last.lengths.items() if n != name]
+            others = [o[array] for n, o in last.lengths.items() if n != name and array in o]
             typical = median(others) if others else 0.0
             times = length / typical if typical > 0 else math.inf if length > 0 else 0.0
             if times >= STANDS_OUT and (found is None or times > found[1]):

@@ -140,6 +140,15 @@ def test_identical_updates_are_a_fixed_point(variant: Variant) -> None:
         torch.testing.assert_close(step.delta, common)
 
 
+@every_variant
+def test_nobody_gets_what_a_hospital_sent_that_is_forgotten(variant: Variant) -> None:
+    algorithm = built(*variant)
+    without = algorithm.forget(after_rounds(algorithm, 3, *PEERS), PEERS[0])
+    never_there = after_rounds(algorithm, 3, *PEERS[1:])
+    assert same(algorithm.broadcast(without), algorithm.broadcast(never_there))
+    assert same(algorithm.broadcast_to_user(without), algorithm.broadcast_to_user(never_there))
+
+
 @every_algorithm
 def test_the_delta_is_finite_float32_of_the_models_length(name: str) -> None:
     algorithm = built(name)

@@ -182,6 +182,9 @@ def test_scaffolds_coordinator_encloses_the_mean_of_the_last_control_variates() 
     second = algorithm.update(first.state, cohort(update("a", 1.0, control=5.0 * U)))
     assert along(algorithm.broadcast(second.state)["mean_control"]) == 2.0
     assert not algorithm.broadcast_to_user(second.state)
+    # b is not asked any more: (5 + 0 + 0 + 0) / 4
+    without = algorithm.forget(second.state, "b")
+    assert along(algorithm.broadcast(without)["mean_control"]) == 1.25
 
 
 @pytest.mark.parametrize("settings", [{"optimizer": "adam"}, {"momentum": 0.9}])

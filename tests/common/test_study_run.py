@@ -17,7 +17,7 @@ from erosion.common.study.study import Study
 from erosion.server.coordination.run_keeper import RunKeeper
 from erosion.server.run.run_folder import open_run_folder
 from tests.support.open_study import FEDERATION, everybody, outcomes, study
-from tests.support.scripted import Kept, Scripted, metrics, study_run, trained
+from tests.support.scripted import Kept, Scripted, metrics, step_result, study_run, trained
 
 
 def test_who_does_not_answer_costs_a_round_its_deadline_and_no_more() -> None:
@@ -334,6 +334,55 @@ def test_a_run_that_was_killed_undoes_the_same_round(tmp_path: Path, number: int
     assert [r.note for r in resumed.records["fedavg"]] == [r.note for r in kept.records]
     assert found.distrusted == wanted.distrusted
     assert torch.equal(found.params, wanted.params)
+
+
+def misleads(arm: str, *, shows_in: int, leaves: bool = False) -> tuple[Scripted, Kept]:
+    """In round 2 b sends honest updates, and what others train on is 15 times what is usual."""
+
+    def respond(name: str, request: TrainRequest) -> Result | None:
+        times = 15.0 if (name, request.round) == ("b", 2) else 1.0
+        if request.step == "gradient":
+            assert request.parameters is not None
+            gradient = torch.full_like(request.parameters, times)
+            result = step_result(name, request, gradient=gradient)
+            return replace(
+                result, header=result.header.model_copy(update={"values": {"num_samples": 10}})
+            )
+        if leaves and name == "b" and request.round > 2:
+            return None
+        trains = trained(name, request)
+        longer = {key: times * tensor for key, tensor in trains.attachments.items()}
+        header = trains.header
+        if name == "a":
+            loss = 30.0 if request.round == shows_in else 0.5
+            header = header.model_copy(update={"own_loss": loss})
+        return replace(trains, header=header, attachments=longer)
+
+    of = study(rounds=6, hospitals=["a", "b", "c", "d"], arms=[arm])
+    return everybody(of, respond=respond), Kept()
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_control_variate_does_its_harm_a_round_later_and_is_not_sent_on(leaves: bool) -> None:
+    transport, kept = misleads("scaffold", shows_in=4, leaves=leaves)
+    study_run(transport, kept).run()
+    assert [record.undoes for record in kept.records] == [None, None, None, 3, None, None]
+    assert "what b sent was 15 times as long as usual" in kept.records[3].note
+    assert list(kept.states["scaffold"].distrusted) == ["b"]
+    # those of round 1 are 1; in round 2 b's is 15; of round 3 on it is 1 again, if b is there
+    means = {
+        request.round: float(request.enclosed["mean_control"][0])
+        for name, request in transport.requests
+        if isinstance(request, TrainRequest) and name == "a" and request.enclosed
+    }
+    assert means == {2: 1.0, 3: 4.5, 4: 4.5 if leaves else 1.0, 5: 0.75, 6: 0.75}
+
+
+def test_a_gradient_that_others_trained_on_tells_who_did_harm() -> None:
+    transport, kept = misleads("fedlin", shows_in=3)
+    study_run(transport, kept).run()
+    assert [record.undoes for record in kept.records] == [None, None, 2, None, None, None]
+    assert "what b sent was 15 times as long as usual" in kept.records[2].note
 
 
 def test_training_that_diverges_by_itself_names_nobody() -> None:
