@@ -145,10 +145,12 @@ class LocalWork:
         )
 
     def halves(self) -> tuple["LocalWork", "LocalWork"]:
-        """The work on two random halves of the patients; of a single patient, twice on it.
+        """The work on two random halves of the patients, or twice on all with other draws.
 
-        At a peer with privacy a coin of its own says in which half a patient is, and either counts
-        as half of the patients: one patient more must not move another one to the other half.
+        On all where a half would have fewer than a cell: with a number for how far the two updates
+        are apart, their mean gives both away. At a peer with privacy a coin of its own says in
+        which half a patient is, and either counts as half of the patients: one patient more must
+        not move another one to the other half.
         """
         _, numbers = torch.unique(self._patients(), return_inverse=True)
         num_patients = int(numbers.max()) + 1
@@ -156,11 +158,13 @@ class LocalWork:
             coins = torch.randint(2, (num_patients,), generator=self.randomness())[numbers]
             heads, tails = (torch.nonzero(coins == side)[:, 0] for side in (0, 1))
             return self.only(heads, 0.5), self.only(tails, 0.5)
+        if num_patients < 2 * self.smallest_cell:
+            return self, replace(self, agent=f"{self.agent}/again")
         order = torch.randperm(num_patients, generator=self.randomness())
         middle = (num_patients + 1) // 2
         first, second = (
             torch.cat([torch.nonzero(numbers == number)[:, 0] for number in half])
-            for half in (order[:middle], order[middle:] if num_patients > 1 else order)
+            for half in (order[:middle], order[middle:])
         )
         return self.only(first), self.only(second)
 

@@ -1,13 +1,16 @@
 """Evidence erosion by hand."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from erosion.common.aggregation.cohort import MemoryCohort, Update
 from erosion.common.algorithms.base import Step
 from erosion.common.algorithms.evidence_erosion import EvidenceErosion, EvidenceErosionState
+from erosion.common.learning.local_sgd import LocalResult, Samples, train_locally
 from tests.support.contexts import context
 from tests.support.local_works import U, along, layout, local_round, work
 
@@ -138,3 +141,26 @@ def test_a_step_more_in_one_half_is_no_noise() -> None:
     # A step is 0.5e-4 U. Both halves are as of one and a half steps, whose square is 2.25e-8.
     assert along(outcome.delta) == pytest.approx(0.75e-4, rel=1e-3)
     assert outcome.attachments["noise"].item() < 1e-4 * 2.25e-8
+
+
+def test_no_half_has_fewer_patients_than_a_cell() -> None:
+    """All 19 are trained on twice: two updates can be worked out from what leaves."""
+    trained: list[tuple[int, torch.Tensor]] = []
+
+    def trainer(model: nn.Module, start: torch.Tensor, samples: Samples, *rest: Any) -> LocalResult:
+        result = train_locally(model, start, samples, *rest)
+        trained.append((len(samples.targets), result.delta))
+        return result
+
+    for num, in_each in ((20, 10), (19, 19)):
+        trained.clear()
+        labels = tuple(number % 2 for number in range(num))
+        inputs = torch.arange(float(num))[:, None]  # no two patients are alike
+        training = {"batch_size": 7, "learning_rate": 0.01}
+        of = work(0, labels, inputs=inputs, training=training, smallest_cell=10, trainer=trainer)
+        outcome = EvidenceErosion(own_parameters=()).train(of)
+        assert [patients for patients, _ in trained] == [in_each, in_each]
+        (_, first), (_, second) = trained
+        assert not torch.equal(first, second)  # of other draws
+        noise = float((first - second).square().sum()) / 4
+        assert outcome.attachments["noise"].item() == pytest.approx(noise)
