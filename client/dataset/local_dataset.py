@@ -27,6 +27,7 @@ from erosion.common.errors import DataError, Refusal, SiteError
 from erosion.common.learning.layout import shapes_digest
 from erosion.common.learning.models import build_model, flat_parameters
 from erosion.common.learning.trainable import named_trained_parameters
+from erosion.common.learning.work_size import PatientCounts
 from erosion.common.protocol.messages import FeatureSums, ModelShape, Scaling
 from erosion.common.protocol.scaling import NOT_FOUND, pool
 from erosion.common.protocol.summary import ColumnSummary
@@ -194,9 +195,10 @@ class LocalDataset:
         return len(self.split.training)
 
     @cached_property
-    def num_training_patients(self) -> int:
-        """Patients whom the training samples are of."""
-        return len(np.unique(self._groups[self.split.training]))
+    def training_counts(self) -> PatientCounts:
+        """The training patients in numbers."""
+        training = self.split.training
+        return PatientCounts.of(self.study.task, self._targets[training], self._groups[training])
 
     @property
     def training_patients(self) -> Tensor:

@@ -11,6 +11,7 @@ from erosion.client.privacy.privacy_words import has_begun, problem_with_cost, p
 from erosion.client.site_file import Site
 from erosion.client.training.limits import check_limits, check_study, local_steps
 from erosion.common.errors import DataError, Refusal
+from erosion.common.learning.work_size import PatientCounts
 from erosion.common.study.study import Study
 from erosion.common.tasks.inputs import ImageTask
 
@@ -53,9 +54,9 @@ def check_study_here(site: Site, study: Study) -> Iterator[Finding]:
                 f"a fold has {in_each} patients; limits.min_cell = {site.limits.min_cell}",
                 "lower evaluation.folds, or let the study have another user",
             )
-    num_patients = len(np.unique(patients.groups[training]))
+    counts = PatientCounts.of(study.task, patients.targets[training], patients.groups[training])
     try:
-        check_limits(site, study, len(training), num_patients)
+        check_limits(site, study, counts)
     except Refusal as problem:
         yield failed("limits", str(problem), "change the study or [limits]; it is your decision")
         return
@@ -64,7 +65,9 @@ def check_study_here(site: Site, study: Study) -> Iterator[Finding]:
     work = f"{steps} steps of {study.training.batch_size} {samples} a round"
     if study.privacy is not None:
         work = f"one step of all {samples} a round"
-    yield ok("limits", f"kept: {num_patients} training patients, {work}, {study.rounds} rounds")
+    yield ok(
+        "limits", f"kept: {counts.num_patients} training patients, {work}, {study.rounds} rounds"
+    )
     yield from _privacy(site, study)
 
 

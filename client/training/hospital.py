@@ -303,7 +303,7 @@ class Hospital:
             self._prepared.move_to_end(study.digest)
         while len(self._prepared) > STUDIES_KEPT:
             self._prepared.popitem(last=False)
-        check_limits(self.site, study, dataset.num_training, dataset.num_training_patients)
+        check_limits(self.site, study, dataset.training_counts)
         return dataset
 
     def _is_as_it_was(self, known: _Prepared) -> bool:

@@ -1,11 +1,13 @@
 """Checks a study against a hospital's own limits before anything is computed for it."""
 
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from erosion.client.site_file import Limits, Site
 from erosion.common.errors import Refusal
 from erosion.common.learning.installed import Installed
 from erosion.common.learning.training import Training
+from erosion.common.learning.work_size import PatientCounts, WorkSize
 from erosion.common.privacy.accountant import ROUNDING, epsilon_of
 from erosion.common.study.study import Study
 
@@ -34,46 +36,107 @@ def check_study(site: Site, study: Study) -> None:
     _refuse_for(site, study, _study_reasons(site, study))
 
 
-def check_limits(site: Site, study: Study, num_samples: int, num_patients: int) -> None:
-    """Refuse a study that the site's limits do not allow with this many samples and patients.
+def check_limits(site: Site, study: Study, counts: PatientCounts) -> None:
+    """Refuse a study that the site's limits do not allow with these training patients.
 
     Raises Refusal with every reason and its limit. How many patients there are is not told.
     """
     limits = site.limits
     reasons = _study_reasons(site, study)
-    if num_patients < limits.min_patients:
+    if counts.num_patients < limits.min_patients:
         reasons.append(
             f"it has fewer training patients than limits.min_patients = {limits.min_patients}"
         )
-    elif num_patients < limits.min_cell:
+    elif counts.num_patients < limits.min_cell:
         reasons.append(f"it has fewer training patients than limits.min_cell = {limits.min_cell}")
-    steps = local_steps(study.training, num_samples, limits.min_batch_size)
-    if study.privacy is not None:
-        steps = 1
     # What a peer sends of its one step has noise, of which its patients' promise is made.
-    is_noised = study.privacy is not None and site.name != study.user
-    if steps < limits.min_local_steps and not is_noised:
-        reasons.append(
-            "a round has fewer local steps there than limits.min_local_steps ="
-            f" {limits.min_local_steps}"
-        )
-    is_summed = study.federation.sealed and site.name != study.user
-    if is_summed and study.privacy is None:
-        # With several rows a patient, each row of a batch may be of another one.
-        if 2 * study.training.batch_size > num_patients:
-            reasons.append(
-                "its rounds are sealed, and a batch there may be of more than half of its training"
-                " patients: two sums with and without this hospital would give its update away."
-                " Smaller batches or [privacy] prevent that"
-            )
-        seen = min(1.0, steps * study.training.batch_size / num_patients)
-        if seen > limits.largest_round:
-            reasons.append(
-                "its rounds are sealed and may go over a larger share of its training patients than"
-                f" limits.largest_round = {limits.largest_round:g}. Fewer steps or smaller batches"
-                " prevent that"
-            )
+    if study.privacy is None or site.name == study.user:
+        reasons += _training_reasons(site, study, counts)
+    if study.federation.sealed and study.privacy is None and site.name != study.user:
+        reasons += _sealed_reasons(site, study, counts)
     _refuse_for(site, study, reasons)
+
+
+def _local_trainings(
+    site: Site, study: Study, counts: PatientCounts
+) -> Sequence[tuple[str, WorkSize]]:
+    """What this site trains in a round of the arms that ask it, each beside its arm's name."""
+    if counts.num_patients == 0:  # all may have been left out, because of earlier studies
+        return []
+    whole = WorkSize(
+        agent=site.name,
+        is_user=site.name == study.user,
+        training=study.training,
+        counts=counts,
+        num_patients=counts.num_patients,
+        smallest_cell=site.limits.min_cell,
+        smallest_batch=site.limits.min_batch_size,
+    )
+    return [
+        (name, size)
+        for name, arm in study.arms.items()
+        if whole.is_user or not arm.user_only
+        for size in arm.local_trainings(whole)
+    ]
+
+
+def _training_reasons(site: Site, study: Study, counts: PatientCounts) -> Iterator[str]:
+    """Local trainings with too few steps or samples, of whatever part of the patients."""
+    limits, trainings = site.limits, _local_trainings(site, study, counts)
+    if study.privacy is not None:
+        if limits.min_local_steps > 1:
+            yield (
+                "a round has fewer local steps there than limits.min_local_steps ="
+                f" {limits.min_local_steps}: with [privacy] it is one step"
+            )
+    elif short := [(n, size) for n, size in trainings if _steps(size) < limits.min_local_steps]:
+        yield (
+            "a round has fewer local steps there than limits.min_local_steps ="
+            f" {limits.min_local_steps}: {_in_words(short)}. More steps or epochs, or smaller"
+            " batches, prevent that"
+        )
+    if small := [(n, size) for n, size in trainings if size.num_samples < limits.min_batch_size]:
+        yield (
+            "a mini-batch has fewer rows or images there than limits.min_batch_size ="
+            f" {limits.min_batch_size}: {_in_words(small)}"
+        )
+
+
+def _in_words(trainings: Iterable[tuple[str, WorkSize]]) -> str:
+    """What the study asks in them, with the arms' names."""
+    arms: dict[str, list[str]] = {}
+    for name, size in trainings:
+        training = size.training
+        length = f"epochs = {training.epochs}" if training.epochs else f"steps = {training.steps}"
+        part = " on a part of its patients" if size.num_patients < size.counts.num_patients else ""
+        arms.setdefault(f"{length} in batches of {training.batch_size}{part}", []).append(name)
+    return ", ".join(f"{', '.join(names)} with {what}" for what, names in arms.items())
+
+
+def _steps(size: WorkSize) -> int:
+    return local_steps(size.training, size.num_samples, size.smallest_batch)
+
+
+def _sealed_reasons(site: Site, study: Study, counts: PatientCounts) -> Iterator[str]:
+    """Rounds whose updates would be too much alike.
+
+    With several rows a patient, each row of a batch may be of another one.
+    """
+    limits, sizes = site.limits, [size for _, size in _local_trainings(site, study, counts)]
+    in_batches = [size.training.batch_size for size in sizes]
+    if any(2 * num > counts.num_patients for num in in_batches):
+        yield (
+            "its rounds are sealed, and a batch there may be of more than half of its training"
+            " patients: two sums with and without this hospital would give its update away."
+            " Smaller batches or [privacy] prevent that"
+        )
+    seen = [_steps(size) * num for size, num in zip(sizes, in_batches, strict=True)]
+    if any(min(1.0, num / counts.num_patients) > limits.largest_round for num in seen):
+        yield (
+            "its rounds are sealed and may go over a larger share of its training patients than"
+            f" limits.largest_round = {limits.largest_round:g}. Fewer steps or smaller batches"
+            " prevent that"
+        )
 
 
 def _study_reasons(site: Site, study: Study) -> list[str]:

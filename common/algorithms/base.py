@@ -31,6 +31,7 @@ from erosion.common.aggregation.cohort import Cohort, HospitalName
 from erosion.common.algorithms.sealed_measure import WHOLE, SealedMeasure
 from erosion.common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork, Tensors
 from erosion.common.learning.training import Training
+from erosion.common.learning.work_size import WorkSize
 from erosion.common.settings.base import Settings
 from erosion.common.tasks.task import Task
 
@@ -277,6 +278,14 @@ class ArmBase(Settings):
     def trainings(self) -> int:
         """How often as long as the study's local training that of a round is."""
         return 1
+
+    def local_trainings(self, whole: WorkSize) -> tuple[WorkSize, ...]:
+        """Whatever a hospital trains for it in a round, and at the user afterwards.
+
+        `whole` is the study's local training on all patients. A site refuses a study one of whose
+        arms has a training here that its limits do not allow.
+        """
+        return (whole,)
 
     def attachment_sizes(self, dim: int) -> Mapping[str, int]:
         """Attachments that every update must bring, and how many numbers each holds."""

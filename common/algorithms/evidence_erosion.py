@@ -16,6 +16,7 @@ from erosion.common.algorithms.personal_layers import OUTPUT_BIAS
 from erosion.common.algorithms.server_optimizer import AggregatingArm
 from erosion.common.learning.local_work import LocalOutcome, LocalWork
 from erosion.common.learning.training import Training
+from erosion.common.learning.work_size import WorkSize
 
 _NOISE = "noise"  # (1,) s_i
 
@@ -78,6 +79,10 @@ class EvidenceErosion(AggregatingArm):
             {_NOISE: noise.float()},
             steps=steps,
         )
+
+    def local_trainings(self, whole: WorkSize) -> tuple[WorkSize, ...]:
+        """Each half has one of its own."""
+        return (whole.half(),)
 
     def rule(self, context: BuildContext) -> Algorithm[Any]:
         """The rule, for a run of so many rounds."""

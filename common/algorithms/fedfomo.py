@@ -11,6 +11,7 @@ from erosion.common.aggregation.cohort import Cohort, HospitalName
 from erosion.common.algorithms.base import Algorithm, ArmBase, BuildContext, TensorTerms
 from erosion.common.algorithms.own_model import OwnModelState, follow_own_model, with_others
 from erosion.common.learning.local_work import LocalOutcome, LocalWork
+from erosion.common.learning.work_size import WorkSize
 
 _BASE = "base"  # the user's model before its last local training, theta_i^(l-1)
 _SHARES = "shares"  # (n,) w of the user's own model and of the others, as last enclosed
@@ -58,6 +59,10 @@ class FedFomo(ArmBase):
             attachments={_SHARES: shares},
             keep={_BASE: start},
         )
+
+    def local_trainings(self, whole: WorkSize) -> tuple[WorkSize, ...]:
+        """The user trains without those held out."""
+        return (whole.without_held_out(self.validation_share) if whole.is_user else whole,)
 
     def personal(self, work: LocalWork) -> Tensor:
         """The user's model after the move."""

@@ -74,7 +74,7 @@ class Gems(SharedModel, ConvexOptions):
     def train(self, work: LocalWork) -> LocalOutcome:
         """The local optimum, and the ball around it."""
         rest, _ = self.parts(work)
-        result = self.longer(rest).sgd(work.received)
+        result = self.optimum(rest, work.received)
         layers = split_layers(work.received + result.delta, module_widths(work.model))
         return self.with_ball(work, result.delta, result.samples_seen, layers, work.randomness())
 

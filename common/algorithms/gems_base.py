@@ -39,9 +39,10 @@ from erosion.common.gems.report import (
     refusing,
     sent_ball,
 )
-from erosion.common.learning.local_sgd import predictions_of
+from erosion.common.learning.local_sgd import LocalResult, predictions_of
 from erosion.common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork
 from erosion.common.learning.training import Training
+from erosion.common.learning.work_size import WorkSize
 from erosion.common.settings.base import Settings
 from erosion.common.tasks.task import Task
 
@@ -76,6 +77,11 @@ class GemsBase(ArmBase, BallOptions):
     def trainings(self) -> int:
         """The optimum takes `local_rounds` of them."""
         return self.local_rounds
+
+    def local_trainings(self, whole: WorkSize) -> tuple[WorkSize, ...]:
+        """The optimum, without those held out."""
+        rest = whole.without_held_out(self.validation_share)
+        return (replace(rest, training=self.longer(whole.training)),)
 
     def build(self, context: BuildContext) -> Algorithm[GemsState]:
         """`gems_rounds` rounds; then the run ends."""
@@ -171,14 +177,18 @@ class GemsBase(ArmBase, BallOptions):
         """The patients to train on, and those held out: the same where too few can be spared."""
         return work.hold_out(self.validation_share)
 
-    def longer(self, work: LocalWork) -> LocalWork:
-        """The work with as many steps or passes as `local_rounds` rounds have."""
-        steps, epochs = work.training.steps, work.training.epochs
+    def optimum(self, work: LocalWork, start: Tensor) -> LocalResult:
+        """The local training of `local_rounds` rounds, from `start` (dim,)."""
+        return replace(work, training=self.longer(work.training)).sgd(start)
+
+    def longer(self, training: Training) -> Training:
+        """As many steps or passes as `local_rounds` rounds have."""
+        steps, epochs = training.steps, training.epochs
         length = {
             "steps": steps and self.local_rounds * steps,
             "epochs": epochs and self.local_rounds * epochs,
         }
-        return replace(work, training=work.training.model_copy(update=length))
+        return training.model_copy(update=length)
 
     def with_ball(
         self,

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from erosion.common.algorithms.fedavg import Averaging
 from erosion.common.learning.local_work import LocalOutcome, LocalWork
+from erosion.common.learning.work_size import WorkSize
 
 STEPS = 10  # the mixture is chosen among a = 0, 0.1, ..., 1
 _LOCAL = "local"  # theta_0
@@ -38,6 +39,10 @@ class ModelAveraging(Averaging):
         rest, _ = work.hold_out(self.validation_share)
         local = work.kept.get(_LOCAL, work.received)
         return replace(super().train(rest), keep={_LOCAL: local + rest.sgd(local).delta})
+
+    def local_trainings(self, whole: WorkSize) -> tuple[WorkSize, ...]:
+        """The user trains without those held out."""
+        return (whole.without_held_out(self.validation_share) if whole.is_user else whole,)
 
     def personal(self, work: LocalWork) -> Tensor:
         """The best average for the patients held out; the local model's where several are."""

@@ -29,9 +29,10 @@ from erosion.common.gems.layers import (
 from erosion.common.gems.measuring import measured_neurons
 from erosion.common.gems.merging import merge_neurons
 from erosion.common.gems.options import GemsOptions
-from erosion.common.gems.retraining import perceptron, retrain
+from erosion.common.gems.retraining import perceptron, retrain, training_of
 from erosion.common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork
 from erosion.common.learning.models import flat_parameters
+from erosion.common.learning.work_size import WorkSize
 
 NEURONS, OUTPUT = "neurons", "output"  # steps
 _NEURONS, _RADII = "neurons", "radii"
@@ -73,6 +74,12 @@ class NetworkGems(SharedModel, GemsOptions):
     def site_steps(self) -> Mapping[str, SiteStep]:
         """Neurons come first, then the output layer above them."""
         return {**super().site_steps(), NEURONS: self.neurons, OUTPUT: self.train}
+
+    def local_trainings(self, whole: WorkSize) -> tuple[WorkSize, ...]:
+        """Beside the optimum, what is trained above merged neurons."""
+        rest = whole.without_held_out(self.validation_share)
+        above = training_of(self.retraining, whole.smallest_batch)
+        return (*super().local_trainings(whole), replace(rest, training=above))
 
     def times_asked(self, step: str, layout: Callable[[], Layout]) -> int:
         """Neurons are asked for once for each hidden layer."""
@@ -118,13 +125,12 @@ class NetworkGems(SharedModel, GemsOptions):
         if not common:
             network = nn.Sequential(nn.Flatten(), *perceptron(widths, generator))
             start = flat_parameters(network)
-            alone = replace(self.longer(rest), model=network)
-            layer = split_layers(start + alone.sgd(start).delta, widths)[0]
+            alone = self.optimum(replace(rest, model=network), start)
+            layer = split_layers(start + alone.delta, widths)[0]
         else:
             features = hidden_features(common, rest.inputs.flatten(1))
             above = widths[len(common) + 1 : -1]
-            layers = retrain(features, rest.targets, above, widths[-1], self.retraining, generator)
-            layer = layers[0]
+            layer = self._retrained(rest, features, above, widths[-1], generator)[0]
         inputs = hidden_features(common, held_out.inputs.flatten(1))
         radii = measured_neurons(layer, inputs, self, generator)
         return LocalAnswer({_NEURONS: layer.neurons, _RADII: radii.float()}, keep=work.kept)
@@ -135,10 +141,29 @@ class NetworkGems(SharedModel, GemsOptions):
         rest, _ = self.parts(work)
         features = hidden_features(common, rest.inputs.flatten(1))
         widths = module_widths(work.model)
-        (output,) = retrain(features, rest.targets, (), widths[-1], self.retraining, generator)
+        (output,) = self._retrained(rest, features, (), widths[-1], generator)
         layers = (*common, output)
         delta = padded(layers, widths) - work.received
         return self.with_ball(work, delta, len(rest.targets), layers, generator)
+
+    def _retrained(
+        self,
+        rest: LocalWork,
+        features: Tensor,
+        hidden: Sequence[int],
+        classes: int,
+        generator: torch.Generator,
+    ) -> tuple[Layer, ...]:
+        """New layers above the features (n, d) of those who are not held out."""
+        return retrain(
+            features,
+            rest.targets,
+            hidden,
+            classes,
+            self.retraining,
+            generator,
+            smallest_batch=rest.smallest_batch,
+        )
 
     def _merged(self, sent: Sequence[Mapping[str, Tensor]], most: int) -> Tensor:
         """The common layer (m, d + 1) of `most` neurons at most.

@@ -22,6 +22,7 @@ from erosion.common.gems.layers import split_layers
 from erosion.common.gems.personal_weights import personal_weights
 from erosion.common.gems.report import in_words
 from erosion.common.learning.local_work import LocalOutcome, LocalWork
+from erosion.common.learning.work_size import WorkSize
 from erosion.common.tasks.task import Task
 
 
@@ -94,12 +95,19 @@ class PersonalGems(GemsBase):
     def train(self, work: LocalWork) -> LocalOutcome:
         """The local optimum; with balls, on the patients that are not held out."""
         if self.balls == "off":
-            result = self.longer(work).sgd(work.received)
+            result = self.optimum(work, work.received)
             return LocalOutcome(result.delta, result.samples_seen)
         rest, _ = self.parts(work)
-        result = self.longer(rest).sgd(work.received)
+        result = self.optimum(rest, work.received)
         layers = split_layers(work.received + result.delta, module_widths(work.model))
         return self.with_ball(work, result.delta, result.samples_seen, layers, work.randomness())
+
+    def local_trainings(self, whole: WorkSize) -> tuple[WorkSize, ...]:
+        """The optimum, without balls of all patients, and the tuning at the user."""
+        optimum = super().local_trainings(whole)
+        if self.balls == "off":
+            optimum = (replace(whole, training=self.longer(whole.training)),)
+        return (*optimum, whole) if whole.is_user and self.tuning_rounds else optimum
 
     def personal(self, work: LocalWork) -> Tensor:
         """The received parameters after `tuning_rounds` rounds of local training."""

@@ -24,9 +24,10 @@ from erosion.common.algorithms.base import (
 )
 from erosion.common.algorithms.gems_base import GemsBase, GemsState, module_widths
 from erosion.common.errors import Refusal
-from erosion.common.gems.fine_tuning import fine_tune
+from erosion.common.gems.fine_tuning import fine_tune, tuning
 from erosion.common.gems.layers import hidden_features, split_layers
 from erosion.common.learning.local_work import LocalAnswer, LocalWork
+from erosion.common.learning.work_size import WorkSize
 from erosion.common.support.plain_text import printable
 
 TUNE = "tune"
@@ -42,6 +43,13 @@ class PublicTuning(GemsBase):
     def site_steps(self) -> Mapping[str, SiteStep]:
         """Tuning comes after the meeting."""
         return {**super().site_steps(), TUNE: self.tune}
+
+    def local_trainings(self, whole: WorkSize) -> tuple[WorkSize, ...]:
+        """The public hospital's tuning goes over all of its patients."""
+        known = super().local_trainings(whole)
+        if whole.agent != self.public_hospital:
+            return known
+        return (*known, replace(whole, training=tuning(self.tuning_epochs, whole.smallest_batch)))
 
     def taking_part(self, begun: RoundStart) -> Sequence[HospitalName] | None:
         """All but the public one, which takes part in the model that is for itself."""
@@ -86,7 +94,12 @@ class PublicTuning(GemsBase):
         *hidden, output = split_layers(work.enclosed[_MODEL], module_widths(work.model))
         features = hidden_features(hidden, work.inputs.flatten(1))
         tuned = fine_tune(
-            output, features, work.targets, work.randomness(), epochs=self.tuning_epochs
+            output,
+            features,
+            work.targets,
+            work.randomness(),
+            epochs=self.tuning_epochs,
+            smallest_batch=work.smallest_batch,
         )
         found: dict[str, Tensor] = {_OUTPUT: tuned.flat}
         return LocalAnswer(found, keep=work.kept)

@@ -10,13 +10,28 @@ from erosion.common.learning.local_sgd import Samples, train_locally
 from erosion.common.learning.training import Training
 
 
+def tuning(epochs: int, smallest_batch: int = 1) -> Training:
+    """Adam at 0.01 in mini-batches of 32, or of `smallest_batch` samples if these are more."""
+    batch_size = max(32, smallest_batch)
+    return Training(epochs=epochs, batch_size=batch_size, optimizer="adam", learning_rate=0.01)
+
+
 def fine_tune(
-    layer: Layer, features: Tensor, labels: Tensor, generator: torch.Generator, *, epochs: int = 20
+    layer: Layer,
+    features: Tensor,
+    labels: Tensor,
+    generator: torch.Generator,
+    *,
+    epochs: int = 20,
+    smallest_batch: int = 1,
 ) -> Layer:
-    """The output layer after Adam at 0.01 on public features (n, d): 20 passes (the authors: 5)."""
+    """The output layer after `tuning` on public features (n, d): 20 passes (the authors: 5).
+
+    No mini-batch has fewer samples than `smallest_batch`, as long as there are as many.
+    """
     classes, width = layer.weight.shape
-    training = Training(epochs=epochs, batch_size=32, optimizer="adam", learning_rate=0.01)
+    training = tuning(epochs, smallest_batch)
     model = perceptron((width, classes), generator)  # its start is replaced by the layer
-    samples = Samples(features, labels, cross_entropy)
+    samples = Samples(features, labels, cross_entropy, smallest_batch=smallest_batch)
     result = train_locally(model, layer.flat, samples, training, generator)
     return layer_of_flat(layer.flat + result.delta, width, classes)

@@ -23,6 +23,12 @@ TRAINING: dict[Retraining, Training] = {
 }
 
 
+def training_of(how: Retraining, smallest_batch: int = 1) -> Training:
+    """How long it is, in mini-batches of 32, or of `smallest_batch` samples if these are more."""
+    training = TRAINING[how]
+    return training.model_copy(update={"batch_size": max(training.batch_size, smallest_batch)})
+
+
 def retrain(
     features: Tensor,
     labels: Tensor,
@@ -30,11 +36,14 @@ def retrain(
     classes: int,
     how: Retraining,
     generator: torch.Generator,
+    *,
+    smallest_batch: int = 1,
 ) -> tuple[Layer, ...]:
     """New layers on `features` (n, d): hidden ones of the given widths, then the output layer.
 
     "zeros": the output layer starts at 0, and SGD at 0.1 makes 3 passes. "authors": it starts at
-    N(0, .05^2), and Adam at 0.001 makes 10. Hidden layers start Glorot-uniform in both.
+    N(0, .05^2), and Adam at 0.001 makes 10. Hidden layers start Glorot-uniform in both. No
+    mini-batch has fewer samples than `smallest_batch`, as long as there are as many.
     """
     widths = [features.shape[1], *hidden, classes]
     model = perceptron(widths, generator)
@@ -45,8 +54,9 @@ def retrain(
     else:
         nn.init.normal_(output.weight, std=0.05, generator=generator)
     start = flat_parameters(model)
-    samples = Samples(features, labels, cross_entropy)
-    result = train_locally(model, start, samples, TRAINING[how], generator)
+    samples = Samples(features, labels, cross_entropy, smallest_batch=smallest_batch)
+    training = training_of(how, smallest_batch)
+    result = train_locally(model, start, samples, training, generator)
     return split_layers(start + result.delta, widths)
 
 

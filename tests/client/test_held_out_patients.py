@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from erosion.client.training.hospital import Hospital
-from erosion.common.learning.held_out import hold_out
+from erosion.common.learning.held_out import hold_out, num_left
 from erosion.common.protocol.messages import StepResult, TrainRequest
 from erosion.common.study.study import Study
 from tests.support.small_study import make_site, make_study
@@ -86,6 +86,7 @@ def test_parts_by_two_shares_are_the_same_or_differ_in_a_cell(sizes: tuple[int, 
             strata, percent / 100, torch.Generator().manual_seed(1), None, CELL
         )
         assert min(len(rest), len(held_out)) >= CELL
+        assert len(rest) == num_left(sizes, percent / 100, CELL)
         parts.append(set(held_out.tolist()))
     distinct = {frozenset(part) for part in parts}
     assert len(distinct) > 1
@@ -97,3 +98,4 @@ def test_where_there_are_too_few_for_two_parts_both_are_all() -> None:
     strata = torch.zeros(19, dtype=torch.int64)
     rest, held_out = hold_out(strata, 0.25, torch.Generator(), None, CELL)
     assert rest.tolist() == held_out.tolist() == list(range(19))
+    assert num_left([19], 0.25, CELL) == 19

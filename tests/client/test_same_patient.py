@@ -287,10 +287,10 @@ def stays(per_patient: int, missing: str = "") -> str:
 def test_a_limit_of_patients_counts_patients_and_not_their_stays(tmp_path: Path) -> None:
     site = make_site(tmp_path, stays(4), name="b", data={"patient": "pid"})
     prepared = LocalDataset(site, STUDY)
-    assert (prepared.num_training, prepared.num_training_patients) == (40, 10)
+    assert (prepared.num_training, prepared.training_counts.num_patients) == (40, 10)
     strict = site.model_copy(update={"limits": site.limits.model_copy(update={"min_patients": 11})})
     with pytest.raises(Refusal, match=r"fewer training patients than limits\.min_patients = 11"):
-        check_limits(strict, STUDY, prepared.num_training, prepared.num_training_patients)
+        check_limits(strict, STUDY, prepared.training_counts)
 
 
 def test_a_verdict_counts_patients_and_not_their_stays(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from erosion.client.site_file import load_site
 from erosion.client.training.limits import check_limits, check_study, local_steps
 from erosion.common.errors import DataError, Refusal, SiteError
 from erosion.common.learning.training import Training
-from tests.support.small_study import make_site, make_study
+from tests.support.small_study import counts, make_site, make_study
 
 DATA = {"path": "patients.csv"}
 WHOLE = """
@@ -169,7 +169,7 @@ def test_local_steps_are_those_of_one_round() -> None:
 
 
 def test_a_study_within_the_limits_is_accepted(tmp_path: Path) -> None:
-    check_limits(make_site(tmp_path), make_study(), 10, 10)
+    check_limits(make_site(tmp_path), make_study(), counts(10))
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_each_limit_refuses_with_the_value_and_the_limit(
     tmp_path: Path, limits: dict[str, object], reason: str
 ) -> None:
     with pytest.raises(Refusal) as refusal:
-        check_limits(make_site(tmp_path, limits=limits), make_study(), 12, 12)
+        check_limits(make_site(tmp_path, limits=limits), make_study(), counts(12))
     assert reason in str(refusal.value)
     assert refusal.value.public == str(refusal.value)
 
@@ -197,21 +197,21 @@ def test_each_limit_refuses_with_the_value_and_the_limit(
 def test_the_files_order_is_refused_where_the_order_is_the_sites_secret(tmp_path: Path) -> None:
     training = {"steps": 5, "batch_size": 4, "order": "sequential"}
     with pytest.raises(Refusal, match=r'order = "sequential"\); compute\.public_order = false'):
-        check_limits(make_site(tmp_path), make_study(training=training), 12, 12)
+        check_limits(make_site(tmp_path), make_study(training=training), counts(12))
     testbed = make_site(tmp_path, compute={"public_order": True})
-    check_limits(testbed, make_study(training=training), 12, 12)
+    check_limits(testbed, make_study(training=training), counts(12))
 
 
 def test_one_step_a_round_is_refused_by_default(tmp_path: Path) -> None:
     study = make_study(training={"epochs": 1, "batch_size": 64})
     with pytest.raises(Refusal, match=r"fewer local steps .* limits\.min_local_steps = 2"):
-        check_limits(make_site(tmp_path), study, 50, 50)
+        check_limits(make_site(tmp_path), study, counts(50))
 
 
 def test_every_reason_is_given_at_once(tmp_path: Path) -> None:
     site = make_site(tmp_path, limits={"models": ["mlp"], "max_rounds": 1})
     with pytest.raises(Refusal, match=r"models.*; .*max_rounds.*; .*min_patients"):
-        check_limits(site, make_study(), 3, 3)
+        check_limits(site, make_study(), counts(3))
 
 
 def test_a_site_that_the_study_does_not_name_declines(tmp_path: Path) -> None:

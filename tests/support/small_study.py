@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from erosion.client.site_file import Site
+from erosion.common.learning.work_size import PatientCounts
 from erosion.common.study.study import Study
 
 TASK: dict[str, Any] = {
@@ -82,3 +83,8 @@ def with_missing(missing: str) -> dict[str, Any]:
     """The task with a policy for missing numbers; a patient without a category is left out."""
     age, sex = TASK["features"]
     return {**TASK, "missing": missing, "features": [age, {**sex, "missing": "drop"}]}
+
+
+def counts(num_patients: int, samples: int = 1) -> PatientCounts:
+    """So many patients of one class, each of as many samples."""
+    return PatientCounts((samples,) * num_patients, (num_patients,))

@@ -21,7 +21,7 @@ from erosion.common.sealed.roster import sign_hello
 from erosion.common.support.keys import new_private_key, private_pem
 from tests.common.sealed.keys import noise, paillier_key
 from tests.support.sealed_study import ARM, hospitals, sealed_study
-from tests.support.small_study import make_site, sixty_patients
+from tests.support.small_study import counts, make_site, sixty_patients
 
 ATTEMPT = {"attempt": "00" * 16}
 
@@ -198,12 +198,12 @@ def test_where_patients_have_many_rows_a_batch_of_few_rows_is_of_most_patients(
 ) -> None:
     site = hospitals(tmp_path, limits={"largest_round": 0.4})["bob"].site
     training = {"steps": 2, "batch_size": 12, "learning_rate": 0.5}
-    check_limits(site, sealed_study(training=training), 600, 60)
+    check_limits(site, sealed_study(training=training), counts(60, 10))
     with pytest.raises(Refusal, match=r"limits\.largest_round = 0\.4"):
-        check_limits(site, sealed_study(training={**training, "batch_size": 13}), 600, 60)
+        check_limits(site, sealed_study(training={**training, "batch_size": 13}), counts(60, 10))
     with pytest.raises(Refusal, match="a batch there may be of more than half"):
-        check_limits(site, sealed_study(training={**training, "batch_size": 31}), 600, 60)
-    check_limits(site, sealed_study(training=training), 60, 60)
+        check_limits(site, sealed_study(training={**training, "batch_size": 31}), counts(60, 10))
+    check_limits(site, sealed_study(training=training), counts(60))
 
 
 def test_a_site_may_bound_the_patients_that_a_sealed_round_goes_over(tmp_path: Path) -> None:
