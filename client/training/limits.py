@@ -123,12 +123,12 @@ def _sealed_reasons(site: Site, study: Study, counts: PatientCounts) -> Iterator
     With several rows a patient, each row of a batch may be of another one.
     """
     limits, sizes = site.limits, [size for _, size in _local_trainings(site, study, counts)]
-    in_batches = [size.training.batch_size for size in sizes]
+    in_batches = [size.side_by_side * size.training.batch_size for size in sizes]
     if any(2 * num > counts.num_patients for num in in_batches):
         yield (
             "its rounds are sealed, and a batch there may be of more than half of its training"
-            " patients: two sums with and without this hospital would give its update away."
-            " Smaller batches or [privacy] prevent that"
+            " patients, or of the part that it is drawn from: two sums with and without this"
+            " hospital would give its update away. Smaller batches or [privacy] prevent that"
         )
     seen = [_steps(size) * num for size, num in zip(sizes, in_batches, strict=True)]
     if any(min(1.0, num / counts.num_patients) > limits.largest_round for num in seen):

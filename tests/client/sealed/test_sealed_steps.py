@@ -1,5 +1,6 @@
 """Requests in sealed studies that are not as they should be, and a hospital's answers."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +205,22 @@ def test_where_patients_have_many_rows_a_batch_of_few_rows_is_of_most_patients(
     with pytest.raises(Refusal, match="a batch there may be of more than half"):
         check_limits(site, sealed_study(training={**training, "batch_size": 31}), counts(60, 10))
     check_limits(site, sealed_study(training=training), counts(60))
+
+
+def test_where_two_halves_are_trained_side_by_side_the_batches_of_both_count(
+    tmp_path: Path,
+) -> None:
+    site = hospitals(tmp_path, limits={"largest_round": 0.4})["bob"].site
+    study = partial(sealed_study, arms={"evidence_erosion": {}, "local": {}})
+    check_limits(site, study(training={"steps": 2, "batch_size": 6}), counts(60))
+    with pytest.raises(Refusal, match=r"limits\.largest_round = 0\.4"):
+        check_limits(site, study(training={"steps": 2, "batch_size": 7}), counts(60))
+    half = "a batch there may be of more than half"
+    with pytest.raises(Refusal, match=half):
+        check_limits(site, study(training={"steps": 2, "batch_size": 16}), counts(60))
+    with pytest.raises(Refusal) as refused:
+        check_limits(site, study(training={"steps": 2, "batch_size": 15}), counts(60))
+    assert half not in str(refused.value)
 
 
 def test_a_site_may_bound_the_patients_that_a_sealed_round_goes_over(tmp_path: Path) -> None:
