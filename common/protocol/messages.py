@@ -24,6 +24,7 @@ MOST_SECONDS = 1e9  # of one answer; those of a round's answers are added up
 MOST_LOSS = 1e30  # what stands for a loss that is infinite
 MOST_METRICS, LONGEST_METRIC = 64, 100  # of one model; characters of a name
 LARGEST_FIGURE = 1e100  # beyond what a float32 model can err by; pages are drawn of figures
+LARGEST_COUNT = 2**53  # beyond, a count is no longer exact as a float64
 
 PROTOCOL = 6  # raised when a message changes its meaning
 
@@ -34,7 +35,8 @@ def significance_of(study: Study) -> float:
 
 
 MOST_COLUMNS = 100_000  # encoded ones; their sums and means travel in a head
-Counts = Annotated[tuple[int, ...], Field(max_length=MOST_COLUMNS, fail_fast=True)]
+Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
+Counts = Annotated[tuple[Count, ...], Field(max_length=MOST_COLUMNS, fail_fast=True)]
 Numbers = Annotated[tuple[float, ...], Field(max_length=MOST_COLUMNS, fail_fast=True)]
 
 
@@ -62,7 +64,7 @@ class Scaling(Settings):
 class ModelShape(Settings):
     """What a site's model is like where it was made by code or files of the site's own."""
 
-    num_parameters: int = Field(ge=0)  # that are trained and travel
+    num_parameters: Count  # that are trained and travel
     digest: str = Field(max_length=64)  # of their names and shapes
 
 
@@ -70,7 +72,7 @@ class DescribeReply(Settings):
     """A hospital introduces itself: name, training patients, and its share of the scaling."""
 
     hospital: str
-    num_samples: int  # training rows or images, patients with privacy; a multiple of the cell
+    num_samples: Count  # training rows or images, patients with privacy; a multiple of the cell
     sums: FeatureSums | None = None  # only where the study is scaled by them
     software: str  # version of this program at the site
     model: ModelShape | None = None  # only where the study's model is not one of the program's own
@@ -85,7 +87,7 @@ class Metrics(Settings):
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, float | None] = Field(init=False)  # None where it is undefined
 
-    num_samples: int
+    num_samples: Count
 
     @model_validator(mode="after")
     def _few(self) -> Self:
@@ -146,8 +148,8 @@ class Comparison(Settings):
 
     arm: str
     reference: str
-    num_samples: int = Field(ge=0)  # patients, several rows of whom count as one
-    smallest_class: int = Field(ge=0)  # test patients outside the commonest class, or what else
+    num_samples: Count  # patients, several rows of whom count as one
+    smallest_class: Count  # test patients outside the commonest class, or what else
     # the task needs; below the site's smallest cell only whether they are enough
     mean_difference: Figure  # loss of `arm` minus that of `reference`; below 0: `arm` is better
     p_value: float = Field(ge=0, le=1)
@@ -162,16 +164,18 @@ class TrainReply(Settings):
 
     hospital: str
     arm: str
-    round: int
+    round: Count
     step: str = "train"
-    num_samples: int
-    samples_seen: int
+    num_samples: Count
+    samples_seen: Count
     seconds: float = Field(ge=0, le=MOST_SECONDS)  # of local work
     metrics: Metrics | None = None  # the user's, of the parameters that it received
     own_loss: float | None = None  # the user's mean loss of the same on its training part
     sealed: HelloKeys | None = None  # of a sealed round, in place of the update
     noise_multiplier: float | None = None  # of the update, where it has noise for privacy
-    steps: int | None = None  # mini-batches, where hospitals take different numbers of them and the
+    steps: Count | None = (
+        None  # mini-batches, where hospitals take different numbers of them and the
+    )
     # arm compares updates as of equally many
 
 
@@ -180,7 +184,7 @@ class StepReply(Settings):
 
     hospital: str
     arm: str
-    round: int
+    round: Count
     step: str
     seconds: float = Field(ge=0, le=MOST_SECONDS)  # of local work
     values: dict[str, JsonValue] = Field(default_factory=dict, max_length=64)  # the method's, small
@@ -203,7 +207,9 @@ class EvaluateReply(Settings):
     missing_means: Numbers | None = None
     # per encoded column, what stands for a missing value where only patients can tell: the mean of
     # a number that is not scaled, the indicators of the commonest category
-    class_counts: dict[str, int | None]  # test patients by class, or by what else the task counts;
+    class_counts: dict[
+        str, Count | None
+    ]  # test patients by class, or by what else the task counts;
     # None: fewer than the site's smallest cell, or what would give such a number away
 
 

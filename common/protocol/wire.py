@@ -18,6 +18,7 @@ from erosion.common.errors import ErosionError
 from erosion.common.protocol.flower_arrays import buffer_of, to_array, to_record, to_tensor
 from erosion.common.protocol.flower_identity import identify
 from erosion.common.protocol.messages import (
+    LARGEST_COUNT,
     PROTOCOL,
     DescribeReply,
     EvaluateReply,
@@ -75,11 +76,11 @@ class _DescribeHeader(_StudyHeader):
 
 class _TrainHeader(_StudyHeader):
     arm: str
-    round: int = Field(ge=1)
+    round: int = Field(ge=1, le=LARGEST_COUNT)
     scaling: Scaling | None
     run: str
     step: str
-    exchange: int = Field(ge=1)
+    exchange: int = Field(ge=1, le=LARGEST_COUNT)
     values: dict[str, JsonValue] = Field(default_factory=dict)
 
 

@@ -9,7 +9,6 @@ from erosion.common.aggregation.cohort import HospitalName
 from erosion.common.learning.layout import parameter_shapes, shapes_digest
 from erosion.common.protocol.messages import DescribeReply, FeatureSums, ModelShape
 from erosion.common.protocol.scaling import problem_with_sums
-from erosion.common.rounds.screening import MOST_SAMPLES
 from erosion.common.rounds.transport import (
     Connection,
     Declined,
@@ -159,8 +158,6 @@ class Membership:
             return "the study has begun and is closed to newcomers (federation.join)"
         if described.num_samples < 1:
             return f"it reports {described.num_samples} patients"
-        if described.num_samples > MOST_SAMPLES:
-            return f"it reports more than {MOST_SAMPLES} patients"
         if described.model is not None and (wrong := self._problem_with_model(described.model)):
             return wrong
         if self._study.sends_sums(name) != (described.sums is not None):

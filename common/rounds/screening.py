@@ -14,6 +14,7 @@ from erosion.common.aggregation.vectors import is_finite, norm
 from erosion.common.algorithms.base import TRAIN, UPDATES, Brings, SiteAnswer, TensorTerms
 from erosion.common.learning.training import Training
 from erosion.common.protocol.messages import (
+    LARGEST_COUNT,
     EvaluateReply,
     EvaluateResult,
     StepResult,
@@ -26,7 +27,6 @@ from erosion.common.settings.base import first_mistake
 from erosion.common.study.study import Study
 
 NOT_FINITE = "a value that is not finite"
-MOST_SAMPLES = 2**53  # beyond, a count is no longer exact as a float64
 LARGEST_STEP = 1e3  # root mean square of an update's values, where nothing else is a measure
 ITSELF = ""  # among the names of an answer's arrays: the update, or what is measured of another
 OUTSIZED = 20.0  # times the others' typical norm; a peer's larger update is rejected
@@ -79,8 +79,6 @@ def _update(result: TrainResult, expected: Expected) -> Answer:
     ):
         if count < 1:
             return Rejection(f"{count} {what}, expected at least 1")
-        if count > MOST_SAMPLES:
-            return Rejection(f"more than {MOST_SAMPLES} {what}")
     if expected.num_samples is not None and header.num_samples != expected.num_samples:
         return Rejection(
             f"{header.num_samples} samples, but it introduced itself with {expected.num_samples}"
@@ -110,8 +108,8 @@ def _update(result: TrainResult, expected: Expected) -> Answer:
         agent=header.hospital,
         round=header.round,
         delta=delta,
-        num_samples=min(header.num_samples, expected.most_samples or MOST_SAMPLES),
-        samples_seen=min(header.samples_seen, expected.most_seen or MOST_SAMPLES),
+        num_samples=min(header.num_samples, expected.most_samples or LARGEST_COUNT),
+        samples_seen=min(header.samples_seen, expected.most_seen or LARGEST_COUNT),
         norm=length,
         attached_norms={
             name: norm(result.attachments[name])

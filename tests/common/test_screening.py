@@ -18,7 +18,9 @@ from erosion.common.algorithms.base import Brings, TensorTerms
 from erosion.common.algorithms.scaffold import Scaffold
 from erosion.common.learning.training import Training
 from erosion.common.protocol.messages import (
+    LARGEST_COUNT,
     Comparison,
+    DescribeReply,
     EvaluateReply,
     EvaluateResult,
     FinalMetrics,
@@ -29,7 +31,6 @@ from erosion.common.protocol.messages import (
 )
 from erosion.common.rounds.records import Answer, Rejection, RunState
 from erosion.common.rounds.screening import (
-    MOST_SAMPLES,
     OUTSIZED,
     Expected,
     problem_with_evaluation,
@@ -108,15 +109,9 @@ def test_a_sound_answer_becomes_an_update() -> None:
         (answered(numbers(1, 2), arm="local"), "arm 'local', expected 'fedavg'"),
         (answered(numbers(1, 2), round_number=3), "round 3, expected 1"),
         (answered(numbers(1, 2), num_samples=0), "0 samples, expected at least 1"),
-        (answered(numbers(1, 2), num_samples=-4), "-4 samples, expected at least 1"),
-        (answered(numbers(1, 2), num_samples=10**400), f"more than {MOST_SAMPLES} samples"),
         (
             answered(numbers(1, 2), samples_seen=0),
             "0 samples used in the round, expected at least 1",
-        ),
-        (
-            answered(numbers(1, 2), samples_seen=10**400),
-            f"more than {MOST_SAMPLES} samples used in the round",
         ),
         (answered(numbers(1, 2, 3)), "shape (3,), expected (2,)"),
         (answered(torch.zeros(2, 1)), "shape (2, 1), expected (2,)"),
@@ -134,12 +129,15 @@ def test_the_largest_float32_values_are_finite() -> None:
     assert isinstance(screened(answered(numbers(3e38, -3e38))), Update)
 
 
+COUNTS = st.integers(0, LARGEST_COUNT)
+
+
 @given(
     shape=st.lists(st.integers(0, 3), max_size=3),
     dtype=st.sampled_from([torch.float32, torch.float64, torch.int64, torch.bool, torch.complex64]),
-    round_number=st.integers(),
-    num_samples=st.integers(),
-    samples_seen=st.integers(),
+    round_number=COUNTS,
+    num_samples=COUNTS,
+    samples_seen=COUNTS,
 )
 def test_screening_answers_whatever_a_hospital_sends(
     shape: list[int], dtype: torch.dtype, round_number: int, num_samples: int, samples_seen: int
@@ -430,6 +428,29 @@ def test_final_figures_are_of_the_user_and_of_every_arm() -> None:
         evaluated(x=torch.zeros(2, dtype=torch.float64)),
     ):
         assert problem is not None
+
+
+@pytest.mark.parametrize("count", [-1, LARGEST_COUNT + 1, int("9" * 4300)])
+def test_a_count_that_is_no_number_of_patients_is_not_read(count: int) -> None:
+    """The sum of two of 4,300 digits cannot even be printed."""
+    trained: dict[str, Any] = answered(numbers(1)).header.model_dump()
+    final: dict[str, Any] = {"hospital": "a", "arms": {}, "comparison": None, "scaling": None}
+    sums = {"count": [count], "total": [0.0], "squares": [0.0]}
+    for model, raw in (
+        (TrainReply, {**trained, "num_samples": count}),
+        (TrainReply, {**trained, "samples_seen": count}),
+        (TrainReply, {**trained, "steps": count}),
+        (TrainReply, {**trained, "round": count}),
+        (StepReply, {"hospital": "a", "arm": "x", "round": count, "step": "s", "seconds": 1.0}),
+        (DescribeReply, {"hospital": "a", "num_samples": count, "software": "1"}),
+        (DescribeReply, {"hospital": "a", "num_samples": 9, "software": "1", "sums": sums}),
+        (FinalMetrics, {"num_samples": count, "intervals": {}}),
+        (Comparison, {**SHOWN, "num_samples": count}),
+        (Comparison, {**SHOWN, "smallest_class": count}),
+        (EvaluateReply, {**final, "class_counts": {"ill": count, "healthy": 9}}),
+    ):
+        with pytest.raises(ValidationError):
+            model.model_validate(raw)
 
 
 def test_seconds_that_add_up_to_no_number_are_refused() -> None:

@@ -19,7 +19,7 @@ LIARS: dict[str, tuple[Callable[[str], None], str, str]] = {  # what each is rec
     "nan": (programs.sends_nan, "rejected", "not finite"),
     "shape": (programs.sends_a_wrong_shape, "rejected", "shape (5,), expected (6,)"),
     "stale": (programs.sends_a_stale_round, "rejected", "round 0, expected 1"),
-    "count": (programs.sends_a_negative_count, "rejected", "-4 samples"),
+    "count": (programs.sends_a_negative_count, "rejected", "num_samples is wrong"),
     "name": (programs.answers_as_another, "rejected", "answered as 'alice'"),
     "header": (programs.sends_no_header, "rejected", "without a header"),
     "error": (programs.raises, "absent", "an unexpected ZeroDivisionError at the site"),
