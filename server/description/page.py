@@ -131,10 +131,9 @@ def _picture(columns: Mapping[str, ColumnSummary]) -> str:
     if not ends or min(ends) == max(ends):
         return ""
     low, high = min(ends), max(ends)
-    scale = (WIDTH - LEFT - 20) / (high - low)
 
     def at(value: float) -> float:
-        return LEFT + (value - low) * scale
+        return LEFT + (value - low) / (high - low) * (WIDTH - LEFT - 20)
 
     parts = []
     for row, (hospital, column) in enumerate(known.items()):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import log
+from math import inf, isinf, log
 from statistics import median
 
 from erosion.common.protocol.summary import QUANTILES, ColumnSummary
@@ -65,15 +65,16 @@ def _what_is_off(value: float, usual: float, own: float, spread: float) -> str:
     apart = abs(value - usual)
     if apart <= FAR * (min(own, spread) or max(own, spread)) or usual == 0 or value == 0:
         return ""
-    if value * usual < 0:
+    if (value < 0) != (usual < 0):
         return f"typically {value:.3g}, the others {usual:.3g}: another sign?"
     factor = abs(value / usual)
-    if max(factor, 1 / factor) < OFF_BY:
-        if apart > FAR * max(own, spread) > 0:
-            return f"typically {value:.3g}, the others {usual:.3g}: another unit or other patients?"
+    larger = max(factor, 1 / factor) if factor else inf
+    if larger < OFF_BY and not apart > FAR * max(own, spread) > 0:
         return ""
+    if larger < OFF_BY or isinf(larger):  # the latter where one of the two is next to nothing
+        return f"typically {value:.3g}, the others {usual:.3g}: another unit or other patients?"
     times = f"{factor:.2g} times" if factor >= 1 else f"1/{1 / factor:.2g} of"
-    hint = _unit_of(max(factor, 1 / factor))
+    hint = _unit_of(larger)
     return f"typically {value:.3g}, {times} the others' {usual:.3g}: another unit{hint}?"
 
 

@@ -70,7 +70,7 @@ def test_the_longest_honest_introduction_and_description_fit(num_columns: int) -
             count=10**9,
             missing=10**9,
             mean=LONGEST_NUMBER,
-            deviation=LONGEST_NUMBER,
+            deviation=-LONGEST_NUMBER,
             quantiles=(LONGEST_NUMBER,) * len(QUANTILES),
             shares=dict.fromkeys(getattr(feature, "categories", ()), 10**9),
         )

@@ -1,12 +1,16 @@
 """The description of a study's hospitals: what is told, what is pointed out, and who declined."""
 
+import io
+import json
+import random
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Error, Message, RecordDict
+from flwr.app import ConfigRecord, Error, Message, RecordDict
+from rich.console import Console
 
 from erosion.client.cells.cells import Cells
 from erosion.client.cells.summary import number_summary
@@ -15,12 +19,14 @@ from erosion.command_line import main
 from erosion.common.errors import Refusal
 from erosion.common.protocol import wire
 from erosion.common.protocol.flower_messages import ReplyMessage, RequestMessage
+from erosion.common.protocol.messages import LARGEST_COUNT, LARGEST_FIGURE
 from erosion.common.protocol.summary import ColumnSummary, SummaryReply
 from erosion.common.study.selection import Fold
 from erosion.common.study.study import Study
 from erosion.server.description.ask import ask_all
 from erosion.server.description.description import Description, problem_with
 from erosion.server.description.page import description_page
+from erosion.server.description.terminal import show
 from erosion.server.description.units import findings
 from tests.support.html_page import Page
 from tests.support.patience import PATIENCE
@@ -82,13 +88,19 @@ def test_a_hospital_tells_nothing_about_fewer_than_a_cell(tmp_path: Path) -> Non
     assert rare.columns[1].shares["f"] == 0
 
 
+def _content(answer: SummaryReply | str) -> RecordDict:
+    if isinstance(answer, str):
+        return RecordDict({"header": ConfigRecord({"json": answer})})
+    return wire.encode_summary_reply(answer)
+
+
 class ScriptedLine:
     """Sites that come one after another, and what each answers; it stands in for a Link."""
 
     enrolled_only = False
 
-    def __init__(self, *answers: tuple[int, SummaryReply | Error]) -> None:
-        """By node; one that comes again has signed in anew."""
+    def __init__(self, *answers: tuple[int, SummaryReply | Error | str]) -> None:
+        """By node, text as it travels; one that comes again has signed in anew."""
         self.grid, self._answers = self, answers
         self._here: dict[int, int] = {}
         self._replies: dict[str, Message] = {}
@@ -105,7 +117,7 @@ class ScriptedLine:
         assert message.metadata.dst_node_id == node
         self._num_asked += 1
         name = str(self._num_asked)
-        told = answer if isinstance(answer, Error) else wire.encode_summary_reply(answer)
+        told = answer if isinstance(answer, Error) else _content(answer)
         asked = RequestMessage(RecordDict(), name, node, wire.SUMMARY, group_id="", ttl=60.0)
         self._replies[name] = ReplyMessage(told, asked)
         return [name]
@@ -121,6 +133,107 @@ class ScriptedLine:
 
     def forget(self, _names: Iterable[str]) -> None:
         """Nothing is on its way."""
+
+
+def number_reply(hospital: str, **figures: Any) -> dict[str, Any]:
+    """A description as it travels, before it is checked."""
+    told = column(70, 10, "age").model_dump(mode="json")
+    return {
+        "hospital": hospital, "software": "1", "min_cell": 10, "num_samples": 60,
+        "columns": [{**told, **figures}],
+    }  # fmt: skip
+
+
+def read(values: Any) -> SummaryReply:
+    return wire.decode_summary_reply(_content(json.dumps(values)))
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [
+        {"count": -5, "missing": 5},
+        {"missing": 10**400},
+        {"mean": 1.7e308},
+        {"deviation": -1.0},
+        {"quantiles": [1.0] * 6},
+        {"quantiles": [-1.7e308, 0.0, 0.0, 0.0, 1.7e308]},
+        {"shares": {"f": -1}},
+    ],
+)
+def test_figures_that_no_patients_have_cost_their_hospital_its_place_and_nobody_else_theirs(
+    figures: dict[str, Any],
+) -> None:
+    study = make_study(hospitals=["a", "b"])
+    line: Any = ScriptedLine(
+        (1, json.dumps(number_reply("a", **figures))), (2, read(number_reply("b")))
+    )
+    line.hospital_of = {1: "a", 2: "b"}.get
+    found = ask_all(study, line, PATIENCE)
+    assert list(found.replies) == ["b"]
+    assert f"columns.0.{next(iter(figures))}" in found.declined["a"]
+    shown(found)
+
+
+def shown(found: Description) -> str:
+    """As the terminal and the page have it."""
+    stream = io.StringIO()
+    show(found, Console(file=stream, width=200))
+    return stream.getvalue() + description_page(found)
+
+
+TINY, HUGE = 5e-324, LARGEST_FIGURE  # the smallest number there is
+
+
+def test_a_typical_value_next_to_nothing_is_pointed_out_without_a_factor() -> None:
+    figures = {"mean": TINY, "deviation": 0.0, "quantiles": []}
+    replies = {
+        name: read(number_reply(name, **changed))
+        for name, changed in (("a", {}), ("b", {}), ("c", figures), ("d", {}))
+    }
+    found = Description(make_study(hospitals=["a", "b", "c", "d"]), replies, {})
+    (off,) = found.findings
+    assert off.hospital == "c"
+    assert off.text.startswith("typically 4.94e-324, the others 70:")
+    assert "4.94e-324" in shown(found)
+
+
+NUMBERS = (None, 0.0, -0.0, TINY, -TINY, 1.0, -70, 1e-100, HUGE, -HUGE)
+COUNTED = (0, 1, LARGEST_COUNT)
+EXTREMES: dict[str, tuple[Any, ...]] = {
+    "name": ("age",),
+    "kind": ("number", "category", "outcome"),
+    "count": COUNTED,
+    "missing": COUNTED,
+    "mean": NUMBERS,
+    "deviation": tuple(value for value in NUMBERS if value is None or value >= 0),
+    "quantiles": (
+        [],
+        [TINY],
+        [None] * 5,
+        *([value] * 5 for value in NUMBERS[1:]),
+        [-HUGE, -TINY, 0.0, TINY, HUGE],
+        [HUGE, TINY, None, -TINY, -HUGE],
+        [0, 0, 0, 0, TINY],
+    ),
+    "shares": ({}, {"": 0}, *({"f": n, "\x1b[2J<b>\u202e": n, "\x00": 1} for n in COUNTED)),
+}
+
+
+def test_whatever_figures_a_hospital_tells_the_table_and_the_page_are_made() -> None:
+    assert set(EXTREMES) == set(ColumnSummary.model_fields)
+    study = make_study(hospitals=["a", "b", "c"])
+    draws = random.Random(0)
+
+    def drawn() -> dict[str, Any]:
+        return {key: draws.choice(values) for key, values in EXTREMES.items()}
+
+    strange = [{key: value} for key, values in EXTREMES.items() for value in values]
+    for figures in (*strange, *(drawn() for _ in range(60))):
+        for others in ({}, figures, drawn()):
+            told = {"a": {}, "b": others, "c": figures}
+            replies = {name: read(number_reply(name, **changed)) for name, changed in told.items()}
+            assert all(problem_with(reply, study, name) is None for name, reply in replies.items())
+            assert "nan" not in shown(Description(study, replies, {})), told
 
 
 def test_a_hospital_that_declined_and_was_mended_in_time_gave_a_description() -> None:
