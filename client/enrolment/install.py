@@ -1,8 +1,11 @@
 """Puts a kit's keys and certificates where the site file says, and touches nothing else."""
 
+import gzip
 import io
 import tarfile
+import zlib
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from cryptography import x509
@@ -26,7 +29,11 @@ from erosion.common.support.keys import (
 )
 from erosion.common.support.private_files import write_private
 
+NAMES = frozenset({"ca.crt", "node.crt", "node.key", pinned_keys.NAME})  # that are installed
 LARGEST_MEMBER_BYTES = 2**20
+LARGEST_KIT_BYTES = 2**23  # unpacked; a line of zeros is packed into a thousandth
+MOST_MEMBERS = 64
+_GZIP = b"\x1f\x8b"  # what such a file begins with
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +84,26 @@ def _members(kit: Path) -> dict[str, bytes]:
     """The kit's files by their names alone: nothing is unpacked by a path of the archive's."""
     found: dict[str, bytes] = {}
     try:
-        with tarfile.open(fileobj=io.BytesIO(read_named(kit))) as archive:
-            for member in archive:
-                if member.isfile() and member.size <= LARGEST_MEMBER_BYTES:
+        with tarfile.open(fileobj=io.BytesIO(_unpacked(read_named(kit))), mode="r:") as archive:
+            for member in islice(archive, MOST_MEMBERS):
+                name = Path(member.name).name
+                if name in NAMES and member.isfile() and member.size <= LARGEST_MEMBER_BYTES:
                     file = archive.extractfile(member)
-                    found[Path(member.name).name] = file.read() if file else b""
-    except (OSError, tarfile.TarError, EOFError) as problem:
+                    found[name] = file.read() if file else b""
+    except (OSError, tarfile.TarError, EOFError, zlib.error) as problem:
         raise EnrolmentError(f"The kit {kit} cannot be read: {problem}. Check the path.") from None
     return found
+
+
+def _unpacked(kit: bytes) -> bytes:
+    """The tar archive; some browsers unpack a .tar.gz by themselves. Raises what gzip raises."""
+    content = kit
+    if kit.startswith(_GZIP):
+        with gzip.open(io.BytesIO(kit)) as file:
+            content = file.read(LARGEST_KIT_BYTES + 1)
+    if len(content) > LARGEST_KIT_BYTES:
+        raise tarfile.ReadError(f"a kit holds at most {LARGEST_KIT_BYTES // 2**20} MiB")
+    return content
 
 
 def _certificate(kit: Path, members: dict[str, bytes], name: str) -> x509.Certificate:

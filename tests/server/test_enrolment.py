@@ -1,11 +1,14 @@
 """Creating a federation, and enrolling, renewing and revoking its sites."""
 
+import gzip
+import io
 import re
 import shlex
 import ssl
 import stat
 import tarfile
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
 from ipaddress import ip_address
@@ -20,6 +23,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from erosion.client.connection.credentials import credentials_for
+from erosion.client.enrolment.install import MOST_MEMBERS, install
 from erosion.client.site_file import load_site
 from erosion.command_line import main
 from erosion.common.errors import EnrolmentError, SiteError
@@ -540,6 +544,64 @@ def test_what_does_not_fit_the_site_is_not_installed(
         assert {path.name: path.read_bytes() for path in kit.iterdir()} == before
     install = ["enroll", "install", str(strange), str(kit / "site.toml"), "--new-authority"]
     assert main(install) == 0
+
+
+def archive_of(to: Path, files: Iterable[tuple[str, bytes]], kind: str = "gz") -> Path:
+    with tarfile.open(to, f"w:{kind}") as archive:
+        for name, content in files:
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return to
+
+
+def test_a_kit_that_a_browser_unpacked_by_half_is_installed(
+    folder: FederationFolder, tmp_path: Path
+) -> None:
+    kit = enrol_site(folder, "bob").kit
+    site = load_site(unpack_kit(kit, tmp_path) / "site.toml")
+    half = tmp_path / "bob.tar"
+    half.write_bytes(gzip.decompress(kit.read_bytes()))
+    assert len(install(half, site).files) == 3
+
+
+@pytest.mark.parametrize("kind", ["gz", "bz2", "xz", ""])
+def test_a_small_kit_fills_no_memory(folder: FederationFolder, tmp_path: Path, kind: str) -> None:
+    """Zeros are packed into a thousandth, and a long name is read before any file is."""
+    site = load_site(unpack_kit(enrol_site(folder, "bob").kit, tmp_path) / "site.toml")
+    zeros = bytes(2**20)
+    many = [(f"zeros {number}", zeros) for number in range(64)]
+    named = [("kit/" + "x" * 2**25, b"")]
+    for number, files in enumerate((many, named)):
+        wrong = archive_of(tmp_path / f"{number}.tar", files, kind)
+        tracemalloc.start()
+        with pytest.raises(EnrolmentError, match=r"cannot be read|is not a site kit"):
+            install(wrong, site)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < wrong.stat().st_size * 2 + 2**25
+
+
+def test_of_a_kit_only_what_is_installed_is_read(
+    folder: FederationFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kit = enrol_site(folder, "bob").kit
+    inside = unpack_kit(kit, tmp_path)
+    needed = [(name, (inside / name).read_bytes()) for name in ("ca.crt", "node.crt", "node.key")]
+    read: list[str] = []
+    extract = tarfile.TarFile.extractfile
+
+    def spy(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Any:
+        read.append(member.name)
+        return extract(archive, member)
+
+    monkeypatch.setattr(tarfile.TarFile, "extractfile", spy)
+    site = load_site(inside / "site.toml")
+    install(archive_of(tmp_path / "1", [("notes", b"x"), *needed]), site)
+    assert read == ["ca.crt", "node.crt", "node.key"]
+    late = [*((f"{number}", b"") for number in range(MOST_MEMBERS)), *needed]
+    with pytest.raises(EnrolmentError, match=r"lacks ca\.crt"):
+        install(archive_of(tmp_path / "2", late), site)
 
 
 def test_a_hospital_may_have_an_authority_of_its_own(folder: FederationFolder) -> None:
