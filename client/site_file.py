@@ -38,7 +38,7 @@ def _checked_proxy(value: str) -> str:
 
 
 def _checked_device(value: str) -> str:
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", value):
+    if not re.fullmatch(r"cpu|cuda(:\d{1,2})?", value):
         raise ValueError('it must be "cpu", "cuda" or "cuda:N"')
     return value
 
@@ -98,7 +98,8 @@ class Limits(Settings):
     epsilon: float | None = Field(default=None, gt=0)
     delta: float = Field(default=1e-5, gt=0, le=1e-3)  # at which epsilon is reckoned here
     sealed_only: bool = False  # refuses every study whose coordinator would see single updates
-    min_summed: int = Field(default=3, ge=3)  # hospitals in a sealed sum, this one included
+    min_summed: int = Field(default=3, ge=3, le=65_536)  # hospitals in a sealed sum, this one
+    # included
     largest_share: float = Field(default=0.5, gt=0, le=0.5)  # of one hospital in a sealed sum
     # Hospitals that people here know. Both limits above are then kept among these and this one: a
     # coordinator could have enrolled others itself, and take off what it knows. Empty: all count.
@@ -149,7 +150,8 @@ class Budget(Settings):
 class Log(Settings):
     """How the log of what was sent is kept."""
 
-    keep_days: int = Field(default=3650, ge=LEAST_KEEP_DAYS)  # full files; then they are removed
+    keep_days: int = Field(default=3650, ge=LEAST_KEEP_DAYS, le=36_500)  # full files; then they are
+    # removed
     file_megabytes: int = Field(default=16, ge=1, le=1024)  # then another is begun
 
 

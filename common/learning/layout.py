@@ -16,6 +16,7 @@ from erosion.common.learning.models import unweighted_model
 from erosion.common.learning.trainable import named_trained_parameters
 
 Shape = tuple[int, ...]
+MOST_PARAMETERS = 10**9  # of one model: 4 GB, and training needs several times as much
 
 
 def parameter_layout(
@@ -36,6 +37,22 @@ def parameter_shapes(
     """Name -> shape of what is trained, in the same order. Raises ModelError."""
     # By the text: the options of a model of one's own cannot be a key.
     return _shapes(type(settings), settings.model_dump_json(), input_shape, num_outputs)
+
+
+def check_size(settings: ModelBase, input_shape: tuple[int, ...], num_outputs: int) -> None:
+    """Raise ValueError where the study asks for a model that no site could train.
+
+    Frozen parameters count, too. Of models that grow with the study alone: others have one size.
+    """
+    if not settings.grows_with_study:
+        return
+    with torch.device("meta"):
+        model = settings.build(input_shape, num_outputs)
+    if (dim := sum(p.numel() for p in model.parameters())) > MOST_PARAMETERS:
+        raise ValueError(
+            f"the model would have {dim:,} parameters; at most {MOST_PARAMETERS:,} are built, so"
+            " make its layers or the inputs smaller"
+        )
 
 
 def shapes_digest(shapes: Mapping[str, Shape]) -> str:

@@ -16,6 +16,7 @@ class ModelBase(Settings, ABC):
     runs_installed_code: ClassVar[bool] = False  # of somebody else's package
     is_tried_out: ClassVar[bool] = False  # on made-up patients: whether it fits the study's inputs
     has_free_shapes: ClassVar[bool] = True  # it can be built without memory, to know its shapes
+    grows_with_study: ClassVar[bool] = False  # with the inputs' shape, or with widths of its own
 
     is_stackable: ClassVar[bool] = False  # it can be trained as one of a stack (`stacked_sgd`): no
     # layer draws, or looks at several patients at once

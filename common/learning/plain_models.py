@@ -16,6 +16,7 @@ class Logistic(ModelBase):
     """A linear model: for classes, multinomial logistic regression."""
 
     is_stackable: ClassVar[bool] = True
+    grows_with_study: ClassVar[bool] = True
 
     name: Literal["logistic"] = "logistic"
     start_deviation: float = Field(default=0.0, ge=0)  # of the normal, cut off at two deviations,
@@ -40,9 +41,12 @@ class Mlp(ModelBase):
     """A multilayer perceptron with ReLU."""
 
     is_stackable: ClassVar[bool] = True
+    grows_with_study: ClassVar[bool] = True
 
     name: Literal["mlp"] = "mlp"
-    hidden: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(32,), min_length=1)
+    hidden: tuple[Annotated[int, Field(ge=1, le=1_000_000)], ...] = Field(
+        default=(32,), min_length=1, max_length=100
+    )
 
     def check_task(self, input_shape: Sequence[int]) -> None:
         """Any input fits: it is flattened."""
@@ -60,6 +64,7 @@ class MnistCnn(ModelBase):
     """The network of Gengler et al. 2020: 356,234 parameters on 1x28x28 images, 10 classes."""
 
     is_stackable: ClassVar[bool] = True
+    grows_with_study: ClassVar[bool] = True
 
     name: Literal["mnist_cnn"] = "mnist_cnn"
     width: int = Field(default=32, ge=1, le=1024)  # channels of the first convolution; the others

@@ -8,6 +8,8 @@ from pydantic import Field, model_validator
 from erosion.common.learning.augmentation import Augmentation
 from erosion.common.settings.base import Settings
 
+LARGEST_FACTOR = 1e12  # of the numbers of a model, which are float32 and end at 3e38
+
 
 class Training(Settings):
     """What every hospital does in a round, starting from the parameters that it receives."""
@@ -18,9 +20,9 @@ class Training(Settings):
     order: Literal["random", "sequential"] = "random"  # "sequential": mini-batches are the same in
     # every pass, in the order of the file, and a round goes on where the one before ended
     optimizer: Literal["sgd", "adam"] = "sgd"
-    learning_rate: float = Field(default=0.1, gt=0)
+    learning_rate: float = Field(default=0.1, gt=0, le=LARGEST_FACTOR)
     momentum: float = Field(default=0.0, ge=0, lt=1)  # sgd only
-    weight_decay: float = Field(default=0.0, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0, le=LARGEST_FACTOR)
     augmentation: Augmentation | None = None  # of images; None: they are trained on as they are
 
     @model_validator(mode="after")

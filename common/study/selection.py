@@ -15,9 +15,9 @@ class Fold(Settings):
     patients, to be predicted by models that never saw them. Each cut is another one.
     """
 
-    number: int = Field(ge=0)  # from 0
-    of: int = Field(ge=2)
-    cut: int | None = Field(default=None, ge=1)
+    number: int = Field(ge=0, lt=100)  # from 0
+    of: int = Field(ge=2, le=100)
+    cut: int | None = Field(default=None, ge=1, le=20)
 
 
 class Selection(Settings):

@@ -16,7 +16,7 @@ from erosion.common.algorithms.base import ArmBase, BuildContext
 from erosion.common.algorithms.personal_layers import problem_with_own
 from erosion.common.compression.codec import Compression
 from erosion.common.errors import ModelError, StudyError
-from erosion.common.learning.layout import model_of_shapes, parameter_layout
+from erosion.common.learning.layout import check_size, model_of_shapes, parameter_layout
 from erosion.common.learning.models import ModelSettings
 from erosion.common.learning.training import Training
 from erosion.common.privacy.accountant import strength_of
@@ -164,6 +164,7 @@ class Study(Settings):
         if self.training.augmentation is not None and not isinstance(self.task, ImageTask):
             raise ValueError("training.augmentation is for images; leave it out")
         self.model.check_task(self.task.input_shape)
+        check_size(self.model, tuple(self.task.input_shape), self.task.num_outputs)
         if self.model.frozen and self.model.has_free_shapes:
             self._check_frozen()
         self._check_arms(self.arms)

@@ -1,6 +1,7 @@
 """The inputs of a model, one patient's: the columns of a table, or an image."""
 
 from collections import Counter
+from math import prod
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -14,6 +15,8 @@ from erosion.common.tasks.features import (
     NumberMissing,
 )
 from erosion.common.tasks.task import Task
+
+MOST_VALUES = 2**28  # of one image; a volume of 512 x 512 x 512 has half as many
 
 
 class TabularTask(Task):
@@ -70,6 +73,8 @@ class ImageTask(Task):
             raise ValueError("a volume is grey: write [1, depth, height, width]")
         if value[0] not in (1, 3) or min(value) < 1:
             raise ValueError("write [channels, height, width] with 1 or 3 channels")
+        if prod(value) > MOST_VALUES:
+            raise ValueError(f"one image has at most {MOST_VALUES:,} values; make it smaller")
         return value
 
     @model_validator(mode="after")

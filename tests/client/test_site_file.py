@@ -93,6 +93,13 @@ def test_a_malformed_site_file_says_where(tmp_path: Path) -> None:
         (":9092", ":99999", "the port must be from 1 to 65535"),
         ('separator = ";"', 'separator = "::"', "data.separator = '::'; give one character"),
         ('separator = ";"', 'separator = ","', "separator and decimal are both ','"),
+        ("[limits]", "[log]\nkeep_days = 1000000000\n[limits]", "log.keep_days = 1000000000; it"),
+        (
+            "[limits]",
+            "[limits]\nmin_summed = 1000000000",
+            "limits.min_summed = 1000000000; it must",
+        ),
+        ("[limits]", '[compute]\ndevice = "cuda:999"\n[limits]', "compute.device = 'cuda:999'; it"),
         ("[limits]", '[compute]\ndevice = "gpu"\n[limits]', "compute.device = 'gpu'; it must be"),
         ('[coordinator]\naddress = "coordinator.example.org:9092"\nroot', "[old]\nroot", "missing"),
     ],

@@ -230,6 +230,22 @@ def test_an_empty_file_is_told_what_it_needs(tmp_path: Path) -> None:
             " 'torchvision', 'monai', 'installed'",
         ),
         ("[8]", "[8, 0]", "model.hidden[1] = 0; it must be 1 or more"),
+        *(
+            ("[8]", f"[{width}]", f"model.hidden[0] = {width}; it must be 1000000 or less")
+            for width in (10**10, 2**62, 10**19)
+        ),
+        (
+            "[8]",
+            "[1000000, 1000000]",
+            "the model would have 1,000,007,000,002 parameters; at most 1,000,000,000 are built,"
+            " so make its layers or the inputs smaller",
+        ),
+        ("[8]", f"{[1] * 101}", f"model.hidden = {str([1] * 26)[:-1]}...; give at most 100"),
+        (
+            "[training]",
+            "[training]\nweight_decay = 1e300",
+            "training.weight_decay = 1e+300; it must be 1000000000000 or less",
+        ),
         (
             'name = "mlp"\nhidden = [8]',
             'name = "mnist_cnn"',
@@ -353,6 +369,18 @@ def test_a_bad_table_study_is_refused(tmp_path: Path, old: str, new: str, senten
             "task.shape = [2, 28, 28]; write [channels, height, width] with 1 or 3 channels",
         ),
         ("[1, 28, 28]", "[1, 28]", "task.shape = [1, 28]; give at least 3"),
+        (
+            "[1, 28, 28]",
+            f"[1, {'9' * 4300}, {'9' * 4300}]",
+            f"task.shape = [1, {'9' * 73}...; one image has at most 268,435,456 values; make it"
+            " smaller",
+        ),
+        (
+            "[1, 28, 28]",
+            "[1, 16384, 16384]",
+            "the model would have 2,147,483,674 parameters; at most 1,000,000,000 are built, so"
+            " make its layers or the inputs smaller",
+        ),
         (
             "[1, 28, 28]",
             "[1, 28, 28]\ndeviation = [0]",

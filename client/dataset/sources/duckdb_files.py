@@ -51,7 +51,7 @@ class DuckdbFiles(TableSource):
     path: Path
     query: str | None = Field(default=None, min_length=1)  # one SELECT
     query_seconds: float = Field(default=300.0, gt=0, le=86_400)
-    max_rows: int = Field(default=1_000_000, ge=1)  # more are a mistake in the query
+    max_rows: int = Field(default=1_000_000, ge=1, le=10**9)  # more are a mistake in the query
 
     def describe(self) -> str:
         """The file or folder."""

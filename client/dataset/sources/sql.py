@@ -56,7 +56,7 @@ class SqlQuery(TableSource):
     password_variable: str | None = None  # environment variable that holds the password
     connect_seconds: float = Field(default=10.0, gt=0, le=600)
     query_seconds: float = Field(default=300.0, gt=0, le=86_400)  # until the last row has come
-    max_rows: int = Field(default=1_000_000, ge=1)  # more are a mistake in the query
+    max_rows: int = Field(default=1_000_000, ge=1, le=10**9)  # more are a mistake in the query
 
     @model_validator(mode="after")
     def _password_apart(self) -> Self:
