@@ -9,7 +9,7 @@ from flwr.app import Message, MetricRecord
 from torch import Tensor
 
 from erosion.common.algorithms.base import ArmBase, Brings
-from erosion.common.protocol.messages import TrainReply, TrainResult
+from erosion.common.protocol.messages import LARGEST_COUNT, TrainReply, TrainResult
 from erosion.common.rounds.records import Answer, Rejection
 from erosion.common.rounds.screening import Expected, screen
 from erosion.flower.arrangement import Arrangement, Values
@@ -94,6 +94,8 @@ def _count(metrics: MetricRecord, key: str) -> int:
     value = metrics.get(key)
     if not isinstance(value, int) or isinstance(value, bool):
         raise ValueError(f"{key!r} = {shown(value)}, not a whole number")
+    if not 0 <= value <= LARGEST_COUNT:
+        raise ValueError(f"{key!r} = {shown(value)}, not a number from 0 to {LARGEST_COUNT}")
     return value
 
 

@@ -236,14 +236,12 @@ def test_the_journal_has_the_distance_that_the_rule_used() -> None:
         assert found == pytest.approx(expected, abs=1e-3)
 
 
-@pytest.mark.parametrize("patients", [0, -1, 2**53 + 1, 10**4000])
-def test_who_reports_no_patients_or_absurdly_many_takes_no_part(patients: int) -> None:
+def test_who_reports_no_patients_takes_no_part() -> None:
     transport, kept = Scripted(study()), Kept()
     transport.join("a", "b")
-    transport.join("c", num_samples=patients)
+    transport.join("c", num_samples=0)
     study_run(transport, kept).run()
     ((name, reason),) = transport.turned_away
     assert name == "c"
-    assert reason.startswith("it reports")
-    assert len(reason) < 100
+    assert reason == "it reports 0 patients"
     assert outcomes(kept, "c") == ["absent"] * 4

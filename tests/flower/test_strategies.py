@@ -131,6 +131,11 @@ BAD: dict[str, tuple[Node, str]] = {
     "no arrays": (lambda _: RecordDict({"c": ConfigRecord({"partition-id": "2"})}), "no arrays"),
     "half a patient": (moved_by(1, 0, name=2, samples=0.5), "'num-examples' = 0.5, not a whole"),  # type: ignore[arg-type]
     "no patients": (moved_by(1, 0, name=2, samples=0), "0 samples"),
+    "less than none": (
+        moved_by(1, 0, name=2, samples=-4),
+        "'num-examples' = -4, not a number from",
+    ),
+    "everybody": (moved_by(1, 0, name=2, samples=2**60), "9007199254740992"),
     "an error": (lambda _: Error(2, "disk full"), "disk full"),
     "silence": (lambda _: None, "did not answer"),
     "out of proportion": (moved_by(1e6, 0, name=2), "times what is usual"),
