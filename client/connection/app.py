@@ -39,8 +39,10 @@ def make_app(hospital: Hospital, consent: Consent) -> ClientApp:
             request = wire.decode_train(record, studies)
             if request.step != step:  # the log knows the step by the message's type
                 raise Refusal(f"A message of {step!r} that asks for {printable(request.step)!r}.")
-            consent.note_step(request, hospital.keeps(request))
+            consent.note_step(request, hospital.keeps(request), hospital.lacks(request))
             result = hospital.answer(request)
+            if not hospital.lacks(request):
+                consent.note_kept(request)
             if isinstance(result, TrainResult):
                 return wire.encode_train_result(result)
             return wire.encode_step_result(result)
@@ -49,7 +51,7 @@ def make_app(hospital: Hospital, consent: Consent) -> ClientApp:
 
     def evaluate(record: RecordDict) -> RecordDict:
         request = wire.decode_evaluate(record, studies)
-        consent.note_evaluation(request, hospital.keeps(request))
+        consent.note_evaluation(request, hospital.keeps(request), hospital.lacks(request))
         return wire.encode_evaluate_result(hospital.evaluate(request))
 
     def summarise(record: RecordDict) -> RecordDict:

@@ -22,6 +22,7 @@ from erosion.client.consent.store import (
 )
 from erosion.client.dataset.sources.data_source import TableSource
 from erosion.client.site_file import Site
+from erosion.client.training.kept_state import Moment
 from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import ErosionError, Refusal, Undecided
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
@@ -96,10 +97,16 @@ class Consent:
         self._waiting -= approved
         return bool(approved)
 
-    def note_step(self, request: TrainRequest, kept: Mapping[str, Tensor] | None = None) -> None:
+    def note_step(
+        self,
+        request: TrainRequest,
+        kept: Mapping[str, Tensor] | None = None,
+        lacks: Mapping[str, Moment] | None = None,
+    ) -> None:
         """Note that a step of a round is about to be answered; Refusal where it must not be.
 
         `kept`: what the site keeps of earlier rounds, and the answer is computed from, too.
+        `lacks`: the arms of which it has nothing of the run, and up to which exchange.
         """
         approved = self.check(request.study)
         self._check_fields(request)
@@ -112,10 +119,18 @@ class Consent:
             _place_of(request),
         )
         self._check_times(request, answer)
-        self._note(request.study, answer, _hash_of_step(request, kept or {}))
+        self._note(request.study, answer, _hash_of_step(request, kept or {}), lacks or {})
+
+    def note_kept(self, request: TrainRequest) -> None:
+        """Note that the site keeps something of the arm since this exchange, or an earlier one."""
+        since = request.round, request.exchange
+        self._store.note_kept(request.study.digest, request.run, request.arm, *since)
 
     def note_evaluation(
-        self, request: EvaluateRequest, kept: Mapping[str, Tensor] | None = None
+        self,
+        request: EvaluateRequest,
+        kept: Mapping[str, Tensor] | None = None,
+        lacks: Mapping[str, Moment] | None = None,
     ) -> None:
         """The same for the final figures of a run."""
         approved = self.check(request.study)
@@ -124,7 +139,7 @@ class Consent:
         # A fold's predictions stay here, so they count as a round and not as final figures.
         number = 0 if study.fold is None else study.rounds + 2
         answer = Answer(approved, request.run, study.digest, "", number, FINAL_FIGURES)
-        self._note(study, answer, _hash_of_evaluation(request, kept or {}))
+        self._note(study, answer, _hash_of_evaluation(request, kept or {}), lacks or {})
 
     def _check_fields(self, request: TrainRequest) -> None:
         """An approved study has so many rounds, and names are short and printable."""
@@ -168,7 +183,9 @@ class Consent:
                 " that were chosen first, and not with others: start a new run."
             )
 
-    def _note(self, study: Study, answer: Answer, content: str) -> None:
+    def _note(
+        self, study: Study, answer: Answer, content: str, lacks: Mapping[str, Moment]
+    ) -> None:
         what = f"{answer.step} of round {answer.round}" if answer.round else "the final figures"
         if self._store.is_recovered(self._coordinator, self._dataset, answer):
             raise Refusal(
@@ -177,6 +194,7 @@ class Consent:
             )
         self.is_repeated = self._store.noted(self._coordinator, self._dataset, answer) is not None
         if not self.is_repeated:
+            self._check_kept(answer, lacks)
             self._store.note_origin(answer.variant, answer.study)
             self._check_budgets(answer)
             self._check_choice(study, answer)
@@ -186,6 +204,16 @@ class Consent:
                 f"{self._site.name} answered {what} of this run once, to other parameters or from"
                 " another state of what it keeps. It does not answer it twice: start a new run."
             )
+
+    def _check_kept(self, answer: Answer, lacks: Mapping[str, Moment]) -> None:
+        """Nothing begins afresh in the middle of a run because what was kept is not here."""
+        for arm, moment in lacks.items():
+            since = self._store.kept_since(answer.variant, answer.run, arm)
+            if since is not None and since < (moment.round, moment.exchange):
+                raise Refusal(
+                    f"{self._site.name} has lost what it keeps of {arm} in this run (compute.state"
+                    " in its site file): start a new run."
+                )
 
     def _check_budgets(self, answer: Answer) -> None:
         budget = self._site.budget

@@ -67,6 +67,14 @@ create table if not exists chosen (
   variant text not null,
   primary key (coordinator, dataset, study, run, user)
 );
+create table if not exists kept (
+  variant text not null,
+  run text not null,
+  arm text not null,
+  round integer not null,
+  exchange integer not null,
+  primary key (variant, run, arm)
+);
 create table if not exists decisions (
   digest text not null,
   state text not null,
@@ -235,6 +243,23 @@ class ConsentStore:
             key,
         )
         return bool(known == answer.variant)
+
+    def note_kept(self, variant: str, run: str, arm: str, number: int, exchange: int) -> None:
+        """Note durably that the site keeps something of an arm since that exchange of a round."""
+        since = self.kept_since(variant, run, arm)
+        if since is None or (number, exchange) < since:
+            self._file.execute(
+                "insert or replace into kept values (?,?,?,?,?)",
+                (variant, run, arm, number, exchange),
+            )
+
+    def kept_since(self, variant: str, run: str, arm: str) -> tuple[int, int] | None:
+        """Since which exchange of which round it does, as (round, exchange); None: it never did."""
+        found = self._file.execute(
+            "select round, exchange from kept where variant = ? and run = ? and arm = ?",
+            (variant, run, arm),
+        )
+        return (int(found[0][0]), int(found[0][1])) if found else None
 
     def steps(self, coordinator: str, dataset: str, answer: Answer) -> list[str]:
         """The steps of `answer`'s round that were answered, also those that the log alone knows."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from erosion.client.dataset.local_dataset import LocalDataset
-from erosion.client.training.kept_state import KeptState, Moment, StateKey
+from erosion.client.training.kept_state import ACROSS_FOLDS, KeptState, Moment, StateKey
 from erosion.common.errors import Refusal
 from erosion.common.learning.local_work import Tensors
 from erosion.common.rounds.cross_fitting import folds_of
@@ -18,9 +18,7 @@ from erosion.common.study.selection import Fold
 from erosion.common.study.study import Study
 from erosion.common.tasks.task import Floats
 
-# In place of an arm, whose name has no brackets:
-KEPT_AS = "(cross-fitted)"
-BASE_RATE = "(base rate)"
+BASE_RATE = "(base rate)"  # in place of an arm, whose name has no brackets
 
 
 class FoldPredictions:
@@ -29,7 +27,7 @@ class FoldPredictions:
     def __init__(self, kept: KeptState, study: Study, run: str) -> None:
         """`study`: with a fold or without, which makes no difference: all folds are together."""
         self._kept, self._folds = kept, folds_of(study)
-        self._place = StateKey(study.whole.digest, KEPT_AS, run)
+        self._place = StateKey(study.whole.digest, ACROSS_FOLDS, run)
 
     def keep(self, fold: Fold, dataset: LocalDataset, predictions: Mapping[str, Floats]) -> None:
         """Keep each arm's predictions (n, k) of the fold's patients.

@@ -149,15 +149,18 @@ class Hospital:
 
     def keeps(self, request: TrainRequest | EvaluateRequest) -> Tensors:
         """What is kept here of the run and an answer starts from, as tensors by arm and name."""
-        if isinstance(request, TrainRequest):
-            moments = {request.arm: Moment(request.round, request.exchange)}
-        else:
-            moments = dict.fromkeys(request.parameters, Moment(request.study.rounds + 1))
         return {
             f"{arm}/{name}": tensor
-            for arm, moment in moments.items()
-            if _arm(request, arm)
+            for arm, moment in _moments(request).items()
             for name, tensor in self._kept_before(request, arm, moment).items()
+        }
+
+    def lacks(self, request: TrainRequest | EvaluateRequest) -> dict[str, Moment]:
+        """The request's arms of which nothing is kept here of the run, and up to which exchange."""
+        return {
+            arm: moment
+            for arm, moment in _moments(request).items()
+            if not self._kept.has(_state_key(request, arm), moment)
         }
 
     def answer(self, request: TrainRequest) -> TrainResult | StepResult:
@@ -430,6 +433,15 @@ def _parameters(request: TrainRequest | EvaluateRequest, arm: str) -> Tensor | N
     if isinstance(request, TrainRequest):
         return request.parameters
     return request.parameters[arm]
+
+
+def _moments(request: TrainRequest | EvaluateRequest) -> dict[str, Moment]:
+    """The arms that a request is about, and in which exchange of each; final figures come last."""
+    if isinstance(request, TrainRequest):
+        moments = {request.arm: Moment(request.round, request.exchange)}
+    else:
+        moments = dict.fromkeys(request.parameters, Moment(request.study.rounds + 1))
+    return {arm: moment for arm, moment in moments.items() if _arm(request, arm)}
 
 
 def _state_key(request: TrainRequest | EvaluateRequest, arm: str) -> StateKey:

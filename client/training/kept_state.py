@@ -8,25 +8,34 @@ by a coordinator that was interrupted, starts from where it started the first ti
 A round that ruined the model is undone, and the hospitals are sent the parameters again that they
 had in it. By these they know it: what they have kept since came of the ruined model, and they go
 back to what they had before.
+
+A run is in one fold or trial at a time: once it keeps something in another, what its arms kept in
+the one before goes. Of other runs the MOST_FILES files that were written last stay.
 """
 
 import contextlib
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 from torch import Tensor
 
 from erosion.common.aggregation.vectors import is_finite
 from erosion.common.errors import CheckpointError, SiteError
-from erosion.common.formats.tensor_file import metadata, read_with_header
+from erosion.common.formats.tensor_file import metadata, read_header, read_with_header
 from erosion.common.learning.local_work import Tensors
-from erosion.common.support.files import write_atomically
+from erosion.common.support.files import remove_unfinished, write_atomically
 
 VERSION = 2
-MOST_FILES = 100  # arms of studies; beyond, the one that was used longest ago goes
+MOST_FILES = 100  # arms of runs other than the one under way
+ACROSS_FOLDS = (
+    "(cross-fitted)"  # in place of an arm, whose name has no brackets: all folds' figures
+)
+
+_OF_A_STUDY = "[0-9a-f]" * 16  # a folder of ours; others lie beside them
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +110,7 @@ class KeptState:
         if not before and not after:
             return  # most methods keep nothing
         last = self._last(place, moment)
-        is_same_round = last.round == moment.round
+        is_first, is_same_round = last.round == 0, last.round == moment.round
         received = _digest(parameters) or last.received
         befores = {e: t for e, t in last.befores.items() if is_same_round and e < moment.exchange}
         if received == last.received:
@@ -117,16 +126,26 @@ class KeptState:
             self._in_memory[place.study, place.arm] = last
             return
         path = self._path(self._folder, place)
-        is_new = not path.exists()
         try:
             write_atomically(path, _encoded(last), mode=0o600)
-            if is_new:
-                _prune(self._folder)
+            if is_first:
+                _prune(self._folder, place)
         except OSError as problem:
             raise SiteError(
                 f"What this study keeps at the site cannot be written to {path}: {problem}."
                 " Name a folder that can be written to: compute.state in the site file."
             ) from None
+
+    def has(self, place: StateKey, moment: Moment) -> bool:
+        """Whether anything was kept in the run, up to that moment. Raises CheckpointError."""
+        if self._folder is None:
+            return self._last(place, moment).round > 0
+        path = self._path(self._folder, place)
+        if not path.exists():
+            return False
+        with _readable(path):
+            header = read_header(path)
+            return _place_in(header).run == place.run and int(header["round"]) <= moment.round
 
     def _last(self, place: StateKey, moment: Moment) -> _LastRound:
         """The run's last round up to that moment; where there was none, one that kept nothing."""
@@ -139,26 +158,56 @@ class KeptState:
         if self._folder is None:
             return self._in_memory.get((place.study, place.arm), nothing)
         path = self._path(self._folder, place)
-        try:
+        with _readable(path):
             return _decoded(path) if path.exists() else nothing
-        except (OSError, KeyError, TypeError, ValueError) as problem:
-            raise CheckpointError(
-                f"{path} cannot be read ({problem}). Delete it: the site then starts this arm of"
-                " the study afresh."
-            ) from None
 
     @staticmethod
     def _path(folder: Path, place: StateKey) -> Path:
         return folder / place.study[:16] / f"{place.arm}.safetensors"
 
 
-def _prune(folder: Path) -> None:
-    """Let go of the oldest studies' state, so that the disk does not fill over the years."""
-    files = sorted(folder.glob("*/*.safetensors"), key=lambda path: path.stat().st_mtime_ns)
-    for path in files[:-MOST_FILES]:
-        path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # another arm's is there
-            path.parent.rmdir()
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """What is wrong with the file's content is a CheckpointError."""
+    try:
+        yield
+    except (OSError, KeyError, TypeError, ValueError) as problem:
+        raise CheckpointError(
+            f"{path} cannot be read ({problem}). Delete it and start a new run, unless it can be"
+            " brought back from a backup."
+        ) from None
+
+
+def _prune(folder: Path, begun: StateKey) -> None:
+    """Let go of what is not needed now that `begun` is, so that the disk does not fill."""
+    of_other_runs = []
+    for path in folder.glob(f"{_OF_A_STUDY}/*.safetensors"):
+        place = _place_of(path)
+        if place is None or place.run != begun.run:
+            of_other_runs.append(path)
+        elif place.study != begun.study and ACROSS_FOLDS not in (place.arm, begun.arm):
+            _remove(path)
+    of_other_runs.sort(key=lambda path: path.stat().st_mtime_ns)
+    for path in of_other_runs[:-MOST_FILES]:
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    remove_unfinished(path)
+    with contextlib.suppress(OSError):  # another arm's is there
+        path.parent.rmdir()
+
+
+def _place_of(path: Path) -> StateKey | None:
+    """Whose state a file holds; None where it cannot be read."""
+    with contextlib.suppress(OSError, KeyError, TypeError, ValueError):
+        return _place_in(read_header(path))
+    return None
+
+
+def _place_in(header: Mapping[str, Any]) -> StateKey:
+    return StateKey(*header["place"])
 
 
 def _encoded(last: _LastRound) -> bytes:
@@ -191,7 +240,7 @@ def _decoded(path: Path) -> _LastRound:
 
     befores = {int(exchange): of(f"before {exchange}") for exchange in header["exchanges"]}
     received, earlier = header.get("parameters", ["", ""])  # an earlier program wrote none
-    place, number = StateKey(*header["place"]), int(header["round"])
+    place, number = _place_in(header), int(header["round"])
     return _LastRound(place, number, befores, of("after"), received, earlier)
 
 

@@ -6,7 +6,8 @@ lost would otherwise be another number.
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,18 @@ from erosion.common.support.files import open_named
 
 def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     """The metadata and the tensors by name. Raises OSError, and ValueError for a damaged file."""
+    with _opened(path) as file:
+        about: dict[str, str] = file.metadata() or {}
+        return about, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     with open_named(path):  # a pipe would be waited for
         pass
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            about: dict[str, str] = file.metadata() or {}
-            return about, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            yield file
     # Of types that PyTorch does not have safetensors raises what it likes.
     except (safetensors.SafetensorError, LookupError, TypeError, AttributeError) as problem:
         raise ValueError(str(problem)) from None
@@ -50,6 +57,22 @@ def read_with_header(
     about, tensors = read_tensors(path)
     if not (about or is_needed):
         return {}, tensors
+    header, checksum, text = _header_in(about)
+    if checksum is not None and checksum != _checksum(text, tensors):
+        raise ValueError("its checksum is not that of its content, so it was changed or damaged")
+    return header, tensors
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """The header alone, without the tensors, so it is not checked. Raises as `read_with_header`."""
+    with _opened(path) as file:
+        about: dict[str, str] = file.metadata() or {}
+    header, _, _ = _header_in(about)
+    return header
+
+
+def _header_in(about: Mapping[str, str]) -> tuple[dict[str, Any], str | None, str]:
+    """The header, its checksum where it has one, and its text."""
     try:
         checksum, text = _parted(about["erosion"])
         header = json.loads(text)
@@ -59,9 +82,7 @@ def read_with_header(
         raise ValueError(str(problem)) from None
     if not isinstance(header, dict):
         raise ValueError("its header is not a JSON object")
-    if checksum is not None and checksum != _checksum(text, tensors):
-        raise ValueError("its checksum is not that of its content, so it was changed or damaged")
-    return header, tensors
+    return header, checksum, text
 
 
 def _parted(entry: str) -> tuple[str | None, str]:

@@ -10,7 +10,12 @@ import torch
 
 from erosion.client.site_file import Site, load_site
 from erosion.client.training.hospital import Hospital
-from erosion.client.training.kept_state import KeptState, Moment, StateKey
+from erosion.client.training.kept_state import (
+    ACROSS_FOLDS,
+    KeptState,
+    Moment,
+    StateKey,
+)
 from erosion.common.errors import CheckpointError, SiteError
 from erosion.common.formats.tensor_file import metadata
 from erosion.common.learning.local_work import Tensors
@@ -104,15 +109,80 @@ def test_a_method_that_keeps_nothing_writes_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_only_the_latest_studies_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> int:
+    """So many files of other runs stay."""
     monkeypatch.setattr("erosion.client.training.kept_state.MOST_FILES", 2)
+    return 2
+
+
+@pytest.mark.usefixtures("few")
+def test_of_other_runs_the_latest_files_are_kept(tmp_path: Path) -> None:
     kept = KeptState(tmp_path)
-    places = [StateKey(digit * 64, PLACE.arm, PLACE.run) for digit in "abc"]
+    places = [StateKey(digit * 64, PLACE.arm, f"run {digit}") for digit in "abcd"]
     for place in places:
         kept.keep(place, Moment(1), {}, ONE)
-    kept.keep(places[2], Moment(2), ONE, TWO)  # not a new file: nothing has to go
-    assert [value(kept, 3, place) for place in places] == [None, 1.0, 2.0]
-    assert {path.name for path in tmp_path.iterdir()} == {"b" * 16, "c" * 16}
+    kept.keep(places[3], Moment(2), ONE, TWO)
+    assert [value(kept, 3, place) for place in places] == [None, 1.0, 1.0, 2.0]
+    assert {path.name for path in tmp_path.iterdir()} == {"b" * 16, "c" * 16, "d" * 16}
+
+
+def other_runs(folder: Path, count: int) -> list[Path]:
+    """Files of as many arms of other runs, all of them kept before."""
+    known = set(folder.rglob("*.safetensors"))
+    for number in range(count):
+        place = StateKey(f"{number:016x}" * 4, "apfl", f"run {number}")
+        KeptState(folder).keep(place, Moment(1), {}, ONE)
+    return sorted(set(folder.rglob("*.safetensors")) - known)
+
+
+def test_a_clock_that_was_ahead_takes_nothing_from_the_run_under_way(
+    tmp_path: Path, few: int
+) -> None:
+    for path in other_runs(tmp_path, few):
+        os.utime(path, (2.0**32, 2.0**32))
+    kept = KeptState(tmp_path)
+    other_arm = StateKey(PLACE.study, "apfl", PLACE.run)
+    kept.keep(PLACE, Moment(1), {}, ONE)
+    kept.keep(other_arm, Moment(1), {}, TWO)
+    assert (value(kept, 2), value(kept, 2, other_arm)) == (1.0, 2.0)
+
+
+def test_what_a_run_kept_in_a_fold_goes_once_it_is_in_another(tmp_path: Path) -> None:
+    kept = KeptState(tmp_path)
+    fold, other_run, next_fold = (
+        StateKey("a" * 64, PLACE.arm, PLACE.run),
+        StateKey("b" * 64, PLACE.arm, "second run"),
+        StateKey("c" * 64, PLACE.arm, PLACE.run),
+    )
+    of_all_folds = StateKey("d" * 64, ACROSS_FOLDS, PLACE.run)
+    for place in (fold, other_run, of_all_folds):
+        kept.keep(place, Moment(1), {}, ONE)
+    assert value(kept, 2, fold) == 1.0  # its figures may be asked for again
+    kept.keep(next_fold, Moment(1), {}, ONE)
+    assert value(kept, 2, fold) is None
+    assert [value(kept, 2, p) for p in (other_run, of_all_folds, next_fold)] == [1.0] * 3
+
+
+def test_what_else_lies_in_the_folder_stays(tmp_path: Path, few: int) -> None:
+    opening = tmp_path / "sealed" / "opening.safetensors"
+    opening.parent.mkdir()
+    opening.write_bytes(b"what a hospital hands over")
+    os.utime(opening, (0, 0))
+    other_runs(tmp_path, few + 2)
+    assert opening.exists()
+    assert len(list(tmp_path.rglob("*.safetensors"))) == few + 2  # and the last run's own
+
+
+@pytest.mark.parametrize("reading", ["file", "memory"])
+def test_it_is_known_whether_a_run_kept_anything(tmp_path: Path, reading: str) -> None:
+    kept = KeptState(tmp_path if reading == "file" else None)
+    assert not kept.has(PLACE, Moment(1))
+    kept.keep(PLACE, Moment(2), {}, ONE)
+    kept.keep(PLACE, Moment(3), ONE, {})  # which is nothing, and no loss
+    assert kept.has(PLACE, Moment(4))
+    assert not kept.has(PLACE, Moment(2))
+    assert not kept.has(StateKey(PLACE.study, PLACE.arm, "second run"), Moment(4))
 
 
 def test_an_exchange_that_is_asked_again_starts_where_it_started(kept: KeptState) -> None:

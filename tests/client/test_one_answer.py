@@ -1,5 +1,8 @@
 """Asked again, a site gives the answer that it gave, or none: over the program that serves it."""
 
+import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from erosion.client.consent.consent import Consent, decide
 from erosion.client.consent.review_list import entry_of
 from erosion.client.consent.store import ConsentStore
 from erosion.client.training.hospital import Hospital
+from erosion.client.training.kept_state import KeptState, Moment, StateKey
 from erosion.common.protocol import wire
 from erosion.common.protocol.flower_messages import RequestMessage
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
@@ -39,9 +43,9 @@ class Served:
         request = RequestMessage(content, "1", 2, kind, group_id="", ttl=60.0)
         return self._app(request, Context(1, 2, {}, RecordDict(), {}))
 
-    def train(self, arm: str, number: int) -> bytes | str:
+    def train(self, arm: str, number: int, run: str = "r") -> bytes | str:
         """The update of a round, which always starts from the same parameters; or the refusal."""
-        request = TrainRequest(self.study, arm, number, torch.full((6,), 0.1 * number), None, "r")
+        request = TrainRequest(self.study, arm, number, torch.full((6,), 0.1 * number), None, run)
         reply = self._ask(wire.TRAIN, wire.encode_train(request))
         if reply.has_error():
             return str(reply.error.reason)
@@ -83,6 +87,57 @@ def test_final_figures_are_of_one_personal_model(tmp_path: Path) -> None:
     assert site.evaluate("ditto") == first
     site.train("ditto", 1)  # back to what the run began with
     assert "once, to other parameters or from another state" in site.evaluate("ditto")
+
+
+LOST = "a has lost what it keeps of"
+
+
+def other_arms_are_kept(folder: Path, count: int) -> None:
+    """Each of a run of its own."""
+    kept = KeptState(folder / "state" / "a")
+    for number in range(count):
+        place = StateKey(f"{number:016x}" * 4, "ditto", f"run {number}")
+        kept.keep(place, Moment(1), {}, {"v": torch.ones(1)})
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_a_run_that_goes_on_has_what_it_kept_or_is_refused(
+    tmp_path: Path, arm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("erosion.client.training.kept_state.MOST_FILES", 2)
+    site = Served(tmp_path)
+    for number in (1, 2):
+        site.train(arm, number)
+    other_arms_are_kept(tmp_path, 4)
+    assert f"{LOST} {arm} in this run (compute.state" in str(Served(tmp_path).train(arm, 3))
+    assert f"{LOST} {arm} in this run (compute.state" in site.evaluate(arm)
+    assert isinstance(site.train(arm, 3, run="r2"), bytes)
+
+
+def test_a_run_whose_state_another_run_of_the_study_replaced_is_refused(tmp_path: Path) -> None:
+    site = Served(tmp_path)
+    site.train("ditto", 1)
+    site.train("ditto", 1, run="r2")
+    assert f"{LOST} ditto in this run" in str(site.train("ditto", 2))
+    assert isinstance(site.train("ditto", 2, run="r2"), bytes)
+
+
+def test_what_was_lost_in_the_first_round_is_not_missed_there(tmp_path: Path) -> None:
+    site = Served(tmp_path)
+    first = site.train("ditto", 1)
+    shutil.rmtree(tmp_path / "state" / "a" / site.study.digest[:16])
+    assert site.train("ditto", 1) == first
+
+
+def test_a_book_of_an_earlier_program_misses_what_is_lost_from_then_on(tmp_path: Path) -> None:
+    site = Served(tmp_path)
+    site.train("ditto", 1)
+    with closing(sqlite3.connect(tmp_path / "state" / "a" / "consent.sqlite")) as book:
+        book.execute("drop table kept")
+    site = Served(tmp_path)
+    assert isinstance(site.train("ditto", 2), bytes)
+    shutil.rmtree(tmp_path / "state" / "a" / site.study.digest[:16])
+    assert f"{LOST} ditto in this run" in str(site.train("ditto", 3))
 
 
 def test_an_arm_that_the_study_lacks_is_no_path(tmp_path: Path) -> None:
