@@ -34,7 +34,7 @@ from erosion.client.audit.log_files import (
 from erosion.common.errors import SiteError
 from erosion.common.line.envelope import describe
 from erosion.common.protocol import wire
-from erosion.common.support.files import whole_bytes
+from erosion.common.support.files import sync_folder, whole_bytes
 from erosion.common.support.plain_text import printable
 from erosion.common.support.private_files import make_private_folder
 
@@ -183,7 +183,9 @@ class AuditLog:
 
 
 def _opened(path: Path) -> FileIO:
-    return FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+")
+    file = FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+")
+    sync_folder(path.parent)
+    return file
 
 
 def _line(number: int, previous: str, request: Message, reply: Message) -> AuditEntry:

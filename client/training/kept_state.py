@@ -31,9 +31,8 @@ from erosion.common.support.files import remove_unfinished, write_atomically
 
 VERSION = 2
 MOST_FILES = 100  # arms of runs other than the one under way
-ACROSS_FOLDS = (
-    "(cross-fitted)"  # in place of an arm, whose name has no brackets: all folds' figures
-)
+# In place of an arm, whose name has no brackets; it holds predictions of all folds:
+ACROSS_FOLDS = "(cross-fitted)"
 
 _OF_A_STUDY = "[0-9a-f]" * 16  # a folder of ours; others lie beside them
 

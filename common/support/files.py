@@ -7,12 +7,23 @@ import os
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO
 
 MOST_NAMED_BYTES = 16 * 2**20  # of a key, a certificate, a kit, a site file or a study file
 MOST_KEPT_BYTES = 256 * 2**20  # of a file that this program keeps as one JSON value
 MOST_LINE_BYTES = 16 * 2**20  # of a file that it keeps line by line, which may be of any length
+
+# What file systems say that know no `fsync` of a folder, and what the permissions say.
+_CANNOT_SYNC = {
+    errno.EINVAL,
+    errno.ENOTSUP,
+    errno.ENOSYS,
+    errno.EBADF,
+    errno.EACCES,
+    errno.EPERM,
+}
 
 
 def open_named(path: Path) -> BinaryIO:
@@ -67,10 +78,12 @@ def replacing(
 ) -> Iterator[Path]:
     """A file to be written in the block, by its name; then it takes the place of `path`.
 
-    After a crash the file is the old one or the new one. `mode` are the permissions, those of the
+    After a crash the file is the old one or the new one; after the block it is the new one, also
+    where the power goes. `mode` are the permissions, those of the
     process's umask if None; before it has them, nobody but the owner can open the file. `once` is
     called when the new file is on the disk and before it counts; what it raises keeps the old one.
     """
+    missing = list(takewhile(lambda folder: not folder.exists(), path.parents))
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -89,6 +102,25 @@ def replacing(
     except BaseException:  # Ctrl-C, too, must leave no half-written file
         temporary.unlink(missing_ok=True)
         raise
+    for folder in (path.parent, *(made.parent for made in missing)):
+        sync_folder(folder)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the disk has which files are in a folder, and by what names. Raises OSError.
+
+    What is in a file may be on the disk before its name is. A file system that cannot wait for a
+    folder is not asked to, nor is a folder that may not be read.
+    """
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    except OSError as problem:
+        if problem.errno not in _CANNOT_SYNC:
+            raise
 
 
 def write_atomically(path: Path, content: bytes | str, *, mode: int | None = None) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from erosion.common.rounds import checkpoint
 from erosion.common.rounds.records import RoundRecord, RunState
 from erosion.common.study.study import Study
-from erosion.common.support.files import remove_unfinished
+from erosion.common.support.files import remove_unfinished, sync_folder
 from erosion.server.run.journal import Journal, cut_back, finished_rounds
 from erosion.server.run.run_folder import RunFolder
 
@@ -103,3 +103,6 @@ def _set_aside(path: Path, before: Path) -> None:
         os.link(path, before)
     except OSError:
         shutil.copyfile(path, before)
+        with before.open("rb") as copy:
+            os.fdatasync(copy.fileno())
+    sync_folder(before.parent)  # `path` is replaced next

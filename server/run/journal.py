@@ -12,7 +12,12 @@ from pydantic import TypeAdapter
 from erosion.common.errors import CheckpointError
 from erosion.common.protocol.messages import Metrics
 from erosion.common.rounds.records import HospitalRecord, RoundRecord
-from erosion.common.support.files import cut_to_whole_lines, lines_of, write_atomically
+from erosion.common.support.files import (
+    cut_to_whole_lines,
+    lines_of,
+    sync_folder,
+    write_atomically,
+)
 
 FORMAT = 1  # raised when a key changes its meaning
 REMEDY = "Use the version that wrote it, or run the study again."
@@ -25,6 +30,7 @@ class Journal:
         """Open `path`, making it if need be; a last line that was cut off is removed."""
         cut_to_whole_lines(path)
         self._file = path.open("a", encoding="utf-8")
+        sync_folder(path.parent)
 
     def append(self, record: RoundRecord) -> None:
         """Write one line, and wait for the disk."""

@@ -10,6 +10,7 @@ import pytest
 from erosion.common.support import files
 from erosion.common.support.files import lines_of, read_named, version_of, write_atomically
 from tests.support.patience import wait_until
+from tests.support.synced import synced
 
 
 def test_text_and_bytes_are_written_as_given(tmp_path: Path) -> None:
@@ -57,6 +58,45 @@ def test_a_failure_leaves_the_old_file_and_no_half_written_one(
         write_atomically(file, "new")
     assert file.read_text() == "old"
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_name_is_on_the_disk_after_what_it_names_and_so_are_new_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = synced(monkeypatch)
+    path = tmp_path / "a" / "b" / "file"
+    write_atomically(path, "new")
+    in_folder = [("fsync", path.parent), ("fsync", tmp_path / "a"), ("fsync", tmp_path)]
+    temporary = calls[0][1]
+    assert temporary.parent == path.parent
+    assert calls == [("fdatasync", temporary), ("replace", temporary), *in_folder]
+    calls.clear()
+    write_atomically(path, "newer")
+    assert [call for call, _ in calls] == ["fdatasync", "replace", "fsync"]
+    assert calls[-1] == ("fsync", path.parent)
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP])
+def test_a_file_system_that_cannot_wait_for_a_folder_is_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def unknown(_descriptor: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("os.fsync", unknown)
+    write_atomically(tmp_path / "file", "x")
+    assert (tmp_path / "file").read_text() == "x"
+
+
+def test_a_folder_that_the_disk_fails_to_keep_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr("os.fsync", broken)
+    with pytest.raises(OSError, match="Input/output error"):
+        write_atomically(tmp_path / "file", "x")
 
 
 def test_a_file_that_cannot_be_made_is_named_as_it_was_asked_for(

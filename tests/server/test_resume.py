@@ -3,10 +3,14 @@
 Real sites and the line are in tests/e2e/test_resume.py.
 """
 
+import errno
 import json
+import os
 import shutil
 import signal
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,7 @@ from erosion.common.rounds.records import RoundRecord
 from erosion.common.rounds.study_run import first_state
 from erosion.common.study.study import Study
 from erosion.experiments.free_ports import free_address
+from erosion.server.coordination.arm_files import ArmFiles
 from erosion.server.coordination.run_keeper import RunKeeper
 from erosion.server.run.journal import Journal, keep_first, read_journal, read_records
 from erosion.server.run.run_folder import RunFolder, alone_in, open_run_folder, write_study
@@ -27,6 +32,7 @@ from tests.support.killed_coordinator import BULLETS, conduct, same_run
 from tests.support.patience import PATIENCE
 from tests.support.processes import start
 from tests.support.small_study import make_study
+from tests.support.synced import synced
 
 
 def small_study() -> Study:
@@ -248,6 +254,40 @@ def test_a_run_that_cannot_be_gone_on_with_is_refused_before_anybody_is_waited_f
     assert said in " ".join(capsys.readouterr().err.split())
     assert cut_off.journal.read_bytes() == journal  # no finished round is taken off
     assert before.startswith(journal)
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_a_round_is_on_the_disk_before_the_next_one_and_what_it_may_go_back_to_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_links: bool
+) -> None:
+    def no_links(*_: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    if not has_links:
+        monkeypatch.setattr("os.link", no_links)
+    study = small_study()
+    arm = next(iter(study.arms))
+    first = first_state(study, arm)
+    folder = RunFolder(tmp_path)
+    with closing(ArmFiles(folder)) as files:
+        files.resume(study, {arm: first})
+        for number in (1, 2):
+            calls = synced(monkeypatch)
+            state = replace(first, round=number, lengths={"a": {"update": 1.0}})
+            files.keep_round(study, state, RoundRecord(arm, number, "done", "", {}))
+        kept = [call for call in calls if call != ("fdatasync", folder.journal)]  # beside them
+    before, current = folder.before(arm, 1), folder.checkpoint(arm)
+    copied = [] if has_links else [("fdatasync", before)]
+    new = kept[len(copied) + 1][1]
+    assert new.parent == current.parent
+    assert kept == [
+        *copied,
+        ("fsync", before.parent),
+        ("fdatasync", new),
+        ("replace", new),
+        ("fsync", current.parent),
+    ]
+    assert before.read_bytes() != current.read_bytes()
 
 
 def test_trials_that_are_damaged_do_not_keep_a_run_from_going_on(tmp_path: Path) -> None:
