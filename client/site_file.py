@@ -150,8 +150,7 @@ class Budget(Settings):
 class Log(Settings):
     """How the log of what was sent is kept."""
 
-    keep_days: int = Field(default=3650, ge=LEAST_KEEP_DAYS, le=36_500)  # full files; then they are
-    # removed
+    keep_days: int = Field(default=3650, ge=LEAST_KEEP_DAYS, le=36_500)  # full files, at least
     file_megabytes: int = Field(default=16, ge=1, le=1024)  # then another is begun
 
 

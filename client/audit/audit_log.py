@@ -66,7 +66,6 @@ class AuditLog:
             if not folder.exists():
                 make_private_folder(folder)
             self._file = _opened(self.path)
-            remove_old(self.path, now=datetime.now(UTC), keep_days=keep_days)
         except OSError as problem:
             raise SiteError(
                 f"The log of what is sent, {self.path}, cannot be opened ({problem.strerror});"
@@ -77,6 +76,7 @@ class AuditLog:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._number, self._head = self._continue()
             self._first = self._first_number()
+            remove_old(self.path, now=datetime.now(UTC), keep_days=keep_days)
         except BlockingIOError:
             self._file.close()
             raise SiteError(

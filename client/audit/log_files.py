@@ -2,7 +2,7 @@
 
 `sent.jsonl` is written to; when it is full it becomes `sent-000000001.jsonl`, named for its first
 line, and the chain of hashes goes on in a new one. A full file is removed once its last line is
-older than the site keeps its log.
+older than the site keeps its log, by the clock and by the log itself.
 """
 
 import errno
@@ -37,17 +37,26 @@ def set_aside(current: Path, first_number: int) -> Path:
 def remove_old(current: Path, *, now: datetime, keep_days: int) -> list[Path]:
     """Remove full files whose last line is older than that, but the newest; returns them.
 
-    The newest stays: the chain is then seen to begin at a file that was full, not in the middle.
+    They are older than the newest's first line by as much, too: a clock that is ahead for a while
+    removes nothing. The newest stays: the chain is then seen to begin at a file that was full, not
+    in the middle.
     """
-    removed = []
-    for path in full_files(current)[:-1]:
-        with suppress(OSError, ValueError):
-            last = AuditEntry.model_validate_json(last_line(path))
-            if datetime.fromisoformat(last.time) >= now - timedelta(days=keep_days):
-                break
-            path.unlink()
-            removed.append(path)
+    removed: list[Path] = []
+    *older, newest = full_files(current) or [current]
+    with suppress(OSError, ValueError, StopIteration):
+        text, _ = next(lines_of(newest))
+        since = min(now, _time_in(text)) - timedelta(days=keep_days)
+        for path in older:
+            with suppress(OSError, ValueError):
+                if _time_in(last_line(path)) >= since:
+                    break
+                path.unlink()
+                removed.append(path)
     return removed
+
+
+def _time_in(line: str | bytes) -> datetime:
+    return datetime.fromisoformat(AuditEntry.model_validate_json(line).time)
 
 
 def last_line(path: Path) -> bytes:

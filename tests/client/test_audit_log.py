@@ -1,5 +1,6 @@
 """The log of what a hospital sent: chained, and honest about crashes."""
 
+import fcntl
 import hashlib
 import json
 import os
@@ -7,6 +8,7 @@ import stat
 import tracemalloc
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -362,15 +364,62 @@ def test_a_damaged_line_is_named_by_the_file_that_holds_it(tmp_path: Path) -> No
         AuditLog(tmp_path)
 
 
-def test_files_older_than_the_retention_are_removed_but_the_newest_full_one(tmp_path: Path) -> None:
+BEGUN = datetime(2026, 1, 1, tzinfo=UTC)
+IN_A_YEAR = BEGUN + timedelta(days=365)
+
+
+def set_clock(monkeypatch: pytest.MonkeyPatch, time: datetime) -> None:
+    """The log's clock stands at that time."""
+    clock = SimpleNamespace(now=lambda _zone: time)
+    monkeypatch.setattr(audit_log_module, "datetime", clock)
+
+
+def test_files_older_than_the_retention_are_removed_but_the_newest_full_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    current = tmp_path / "sent.jsonl"
+    set_clock(monkeypatch, BEGUN)
+    long_log(tmp_path, 9)
+    of_last_year = full_files(current)
+    assert remove_old(current, now=IN_A_YEAR, keep_days=364) == []  # no file was begun since
+    set_clock(monkeypatch, IN_A_YEAR)
+    long_log(tmp_path, 9)
+    assert remove_old(current, now=IN_A_YEAR, keep_days=366) == []
+    assert remove_old(current, now=IN_A_YEAR, keep_days=364)[: len(of_last_year)] == of_last_year
+    oldest = full_files(current)[0]
+    found = verify(current)
+    assert found.first == json.loads(oldest.read_text().splitlines()[0])["number"] > 1
+    assert found.num_lines == 19 - found.first
+
+
+def test_a_clock_that_is_ahead_for_a_while_removes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_clock(monkeypatch, BEGUN)
+    heads = long_log(tmp_path, 9)
+    set_clock(monkeypatch, IN_A_YEAR)
+    with AuditLog(tmp_path, file_bytes=1, keep_days=30) as audit_log:
+        audit_log.record(request(), reply(request()))  # in another file
+    set_clock(monkeypatch, BEGUN)
+    with AuditLog(tmp_path, file_bytes=1, keep_days=30) as audit_log:
+        audit_log.record(request(), reply(request()))
+    found = verify(tmp_path / "sent.jsonl", witnessed=heads)
+    assert (found.first, found.num_lines, found.num_witnessed) == (1, 11, 9)
+
+
+def test_a_second_program_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_clock(monkeypatch, BEGUN)
+    long_log(tmp_path, 9)
+    set_clock(monkeypatch, IN_A_YEAR)
     long_log(tmp_path, 9)
     full = full_files(tmp_path / "sent.jsonl")
-    in_a_year = datetime.now(UTC) + timedelta(days=365)
-    assert remove_old(tmp_path / "sent.jsonl", now=in_a_year, keep_days=366) == []
-    assert remove_old(tmp_path / "sent.jsonl", now=in_a_year, keep_days=364) == full[:-1]
-    found = verify(tmp_path / "sent.jsonl")
-    assert found.first == json.loads(full[-1].read_text().splitlines()[0])["number"] > 1
-    assert found.num_lines == 10 - found.first
+    with (tmp_path / "sent.jsonl").open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(SiteError, match="runs already"):
+            AuditLog(tmp_path, keep_days=30)
+    assert full_files(tmp_path / "sent.jsonl") == full
+    AuditLog(tmp_path, keep_days=30).__exit__(None, None, None)
+    assert full_files(tmp_path / "sent.jsonl") != full
 
 
 def test_lines_removed_at_the_end_show_against_what_the_coordinator_keeps(tmp_path: Path) -> None:
