@@ -67,11 +67,9 @@ class Arrival:
 
     def _why_not_begun(self, waited: float) -> str:
         study, members = self.study, self.membership
-        if study.user in members.undecided and study.user not in members.members:
-            return (
-                f"The user's own site did not take part within {waited:.0f} s:"
-                f" {members.undecided[study.user]}."
-            )
+        why = members.undecided.get(study.user) or members.away.get(study.user)
+        if why is not None and study.user not in members.members:
+            return f"The user's own site did not take part within {waited:.0f} s: {why}."
         if study.user not in members.members:
             return (
                 f"The user's own site {study.user!r} did not connect within {waited:.0f} s."
@@ -81,16 +79,21 @@ class Arrival:
             return (
                 f"{len(members.members)} hospitals were ready to take part within {waited:.0f} s,"
                 f" the study's quorum is {study.federation.quorum}."
-                f" Missing: {in_words(members.missing) or 'none'};"
+                f" Missing: {self._missing() or 'none'};"
                 f" declined: {in_words([*members.declined]) or 'none'};"
                 f" not approved yet: {in_words([*members.undecided]) or 'none'}."
             )
         return (
-            f"{in_words(members.missing)} did not connect within {waited:.0f} s, and the study"
+            f"{self._missing()} did not connect within {waited:.0f} s, and the study"
             " waits for all of its hospitals, so that every arm is compared on the same ones."
             f" {self.surroundings.remedy}with `--longest-wait SECONDS` it waits longer, with"
             " `--start-with-quorum` it begins without them."
         )
+
+    def _missing(self) -> str:
+        """Their names, and why they are away where that is known."""
+        away = self.membership.away
+        return in_words([f"{n} ({away[n]})" if n in away else n for n in self.membership.missing])
 
     def _whereto(self) -> str:
         address = self.surroundings.address

@@ -10,6 +10,7 @@ from erosion.common.learning.layout import parameter_shapes, shapes_digest
 from erosion.common.protocol.messages import DescribeReply, FeatureSums, ModelShape
 from erosion.common.protocol.scaling import problem_with_sums
 from erosion.common.rounds.transport import (
+    Away,
     Connection,
     Declined,
     Introduced,
@@ -37,7 +38,7 @@ class MembershipListener(Protocol):
         """
 
     def declined(self, hospital: str, reason: str) -> None:
-        """A hospital will not or cannot take part."""
+        """A hospital will not or cannot take part, or not yet."""
 
     def left(self, hospital: str) -> None:
         """A hospital lost its connection."""
@@ -89,6 +90,7 @@ class Membership:
         self.declined: dict[HospitalName, str] = {}  # and why
         self.cohort: frozenset[HospitalName] | None = None  # who may join; None: every hospital
         self.undecided: dict[HospitalName, str] = {}  # declined for now, and why
+        self.away: dict[HospitalName, str] = {}  # waited for, where it is known why
 
     @property
     def members(self) -> Mapping[HospitalName, Member]:
@@ -117,6 +119,9 @@ class Membership:
                         self._decline(hospital, reason, for_now=for_now)
                 case Left(connection, expelled):
                     self._left(connection, expelled)
+                case Away(hospital, reason):
+                    self.away[hospital] = printable(reason)
+                    self._listener.declined(hospital, printable(reason))
                 case KeptOut():
                     self._kept_out(event)
 
@@ -133,7 +138,7 @@ class Membership:
             return "has not approved the study yet"
         if self.cohort is not None and hospital not in self.cohort:
             return "was not there when the study began"
-        return "was not connected"
+        return self.away.get(hospital, "was not connected")
 
     def _introduced(self, connection: Connection, described: DescribeReply) -> None:
         name = described.hospital
@@ -144,6 +149,7 @@ class Membership:
             return
         self.declined.pop(name, None)
         self.undecided.pop(name, None)
+        self.away.pop(name, None)
         software = printable(described.software, at_most=LONGEST_VERSION)
         self._members[name] = Member(connection, described.num_samples, described.sums, software)
         self._listener.joined(name, described.num_samples, self.missing, software)
@@ -187,15 +193,16 @@ class Membership:
                 del self._members[name]
                 if expelled:
                     self._decline(name, expelled)
-                else:
+                elif name not in self.away:  # else it was told already
                     self._listener.left(name)
 
     def _kept_out(self, event: KeptOut) -> None:
         if event.hospital in self._members:  # whose own site is here, and unharmed
             self._listener.declined(f"another connection as {event.who}", event.reason)
-        elif event.hospital is None or event.hospital not in self.declined:
+        elif event.hospital not in self.declined and event.hospital not in self.away:
             self._listener.declined(event.who, event.reason)
 
     def _decline(self, hospital: HospitalName, reason: str, *, for_now: bool = False) -> None:
+        self.away.pop(hospital, None)
         (self.undecided if for_now else self.declined)[hospital] = printable(reason)
         self._listener.declined(hospital, printable(reason))

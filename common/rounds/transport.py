@@ -50,7 +50,15 @@ class Left:
     """A connection that was introduced is gone."""
 
     connection: Connection
-    expelled: str = ""  # why the transport ended it; empty: it went by itself
+    expelled: str = ""  # why its hospital is out for good; empty: it may come back
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """A hospital is not ready yet, or no longer, and is waited for."""
+
+    hospital: HospitalName
+    reason: str  # its key has expired, say
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +70,7 @@ class KeptOut:
     reason: str
 
 
-News = Introduced | Declined | Left | KeptOut
+News = Introduced | Declined | Left | Away | KeptOut
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,6 +19,7 @@ from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
 from erosion.common.rounds.head_bounds import most_head_bytes
 from erosion.common.rounds.records import Absence, Rejection
 from erosion.common.rounds.transport import (
+    Away,
     Connection,
     Declined,
     Introduced,
@@ -47,6 +48,9 @@ class NodeAuthorizer(Protocol):
 
     def why_not(self, hospital: str) -> str | None:
         """Why no site could come in as `hospital` now; None where one could."""
+
+    def may_renew(self, hospital: str) -> bool:
+        """Whether a renewed key would let it in again, or does; not where it was revoked."""
 
     def part_with(self, node_id: int) -> None:
         """End the presence of a node whose key is no longer let in, so that it is told."""
@@ -222,15 +226,20 @@ class NetworkTransport:
         return self._grid.sessions().get(site.node_id) == site.session
 
     def _revoked(self) -> Iterator[News]:
-        """Part with hospitals whose key was revoked or has expired, and report strangers."""
+        """Part with hospitals whose key is no longer let in, and report strangers."""
         if self._authorizer is None:
             return
         for connection, site in list(self._sites.items()):
-            if site.hospital is not None and not self._may_be(site.hospital, site.node_id):
-                reason = self._authorizer.why_not(site.hospital) or "its key was replaced"
+            name = site.hospital
+            if name is not None and not self._may_be(name, site.node_id):
+                reason = self._authorizer.why_not(name) or "its key was replaced"
                 self._authorizer.part_with(site.node_id)
                 site.hospital = None
-                yield Left(connection, expelled=reason)
+                if self._authorizer.may_renew(name):
+                    yield Away(name, reason)
+                    yield Left(connection)
+                else:
+                    yield Left(connection, expelled=reason)
         for event in self._authorizer.turned_away():
             yield KeptOut(event.who, event.hospital, event.text)
 

@@ -99,6 +99,11 @@ class Authorizer:
             return "its key has no certificate yet"
         return None if key.trouble is None else f"its key {key.trouble}"
 
+    def may_renew(self, hospital: str) -> bool:
+        """Whether a renewed key would let it in again, or does; not where it was revoked."""
+        self._refresh()
+        return hospital in self._own.hospitals or self._roster.current(hospital) is not None
+
     def expiries(self) -> dict[str, datetime]:
         """When each hospital's current key ends."""
         self._refresh()

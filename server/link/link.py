@@ -136,6 +136,11 @@ class Link:
         admission = self._keeper.admission
         return None if admission is None else admission.why_not(hospital)
 
+    def may_renew(self, hospital: str) -> bool:
+        """Whether a renewed key would let it in again, or does; not where it was revoked."""
+        admission = self._keeper.admission
+        return admission is None or admission.may_renew(hospital)
+
     def keys(self) -> dict[str, PublicKey]:
         """Each enrolled hospital's key, as far as it is known; none where nobody is enrolled."""
         admission = self._keeper.admission

@@ -7,7 +7,7 @@ import torch
 
 from erosion.common.errors import RunError
 from erosion.common.protocol.messages import TrainRequest, TrainResult
-from erosion.common.rounds.transport import KeptOut
+from erosion.common.rounds.transport import Away, KeptOut
 from erosion.common.rounds.waiting import UserDeclinedError
 from erosion.server.run.absences import Absent, absences
 from tests.support.open_study import everybody, outcomes, study
@@ -201,6 +201,57 @@ def test_a_hospital_whose_key_is_revoked_is_out_with_the_reason() -> None:
     assert kept.records[1].hospitals["b"].reason == "declined: its key was revoked"
     assert ("declined", "b", "its key was revoked") in kept.events
     assert ("left", "b") not in kept.events
+
+
+KEY_TROUBLE = pytest.mark.parametrize(
+    "why", ["its key expired on 2026-11-23", "its key was replaced"]
+)
+
+
+@KEY_TROUBLE
+def test_a_hospital_whose_key_is_renewed_while_the_study_waits_is_waited_for(why: str) -> None:
+    changes = {"start": "all", "join": "at_start", "longest_wait_seconds": None}
+    transport, kept = Scripted(study(federation=changes)), Kept()
+    transport.join("a", "b")
+
+    def expire(script: Scripted) -> None:
+        script.report(Away("b", why))
+        script.leave("b")
+        script.report(KeptOut("b", "b", f"{why}; ask the coordinator"))  # it tries again
+
+    transport.at(10.0, expire)
+    transport.at(20.0, lambda script: script.join("c"))
+    transport.at(90.0, lambda script: script.join("b"))
+    study_run(transport, kept).run()
+    assert [event for event in kept.events if event[0] == "begun_without"] == []
+    assert [event for event in kept.events if event[1:2] == ("b",)] == [
+        ("joined", "b", ["c"]), ("declined", "b", why), ("waits_for", "b"), ("joined", "b", []),
+    ]  # fmt: skip
+    assert outcomes(kept, "b") == ["accepted"] * 4
+
+
+@KEY_TROUBLE
+def test_a_user_whose_key_is_renewed_in_the_middle_of_a_run_is_waited_for(why: str) -> None:
+    def respond(name: str, request: TrainRequest) -> TrainResult:
+        if (name, request.round) == ("c", 1):
+            transport.report(Away("a", why))
+            transport.leave("a")
+            transport.at(transport.clock + 60.0, lambda script: script.join("a"))
+        return trained(name, request)
+
+    transport, kept = everybody(study()), Kept()
+    transport.respond = respond
+    study_run(transport, kept).run()
+    assert ("waits_for", "a") in kept.events
+    assert outcomes(kept, "a") == ["accepted"] * 4
+
+
+def test_a_hospital_that_is_waited_for_in_vain_is_named_with_the_reason() -> None:
+    transport = Scripted(study(federation={"start": "all"}))
+    transport.join("a", "b")
+    transport.report(Away("c", "its key expired on 2026-11-23"))
+    with pytest.raises(RunError, match=r"^c \(its key expired on 2026-11-23\) did not connect"):
+        study_run(transport, Kept()).run()
 
 
 def test_a_stranger_with_a_hospitals_name_does_not_make_it_look_declined() -> None:

@@ -402,6 +402,7 @@ def test_revoking_keeps_the_key_out_and_removes_the_kit(folder: FederationFolder
     assert (verdict.hospital, verdict.reason) == ("bob", Reason.REVOKED)
     assert not folder.kit("bob").exists()
     assert (admission.why_not("bob") or "").startswith("its key was revoked on")
+    assert not admission.may_renew("bob")
     with pytest.raises(EnrolmentError, match="enrolled are none yet"):
         revoke_site(folder, "bob")
 
@@ -469,6 +470,7 @@ def test_renewing_prolongs_the_same_key(folder: FederationFolder, tmp_path: Path
     verdict = admission.verdict(certificate_of(expired))
     assert isinstance(verdict, KeptOut)
     assert verdict.reason is Reason.EXPIRED
+    assert admission.may_renew("bob")
     renewed = renew_site(folder, "bob")
     kit = unpack_kit(renewed.kit, tmp_path)
     assert sorted(path.name for path in kit.iterdir()) == ["ca.crt", "node.crt"]

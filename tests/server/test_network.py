@@ -1,6 +1,6 @@
 """What the coordinator makes of sites that come and go, without a port."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pytest
 from flwr.app import Message
@@ -12,10 +12,10 @@ from erosion.common.protocol.wire import DESCRIBE, NOTICE, TRAIN
 from erosion.common.rounds import head_bounds
 from erosion.common.rounds.records import Absence
 from erosion.common.rounds.study_run import first_state
-from erosion.common.rounds.transport import Introduced
+from erosion.common.rounds.transport import Away, Introduced, Left, News
 from erosion.common.study.study import Study
 from erosion.server.coordination.network import NetworkTransport
-from erosion.server.enrolment.rejections import RejectionLog
+from erosion.server.enrolment.rejections import RejectionLog, TurnedAway
 from erosion.server.link.exchange import Exchange
 from erosion.server.link.grid import LinkGrid
 from erosion.server.link.request import Content, Request
@@ -26,13 +26,36 @@ from tests.support.small_study import make_study
 NODE = 7
 
 
+class Keys:
+    """A `NodeAuthorizer` with one hospital, whose key may lose its worth."""
+
+    def __init__(self, hospital: str) -> None:
+        self.hospital: str | None = hospital  # None: the key is not let in
+        self.why: str | None = None
+        self.is_renewable = True
+
+    def hospital_of(self, node_id: int) -> str | None:
+        return self.hospital
+
+    def why_not(self, hospital: str) -> str | None:
+        return self.why
+
+    def may_renew(self, hospital: str) -> bool:
+        return self.is_renewable
+
+    def part_with(self, node_id: int) -> None: ...
+
+    def turned_away(self) -> Sequence[TurnedAway]:
+        return ()
+
+
 class Port:
     """What there is of a line before anything is sent."""
 
-    def __init__(self, study: Study) -> None:
+    def __init__(self, study: Study, keys: "Keys | None" = None) -> None:
         self.exchange = Exchange()
         self.sessions = Sessions(self.exchange, RejectionLog(None))
-        self.transport = NetworkTransport(study, LinkGrid(self.sessions))
+        self.transport = NetworkTransport(study, LinkGrid(self.sessions), keys)
 
     def connect(self, name: str) -> SiteSession:
         """A site comes and introduces itself."""
@@ -88,3 +111,22 @@ def test_every_request_of_a_study_bounds_the_head_of_its_answer(
     assert [message.metadata.message_type for message in sent] == [DESCRIBE, TRAIN, NOTICE]
     bound = head_bounds.most_head_bytes(study)
     assert {Request.of("r", each, Content(b"{}", [])).most_head_bytes for each in sent} == {bound}
+
+
+@pytest.mark.parametrize(
+    ("why", "is_renewable", "told"),
+    [
+        (None, True, [Away("a", "its key was replaced"), Left(1)]),
+        ("its key expired", True, [Away("a", "its key expired"), Left(1)]),
+        ("its key was revoked", False, [Left(1, expelled="its key was revoked")]),
+    ],
+)
+def test_only_a_hospital_whose_key_was_revoked_is_out_for_good(
+    why: str | None, is_renewable: bool, told: list[News]
+) -> None:
+    keys = Keys("a")
+    port = Port(make_study(), keys)
+    port.connect("a")
+    assert [type(event) for event in port.transport.news()] == [Introduced]
+    keys.hospital, keys.why, keys.is_renewable = None, why, is_renewable
+    assert list(port.transport.news()) == told
