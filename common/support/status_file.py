@@ -21,6 +21,7 @@ logger = logging.getLogger("erosion.status")
 FORMAT = 1  # raised when a key changes its meaning
 BEAT_SECONDS = 2.0
 SILENT_SECONDS = 30.0  # a file that is older was left behind by a process that was killed
+AHEAD_SECONDS = 5.0  # so was one from further in the future, before the clock was set back
 
 
 class StatusFile:
@@ -76,12 +77,18 @@ class Seen:
     """The contents of a status file."""
 
     values: dict[str, Any]
-    seconds_ago: float  # since the process last showed that it lives
+    seconds_ago: float  # since the process last showed that it lives; below 0: it is in the future
 
     @property
     def is_alive(self) -> bool:
         """Whether the process can be taken to be running."""
-        return self.seconds_ago < SILENT_SECONDS and not self.values.get("ended")
+        is_recent = -AHEAD_SECONDS <= self.seconds_ago < SILENT_SECONDS
+        return is_recent and not self.values.get("ended")
+
+
+def seconds_since(path: Path) -> float:
+    """The age of a file; below 0 where the clock was set back since it was written."""
+    return time.time() - path.stat().st_mtime
 
 
 def read_status_file(path: Path) -> Seen | None:
@@ -91,7 +98,7 @@ def read_status_file(path: Path) -> Seen | None:
     """
     try:
         values = json.loads(read_named(path).decode())
-        seconds_ago = max(0.0, time.time() - path.stat().st_mtime)
+        seconds_ago = seconds_since(path)
     except PermissionError:
         raise
     except (FileNotFoundError, NotADirectoryError):

@@ -7,7 +7,7 @@ from typing import Any
 
 from erosion.common.errors import RunError
 from erosion.common.support.files import read_named
-from erosion.common.support.status_file import Seen, read_status_file
+from erosion.common.support.status_file import Seen, read_status_file, seconds_since
 
 NAME = "status.json"
 
@@ -37,7 +37,8 @@ def _candidates(where: Path) -> list[Path]:
         except (OSError, ValueError, RecursionError):
             return []
         return [where.parent / str(records) / NAME]
-    runs = sorted(where.glob(f"*/{NAME}"), key=lambda path: path.stat().st_mtime, reverse=True)
+    # The nearest to now: one from before the clock was set back is not newer than one that lives.
+    runs = sorted(where.glob(f"*/{NAME}"), key=lambda path: abs(seconds_since(path)))
     return [where / NAME, *runs]
 
 
@@ -54,8 +55,14 @@ def in_words(path: Path, seen: Seen) -> str:
     except (AttributeError, TypeError, ValueError) as problem:
         raise RunError(f"{path} was not written by this program, or edited: {problem}.") from None
     if not seen.is_alive and not values.get("ended"):
-        minutes = seen.seconds_ago / 60
-        lines.append(("state", f"not running any more; its status file is {minutes:.0f} min old"))
+        minutes = abs(seen.seconds_ago) / 60
+        state = f"not running any more; its status file is {minutes:.0f} min old"
+        if seen.seconds_ago < 0:
+            state = (
+                f"not known to run; its status file is from {minutes:.0f} min in the future: the"
+                " clock was set back"
+            )
+        lines.append(("state", state))
     width = max(len(label) for label, _ in lines)
     return "\n".join(f"{label:<{width}}  {text}" for label, text in [*lines, ("file", str(path))])
 

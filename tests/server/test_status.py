@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -126,6 +127,36 @@ def test_a_coordinator_that_was_killed_is_not_taken_for_a_running_one(
     code, text = shown(tmp_path, capsys)
     assert code == 1
     assert "not running any more" in text
+
+
+def left_behind(path: Path, run: Run, *, seconds_ago: float) -> None:
+    """The file of a coordinator that was killed in a round, so long ago by today's clock."""
+    status = written(path, run, as_far_as="a round")
+    status._file._ended.set()
+    status._file._thread.join()
+    then = time.time() - seconds_ago
+    os.utime(path, (then, then))
+
+
+def test_a_coordinator_that_died_before_the_clock_was_set_back_is_not_taken_for_a_running_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left_behind(tmp_path / "status.json", make_run(), seconds_ago=-7200)
+    code, text = shown(tmp_path, capsys)
+    assert code == 1
+    assert "not known to run; its status file is from 120 min in the future" in text
+
+
+def test_a_run_from_before_the_clock_was_set_back_does_not_hide_the_one_that_lives(
+    tmp_path: Path,
+) -> None:
+    left_behind(tmp_path / "dead" / "status.json", make_run(), seconds_ago=-7200)
+    left_behind(tmp_path / "older" / "status.json", make_run(), seconds_ago=10_800)
+    status = written(tmp_path / "living" / "status.json", make_run(), as_far_as="a round")
+    path, seen = find_status(tmp_path)
+    status.notify(StudyFailed(""))
+    assert path.parent.name == "living"
+    assert seen.is_alive
 
 
 def test_where_there_is_nothing_the_remedy_is_said(
