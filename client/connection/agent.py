@@ -100,7 +100,6 @@ class Agent:
                     theirs = welcome.versions or OURS
                     where, words = self._address, printable(theirs.words)
                     logger.info("connected to the coordinator at %s, %s", where, words)
-                    _warn_of_expiry(welcome.expires)
                     since, said = time.monotonic(), ""
                     for watcher in self._watchers:
                         watcher.connected()
@@ -157,7 +156,10 @@ class Agent:
             tries += 1
 
     def _serve(self, connection: SiteLine) -> None:
+        once_a_day = expiry.OnceADay()
         while not self.stop.is_set() and not self._anew():
+            if once_a_day.is_due():
+                _warn_of_expiry(connection.welcome.expires)
             if (message := connection.receive(LOOK_SECONDS)) is not None:
                 self._answer(connection, message)
 

@@ -1,6 +1,6 @@
 """The remaining lifetime of a key or certificate, in words."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 WARNING = timedelta(days=30)  # how long before the end people are warned
 
@@ -32,6 +32,19 @@ def in_words(expires: datetime) -> str:
     if left <= timedelta(0):
         return f"expired on {day}"
     return f"valid until {day} ({_count(left)})"
+
+
+class OnceADay:
+    """For what is looked at again by a program that runs for months."""
+
+    def __init__(self) -> None:
+        self._day: date | None = None
+
+    def is_due(self) -> bool:
+        """Whether this is the first question, or the first of a new day."""
+        today = now().date()
+        is_due, self._day = today != self._day, today
+        return is_due
 
 
 def _count(left: timedelta) -> str:

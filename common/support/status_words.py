@@ -2,10 +2,12 @@
 
 import tomllib
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from erosion.common.errors import RunError
+from erosion.common.support import expiry
 from erosion.common.support.files import read_named
 from erosion.common.support.status_file import Seen, read_status_file, seconds_since
 
@@ -52,7 +54,7 @@ def in_words(path: Path, seen: Seen) -> str:
     values = seen.values
     try:
         lines = _site(values) if "site" in values else _coordinator(values)
-    except (AttributeError, TypeError, ValueError) as problem:
+    except (AttributeError, OverflowError, TypeError, ValueError) as problem:
         raise RunError(f"{path} was not written by this program, or edited: {problem}.") from None
     if not seen.is_alive and not values.get("ended"):
         minutes = abs(seen.seconds_ago) / 60
@@ -80,6 +82,9 @@ def _coordinator(values: Mapping[str, Any]) -> list[tuple[str, str]]:
             lines.append(("waiting for", _names(values["stands_still_for"])))
         if values.get("waiting_for"):
             lines.append(("waiting for", f"answers of {_names(values['waiting_for'])}"))
+        if values.get("certificate_expires"):
+            ends = datetime.fromisoformat(values["certificate_expires"])
+            lines.append(("certificate", expiry.in_words(ends)))
     if values.get("weights"):
         weights = (f"{name} {weight:.2f}" for name, weight in values["weights"].items())
         lines.append(("weights", ", ".join(weights)))

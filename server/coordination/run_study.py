@@ -152,7 +152,7 @@ def run_on(
     longest = _longest_wait(study, setup)
     if longest is None and study.has_every_user:  # one that is away must not keep the others
         longest = study.federation.join_deadline_seconds
-    status = CoordinatorStatus(folder.status, study)
+    status = CoordinatorStatus(folder.status, study, lambda: link.certificate_expires)
     observers.add("status.json", status)
 
     def run_one(study: Study, folder: RunFolder) -> Result:

@@ -5,6 +5,7 @@ import queue
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -38,8 +39,13 @@ class TurnedAway:
 class RejectionLog:
     """Used by many threads. Without an admission everybody is let in (this machine only)."""
 
-    def __init__(self, admission: Authorizer | None) -> None:
-        self.admission = admission
+    def __init__(
+        self,
+        admission: Authorizer | None,
+        own_trouble: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        """`own_trouble`: why nobody would accept the coordinator's own certificate."""
+        self.admission, self._own_trouble = admission, own_trouble
         self._news: queue.SimpleQueue[TurnedAway] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._told: dict[tuple[str, Reason], float] = {}  # when a trouble was last reported
@@ -100,13 +106,14 @@ class RejectionLog:
                 broken += 1
         if broken:
             many = f"{broken} connections" if broken > 1 else "one connection"
+            own = self._own_trouble()
             self.keep_out(
                 None,
                 "",
                 Reason.HANDSHAKE,
-                f"on {many} TLS was not agreed: no certificate of this federation or an expired"
-                " one, another authority trusted, another name dialled, or no TLS at all;"
-                " `erosion check` at the site says which",
+                f"on {many} TLS was not agreed: {'' if own is None else f'{own}. Else: '}no"
+                " certificate of this federation or an expired one, another authority trusted,"
+                " another name dialled, or no TLS at all; `erosion check` at the site says which",
             )
 
 

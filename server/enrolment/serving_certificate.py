@@ -1,6 +1,7 @@
 """The certificate that the coordinator shows to sites, and whose certificates it accepts."""
 
 import logging
+import threading
 from collections.abc import Callable
 from datetime import datetime
 
@@ -18,13 +19,15 @@ logger = logging.getLogger("erosion.admission")
 
 
 class ServingCertificate:
-    """Read again at the next connection after the federation's files have changed."""
+    """Read again when the federation's files have changed, at the next connection at the latest."""
 
     def __init__(self, folder: FederationFolder) -> None:
         """Raises EnrolmentError where it cannot be read or has expired."""
         self._folder = folder
         self._own = OwnAuthorities()
+        self._lock = threading.RLock()
         self._seen, self._problem = self._versions(), ""  # with the latest reading
+        self._handed = self._seen  # versions of what gRPC has
         self._load()
         if expiry.has_ended(self.expires):
             raise EnrolmentError(
@@ -36,7 +39,19 @@ class ServingCertificate:
     @property
     def expires(self) -> datetime:
         """When sites stop accepting it."""
-        return self._certificate.not_valid_after_utc
+        with self._lock:
+            self._reload()
+            return self._certificate.not_valid_after_utc
+
+    @property
+    def trouble(self) -> str | None:
+        """Why no site accepts it any more, and the remedy; None where one would."""
+        if not expiry.has_ended(self.expires):
+            return None
+        return (
+            f"the coordinator's certificate {expiry.in_words(self.expires)}; run:"
+            f" erosion enroll renew coordinator{self._folder.option}"
+        )
 
     @property
     def words(self) -> str:
@@ -52,10 +67,18 @@ class ServingCertificate:
 
         def latest() -> grpc.ServerCertificateConfiguration | None:
             on_handshake()
-            return self._configuration() if self._reload() else None
+            with self._lock:
+                self._reload()
+                if self._seen == self._handed:
+                    return None
+                self._handed = self._seen
+                return self._configuration()
 
+        with self._lock:
+            self._handed = self._seen
+            first = self._configuration()
         return grpc.dynamic_ssl_server_credentials(
-            self._configuration(), latest, require_client_authentication=True
+            first, latest, require_client_authentication=True
         )
 
     def _versions(self) -> tuple[object, ...]:

@@ -3,18 +3,20 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import TimeoutError as Overdue
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import grpc
 
-from erosion.common.errors import LinkError
+from erosion.common.errors import EnrolmentError, LinkError
 from erosion.common.line.frames import LARGEST_FRAME_BYTES, WIRE, Versions
 from erosion.common.protocol.admission_terms import Reason
 from erosion.common.protocol.flower_identity import identify
 from erosion.common.protocol.messages import PROTOCOL
+from erosion.common.support.expiry import OnceADay
 from erosion.common.support.keys import PublicKey
 from erosion.common.support.memory import memory_bytes
 from erosion.common.support.open_files import raise_limit
@@ -55,14 +57,19 @@ class Link:
         admission: Authorizer | None = None,
         spool: Path | None = None,
         address_in_kits: str = "",
+        look_at_expiry: Callable[[], None] = lambda: None,
     ) -> None:
         """Listen on `address` ("host:port").
 
         `certificate`: what sites are shown, None for plain gRPC. `admission`: whom to let in, None
         for everybody. `spool`: a folder for large replies and updates of the round under way, made
         anew and removed in the end; None keeps them in memory. `address_in_kits`: what sites dial.
+        `look_at_expiry` is called once a day; it may raise EnrolmentError.
         """
-        self._keeper = RejectionLog(admission)
+        self._look_at_expiry = look_at_expiry
+        self._keeper = RejectionLog(
+            admission, lambda: None if certificate is None else certificate.trouble
+        )
         self._exchange = Exchange()
         self._sessions = Sessions(self._exchange, self._keeper)
         self._certificate = certificate
@@ -111,6 +118,11 @@ class Link:
         """What a site can dial: 0.0.0.0 is where to listen, and nobody's address."""
         host = self.address.rpartition(":")[0].strip("[]")
         return self._address_in_kits if host in ("0.0.0.0", "::", "") else self.address
+
+    @property
+    def certificate_expires(self) -> datetime | None:
+        """When sites stop accepting the certificate that they are shown; None without TLS."""
+        return None if self._certificate is None else self._certificate.expires
 
     @property
     def updates(self) -> Path | None:
@@ -177,7 +189,7 @@ class Link:
             self._sessions,
             self.versions,
             spool=self._spool,
-            certificate_expires=lambda: self._certificate.expires if self._certificate else None,
+            certificate_expires=lambda: self.certificate_expires,
         )
         options = _options(self._most_connections, is_short_of_memory=self._spool is not None)
         self._server = grpc.aio.server(options=options)
@@ -193,12 +205,18 @@ class Link:
 
     async def _tick(self) -> None:
         """Seconds in which this program runs; those in which it was stopped do not count."""
+        once_a_day = OnceADay()
         while True:
             await asyncio.sleep(TICK_SECONDS)
             self.clock.now()
             self._sessions.end_those_kept_out()
             for session in self._sessions.all_live():
                 session.tick()
+            if once_a_day.is_due():
+                try:
+                    self._look_at_expiry()
+                except (EnrolmentError, OSError) as problem:
+                    logger.error("what is about to expire is not known: %s", problem)
 
     async def _close(self) -> None:
         if self._ticker is not None:

@@ -1,7 +1,7 @@
 """The coordinator's port: TLS and enrolled keys, or plain gRPC on this machine only."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from erosion.common.errors import EnrolmentError, LinkError
@@ -43,15 +43,32 @@ def make_link(
     certificate = ServingCertificate(federation)
     admission = Authorizer(federation)
     hospitals = () if study is None else study.hospitals
-    for warning in expiry_warnings(hospitals, federation, certificate, admission):
-        logger.warning("%s", warning)
+    look_at_expiry = _told_once(
+        lambda: expiry_warnings(hospitals, federation, certificate, admission)
+    )
+    look_at_expiry()
     return Link(
         address or f"0.0.0.0:{place.port}",
         certificate=certificate,
         admission=admission,
         spool=spool,
         address_in_kits=place.address,
+        look_at_expiry=look_at_expiry,
     )
+
+
+def _told_once(find: Callable[[], Sequence[str]]) -> Callable[[], None]:
+    """Logs what it finds, less what it has found the last time."""
+    told: list[str] = []
+
+    def tell() -> None:
+        found = find()
+        for warning in found:
+            if warning not in told:
+                logger.warning("%s", warning)
+        told[:] = found
+
+    return tell
 
 
 def expiry_warnings(

@@ -1,6 +1,7 @@
 """`status.json`: the coordinator's progress, for `erosion status` and a container's health."""
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from pathlib import Path
 
 from erosion.common.study.study import Study
@@ -33,12 +34,20 @@ class CoordinatorStatus:
     because the study has ended only when nothing more can go wrong.
     """
 
-    def __init__(self, path: Path, study: Study) -> None:
-        """Begin the file."""
+    def __init__(
+        self,
+        path: Path,
+        study: Study,
+        certificate_expires: Callable[[], datetime | None] = lambda: None,
+    ) -> None:
+        """Begin the file. `certificate_expires`: the coordinator's; None: it shows none."""
         self.waiting_for: Callable[[], Sequence[str]] = tuple
         self._file = StatusFile(
             path,
-            live=lambda: {"waiting_for": list(self.waiting_for())},
+            live=lambda: {
+                "waiting_for": list(self.waiting_for()),
+                **certificate_shown(certificate_expires()),
+            },
             study=study.name,
             user=study.user,
             phase="starting",
@@ -121,3 +130,8 @@ class CoordinatorStatus:
 
     def _show_hospitals(self) -> None:
         self._file.show(connected=sorted(self._connected), turned_away=dict(self._turned_away))
+
+
+def certificate_shown(expires: datetime | None) -> dict[str, str]:
+    """What a status file says of the coordinator's certificate; nothing where there is none."""
+    return {} if expires is None else {"certificate_expires": expires.isoformat()}

@@ -2,6 +2,7 @@
 
 import random
 import time
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,6 +21,7 @@ from erosion.client.connection.line import LostLine, SiteLine, Welcome
 from erosion.common.errors import SiteError
 from erosion.common.protocol import wire
 from erosion.common.protocol.flower_messages import RequestMessage
+from erosion.common.support import expiry
 
 
 class BreaksAfterTheWelcome:
@@ -84,6 +86,31 @@ def test_a_line_that_breaks_right_after_every_welcome_is_tried_ever_more_rarely(
     pauses = longest_pauses(monkeypatch, num_requests=0, times=8)
     assert pauses[:3] == [FIRST_RETRY_SECONDS, 2 * FIRST_RETRY_SECONDS, 4 * FIRST_RETRY_SECONDS]
     assert pauses[-1] == LAST_RETRY_SECONDS
+
+
+def test_a_site_whose_connection_stands_for_months_is_warned_of_its_certificates_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = expiry.now()
+    days = iter([0, 0, 334, 335, 336, 336])  # at each look for a message
+
+    class Stands(BreaksAfterTheWelcome):
+        def receive(self, _seconds: float) -> Any:
+            if (day := next(days, None)) is None:
+                agent.stop.set()
+            else:
+                monkeypatch.setattr(expiry, "now", lambda: begun + timedelta(days=day))
+
+    def connect() -> Any:
+        line = Stands(0)
+        line.welcome = Welcome(expires=begun + timedelta(days=365))
+        return line
+
+    as_line: Any = connect
+    agent = Agent(as_line, lambda request, _: request, address="127.0.0.1:9092")
+    agent.run()
+    warned = [line for line in caplog.messages if "this site's certificate is valid" in line]
+    assert [line.partition("(")[2].partition(")")[0] for line in warned] == ["30 days", "29 days"]
 
 
 def test_an_outage_of_hours_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:

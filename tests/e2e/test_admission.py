@@ -378,6 +378,39 @@ def test_a_certificate_that_expires_within_a_connection_ends_it(
     assert "expired on" in trouble.text
 
 
+def test_a_coordinator_that_runs_for_months_says_in_time_that_its_certificate_ends(
+    enrolled: Enrolled, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is good for 90 days, and people are warned 30 days before its end."""
+
+    def said() -> list[str]:
+        return [line for line in caplog.messages if "enroll renew coordinator" in line]
+
+    begun = expiry.now()
+    assert said() == []
+    monkeypatch.setattr(expiry, "now", lambda: begun + timedelta(days=61))
+    wait_until(said)
+    assert "the coordinator's certificate is valid until" in said()[0]
+    enrolled.keys.authority.rename(enrolled.folder / "kept elsewhere")
+    monkeypatch.setattr(expiry, "now", lambda: begun + timedelta(days=62))
+    wait_until(lambda: "what is about to expire is not known" in caplog.text)
+    (enrolled.folder / "kept elsewhere").rename(enrolled.keys.authority)
+    with enrolled.line("bob").connect():  # that ends no line
+        wait_until(lambda: enrolled.connected() == ["bob"])
+
+
+def test_where_the_coordinators_own_certificate_has_expired_that_is_said_first(
+    enrolled: Enrolled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enrolled.refused(enrolled.stranger(days=-0.1))
+    after = expiry.now() + timedelta(days=91)
+    monkeypatch.setattr(expiry, "now", lambda: after)
+    monkeypatch.setattr(rejections, "HANDSHAKE_SECONDS", 0.0)
+    ((_, text),) = enrolled.recorded()
+    assert "TLS was not agreed: the coordinator's certificate expired on" in text
+    assert f"run: erosion enroll renew coordinator{enrolled.keys.option}. Else: no" in text
+
+
 def test_a_site_enrolled_while_the_coordinator_runs_is_let_in(enrolled: Enrolled) -> None:
     enrol_site(enrolled.keys, "carol")
     with enrolled.line("carol").connect():

@@ -15,6 +15,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -462,6 +463,26 @@ def test_a_certificate_that_could_not_be_read_once_is_read_later_and_the_log_say
     assert [shown._reload() for _ in range(4)] == [False, False, True, False]
     assert shown.expires < before
     assert sum("the certificate stays as it was" in line for line in caplog.messages) == 1
+
+
+def test_a_renewed_certificate_is_known_before_anybody_connects_and_still_shown_to_who_does(
+    folder: FederationFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Callable[[], object]] = []
+
+    def credentials(_first: object, latest: Callable[[], object], **_: object) -> None:
+        given.append(latest)
+
+    monkeypatch.setattr(grpc, "dynamic_ssl_server_credentials", credentials)
+    shown = ServingCertificate(folder)
+    before = shown.expires
+    shown.credentials(on_handshake=lambda: None)
+    (latest,) = given
+    assert latest() is None
+    renew_coordinator(folder, days=10)
+    assert shown.expires < before
+    assert latest() is not None
+    assert latest() is None
 
 
 def test_renewing_prolongs_the_same_key(folder: FederationFolder, tmp_path: Path) -> None:

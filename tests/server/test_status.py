@@ -80,6 +80,18 @@ def test_in_a_round_it_says_the_round_the_weights_and_who_is_waited_for(
     assert "home 1.00" in text
 
 
+def test_it_says_until_when_the_coordinators_certificate_is_good(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ends = datetime(2020, 10, 1, tzinfo=UTC)
+    status = CoordinatorStatus(tmp_path / "status.json", make_run().study, lambda: ends)
+    values = json.loads((tmp_path / "status.json").read_text())
+    _, text = shown(tmp_path, capsys)
+    status.notify(StudyFailed(""))
+    assert values["certificate_expires"] == "2020-10-01T00:00:00+00:00"
+    assert re.search(r"certificate +expired on 2020-10-01\n", text)
+
+
 def test_the_next_users_part_shows_nothing_of_the_one_before(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
