@@ -25,7 +25,9 @@ logger = logging.getLogger("erosion.queue")
 
 RunOne = Callable[[Study, RunFolder], object]
 LOOK_SECONDS = 1.0
-DONE, FAILED, RUNS = "done", "failed", ".runs.json"
+DONE, FAILED = "done", "failed"
+RUNS = ".runs.json"  # by a waiting file's name: the run that it has begun
+LEAVES = ".leaves.json"  # the file that is being put away, and where to
 
 
 class StudyQueue:
@@ -39,6 +41,7 @@ class StudyQueue:
 
     def serve(self, *, until_empty: bool) -> None:
         """Run whatever is there and whatever comes; `until_empty`: return when nothing is left."""
+        self._forget_what_left()
         while True:
             if (path := self._next()) is not None:
                 self._take(path)
@@ -113,6 +116,8 @@ class StudyQueue:
     def _put_away(self, path: Path, content: bytes | None, target: Path) -> None:
         """`content`: what the file held when its turn began."""
         target.parent.mkdir(exist_ok=True)
+        leaves = {"file": path.name, "target": f"{target.parent.name}/{target.name}"}
+        write_atomically(self._folder / LEAVES, json.dumps(leaves) + "\n")
         if _content(path) == content:
             with suppress(FileNotFoundError):  # somebody took it away meanwhile
                 path.replace(target)
@@ -121,11 +126,25 @@ class StudyQueue:
             if content is not None:
                 write_atomically(target, content)
         self._turns.pop(path.name, None)
-        self._note_runs({k: v for k, v in self._known_runs().items() if k != path.name})
+        self._forget_what_left()
+
+    def _forget_what_left(self) -> None:
+        """Of a file that was put away, the run is no later file's of the same name.
+
+        Also called at the start: the program may have been cut off between the two.
+        """
+        leaves = self._read(LEAVES)
+        name, target = leaves.get("file", ""), leaves.get("target", "")
+        if target and ((self._folder / target).exists() or not (self._folder / name).exists()):
+            self._note_runs({k: v for k, v in self._known_runs().items() if k != name})
+        (self._folder / LEAVES).unlink(missing_ok=True)
 
     def _known_runs(self) -> dict[str, str]:
+        return self._read(RUNS)
+
+    def _read(self, file: str) -> dict[str, str]:
         try:
-            known = json.loads(read_named(self._folder / RUNS).decode())
+            known = json.loads(read_named(self._folder / file).decode())
         except (OSError, ValueError, RecursionError):
             return {}
         return {str(k): str(v) for k, v in known.items()} if isinstance(known, dict) else {}

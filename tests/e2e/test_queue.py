@@ -210,6 +210,38 @@ def test_a_study_that_ended_before_its_file_was_put_away_is_not_run_again(tmp_pa
     assert len(list((tmp_path / "runs").iterdir())) == 1
 
 
+@pytest.mark.parametrize("is_put_away", [False, True])
+def test_a_queue_cut_off_while_it_puts_a_study_away_runs_it_once_for_every_time_it_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_put_away: bool
+) -> None:
+    queue = tmp_path / "queue"
+    put(queue, "a.toml", small_study())
+    folders: list[Path] = []
+
+    def run(_study: Study, folder: RunFolder) -> None:
+        folders.append(folder.path)
+        folder.result.touch()
+        folder.report.touch()
+
+    def cut_off(*_: object) -> None:
+        raise CutOff
+
+    def run_and_be_cut_off(study: Study, folder: RunFolder) -> None:
+        run(study, folder)
+        where, what = (StudyQueue, "_note_runs") if is_put_away else (Path, "replace")
+        monkeypatch.setattr(where, what, cut_off)
+
+    with pytest.raises(CutOff):
+        run_all(queue, run_and_be_cut_off)
+    monkeypatch.undo()
+    if is_put_away:
+        put(queue, "a.toml", small_study())
+    run_all(queue, run)
+    assert len(folders) == (2 if is_put_away else 1)
+    done = ["a-2.toml", "a.toml"] if is_put_away else ["a.toml"]
+    assert sorted(path.name for path in (queue / "done").iterdir()) == done
+
+
 @pytest.mark.parametrize("is_enrolled", [False, True])
 def test_a_site_that_is_to_end_with_its_study_waits_for_it(
     tmp_path: Path, is_enrolled: bool
@@ -237,6 +269,8 @@ def test_a_site_that_is_to_end_with_its_study_waits_for_it(
             programs[name] = Program(name, ["client", str(path), *until], log)
         carol = programs["carol"]
         carol.wait_for("connected to the coordinator")
+        programs[""].wait_until((queue / "status.json").exists, "status of the queue")
+        assert main(["status", str(queue)]) == 0  # between two studies, too, and without any
         quick = {"rounds": 2, "arms": {"fedavg": {}}}
         put(queue, "1.toml", small_study(name="one", hospitals=["alice", "bob"], **quick))
         put(queue, "2.toml", small_study(name="two", **quick))
@@ -278,6 +312,7 @@ def test_sites_stay_connected_from_one_study_to_the_next(tmp_path: Path) -> None
         for program in programs:
             program.close()
     assert not kept.exists()
+    assert json.loads((queue / "status.json").read_text())["phase"] == "finished"
     assert sorted(path.name for path in (queue / "done").iterdir()) == ["1.toml", "3.toml"]
     assert [path.name for path in (queue / "failed").iterdir()].count("2.toml") == 1
     assert "2.toml is left out" in programs[0].text()
