@@ -15,7 +15,7 @@ NAME = "status.json"
 
 
 def find_status(where: Path) -> tuple[Path, Seen]:
-    """That of a run, of the newest run in a folder of runs, or of a site.
+    """That of a run, of the newest run in a folder of runs, of a queue, or of a site.
 
     Raises RunError where there is none, and PermissionError.
 
@@ -25,8 +25,8 @@ def find_status(where: Path) -> tuple[Path, Seen]:
         if (seen := read_status_file(path)) is not None:
             return path, seen
     raise RunError(
-        f"There is no {NAME} in {where}. Give a run's folder, the folder of runs, or a site file"
-        " whose site has been started."
+        f"There is no {NAME} in {where}. Give a run's folder, the folder of runs, the folder of"
+        " studies that a coordinator serves, or a site file whose site has been started."
     )
 
 
@@ -53,7 +53,11 @@ def in_words(path: Path, seen: Seen) -> str:
     """For people. Raises RunError where the file's values are not what they should be."""
     values = seen.values
     try:
-        lines = _site(values) if "site" in values else _coordinator(values)
+        if "site" in values:
+            lines = _site(values)
+        else:
+            lines = _queue(values) if "queue" in values else _coordinator(values)
+            lines += _certificate(values)
     except (AttributeError, OverflowError, TypeError, ValueError) as problem:
         raise RunError(f"{path} was not written by this program, or edited: {problem}.") from None
     if not seen.is_alive and not values.get("ended"):
@@ -82,9 +86,6 @@ def _coordinator(values: Mapping[str, Any]) -> list[tuple[str, str]]:
             lines.append(("waiting for", _names(values["stands_still_for"])))
         if values.get("waiting_for"):
             lines.append(("waiting for", f"answers of {_names(values['waiting_for'])}"))
-        if values.get("certificate_expires"):
-            ends = datetime.fromisoformat(values["certificate_expires"])
-            lines.append(("certificate", expiry.in_words(ends)))
     if values.get("weights"):
         weights = (f"{name} {weight:.2f}" for name, weight in values["weights"].items())
         lines.append(("weights", ", ".join(weights)))
@@ -94,6 +95,20 @@ def _coordinator(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     lines += [("kept out", f"{who}: {why}") for who, why in kept_out.items()]
     lines += [(key, str(values[key])) for key in ("verdict", "reason") if key in values]
     return lines
+
+
+def _queue(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    lines = [("queue", str(values.get("queue"))), ("phase", str(values.get("phase")))]
+    if not values.get("ended"):
+        lines.append(("run", str(values.get("run") or "none; it waits for studies")))
+    lines.append(("studies", _names(values.get("studies"), nobody="none")))
+    return [*lines, *((key, str(values[key])) for key in ("reason",) if key in values)]
+
+
+def _certificate(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    if values.get("ended") or not values.get("certificate_expires"):
+        return []
+    return [("certificate", expiry.in_words(datetime.fromisoformat(values["certificate_expires"])))]
 
 
 def _site(values: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -108,5 +123,5 @@ def _site(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
-def _names(names: Any) -> str:
-    return ", ".join(map(str, names or ())) or "nobody"
+def _names(names: Any, *, nobody: str = "nobody") -> str:
+    return ", ".join(map(str, names or ())) or nobody

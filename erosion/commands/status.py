@@ -13,7 +13,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="?",
         default=Path("runs"),
-        help="a run's folder, a folder of runs, or a site file (default: %(default)s/)",
+        help="a run's folder, a folder of runs, the folder of `erosion server --queue`, or a site"
+        " file (default: %(default)s/)",
     )
     parser.add_argument("--json", action="store_true", help="the file as it is")
 
@@ -32,6 +33,7 @@ COMMAND = Command(
     details="Exit code 0 if it lives, for health checks.",
     examples="""\
   erosion status                        the newest run in runs/
+  erosion status studies/               a coordinator that serves this folder with --queue
   erosion status SITE.toml              a site
 """,
     add_arguments=_add_arguments,

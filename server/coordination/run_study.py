@@ -28,7 +28,7 @@ from erosion.server.output.report.overview_page import write_overview
 from erosion.server.run.overview import Overview, line_of, overview
 from erosion.server.run.result import Result, read_result
 from erosion.server.run.run_folder import RunFolder, alone_in, user_folder
-from erosion.server.run.status import CoordinatorStatus
+from erosion.server.run.status import CoordinatorStatus, queue_status
 
 RunOne = Callable[[Study, RunFolder], Result]
 logger = logging.getLogger("erosion.queue")
@@ -99,11 +99,16 @@ def run_queue(
         if (longest := _longest_wait(study, setup)) is None:  # it must not keep the next study
             longest = study.federation.join_deadline_seconds
         bounded = replace(setup, longest_wait_seconds=longest)
-        with alone_in(folder.path), observers_of() as observers:
-            run_on(link, study, folder, observers, bounded, others_stay=True)
+        status.show(run=str(folder.path))
+        try:
+            with alone_in(folder.path), observers_of() as observers:
+                run_on(link, study, folder, observers, bounded, others_stay=True)
+        finally:
+            status.show(run="")
 
     try:
-        StudyQueue(queue, runs, run_one).serve(until_empty=until_empty)
+        with queue_status(queue, lambda: link.certificate_expires) as status:
+            StudyQueue(queue, runs, run_one).serve(until_empty=until_empty)
     except (OSError, DiskError) as problem:
         raise RunError(
             f"The queue {queue} cannot be gone on with ({problem.__cause__ or problem}). Put that"

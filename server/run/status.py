@@ -1,6 +1,7 @@
 """`status.json`: the coordinator's progress, for `erosion status` and a container's health."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -130,6 +131,32 @@ class CoordinatorStatus:
 
     def _show_hospitals(self) -> None:
         self._file.show(connected=sorted(self._connected), turned_away=dict(self._turned_away))
+
+
+@contextmanager
+def queue_status(
+    queue: Path, certificate_expires: Callable[[], datetime | None]
+) -> Iterator[StatusFile]:
+    """The file of a coordinator that serves a folder of studies, for as long as it does.
+
+    It shows the `run` under way; none: it waits for studies.
+    """
+    file = StatusFile(
+        queue / "status.json",
+        live=lambda: {
+            "studies": sorted(path.name for path in queue.glob("*.toml")),
+            **certificate_shown(certificate_expires()),
+        },
+        queue=str(queue),
+        phase="serving",
+        run="",
+    )
+    try:
+        yield file
+    except BaseException as problem:
+        file.end(phase="failed", reason=printable(str(problem) or "interrupted"), ended=True)
+        raise
+    file.end(phase="finished", ended=True)
 
 
 def certificate_shown(expires: datetime | None) -> dict[str, str]:

@@ -27,7 +27,7 @@ from erosion.server.output.events import (
 )
 from erosion.server.output.progress import progress
 from erosion.server.run.ledger import as_csv, contributions
-from erosion.server.run.status import CoordinatorStatus
+from erosion.server.run.status import CoordinatorStatus, queue_status
 from tests.support.synthetic_run import HOME, Run, make_run, make_study, play
 
 
@@ -169,6 +169,43 @@ def test_a_run_from_before_the_clock_was_set_back_does_not_hide_the_one_that_liv
     status.notify(StudyFailed(""))
     assert path.parent.name == "living"
     assert seen.is_alive
+
+
+def test_a_queue_is_well_for_as_long_as_it_is_served_whatever_becomes_of_its_studies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "next.toml").touch()
+    with queue_status(tmp_path, lambda: datetime(2020, 10, 1, tzinfo=UTC)) as file:
+        code, text = shown(tmp_path, capsys)
+        assert code == 0
+        assert "none; it waits for studies" in text
+        assert re.search(r"studies +next.toml\ncertificate +expired on 2020-10-01\n", text)
+        file.show(run="runs/20260101T120000-mine")
+        file._write()
+        assert "runs/20260101T120000-mine" in shown(tmp_path, capsys)[1]
+    assert shown(tmp_path, capsys)[0] == 0
+
+
+def test_a_queue_that_was_killed_between_two_studies_is_not_well(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with queue_status(tmp_path, lambda: None) as file:
+        file._ended.set()
+        file._thread.join()
+        os.utime(tmp_path / "status.json", (0, 0))
+        code, text = shown(tmp_path, capsys)
+    assert code == 1
+    assert "not running any more" in text
+
+
+def test_a_queue_that_cannot_go_on_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(RunError), queue_status(tmp_path, lambda: None):
+        raise RunError("The disk is full.")
+    code, text = shown(tmp_path, capsys)
+    assert code == 1
+    assert re.search(r"reason +The disk is full\.\n", text)
 
 
 def test_where_there_is_nothing_the_remedy_is_said(
