@@ -65,6 +65,8 @@ class _Site:
 
     node_id: int
     session: int  # a site that signed in anew has to introduce itself anew
+    asked_at: float  # to introduce itself
+    is_overdue: bool = False  # with that, and it was told
     hospital: HospitalName | None = None  # that it introduced itself as
     studies: set[str] = field(default_factory=set)  # digests of those that it was sent
 
@@ -120,7 +122,7 @@ class NetworkTransport:
         known = {(site.node_id, site.session) for site in self._sites.values()}
         for node_id, session in sorted(set(sessions.items()) - known):
             if not self._is_for_another_study(node_id):
-                self._describe(_Site(node_id, session))
+                self._describe(_Site(node_id, session, self.now()))
         for confirmed in self._grid.pull_messages(list(self._notices)):
             self._note_log(confirmed, self._name_of(confirmed.metadata.src_node_id))
             self._notices.discard(confirmed.metadata.reply_to_message_id)
@@ -128,6 +130,7 @@ class NetworkTransport:
             connection = self._asked.pop(reply.metadata.reply_to_message_id)
             if connection in self._sites:
                 yield from self._introduced(connection, reply)
+        yield from self._overdue()
 
     def turn_away(self, connection: Connection, reason: str) -> None:
         """Send a notice, which is final unless the site may wait for another study."""
@@ -263,6 +266,24 @@ class NetworkTransport:
         )
         for request_id in self._grid.push_messages([message]):
             self._asked[request_id] = self._num_connections
+
+    def _overdue(self) -> Iterator[News]:
+        """Sites that live and have not introduced themselves; they may do so later."""
+        seconds = self._study.federation.join_deadline_seconds
+        for site in [self._sites[c] for c in self._asked.values() if c in self._sites]:
+            if site.is_overdue or self.now() - site.asked_at < seconds:
+                continue
+            site.is_overdue = True
+            reason = (
+                f"it did not describe its patients within {seconds:g} s; look whether its data"
+                " source hangs"
+            )
+            authorizer = self._authorizer
+            name = None if authorizer is None else authorizer.hospital_of(site.node_id)
+            if name in self._study.hospitals:
+                yield Away(name, reason)
+            else:
+                yield KeptOut(name or f"node {site.node_id}", None, reason)
 
     def _introduced(self, connection: Connection, reply: Message) -> Iterator[News]:
         site = self._sites[connection]

@@ -12,8 +12,9 @@ from erosion.common.protocol.wire import DESCRIBE, NOTICE, TRAIN
 from erosion.common.rounds import head_bounds
 from erosion.common.rounds.records import Absence
 from erosion.common.rounds.study_run import first_state
-from erosion.common.rounds.transport import Away, Introduced, Left, News
+from erosion.common.rounds.transport import Away, Introduced, KeptOut, Left, News
 from erosion.common.study.study import Study
+from erosion.common.support.running_time import RunningTime
 from erosion.server.coordination.network import NetworkTransport
 from erosion.server.enrolment.rejections import RejectionLog, TurnedAway
 from erosion.server.link.exchange import Exchange
@@ -53,16 +54,28 @@ class Port:
     """What there is of a line before anything is sent."""
 
     def __init__(self, study: Study, keys: "Keys | None" = None) -> None:
-        self.exchange = Exchange()
+        self.exchange, self.seconds = Exchange(), 0.0
         self.sessions = Sessions(self.exchange, RejectionLog(None))
-        self.transport = NetworkTransport(study, LinkGrid(self.sessions), keys)
+        clock = RunningTime()
+        clock.now = lambda: self.seconds  # type: ignore[method-assign]
+        self.transport = NetworkTransport(study, LinkGrid(self.sessions, clock), keys)
 
     def connect(self, name: str) -> SiteSession:
         """A site comes and introduces itself."""
+        session = self.begin()
+        self.introduce(name)
+        return session
+
+    def begin(self) -> SiteSession:
+        """A site comes."""
         session = self.sessions.begin(
             Peer(NODE, None, None, ""), lambda peer, n: SiteSession(peer, n, self.exchange)
         )
         assert not list(self.transport.news())
+        return session
+
+    def introduce(self, name: str) -> None:
+        """It answers."""
         (request_id,) = list(self.exchange._asked)
         described = DescribeReply(hospital=name, num_samples=10, software="test")
         asked = self.exchange.asked(request_id)
@@ -70,7 +83,6 @@ class Port:
         content = wire.encode_describe_reply(described)
         reply: Message = ReplyMessage(content, asked.request)
         self.exchange.deliver(request_id, reply)
-        return session
 
 
 def test_a_site_that_leaves_just_before_it_is_asked_has_left_and_is_not_late() -> None:
@@ -130,3 +142,24 @@ def test_only_a_hospital_whose_key_was_revoked_is_out_for_good(
     assert [type(event) for event in port.transport.news()] == [Introduced]
     keys.hospital, keys.why, keys.is_renewable = None, why, is_renewable
     assert list(port.transport.news()) == told
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"), [(Keys("a"), Away), (Keys("of another study"), KeptOut), (None, KeptOut)]
+)
+def test_a_site_that_lives_and_does_not_introduce_itself_is_told_of_once_and_may_do_so_later(
+    keys: Keys | None, told: type[News]
+) -> None:
+    port = Port(make_study(federation={"join_deadline_seconds": 30.0}), keys)
+    port.begin()
+    port.seconds = 29.0
+    assert not list(port.transport.news())
+    port.seconds = 30.0
+    (event,) = port.transport.news()
+    assert isinstance(event, told)
+    assert isinstance(event, Away | KeptOut)
+    assert event.reason.startswith("it did not describe its patients within 30 s")
+    assert not list(port.transport.news())
+    if told is Away or keys is None:
+        port.introduce("a")
+        assert [type(event) for event in port.transport.news()] == [Introduced]
