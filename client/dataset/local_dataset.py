@@ -15,8 +15,8 @@ from erosion.client.cells.sketch import Hashes
 from erosion.client.cells.summary import column_summaries
 from erosion.client.dataset.kept_patients import KeptPatients
 from erosion.client.dataset.preprocessing import (
-    FARTHEST_UNSCALED,
     image_inputs,
+    notes_of_cut,
     stand_ins,
     stands_in,
     table_inputs,
@@ -29,7 +29,7 @@ from erosion.common.learning.models import build_model, flat_parameters
 from erosion.common.learning.trainable import named_trained_parameters
 from erosion.common.learning.work_size import PatientCounts
 from erosion.common.protocol.messages import FeatureSums, ModelShape, Scaling
-from erosion.common.protocol.scaling import NOT_FOUND, pool
+from erosion.common.protocol.scaling import CUT, NOT_FOUND, pool
 from erosion.common.protocol.summary import ColumnSummary
 from erosion.common.study.study import Study
 from erosion.common.tasks.features import NumberFeature
@@ -271,7 +271,10 @@ class LocalDataset:
         return pooled
 
     def parts(self, pooled: Scaling | None, arm: str | None = None) -> tuple[Part, Part]:
-        """The training part and the test part, the latter empty unless this is the user's site."""
+        """The training part and the test part, the latter empty unless this is the user's site.
+
+        Adds to `notes` what the scaling cuts, of a whole study.
+        """
         scaling = self.scaling(pooled, arm)
         if self._parts is None or scaling != self._scaled_by:
             self._parts = (
@@ -279,6 +282,7 @@ class LocalDataset:
                 self._part(self.split.test, scaling),
             )
             self._scaled_by = scaling
+            self.notes += tuple(n for n in self._cut_by(scaling) if n not in self.notes)
         return self._parts
 
     def _part(self, patients: NDArray[np.int64], scaling: Scaling | None) -> Part:
@@ -291,6 +295,14 @@ class LocalDataset:
             inputs = image_inputs(task, rows.astype(np.uint8, copy=False))
         targets = as_tensor(self._targets[patients])
         return Part(inputs.to(self._device), targets.to(self._device))
+
+    def _cut_by(self, scaling: Scaling | None) -> Iterator[str]:
+        task = self.study.task
+        if scaling is None or self.study.fold is not None or not isinstance(task, TabularTask):
+            return
+        patients = np.concatenate([self.split.training, self.split.test])
+        rows = self._rows[patients].astype(np.float64, copy=False)
+        yield from notes_of_cut(task, rows, scaling, CUT)
 
     def _tells_sums(self, name: str) -> bool:
         """Whether the coordinator is told the sums, or what follows from them, as this site's.
@@ -325,7 +337,7 @@ class LocalDataset:
                 yield (
                     f"{feature.name}: too few patients have a value, or one that differs, for a"
                     " deviation (limits.min_cell). Where these patients alone scale it, it is not"
-                    f" scaled, and values further than {FARTHEST_UNSCALED:g} from the mean are cut"
+                    f" scaled, and values further than {CUT.unscaled:g} from the mean are cut"
                 )
             start += task.width(feature)
 

@@ -1,6 +1,6 @@
 """Encodes and scales checked patients into the tensors that a model takes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -9,14 +9,10 @@ from torch import Tensor
 
 from erosion.common.errors import DataError
 from erosion.common.protocol.messages import Scaling
-from erosion.common.protocol.scaling import NOT_FOUND
+from erosion.common.protocol.scaling import CUT, NOT_FOUND, Cut
 from erosion.common.tasks.features import NumberFeature
 from erosion.common.tasks.inputs import ImageTask, TabularTask
 from erosion.common.tasks.task import Task
-
-# From the mean, in a column without a deviation: one patient's unscaled thousands would outweigh
-# all that the others' columns say.
-FARTHEST_UNSCALED = 10.0
 
 
 def stands_in(task: Task, *, scaled: bool) -> bool:
@@ -66,14 +62,15 @@ def table_inputs(
     rows: NDArray[np.float64],
     scaling: Scaling | None,
     missing_values: Sequence[float] | None = None,
+    cut: Cut | None = CUT,
 ) -> Tensor:
     """Rows (n, features) as the model's input (n, columns) float32.
 
-    A number becomes (x - mean) / deviation, of at most `FARTHEST_UNSCALED` to either side where no
-    deviation was found (the same value for all but a few), and a missing one the column's mean: 0
-    after scaling, without a scaling the column's value in `missing_values`. A category becomes an
-    indicator for every category but the first, and where the study says so one for "missing";
-    elsewhere a missing one becomes the indicators in `missing_values`.
+    A number becomes (x - mean) / deviation, cut to either side (`cut`; None: not at all), and a
+    missing one the column's mean: 0 after scaling, without a scaling the column's value in
+    `missing_values`. A category becomes an indicator for every category but the first, and where
+    the study says so one for "missing"; elsewhere a missing one becomes the indicators in
+    `missing_values`.
     """
     inputs = np.zeros((len(rows), *task.input_shape), dtype=np.float32)
     start = 0  # of the feature's columns
@@ -83,8 +80,9 @@ def table_inputs(
             missing = missing_values[start] if missing_values else 0.0
             if scaling:
                 values = (values - scaling.mean[start]) / scaling.deviation[start]
-                if scaling.deviation[start] == NOT_FOUND:
-                    values = np.clip(values, -FARTHEST_UNSCALED, FARTHEST_UNSCALED)
+                if cut:
+                    farthest = cut.of(scaling.deviation[start])
+                    values = np.clip(values, -farthest, farthest)
                 missing = 0.0
             inputs[:, start] = np.where(absent, missing, values)
         else:
@@ -96,6 +94,26 @@ def table_inputs(
                 inputs[absent, start:last] = missing_values[start:last]
         start += task.width(feature)
     return torch.from_numpy(inputs)
+
+
+def notes_of_cut(
+    task: TabularTask, rows: NDArray[np.float64], scaling: Scaling, cut: Cut
+) -> Iterator[str]:
+    """A note of each column of which `table_inputs` cuts values, for people at the hospital."""
+    start = 0  # of the feature's columns
+    for feature, values in zip(task.features, rows.T, strict=True):
+        deviation = scaling.deviation[start]
+        if isinstance(feature, NumberFeature):
+            farthest = cut.of(deviation)
+            is_cut = np.abs(values - scaling.mean[start]) / deviation > farthest
+            if num_cut := int(is_cut.sum()):
+                known = int((~np.isnan(values)).sum())
+                unit = "" if deviation == NOT_FOUND else " deviations"
+                yield (
+                    f"{feature.name}: values cut because they lie more than {farthest:g}{unit} from"
+                    f" the mean: {num_cut} of {known}. Look for slips, or for another unit"
+                )
+        start += task.width(feature)
 
 
 def image_inputs(task: ImageTask, pixels: NDArray[np.uint8]) -> Tensor:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from erosion.client.dataset.preprocessing import stands_in, table_inputs
+from erosion.client.dataset.preprocessing import notes_of_cut, stands_in, table_inputs
 from erosion.client.dataset.sources.data_source import TableSource
 from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.dataset.study_columns import columns_of
@@ -20,6 +20,7 @@ from erosion.common.errors import CheckpointError, DataError
 from erosion.common.formats.model_card import ModelCard, read_model
 from erosion.common.learning.local_sgd import predictions_of
 from erosion.common.learning.models import build_model, load_flat_parameters
+from erosion.common.protocol.scaling import CUT
 from erosion.common.support.files import write_atomically
 from erosion.common.tasks.inputs import TabularTask
 
@@ -43,7 +44,7 @@ class Applied:
     num_rows: int  # of the table to its last patient, those left out included
     key_name: str  # column that says who a patient is; "" where the source names none
     keys: Mapping[int, str]  # what it says, by row
-    notes: tuple[str, ...]  # what was found out, imputed or left out
+    notes: tuple[str, ...]  # what was found out, imputed, left out or cut
 
 
 def predict(
@@ -62,9 +63,9 @@ def predict(
     column. `output` is a CSV file, or None for the standard output. `arm`: another than the one
     that the run ended with. `weights`: the folder with the file that the model started from, where
     parts of it are frozen. A patient who lacks a value that the study drops patients for gets
-    empty cells. What was found out in reading, imputed or left out is told on the standard error.
-    Raises CheckpointError for the run folder, ModelError for its
-    model's code or weights, and DataError for the data.
+    empty cells. What was found out in reading, imputed, left out or cut is told on the standard
+    error. Raises CheckpointError for the run folder, ModelError for its model's code or weights,
+    and DataError for the data.
     """
     saved = load_saved_model(run_folder, arm, weights)
     patients = _source(data_path, source)
@@ -98,7 +99,9 @@ def apply_model(saved: SavedModel, source: TableSource) -> Applied:
     """Predict for every patient of a table. Raises DataError for the table."""
     table = source.read(columns_of(saved.task, source, with_target=False))
     checked = check_table(table, saved.task, source, with_target=False)
-    inputs = table_inputs(saved.task, checked.rows, saved.card.scaling, saved.card.missing_means)
+    card, scaling = saved.card, saved.card.scaling
+    inputs = table_inputs(saved.task, checked.rows, scaling, card.missing_means)
+    cut = () if scaling is None else notes_of_cut(saved.task, checked.rows, scaling, CUT)
     rows = np.arange(table.num_rows) if table.positions is None else table.positions
     keys: dict[int, str] = {}
     if source.patient is not None:
@@ -110,7 +113,7 @@ def apply_model(saved: SavedModel, source: TableSource) -> Applied:
         int(rows[-1]) + 1,
         source.patient or "",
         keys,
-        checked.notes,
+        (*checked.notes, *cut),
     )
 
 

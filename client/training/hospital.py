@@ -347,6 +347,7 @@ class Hospital:
         if parameters is not None:
             received = checked_parameters(parameters, prepared.dim)
         training, _ = prepared.parts(request.scaling, arm)
+        self._tell(study, prepared.notes)
         kept = self._kept_before(request, arm, moment)
         return LocalWork(
             agent=self.name,

@@ -54,7 +54,7 @@ class FeatureSums(Settings):
 class Scaling(Settings):
     """Per encoded column: x becomes (x - mean) / deviation; a category column keeps 0 and 1.
 
-    A deviation of exactly 1 says of a number that none was found; it is cut (`table_inputs`).
+    A deviation of exactly 1 says of a number that none was found. Numbers are cut: `scaling.Cut`.
     """
 
     mean: Numbers

@@ -199,6 +199,17 @@ def test_an_arm_that_asks_nobody_is_scaled_by_the_users_own_patients(tmp_path: P
     assert figures[1].scaling == poisoned
 
 
+def test_what_a_scaling_cuts_is_told_once_to_people_here(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    study, peer = make_study(scaling="federated"), Hospital(peer_site(tmp_path))
+    peer.describe(study)
+    for deviation in (10.0, 0.1, 0.1):
+        peer.train(request(study, scaling=Scaling(mean=(60.0, 0.0), deviation=(deviation, 1.0))))
+    (note,) = [found for found in caplog.messages if "cut" in found]
+    assert note.startswith("b, study small: age: values cut because they lie more than 100")
+
+
 def test_local_scaling_uses_the_training_part_alone(tmp_path: Path) -> None:
     study = make_study(scaling="local")
     hospital = Hospital(user_site(tmp_path))

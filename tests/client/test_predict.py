@@ -9,7 +9,7 @@ import pytest
 from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.evaluation.predict import harmless, predict
 from erosion.common.errors import CheckpointError, DataError
-from tests.support.saved_model import run_folder
+from tests.support.saved_model import PARAMETERS, run_folder
 from tests.support.small_study import make_study, with_missing
 
 
@@ -72,6 +72,18 @@ def test_what_was_found_out_in_reading_is_told(
         "Noted: numbers are written 1,5 (found out; decimal sets it)\n"
         "Noted: missing values to be imputed: age 1\n"
     )
+
+
+def test_what_lies_far_from_what_the_model_was_trained_on_is_cut_and_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scaling = {"mean": [50.0, 0.0], "deviation": [0.1, 1.0]}
+    weak = PARAMETERS / 100
+    folder = run_folder(tmp_path, parameters=weak, scaling=scaling)
+    predict(folder, data_file(tmp_path, "age,sex\n51,f\n90,f\n"), None)
+    told = capsys.readouterr()
+    assert [line.split(",")[1] for line in told.out.splitlines()[1:]] == ["0.524979", "0.731059"]
+    assert "Noted: age: values cut because they lie more than 100 deviations from" in told.err
 
 
 def test_missing_means_stand_in_without_scaling(tmp_path: Path) -> None:

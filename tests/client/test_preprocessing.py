@@ -13,6 +13,7 @@ from torch import Tensor
 
 from erosion.client.dataset.local_dataset import LocalDataset
 from erosion.client.dataset.preprocessing import (
+    notes_of_cut,
     stand_ins,
     stands_in,
     table_inputs,
@@ -26,7 +27,7 @@ from erosion.common.learning.local_sgd import (
 )
 from erosion.common.learning.training import Training
 from erosion.common.protocol.messages import FeatureSums, Scaling
-from erosion.common.protocol.scaling import NOT_FOUND, number_columns, pool, problem_with_sums
+from erosion.common.protocol.scaling import CUT, NOT_FOUND, number_columns, pool, problem_with_sums
 from erosion.common.tasks.inputs import TabularTask
 from tests.support import small_study
 from tests.support.exact_sums import feature_sums
@@ -63,11 +64,18 @@ def test_missing_numbers_become_zero_after_scaling() -> None:
     assert table_inputs(TASK, ROWS, scaling).tolist() == expected
 
 
-def test_only_a_column_without_a_deviation_is_cut() -> None:
-    rows = np.array([[4000.0, 0, 4000.0], [-4000, 0, -4000], [3, 0, 3], [NAN, 0, NAN]])
+def test_what_is_scaled_is_cut_and_in_a_column_without_a_deviation_sooner() -> None:
+    rows = np.array([[4000.0, 0, 4000.0], [-4000, 0, -4000], [3, 0, 180], [NAN, 0, NAN]])
     scaling = Scaling(mean=(0, 0, 0, 0), deviation=(1, 1, 1, 2))
     numbers = table_inputs(TASK, rows, scaling)[:, [0, 3]]
-    assert numbers.tolist() == [[10, 2000], [-10, -2000], [3, 1.5], [0, 0]]
+    assert numbers.tolist() == [[10, 100], [-10, -100], [3, 90], [0, 0]]
+    assert list(notes_of_cut(TASK, rows, scaling, CUT)) == [
+        "age: values cut because they lie more than 10 from the mean: 2 of 3. Look for slips, or"
+        " for another unit",
+        "weight: values cut because they lie more than 100 deviations from the mean: 2 of 3. Look"
+        " for slips, or for another unit",
+    ]
+    assert list(notes_of_cut(TASK, rows[2:], scaling, CUT)) == []
     assert table_inputs(TASK, rows, None)[0].tolist() == [4000, 0, 0, 4000]
 
 
@@ -228,14 +236,22 @@ def test_no_hospital_moves_the_pooled_scaling_far(lie: FeatureSums) -> None:
     assert 0.5 < lied_to.deviation[0] / honest.deviation[0] < 2
 
 
-def doses(num_dosed: int) -> str:
-    """300 patients as CSV: the older the likelier ill, and a dose of thousands for a few."""
+def doses(num_dosed: int, usual: str = "none") -> str:
+    """300 patients as CSV: the older the likelier ill, and a dose of thousands for a few.
+
+    The others' is `usual`: "none", "some" (a thousandth for one in ten) or "alike" (about 4).
+    """
     draws = np.random.default_rng(1)
     age = draws.normal(60, 12, 300)
-    dose = np.zeros(300)
+    others = {
+        "none": np.zeros(300),
+        "some": np.where(np.arange(300) % 10 == 0, 0.001, 0.0),
+        "alike": 4 + 0.4 * np.sin(np.arange(300)),
+    }
+    dose = others[usual]
     dose[draws.choice(300, num_dosed, replace=False)] = draws.uniform(2000, 8000, num_dosed)
     ill = np.where(draws.random(300) < 1 / (1 + np.exp((60 - age) / 6)), "yes", "no")
-    lines = [f"{a:.3f},{d:.2f},{i}" for a, d, i in zip(age, dose, ill, strict=True)]
+    lines = [f"{a:.3f},{d:.3f},{i}" for a, d, i in zip(age, dose, ill, strict=True)]
     return "\n".join(["age,dose,ill", *lines]) + "\n"
 
 
@@ -250,6 +266,21 @@ def test_a_column_that_differs_for_a_few_patients_does_not_outweigh_the_others(
     without_dose = torch.tensor([1.0, 0.0])
     losses = [local_loss(dataset, fed) for fed in (torch.ones(2), without_dose)]
     assert losses[0] == pytest.approx(losses[1], abs=0.02)
+
+
+@pytest.mark.parametrize(("num_dosed", "usual"), [(1, "alike"), (3, "alike"), (9, "some")])
+def test_a_few_slips_in_a_column_that_has_a_deviation_do_not_outweigh_the_others(
+    tmp_path: Path, num_dosed: int, usual: str
+) -> None:
+    """The deviation takes in no value beyond a fence, so they are thousands of it away."""
+    site = make_site(tmp_path, doses(num_dosed, usual), limits={"min_cell": 10})
+    dataset = LocalDataset(site, make_study(scaling="local", task=small_study.TWO_NUMBERS))
+    training, test = dataset.parts(None)
+    assert max(part.inputs.abs().max() for part in (training, test)) == 100
+    (note,) = [found for found in dataset.notes if found.startswith("dose: values cut")]
+    assert f"more than 100 deviations from the mean: {num_dosed} of 300." in note
+    losses = [local_loss(dataset, fed) for fed in (torch.ones(2), torch.tensor([1.0, 0.0]))]
+    assert losses[0] == pytest.approx(losses[1], abs=0.1)
 
 
 def local_loss(dataset: LocalDataset, fed: Tensor) -> float:
