@@ -273,7 +273,7 @@ class LocalDataset:
     def parts(self, pooled: Scaling | None, arm: str | None = None) -> tuple[Part, Part]:
         """The training part and the test part, the latter empty unless this is the user's site.
 
-        Adds to `notes` what the scaling cuts, of a whole study.
+        Adds to `notes` what the scaling cuts or does not scale, of a whole study.
         """
         scaling = self.scaling(pooled, arm)
         if self._parts is None or scaling != self._scaled_by:
@@ -282,7 +282,7 @@ class LocalDataset:
                 self._part(self.split.test, scaling),
             )
             self._scaled_by = scaling
-            self.notes += tuple(n for n in self._cut_by(scaling) if n not in self.notes)
+            self.notes += tuple(n for n in self._scaling_notes(scaling) if n not in self.notes)
         return self._parts
 
     def _part(self, patients: NDArray[np.int64], scaling: Scaling | None) -> Part:
@@ -296,13 +296,24 @@ class LocalDataset:
         targets = as_tensor(self._targets[patients])
         return Part(inputs.to(self._device), targets.to(self._device))
 
-    def _cut_by(self, scaling: Scaling | None) -> Iterator[str]:
+    def _scaling_notes(self, scaling: Scaling | None) -> Iterator[str]:
         task = self.study.task
         if scaling is None or self.study.fold is not None or not isinstance(task, TabularTask):
             return
         patients = np.concatenate([self.split.training, self.split.test])
         rows = self._rows[patients].astype(np.float64, copy=False)
         yield from notes_of_cut(task, rows, scaling, CUT)
+        if (own := self._own_scaling) is None:
+            return
+        columns = [feature.name for feature in task.features for _ in range(task.width(feature))]
+        deviations = zip(columns, scaling.deviation, own.deviation, strict=True)
+        for name, deviation, own_deviation in deviations:
+            if deviation == NOT_FOUND and own_deviation != NOT_FOUND:
+                yield (
+                    f"{name}: has a deviation here, and none by the patients that it is scaled by."
+                    f" It is not scaled, and values further than {CUT.unscaled:g} from the mean are"
+                    " cut"
+                )
 
     def _tells_sums(self, name: str) -> bool:
         """Whether the coordinator is told the sums, or what follows from them, as this site's.

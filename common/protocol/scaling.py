@@ -87,21 +87,19 @@ def _usual(parts: Sequence[_Sums], own: _Sums | None = None) -> _Sums:
     """What the hospitals have together, where each is within reason.
 
     One whose values lie far from what is usual is left out of the column, and one that claims more
-    patients than all others together counts for as many as they have. With three hospitals or more
-    the median hospital's mean and deviation are what is usual; two cannot outvote each other, and
-    there it is the user's, whom the model is for (where it has values in that column).
+    patients than all others together counts for as many as they have. Hospitals with the same value
+    for all patients do not say how far is far. Of three others or more, the median mean and
+    deviation are what is usual; two cannot outvote each other, and there it is the user's, whom the
+    model is for. Where the user has no deviation either, nobody is left out: a lie may then make
+    the column nearly the same for everybody, but no other hospital's numbers large.
     """
-    measured = own is not None and own.count > 1 and len(parts) == 2
-    if len(parts) >= 3 or measured:
-        figures = [_mean_and_deviation(part) for part in parts]
-        centre, spread = median(m for m, _ in figures), median(d for _, d in figures)
-        if measured and own is not None:
-            centre, spread = _mean_and_deviation(own)
-        parts = [
-            part
-            for part, (mean, deviation) in zip(parts, figures, strict=True)
-            if abs(mean - centre) <= FAR * spread and deviation <= FAR * spread
-        ] or parts
+    if len(parts) >= 3 or (len(parts) == 2 and own is not None and own.count > 1):
+        found = _found(parts)
+        if len(found) < 3:
+            found = _found([own]) if own is not None else []
+        if found:
+            centre, spread = median(m for m, _ in found), median(d for _, d in found)
+            parts = [part for part in parts if _is_near(part, centre, FAR * spread)] or parts
         everybody = sum(part.count for part in parts)
         parts = [_at_most(part, everybody - part.count) for part in parts]
     return _Sums(
@@ -109,6 +107,17 @@ def _usual(parts: Sequence[_Sums], own: _Sums | None = None) -> _Sums:
         sum(part.total for part in parts),
         sum(part.squares for part in parts),
     )
+
+
+def _found(parts: Sequence[_Sums]) -> list[tuple[float, float]]:
+    """The mean and the deviation of those that have one."""
+    figures = [_mean_and_deviation(part) for part in parts]
+    return [(mean, deviation) for mean, deviation in figures if deviation != NOT_FOUND]
+
+
+def _is_near(part: _Sums, centre: float, reach: float) -> bool:
+    mean, deviation = _mean_and_deviation(part)
+    return abs(mean - centre) <= reach and (deviation == NOT_FOUND or deviation <= reach)
 
 
 def _at_most(part: _Sums, count: float) -> _Sums:

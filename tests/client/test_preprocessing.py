@@ -199,6 +199,8 @@ def sums_of(mean: float, deviation: float, count: int) -> FeatureSums:
     return FeatureSums(count=(count,), total=(count * mean,), squares=(squares,))
 
 
+SMALL_LIES = [sums_of(0, 1e-5, 60), sums_of(0.01, 1e-5, 10**9), sums_of(0, 0, 10**9)]
+LARGE_LIES = [sums_of(1e6, 0, 60), sums_of(1e29, 1e20, 60), sums_of(-1e6, 1e6, 10**9)]
 ONE_NUMBER = tabular(target="ill", classes=[0, 1], features=["age"])
 HONEST = [sums_of(50, 10, 60), sums_of(55, 12, 80), sums_of(60, 9, 100), sums_of(48, 11, 20)]
 
@@ -234,6 +236,53 @@ def test_no_hospital_moves_the_pooled_scaling_far(lie: FeatureSums) -> None:
     honest, lied_to = pool(HONEST, ONE_NUMBER), pool([*HONEST, lie], ONE_NUMBER)
     assert abs(lied_to.mean[0] - honest.mean[0]) < honest.deviation[0]
     assert 0.5 < lied_to.deviation[0] / honest.deviation[0] < 2
+
+
+def two_constant_and_one(unit: float) -> list[FeatureSums]:
+    return [sums_of(0, 0, 100), sums_of(0, 0, 120), sums_of(250 * unit, 280 * unit, 110)]
+
+
+@pytest.mark.parametrize("user", [None, 0, 2])
+@pytest.mark.parametrize("factor", [1000.0, 0.001])
+def test_a_unit_changes_no_scaled_value_where_most_hospitals_have_the_same_for_all(
+    user: int | None, factor: float
+) -> None:
+    """A constant's stand-in of a deviation was taken for a usual one: in mg, 250 was far off."""
+    usual, other = (
+        pool(sums, ONE_NUMBER, None if user is None else sums[user])
+        for sums in (two_constant_and_one(1), two_constant_and_one(factor))
+    )
+    assert other.mean[0] == pytest.approx(factor * usual.mean[0])
+    assert other.deviation[0] == pytest.approx(factor * usual.deviation[0])
+    assert usual.mean[0] == pytest.approx(250 * 110 / 330)
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.001])
+def test_a_unit_changes_nothing_where_the_users_column_is_the_same_for_all(factor: float) -> None:
+    user, _, peer = two_constant_and_one(factor)
+    scaling = pool([user, peer], ONE_NUMBER, user)
+    assert scaling.mean[0] == pytest.approx(factor * 250 * 100 / 200)  # the peer counts for as many
+
+
+@pytest.mark.parametrize("lie", [*SMALL_LIES, *LARGE_LIES])
+def test_where_few_hospitals_values_differ_the_users_are_the_measure(lie: FeatureSums) -> None:
+    honest = two_constant_and_one(1)
+    truth, lied_to = (
+        pool(sums, ONE_NUMBER, honest[2]) for sums in (honest, [*honest, lie, sums_of(0, 0, 100)])
+    )
+    assert abs(lied_to.mean[0] - truth.mean[0]) < truth.deviation[0]
+    assert 0.5 < lied_to.deviation[0] / truth.deviation[0] < 2
+
+
+@pytest.mark.parametrize("lie", SMALL_LIES)
+@pytest.mark.parametrize("user", [None, 0])
+def test_a_lie_of_hardly_any_deviation_makes_no_hospitals_numbers_large(
+    lie: FeatureSums, user: int | None
+) -> None:
+    honest = two_constant_and_one(1)
+    users = None if user is None else honest[user]
+    truth, lied_to = (pool(sums, ONE_NUMBER, users) for sums in (honest, [*honest, lie]))
+    assert lied_to.deviation[0] > truth.deviation[0] / 2
 
 
 def doses(num_dosed: int, usual: str = "none") -> str:
@@ -281,6 +330,16 @@ def test_a_few_slips_in_a_column_that_has_a_deviation_do_not_outweigh_the_others
     assert f"more than 100 deviations from the mean: {num_dosed} of 300." in note
     losses = [local_loss(dataset, fed) for fed in (torch.ones(2), torch.tensor([1.0, 0.0]))]
     assert losses[0] == pytest.approx(losses[1], abs=0.1)
+
+
+def test_a_column_that_has_a_deviation_here_alone_is_told_of(tmp_path: Path) -> None:
+    site = make_site(tmp_path, doses(0, "alike"), limits={"min_cell": 10})
+    dataset = LocalDataset(site, make_study(scaling="user", task=small_study.TWO_NUMBERS))
+    dataset.parts(Scaling(mean=(60.0, 4.0), deviation=(12.0, 0.25)), "fedavg")
+    assert dataset.notes == ()
+    dataset.parts(Scaling(mean=(60.0, 4.0), deviation=(12.0, NOT_FOUND)), "fedavg")
+    (note,) = dataset.notes
+    assert note.startswith("dose: has a deviation here, and none by the patients that it is")
 
 
 def local_loss(dataset: LocalDataset, fed: Tensor) -> float:
