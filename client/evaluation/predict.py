@@ -20,7 +20,6 @@ from erosion.common.errors import CheckpointError, DataError
 from erosion.common.formats.model_card import ModelCard, read_model
 from erosion.common.learning.local_sgd import predictions_of
 from erosion.common.learning.models import build_model, load_flat_parameters
-from erosion.common.protocol.scaling import CUT
 from erosion.common.support.files import write_atomically
 from erosion.common.tasks.inputs import TabularTask
 
@@ -100,8 +99,10 @@ def apply_model(saved: SavedModel, source: TableSource) -> Applied:
     table = source.read(columns_of(saved.task, source, with_target=False))
     checked = check_table(table, saved.task, source, with_target=False)
     card, scaling = saved.card, saved.card.scaling
-    inputs = table_inputs(saved.task, checked.rows, scaling, card.missing_means)
-    cut = () if scaling is None else notes_of_cut(saved.task, checked.rows, scaling, CUT)
+    inputs = table_inputs(saved.task, checked.rows, scaling, card.missing_means, card.cut)
+    notes = checked.notes
+    if scaling and card.cut:
+        notes += tuple(notes_of_cut(saved.task, checked.rows, scaling, card.cut))
     rows = np.arange(table.num_rows) if table.positions is None else table.positions
     keys: dict[int, str] = {}
     if source.patient is not None:
@@ -113,7 +114,7 @@ def apply_model(saved: SavedModel, source: TableSource) -> Applied:
         int(rows[-1]) + 1,
         source.patient or "",
         keys,
-        (*checked.notes, *cut),
+        notes,
     )
 
 

@@ -14,6 +14,7 @@ from erosion.common.formats.json_file import read_json
 from erosion.common.learning.layout import parameter_shapes
 from erosion.common.learning.models import ModelSettings
 from erosion.common.protocol.messages import Scaling
+from erosion.common.protocol.scaling import Cut
 from erosion.common.rounds.checkpoint import load_model, save_model
 from erosion.common.settings.base import Settings
 from erosion.common.support.files import open_named, write_atomically
@@ -35,6 +36,7 @@ class ModelCard(Settings):
     model: ModelSettings
     seed: int = 0  # the study's, by which frozen parameters are drawn that no file gives
     scaling: Scaling | None
+    cut: Cut | None = None  # of what is scaled; None: an earlier version cut nothing
     missing_means: tuple[float, ...] | None = None
     # per encoded column, what stands for a missing number where the study imputes without scaling
     versions: dict[str, str]  # of the packages that made it

@@ -12,6 +12,7 @@ import numpy as np
 from erosion.common.aggregation.disk_cohort import DiskCohort, store
 from erosion.common.formats.model_card import ModelCard, write_model
 from erosion.common.protocol.messages import EvaluateReply
+from erosion.common.protocol.scaling import CUT
 from erosion.common.rounds.arm_run import ArmRun, Storage
 from erosion.common.rounds.model_selection import SelectedSettings
 from erosion.common.rounds.records import RoundRecord
@@ -215,6 +216,7 @@ def write(folder: RunFolder, result: Result, outcome: Outcome) -> None:
 
 def _card(study: Study, arm: str, evaluation: EvaluateReply) -> ModelCard:
     own = evaluation.own_scaling
+    scaling = own if own is not None and study.arms[arm].user_only else evaluation.scaling
     return ModelCard(
         study=study.name,
         arm=arm,
@@ -222,7 +224,8 @@ def _card(study: Study, arm: str, evaluation: EvaluateReply) -> ModelCard:
         task=study.task,
         model=study.model,
         seed=study.seed,
-        scaling=own if own is not None and study.arms[arm].user_only else evaluation.scaling,
+        scaling=scaling,
+        cut=None if scaling is None else CUT,
         missing_means=evaluation.missing_means,
         versions=provenance.versions(),
     )

@@ -79,11 +79,27 @@ def test_what_lies_far_from_what_the_model_was_trained_on_is_cut_and_told(
 ) -> None:
     scaling = {"mean": [50.0, 0.0], "deviation": [0.1, 1.0]}
     weak = PARAMETERS / 100
-    folder = run_folder(tmp_path, parameters=weak, scaling=scaling)
+    cut = {"deviations": 100.0, "unscaled": 10.0}
+    folder = run_folder(tmp_path, parameters=weak, scaling=scaling, cut=cut)
     predict(folder, data_file(tmp_path, "age,sex\n51,f\n90,f\n"), None)
     told = capsys.readouterr()
     assert [line.split(",")[1] for line in told.out.splitlines()[1:]] == ["0.524979", "0.731059"]
     assert "Noted: age: values cut because they lie more than 100 deviations from" in told.err
+
+
+@pytest.mark.parametrize(
+    "card", [{}, {"cut": None}, {"cut": {"deviations": 400.0, "unscaled": 1.0}}]
+)
+def test_nothing_is_cut_that_was_not_cut_in_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], card: dict[str, Any]
+) -> None:
+    """A card of an earlier version names no bound; another one may name a wider bound."""
+    scaling = {"mean": [50.0, 0.0], "deviation": [0.1, 1.0]}
+    folder = run_folder(tmp_path, parameters=PARAMETERS / 100, scaling=scaling, **card)
+    predict(folder, data_file(tmp_path, "age,sex\n90,f\n"), None)
+    told = capsys.readouterr()
+    assert told.out.splitlines()[1].split(",")[1] == "0.982014"  # 1 / (1 + exp(-400 / 100))
+    assert told.err == ""
 
 
 def test_missing_means_stand_in_without_scaling(tmp_path: Path) -> None:

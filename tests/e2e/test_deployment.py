@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from erosion.client.training.hospital import Hospital
+from erosion.common.protocol.scaling import CUT
 from erosion.common.rounds import checkpoint
 from erosion.experiments.every_user import site_of
 from erosion.experiments.simulator import simulate
@@ -51,6 +52,7 @@ def test_a_deployment_ends_as_a_simulation_does_and_leaves_all_that_predicting_n
     card = json.loads(folder.model_card.read_text())
     assert card["task"]["features"][0]["name"] == "age"
     assert len(card["scaling"]["mean"]) == 2
+    assert card["cut"] == CUT.model_dump()
     assert json.loads(folder.result.read_text())["verdict"]["text"] == result.verdict.text
     assert "<html" in folder.report.read_text().lower()
 
