@@ -244,9 +244,12 @@ class Cells:
             told[min(shown, key=lambda name: counts[name])] = None
         return told
 
-    def at_least(self, count: int, threshold: int) -> int:
-        """A count of patients as it may be told: itself from a cell on, else a bound below it."""
-        if count >= self.cell:
+    def at_least(self, count: int, threshold: int, total: int) -> int:
+        """A count among `total` patients as it may be told: itself, else a bound below it.
+
+        Both it and the rest must be a cell: the total is known, and would give the rest away.
+        """
+        if count >= self.cell and not 0 < total - count < self.cell:
             return count
         return threshold if count >= threshold else 0
 

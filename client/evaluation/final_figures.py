@@ -102,5 +102,7 @@ def _verdict(
         level=significance_of(study),
         strict=study.evaluation.strict,
     )
-    smallest = dataset.cells.at_least(found.smallest_class, FEWEST_OF_A_CLASS)
+    smallest = dataset.cells.at_least(
+        found.smallest_class, FEWEST_OF_A_CLASS, total=found.num_samples
+    )
     return found.model_copy(update={"smallest_class": smallest})

@@ -150,7 +150,8 @@ class Comparison(Settings):
     reference: str
     num_samples: Count  # patients, several rows of whom count as one
     smallest_class: Count  # test patients outside the commonest class, or what else
-    # the task needs; below the site's smallest cell only whether they are enough
+    # the task needs; where they or the others are fewer than the site's smallest cell, only whether
+    # they are enough
     mean_difference: Figure  # loss of `arm` minus that of `reference`; below 0: `arm` is better
     p_value: float = Field(ge=0, le=1)
     # two-sided paired sign-flip test; if strict, not below that of one patient more

@@ -338,7 +338,15 @@ def test_rare_classes_are_not_counted_and_cannot_be_worked_out() -> None:
     assert cells.groups({"a": 57, "b": 30, "c": 3}) == {"a": 57, "b": None, "c": None}
     assert cells.groups({"a": 57, "b": 6, "c": 5}) == {"a": 57, "b": None, "c": None}
     assert cells.groups({"a": 57, "b": 0}) == {"a": 57, "b": None}
-    assert [cells.at_least(count, 5) for count in (12, 10, 9, 5, 4, 0)] == [12, 10, 5, 5, 0, 0]
+    counts = [cells.at_least(count, 5, total=60) for count in (12, 10, 9, 5, 4, 0, 60)]
+    assert counts == [12, 10, 5, 5, 0, 0, 60]
+
+
+def test_a_count_is_not_told_where_the_total_gives_away_how_few_the_others_are() -> None:
+    cells = Cells(site())
+    assert [cells.at_least(total - 8, 5, total) for total in (49, 18, 16, 12)] == [5, 5, 5, 0]
+    assert cells.groups({"a": 9, "b": 8, "c": 8}) == dict.fromkeys("abc")
+    assert cells.at_least(16, 5, total=25) == 5  # outside the commonest, of whom there are nine
 
 
 @pytest.mark.parametrize("cell", [1, 2, 101])

@@ -11,7 +11,7 @@ import torch
 
 from erosion.client.training.hospital import Hospital
 from erosion.common.algorithms import REGISTRY
-from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
+from erosion.common.protocol.messages import EvaluateRequest, StepResult, TrainRequest, TrainResult
 from erosion.common.study.study import Study
 from erosion.experiments.simulator import simulate, timeless
 from tests.support.small_study import TASK, make_site, make_study
@@ -109,3 +109,31 @@ def test_an_update_tells_how_many_mini_batches_a_pass_has(tmp_path: Path, num: i
 
 def test_numbers_are_found_wherever_they_stand() -> None:
     assert set(numbers({"a": [1, {"b": 2.5}], "c": True, "d": "57"})) == {1, 2.5}
+
+
+def test_no_figure_of_a_test_part_tells_how_few_are_without_the_event(tmp_path: Path) -> None:
+    """Of 49 patients whose number is told, 41 would be as good as the other eight."""
+    draws = np.random.default_rng(3)
+    tested = [(1, "test")] * 41 + [(0, "test")] * 8
+    trained = [(number % 2, "train") for number in range(60)]
+    lines = [
+        f"{draws.normal():.4f},{draws.normal():.4f},{draws.uniform(1, 90):.3f},{event},{part}"
+        for event, part in tested + trained
+    ]
+    text = "\n".join(["age,dose,months,event,part", *lines]) + "\n"
+    task = {
+        "kind": "tabular",
+        "outcome": "survival",
+        "target": {"time": "months", "event": "event"},
+        "cut_points": [12, 24, 48],
+        "features": ["age", "dose"],
+    }
+    evaluation = {"bootstrap": 100, "split_column": "part"}
+    study = make_study(task=task, evaluation=evaluation, arms=["fedavg", "local"])
+    parameters = dict.fromkeys(study.arms, torch.zeros(9))
+    user = Hospital(make_site(tmp_path, text, limits={"min_cell": 10}))
+    told = user.evaluate(EvaluateRequest(study, parameters, None)).header
+    assert told.comparison is not None
+    assert told.comparison.num_samples == 49
+    assert not {8.0, 41.0} & set(numbers(told.model_dump()))
+    assert told.comparison.smallest_class == 5
