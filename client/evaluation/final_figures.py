@@ -63,6 +63,7 @@ def final_figures(
         scaling=dataset.scaling(pooled),
         own_scaling=own_scaling,
         missing_means=dataset.missing_values,
+        num_patients=len(np.unique(patients)),
         class_counts=dataset.cells.groups(task.groups(task.targets_of_patients(targets, patients))),
     )
 

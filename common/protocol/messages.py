@@ -208,9 +208,10 @@ class EvaluateReply(Settings):
     missing_means: Numbers | None = None
     # per encoded column, what stands for a missing value where only patients can tell: the mean of
     # a number that is not scaled, the indicators of the commonest category
-    class_counts: dict[
-        str, Count | None
-    ]  # test patients by class, or by what else the task counts;
+    num_patients: Count | None = None
+    # whom the figures are of, a cell at least; None: of a fold, or of a site that does not tell
+    class_counts: dict[str, Count | None]
+    # test patients by class, or by what else the task counts;
     # None: fewer than the site's smallest cell, or what would give such a number away
 
 

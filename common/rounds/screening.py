@@ -222,6 +222,8 @@ def problem_with_evaluation(
     if problem := _problem_with_comparison(header, study):
         return problem
     figures = [*header.arms.values(), *([header.base_rate] if header.base_rate else [])]
+    if any(found.num_samples < (header.num_patients or 0) for found in figures):
+        return "it tested more patients than they have rows"
     if any(found.get(loss) is None for found in figures):
         return f"its figures lack the {loss} of an arm, or of the base rate"
     for arm, personal in result.personal.items():
@@ -246,6 +248,8 @@ def _problem_with_comparison(header: EvaluateReply, study: Study) -> str | None:
         return "it compared by another rule than the study's"
     if not found.smallest_class <= found.num_samples <= header.arms[found.arm].num_samples:
         return "it compared more patients than it tested"
+    if header.num_patients not in (None, found.num_samples):
+        return "it compared other patients than it tested"
     shown = conclude(found.mean_difference, found.p_value, found.smallest_class, found.level)
     if found.conclusion != shown:
         return f"it says {found.conclusion!r}, where its figures show {shown!r}"

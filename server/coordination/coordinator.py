@@ -177,6 +177,7 @@ def result_of(
         arms=arms,
         base_rate=evaluation.base_rate,
         comparison=evaluation.comparison,
+        num_patients=evaluation.num_patients,
         class_counts=evaluation.class_counts,
         contributions=contributions(study.hospitals, outcome.records[first_arm]),
         absent=absences(

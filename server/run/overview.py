@@ -19,7 +19,7 @@ from erosion.server.run.result import (
     Contribution,
     CrossFitting,
     Result,
-    num_patients,
+    num_tested,
     worse_than_base_rate,
 )
 
@@ -38,6 +38,7 @@ class UserResult(Settings):
     """One hospital's line."""
 
     arms: dict[str, FinalMetrics]  # of its own model, on its own test patients
+    num_patients: int | None = None  # those; None: written by a version that did not tell
     class_counts: dict[str, int | None]  # of those patients
     cross_fitting: CrossFitting | None = None  # None: the figures are of a test part
     base_rate: FinalMetrics | None = None  # of its training part's base rate
@@ -49,10 +50,12 @@ class UserResult(Settings):
     stopped: dict[str, EarlyStop] = Field(default_factory=dict)  # by arm, those that ended early
 
     @property
-    def num_tested(self) -> int:
-        """Its test patients."""
-        rows = next(iter(self.arms.values())).num_samples
-        return num_patients(self.comparison, self.class_counts, rows)
+    def tested_size(self) -> str:
+        """How many test patients it has, e.g. "40"; "93 rows" where only that is known."""
+        patients = num_tested(self.num_patients, self.comparison, self.class_counts)
+        if patients is None:
+            return f"{next(iter(self.arms.values())).num_samples} rows"
+        return str(patients)
 
     def of_base_rate(self, metric: str) -> float | None:
         """A metric of its base rate; None where it is undefined or was not measured."""
@@ -131,6 +134,7 @@ def line_of(result: Result) -> UserResult:
     first = next(iter(result.arms.values()))
     return UserResult(
         arms={arm: ended.metrics for arm, ended in result.arms.items()},
+        num_patients=result.num_patients,
         class_counts=result.class_counts,
         cross_fitting=result.cross_fitting,
         base_rate=result.base_rate,

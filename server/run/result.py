@@ -94,6 +94,8 @@ class Result(Settings):
     base_rate: FinalMetrics | None = None  # of the training part's base rate as everyone's
     # prediction, cross-fitted with every fold; None: written by a version that did not measure it
     comparison: Comparison | None
+    num_patients: int | None = None  # whom the figures are of; None: written by a version that did
+    # not tell
     class_counts: dict[str, int | None]  # of the user's test patients; empty where none are
     # counted; None: not told
     cross_fitting: CrossFitting | None = None  # None: the figures are of a test part
@@ -119,7 +121,9 @@ class Result(Settings):
     def tested_size(self) -> str:
         """How many those are, and their rows where some have several."""
         rows = next(iter(self.arms.values())).metrics.num_samples
-        patients = num_patients(self.comparison, self.class_counts, rows)
+        patients = num_tested(self.num_patients, self.comparison, self.class_counts)
+        if patients is None:
+            return f"{rows} rows of {self.tested}"
         return ("" if patients == rows else f"{rows} rows of ") + f"{patients} {self.tested}"
 
     @property
@@ -141,17 +145,21 @@ def study_as_run(study: Study, result: Result) -> Study:
     )
 
 
-def num_patients(
-    comparison: Comparison | None, class_counts: Mapping[str, int | None], rows: int
-) -> int:
-    """How many patients figures of so many rows are of.
+def num_tested(
+    num_patients: int | None,
+    comparison: Comparison | None,
+    class_counts: Mapping[str, int | None],
+) -> int | None:
+    """How many patients a result's figures are of.
 
-    Where neither a comparison nor their classes tell, every row stands for a patient.
+    An earlier version's result says so by its comparison or by their classes, or not at all: None.
     """
+    if num_patients is not None:
+        return num_patients
     if comparison is not None:
         return comparison.num_samples
     told = [count for count in class_counts.values() if count is not None]
-    return sum(told) if told and len(told) == len(class_counts) else rows
+    return sum(told) if told and len(told) == len(class_counts) else None
 
 
 def whom_it_tests(study: Study) -> str:

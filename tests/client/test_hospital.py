@@ -325,7 +325,7 @@ def test_classes_are_counted_in_patients_and_not_in_their_rows(tmp_path: Path) -
     reply = hospital.evaluate(EvaluateRequest(study, parameters, None)).header
     assert reply.arms["fedavg"].num_samples == 20
     assert reply.comparison is not None
-    assert reply.comparison.num_samples == 10
+    assert (reply.comparison.num_samples, reply.num_patients) == (10, 10)
     assert reply.class_counts == {"healthy": 5, "ill": 5}
 
 

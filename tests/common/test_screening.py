@@ -360,6 +360,16 @@ def test_final_figures_have_the_loss_that_is_compared() -> None:
         assert evaluated(changes=changes)
 
 
+def test_final_figures_are_of_no_more_patients_than_rows() -> None:
+    assert evaluated(changes={"num_patients": 10}) is None
+    assert evaluated(changes={"num_patients": 11}) == "it tested more patients than they have rows"
+    comparison = Comparison.model_validate(SHOWN)
+    changes = {"comparison": comparison, "num_patients": 9}
+    assert evaluated(arms=("x", "y"), changes=changes, study=BOTH) == (
+        "it compared other patients than it tested"
+    )
+
+
 SHOWN: Mapping[str, Any] = {
     "arm": "x",
     "reference": "y",

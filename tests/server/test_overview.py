@@ -198,9 +198,19 @@ def test_without_a_comparison_nothing_is_claimed() -> None:
     assert found.verdict.startswith("Nothing was compared")
     assert found.users["a"].adjusted_p_value is None
     assert "Holm" not in Page(render_overview(found, {})).text
+
+
+def test_rows_are_not_called_patients_where_nothing_was_compared() -> None:
+    alone = line(0.5).model_copy(update={"comparison": None})
     several_rows = alone.model_copy(update={"class_counts": {"benign": 20, "malignant": 16}})
-    assert (several_rows.num_tested, alone.num_tested) == (36, 40)
-    assert several_rows.model_copy(update={"class_counts": {"x": None, "y": 16}}).num_tested == 40
+    assert (several_rows.tested_size, alone.tested_size) == ("36", "40")
+    hidden = alone.model_copy(update={"class_counts": {"x": None, "y": None}})
+    assert hidden.model_copy(update={"num_patients": 25}).tested_size == "25"
+    assert hidden.tested_size == "40 rows"  # of a version that did not tell
+    assert "40 rows" in printed(of({"a": hidden}))
+    assert "40 rows" in Page(render_overview(of({"a": hidden}), {})).text
+    result = make_run().result.model_copy(update={"num_patients": 40})
+    assert line_of(result).tested_size == "40"
 
 
 def test_a_round_without_a_hospital_counts_as_weight_zero() -> None:

@@ -86,6 +86,19 @@ def test_patients_with_several_rows_are_counted_once(folder: Path) -> None:
     assert "the same 40 test patients" in text
 
 
+def test_rows_are_not_called_patients_where_nothing_was_compared(folder: Path) -> None:
+    run = make_run()
+    hidden = {"comparison": None, "class_counts": {"benign": None, "malignant": None}}
+    older = run.result.model_copy(update=hidden)
+    assert older.tested_size == "91 rows of test patients"
+    assert (
+        older.model_copy(update={"num_patients": 40}).tested_size == "91 rows of 40 test patients"
+    )
+    assert older.model_copy(update={"num_patients": 91}).tested_size == "91 test patients"
+    text = Page(written(replace(run, result=older), folder)).text
+    assert "Measured on 91 rows of test patients of home" in text
+
+
 def test_a_group_that_is_all_of_the_patients_is_not_told_of(folder: Path) -> None:
     run = make_run()
     assert ", at least 34 of them outside the commonest class." in Page(written(run, folder)).text

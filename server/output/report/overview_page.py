@@ -76,7 +76,7 @@ def _figures(overview: Overview, links: Mapping[str, str]) -> str:
     rows: list[tuple[str | Cell, ...]] = [
         (
             Cell(user, link=links.get(user, "")),
-            Cell(str(line.num_tested), _classes(line)),
+            Cell(line.tested_size, _classes(line)),
             *(figure_text(line.arms[arm].get(metric.name)) for metric in task.of_patients()),
             *(_beside(line, arm, reference, metric.name) for metric in shown),
             figure_text(line.of_base_rate(task.verdict_metric)),

@@ -66,7 +66,7 @@ def _lines(overview: Overview, arms: list[str]) -> RenderableType:
         first = line.arms[arms[0]]
         table.add_row(
             user,
-            str(line.num_tested),
+            line.tested_size,
             *(figure_text(first.get(metric.name)) for metric in given),
             *(_pair([line.arms[arm] for arm in arms], metric.name) for metric in shown),
             *(figure_text(line.of_base_rate(task.verdict_metric)) for _ in base_rate),
