@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 
 from erosion.common.protocol.messages import FEWEST_OF_A_CLASS, FinalMetrics
+from erosion.common.tasks.metric import Metric
+from erosion.common.tasks.task import Task
 from erosion.server.output.plain_text import printable
 from erosion.server.output.round_news import RESULT_OF_STOPPED
 from erosion.server.run.absences import Absent
@@ -122,15 +124,35 @@ def stops_by_user(overview: Overview) -> list[str]:
 
 def class_sizes(result: Result) -> str:
     """How many test patients of each class, e.g. "57 benign, 34 malignant"."""
-    return class_sizes_of(result.class_counts)
+    return class_sizes_of(result.class_counts, result.task, several_rows=result.has_several_rows)
 
 
-def class_sizes_of(counts: Mapping[str, int | None]) -> str:
-    """The same of counts by class; None is what the hospital does not tell."""
-    return ", ".join(
+def class_sizes_of(
+    counts: Mapping[str, int | None], task: type[Task], *, several_rows: bool
+) -> str:
+    """The same of counts by class; None is what the hospital does not tell.
+
+    Where patients have several rows, it says of whom a patient is whose rows differ.
+    """
+    sizes = [
         f"{'too few to tell' if count is None else count} {printable(name)}"
         for name, count in counts.items()
+    ]
+    if several_rows and len(sizes) == 2:
+        either = sizes[task.any_row_group]
+        return ", ".join(f"{size} in {'any' if size is either else 'every'} row" for size in sizes)
+    rule = "; a patient whose rows differ counts for the last of these" * (
+        several_rows and len(sizes) > 2
     )
+    return ", ".join(sizes) + rule
+
+
+def of_rows(metric: Metric, name: str, *, several_rows: bool) -> str:
+    """A heading; that of a share of the data says that it is of rows, where patients have several.
+
+    `name`: the metric's heading, long or short.
+    """
+    return f"{name} of rows" if several_rows and metric.of_data else name
 
 
 def interval_text(metrics: FinalMetrics, name: str) -> str:

@@ -50,12 +50,24 @@ class UserResult(Settings):
     stopped: dict[str, EarlyStop] = Field(default_factory=dict)  # by arm, those that ended early
 
     @property
+    def num_rows(self) -> int:
+        """How many rows, or images, its test patients have."""
+        return next(iter(self.arms.values())).num_samples
+
+    @property
+    def num_tested(self) -> int | None:
+        """How many test patients it has; None where it is not known."""
+        return num_tested(self.num_patients, self.comparison, self.class_counts)
+
+    @property
+    def has_several_rows(self) -> bool:
+        """Whether some of them are known to have several rows, each of which counts in a metric."""
+        return self.num_tested is not None and self.num_tested < self.num_rows
+
+    @property
     def tested_size(self) -> str:
-        """How many test patients it has, e.g. "40"; "93 rows" where only that is known."""
-        patients = num_tested(self.num_patients, self.comparison, self.class_counts)
-        if patients is None:
-            return f"{next(iter(self.arms.values())).num_samples} rows"
-        return str(patients)
+        """How many they are, e.g. "40"; "93 rows" where only that is known."""
+        return f"{self.num_rows} rows" if self.num_tested is None else str(self.num_tested)
 
     def of_base_rate(self, metric: str) -> float | None:
         """A metric of its base rate; None where it is undefined or was not measured."""
@@ -88,6 +100,11 @@ class Overview(Settings):
         """What the patients are called whom the figures are of."""
         is_cross_fitted = any(line.cross_fitting is not None for line in self.users.values())
         return "patients" if is_cross_fitted else "test patients"
+
+    @property
+    def has_several_rows(self) -> bool:
+        """Whether some hospital's test patients are known to have several rows."""
+        return any(line.has_several_rows for line in self.users.values())
 
     @property
     def task(self) -> type[Task]:

@@ -118,13 +118,27 @@ class Result(Settings):
         return "patients" if self.cross_fitting else "test patients"
 
     @property
+    def num_rows(self) -> int:
+        """How many rows, or images, those have."""
+        return next(iter(self.arms.values())).metrics.num_samples
+
+    @property
+    def num_tested(self) -> int | None:
+        """How many those are; None where it is not known."""
+        return num_tested(self.num_patients, self.comparison, self.class_counts)
+
+    @property
+    def has_several_rows(self) -> bool:
+        """Whether some of them are known to have several rows, each of which counts in a metric."""
+        return self.num_tested is not None and self.num_tested < self.num_rows
+
+    @property
     def tested_size(self) -> str:
         """How many those are, and their rows where some have several."""
-        rows = next(iter(self.arms.values())).metrics.num_samples
-        patients = num_tested(self.num_patients, self.comparison, self.class_counts)
-        if patients is None:
-            return f"{rows} rows of {self.tested}"
-        return ("" if patients == rows else f"{rows} rows of ") + f"{patients} {self.tested}"
+        if self.num_tested is None:
+            return f"{self.num_rows} rows of {self.tested}"
+        rows = f"{self.num_rows} rows of " if self.has_several_rows else ""
+        return f"{rows}{self.num_tested} {self.tested}"
 
     @property
     def task(self) -> type[Task]:

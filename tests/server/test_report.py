@@ -18,7 +18,7 @@ from erosion.server.output.report.figures import metric_points, weight_figure
 from erosion.server.output.report.page import MOST_EVENTS
 from erosion.server.output.report.run_data import RunData, read_run
 from erosion.server.output.report.write import write_report
-from erosion.server.output.result_words import what_may_be_unseen
+from erosion.server.output.result_words import class_sizes, what_may_be_unseen
 from erosion.server.output.round_news import grouped, news_of
 from erosion.server.run.absences import absences
 from erosion.server.run.privacy_spent import privacy_spent
@@ -84,6 +84,27 @@ def test_patients_with_several_rows_are_counted_once(folder: Path) -> None:
     text = Page(written(replace(run, result=result), folder)).text
     assert "Measured on 91 rows of 40 test patients of home" in text
     assert "the same 40 test patients" in text
+    assert "Commonest class of rows" in text
+    assert "Every metric is over rows" in text
+    assert "of rows" not in Page(written(run, folder.with_name("one"))).text
+
+
+def test_it_says_of_which_class_a_patient_is_whose_rows_differ(folder: Path) -> None:
+    run = make_run()
+    sizes = {"num_patients": 40, "comparison": None, "class_counts": {"no": 14, "yes": 26}}
+    two = run.result.model_copy(update=sizes)
+    assert class_sizes(two) == "14 no in every row, 26 yes in any row"
+    survival = {"outcome": "survival", "class_counts": {"with the event": 26, "censored": 14}}
+    assert class_sizes(two.model_copy(update=survival)) == (
+        "26 with the event in any row, 14 censored in every row"
+    )
+    three = two.model_copy(update={"class_counts": {"a": 14, "b": 13, "c": 13}})
+    assert class_sizes(three) == (
+        "14 a, 13 b, 13 c; a patient whose rows differ counts for the last of these"
+    )
+    text = Page(written(replace(run, result=two), folder)).text
+    assert "40 test patients of home (14 no in every row, 26 yes in any row)" in text
+    assert class_sizes(two.model_copy(update={"num_patients": 91})) == "14 no, 26 yes"
 
 
 def test_rows_are_not_called_patients_where_nothing_was_compared(folder: Path) -> None:

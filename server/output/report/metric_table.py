@@ -35,6 +35,8 @@ def how_to_read(result: Result) -> str:
             listed = " and ".join([", ".join(labels[:-1]), labels[-1]] if labels[1:] else labels)
             sentences.append(f"{direction} is better for {listed}.")
     sentences += [metric.remark for metric in task.metrics if metric.remark]
+    if result.has_several_rows:
+        sentences.append("Every metric is over rows: a patient with several counts several times.")
     if result.base_rate:
         whom = "everyone in a fold" if result.cross_fitting else "everyone"
         whose = "the patients outside it" if result.cross_fitting else "the training patients alone"

@@ -5,11 +5,18 @@ from pathlib import Path
 
 from erosion.common.protocol.messages import FEWEST_OF_A_CLASS, SIGNIFICANCE
 from erosion.common.support.files import write_atomically
+from erosion.common.tasks.metric import Metric
+from erosion.common.tasks.task import Task
 from erosion.server.output.plain_text import figure_text, seconds_text
 from erosion.server.output.report.html_table import Cell, table, text
 from erosion.server.output.report.overview_figures import loss_figure
 from erosion.server.output.report.page import day, verdict_box, whole_page
-from erosion.server.output.result_words import absences_by_user, class_sizes_of, stops_by_user
+from erosion.server.output.result_words import (
+    absences_by_user,
+    class_sizes_of,
+    of_rows,
+    stops_by_user,
+)
 from erosion.server.run.overview import Overview, UserResult
 from erosion.server.run.result import OWN_PATIENTS, p_value_text
 from erosion.server.run.run_folder import USERS
@@ -76,7 +83,7 @@ def _figures(overview: Overview, links: Mapping[str, str]) -> str:
     rows: list[tuple[str | Cell, ...]] = [
         (
             Cell(user, link=links.get(user, "")),
-            Cell(line.tested_size, _classes(line)),
+            Cell(line.tested_size, _classes(line, task)),
             *(figure_text(line.arms[arm].get(metric.name)) for metric in task.of_patients()),
             *(_beside(line, arm, reference, metric.name) for metric in shown),
             figure_text(line.of_base_rate(task.verdict_metric)),
@@ -88,7 +95,7 @@ def _figures(overview: Overview, links: Mapping[str, str]) -> str:
     headings = (
         "Hospital",
         overview.tested.capitalize(),
-        *(metric.heading for metric in task.of_patients()),
+        *(_heading(metric, overview) for metric in task.of_patients()),
         *(f"{metric.heading}, {arm}" for metric in shown),
         f"{loss.heading}, base rate",
         "p, adjusted",
@@ -115,8 +122,12 @@ def _beside(line: UserResult, arm: str, reference: str, metric: str) -> Cell:
     return Cell(value, f"{reference} {beside}" if reference else "")
 
 
-def _classes(line: UserResult) -> str:
-    return class_sizes_of(line.class_counts)
+def _classes(line: UserResult, task: type[Task]) -> str:
+    return class_sizes_of(line.class_counts, task, several_rows=line.has_several_rows)
+
+
+def _heading(metric: Metric, overview: Overview) -> str:
+    return of_rows(metric, metric.heading, several_rows=overview.has_several_rows)
 
 
 def _weights(overview: Overview) -> str:
@@ -172,7 +183,7 @@ def _means(overview: Overview) -> str:
         f'<p class="note">Each hospital counts once, however many {overview.tested} it has. These'
         " figures describe; they prove nothing.</p>\n"
         + table(
-            ("Arm", *(metric.heading for metric in metrics)),
+            ("Arm", *(_heading(metric, overview) for metric in metrics)),
             rows,
             numbers=range(1, len(metrics) + 1),
         )

@@ -19,6 +19,7 @@ from erosion.server.output.result_words import (
     absences,
     chosen_text,
     class_sizes,
+    of_rows,
     privacy,
     stops,
     verdict_sentences,
@@ -135,7 +136,9 @@ def _key_figures(run: RunData) -> str:
     arms = list(result.arms)
     best = arms.index(result.verdict.best_arm) if result.verdict.best_arm in arms else None
     classes = f" ({text(class_sizes(result))})" if result.class_counts else ""
-    headings = ("Arm", *(m.heading for m in result.task.metrics), "Rounds", "Time per round")
+    several_rows = result.has_several_rows
+    figures = (of_rows(m, m.heading, several_rows=several_rows) for m in result.task.metrics)
+    headings = ("Arm", *figures, "Rounds", "Time per round")
     return (
         "<h2>Key figures</h2>\n"
         f'<p class="note">{_measured_on(run, classes)} Small print: 95 %'

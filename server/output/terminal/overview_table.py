@@ -7,8 +7,14 @@ from rich.table import Table
 from rich.text import Text
 
 from erosion.common.protocol.messages import FinalMetrics
+from erosion.common.tasks.metric import Metric
 from erosion.server.output.plain_text import figure_text
-from erosion.server.output.result_words import absences_by_user, stops_by_user, verdict_sentences
+from erosion.server.output.result_words import (
+    absences_by_user,
+    of_rows,
+    stops_by_user,
+    verdict_sentences,
+)
 from erosion.server.run.overview import TOO_FEW, UNCLEAR, Overview, UserResult
 from erosion.server.run.result import p_value_text
 
@@ -47,7 +53,7 @@ def print_overview(console: Console, overview: Overview, report: Path | None) ->
 def _means(overview: Overview) -> RenderableType:
     task = overview.task
     metrics = [*task.of_patients(), *task.shown(task.in_progress)]
-    table = _table("arm", *(metric.column for metric in metrics))
+    table = _table("arm", *(_heading(metric, overview) for metric in metrics))
     for arm in overview.arms:
         table.add_row(arm, *(figure_text(overview.mean(arm, m.name)) for m in metrics))
     if _has_base_rates(overview):
@@ -59,7 +65,7 @@ def _means(overview: Overview) -> RenderableType:
 def _lines(overview: Overview, arms: list[str]) -> RenderableType:
     task = overview.task
     given, shown = task.of_patients(), task.shown(task.in_progress)
-    headings = [metric.column for metric in (*given, *shown)]
+    headings = [_heading(metric, overview) for metric in (*given, *shown)]
     base_rate = ["base rate"] if _has_base_rates(overview) else []
     table = _table("for", "test", *headings, *base_rate, "p", "")
     for user, line in overview.users.items():
@@ -74,6 +80,10 @@ def _lines(overview: Overview, arms: list[str]) -> RenderableType:
             _finding(line),
         )
     return table
+
+
+def _heading(metric: Metric, overview: Overview) -> str:
+    return of_rows(metric, metric.column, several_rows=overview.has_several_rows)
 
 
 def _has_base_rates(overview: Overview) -> bool:

@@ -14,6 +14,7 @@ from erosion.server.output.result_words import (
     chosen_text,
     class_sizes,
     interval_text,
+    of_rows,
     privacy,
     stops,
     verdict_sentences,
@@ -79,7 +80,7 @@ def _heading(result: Result) -> Text:
 
 def _figures(result: Result, width: int) -> RenderableType:
     """The widest table that fits into `width` columns, or else a sentence for each arm."""
-    columns = _columns(result.task)
+    columns = _columns(result)
     rows = [
         [name, *_cells(result.task, arm.metrics), *_pace(arm)] for name, arm in result.arms.items()
     ]
@@ -118,8 +119,11 @@ def _sentence(columns: list[str], row: list[str]) -> Text:
     return Text(f"{row[0]}: " + ", ".join(figures))
 
 
-def _columns(task: type[Task]) -> list[str]:
-    first, *others = (metric.column for metric in task.metrics)
+def _columns(result: Result) -> list[str]:
+    first, *others = (
+        of_rows(metric, metric.column, several_rows=result.has_several_rows)
+        for metric in result.task.metrics
+    )
     return ["arm", first + INTERVAL, *others, "rounds", "per round"]
 
 
