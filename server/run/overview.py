@@ -16,6 +16,7 @@ from erosion.common.tasks.task import Task
 from erosion.server.run import provenance
 from erosion.server.run.absences import Absent
 from erosion.server.run.result import (
+    NOTHING_COMPARED,
     Contribution,
     CrossFitting,
     Result,
@@ -193,10 +194,7 @@ def verdict(overview: Overview) -> str:
     """For which hospitals collaborating helped, and the mean figures."""
     comparison = next(iter(overview.users.values())).comparison
     if comparison is None:
-        return (
-            "Nothing was compared: the study declares a single arm. Add [arms.local] to see for"
-            " whom collaborating is worth it."
-        )
+        return NOTHING_COMPARED
     arm, reference = comparison.arm, comparison.reference
     by_conclusion: dict[str, list[str]] = {}
     for user, line in overview.users.items():

@@ -24,6 +24,10 @@ from erosion.server.run.privacy_spent import PrivacySpent
 
 FORMAT: Final = 1  # raised when a key changes its meaning
 REMEDY = "Run the study again."
+NOTHING_COMPARED = (
+    "Nothing was compared: the study declares a single arm. Whether collaborating is worth it shows"
+    " in two, [arms.local] and one that asks the other hospitals."
+)
 OWN_PATIENTS = "patients, each predicted by models that never saw them"
 
 
@@ -200,11 +204,8 @@ def verdict(
     the base rate is the headline, whatever was compared.
     """
     if comparison is None:
-        text = (
-            "Nothing was compared: the study declares a single arm. Add [arms.local] to see"
-            " whether collaborating is worth it."
-        )
-        return Verdict(best_arm=None, text=_warning(task, arms, base_rate, None) + text)
+        warning = _warning(task, arms, base_rate, None)
+        return Verdict(best_arm=None, text=f"{warning}{NOTHING_COMPARED}")
     arm, reference = comparison.arm, comparison.reference
     size = f"{comparison.num_samples} {tested}"
     figures = beside_each_other(task, arms[arm], arms[reference], base_rate)

@@ -303,6 +303,8 @@ def test_a_study_of_one_arm_without_peers_says_so(folder: Path) -> None:
     html = written(make_run(arms=("local",)), folder)
     assert "local used no update of another hospital." in Page(html).text
     assert "Nothing was compared" in Page(html).text
+    assert "Add [arms.local]" not in Page(html).text  # which it has
+    assert "[arms.local] and one that asks the other hospitals" in Page(html).text
     assert "which the verdict is about" not in html
     assert html.count("<svg") == 2
 
