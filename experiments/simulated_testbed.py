@@ -64,7 +64,14 @@ def _print(console: Console, study: Study, found: Simulation) -> None:
     console.print(table)
     console.print()
     tested = whom_it_tests(study)
-    said = verdict(task, ended.comparison, dict(ended.arms), ended.base_rate, tested=tested)
+    said = verdict(
+        task,
+        ended.comparison,
+        dict(ended.arms),
+        ended.base_rate,
+        tested=tested,
+        shifted_by=study.task.shifted_by,
+    )
     console.print(Text(said.text))
     for sentence in absences(absent(study.hospitals, study.user, found.records)):
         console.print(Text(sentence))

@@ -207,6 +207,13 @@ class Classification(Task):
             " numbers, one for each class"
         )
 
+    @property
+    def shifted_by(self) -> str:
+        """The weights, unless they are all the same."""
+        weights = self.class_weights
+        is_none = weights == "none" or (isinstance(weights, tuple) and len(set(weights)) == 1)
+        return "" if is_none else "class weights"
+
     def _weights(self, targets: Tensor) -> Tensor:
         """What a patient of each class counts: (classes,)."""
         if isinstance(self.class_weights, tuple):

@@ -160,6 +160,11 @@ class Task(Settings):
         """What in the loss of one patient depends on the others, or None."""
         return None
 
+    @property
+    def shifted_by(self) -> str:
+        """What of the training moves predictions off the base rate on purpose; "" for nothing."""
+        return ""
+
     @abstractmethod
     def base_rate_outputs(self, targets: Tensor) -> Tensor:
         """Outputs by which every patient is predicted alike, as best suits these: (num_outputs,).

@@ -119,6 +119,7 @@ def simulate(
         metrics,
         ended.base_rate,
         tested=whom_it_tests(checked),
+        shifted_by=checked.task.shifted_by,
     )
     return Run(checked, said.text, None, None, records, metrics)
 

@@ -197,6 +197,7 @@ def result_of(
             evaluation.arms,
             evaluation.base_rate,
             tested=whom_it_tests(study),
+            shifted_by=study.task.shifted_by,
         ),
     )
 

@@ -21,6 +21,7 @@ from erosion.server.run.result import (
     CrossFitting,
     Result,
     num_tested,
+    worse_sentence,
     worse_than_base_rate,
 )
 
@@ -144,7 +145,7 @@ def overview(
         without_model=dict(without_model),
         verdict="",
     )
-    return found.model_copy(update={"verdict": verdict(found)})
+    return found.model_copy(update={"verdict": verdict(found, study.task.shifted_by)})
 
 
 def line_of(result: Result) -> UserResult:
@@ -190,11 +191,14 @@ def adjusted(users: Mapping[str, UserResult]) -> dict[str, UserResult]:
     return {user: _concluded(line, p_values.get(user)) for user, line in users.items()}
 
 
-def verdict(overview: Overview) -> str:
-    """For which hospitals collaborating helped, and the mean figures."""
+def verdict(overview: Overview, shifted_by: str = "") -> str:
+    """For which hospitals collaborating helped, and the mean figures.
+
+    `shifted_by`: as the task says.
+    """
     comparison = next(iter(overview.users.values())).comparison
     if comparison is None:
-        return NOTHING_COMPARED
+        return _with_warnings(NOTHING_COMPARED, overview, overview.arms[0], shifted_by)
     arm, reference = comparison.arm, comparison.reference
     by_conclusion: dict[str, list[str]] = {}
     for user, line in overview.users.items():
@@ -227,23 +231,23 @@ def verdict(overview: Overview) -> str:
             f"{_text(overview.mean(arm, name))} against {_text(overview.mean(reference, name))}"
         )
         figures.append(f"{metric.label} {of_both}{beside}")
-    warning = _warning(overview, arm)
-    return f"{warning}{finding}. Mean over the hospitals: {', '.join(figures)}."
+    text = f"{finding}. Mean over the hospitals: {', '.join(figures)}."
+    return _with_warnings(text, overview, arm, shifted_by)
 
 
-def _warning(overview: Overview, arm: str) -> str:
-    """A sentence to begin with where the arm's models are of no use, else ""."""
-    worse = [
-        user
-        for user, line in overview.users.items()
-        if worse_than_base_rate(overview.task, {arm: line.arms[arm]}, line.base_rate)
-    ]
-    if not worse:
-        return ""
-    return (
-        f"{arm} predicts WORSE than the base rate alone for {_counted(worse)} of"
-        f" {len(overview.users)} hospitals: do not use its models there. "
-    )
+def _with_warnings(text: str, overview: Overview, first: str, shifted_by: str) -> str:
+    """The text, and where arms are worse than the base rate: that of `first` before it."""
+    worse: dict[str, list[str]] = {}
+    for user, line in overview.users.items():
+        for arm in worse_than_base_rate(overview.task, line.arms, line.base_rate):
+            worse.setdefault(arm, []).append(user)
+    of_all = f" of {len(overview.users)} hospitals"
+    warnings = {
+        arm: worse_sentence([arm], shifted_by, f" for {_counted(users)}{of_all}")
+        for arm, users in worse.items()
+    }
+    before = [warnings.pop(first)] if first in warnings else []
+    return " ".join([*before, text, *warnings.values()])
 
 
 def _concluded(line: UserResult, p_value: float | None) -> UserResult:

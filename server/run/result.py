@@ -1,6 +1,6 @@
 """The outcome of a study: `result.json`, with the verdict on collaborating."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -197,15 +197,18 @@ def verdict(
     base_rate: FinalMetrics | None = None,
     *,
     tested: str = "test patients",
+    shifted_by: str = "",
 ) -> Verdict:
     """The finding of the declared comparison, and the figures behind it.
 
-    `tested`: what the patients are called whom the figures are of. A model that predicts worse than
-    the base rate is the headline, whatever was compared.
+    `tested`: what the patients are called whom the figures are of. `shifted_by`: as the task says.
+    Which arms predict worse than the base rate is the headline where the delivered one does,
+    whatever was compared, and else stands at the end.
     """
+    worse = worse_than_base_rate(task, arms, base_rate)
     if comparison is None:
-        warning = _warning(task, arms, base_rate, None)
-        return Verdict(best_arm=None, text=f"{warning}{NOTHING_COMPARED}")
+        text = _with_warning(NOTHING_COMPARED, worse, next(iter(arms)), shifted_by)
+        return Verdict(best_arm=None, text=text)
     arm, reference = comparison.arm, comparison.reference
     size = f"{comparison.num_samples} {tested}"
     figures = beside_each_other(task, arms[arm], arms[reference], base_rate)
@@ -224,10 +227,11 @@ def verdict(
         case _:
             best, finding = None, f"On {size}, no clear difference between {arm} and {reference}."
     text = (
-        f"{_warning(task, arms, base_rate, best)}{finding}"
-        f" {figures[0].upper()}{figures[1:]}, p {p_value_text(comparison.p_value, '= ')}."
+        f"{finding} {figures[0].upper()}{figures[1:]}, p {p_value_text(comparison.p_value, '= ')}."
     )
-    return Verdict(best_arm=best, text=text)
+    return Verdict(
+        best_arm=best, text=_with_warning(text, worse, best or next(iter(arms)), shifted_by)
+    )
 
 
 def p_value_text(p_value: float, equal: str = "") -> str:
@@ -258,22 +262,31 @@ def worse_than_base_rate(
     return [arm for arm, found in arms.items() if base_rate and found[loss] > base_rate[loss]]
 
 
-def _warning(
-    task: type[Task],
-    arms: Mapping[str, FinalMetrics],
-    base_rate: FinalMetrics | None,
-    best_arm: str | None,
-) -> str:
-    """A sentence to begin with where the model of this run is of no use, else ""."""
-    worse = worse_than_base_rate(task, arms, base_rate)
-    chosen = best_arm or next(iter(arms))
-    if len(worse) == len(arms):
-        which = "Every arm predicts" if len(arms) > 1 else f"{chosen} predicts"
-    elif chosen in worse:
-        which = f"{chosen} predicts"
-    else:
-        return ""
-    return f"{which} WORSE than the base rate alone: do not use this model. "
+def worse_sentence(arms: Sequence[str], shifted_by: str, where: str = "") -> str:
+    """That these arms predict worse than the base rate, and what not to do for it.
+
+    `where`: for which hospitals, if not for all. What shifts predictions on purpose is named: the
+    base rate is without it, and ranks nobody.
+    """
+    named = " and ".join([", ".join(arms[:-1]), arms[-1]] if arms[1:] else arms)
+    there = " there" if where else ""
+    if not shifted_by:
+        return (
+            f"Predictions of {named} are WORSE than the base rate alone{where}: do not use"
+            f" them{there}."
+        )
+    return (
+        f"Predictions of {named}, trained with {shifted_by}, which shift probabilities, are WORSE"
+        f" than the base rate alone{where}: do not use these probabilities{there} as they are."
+    )
+
+
+def _with_warning(text: str, worse: Sequence[str], delivered: str, shifted_by: str) -> str:
+    """The text, and which arms are worse than the base rate: first if the delivered one is."""
+    if not worse:
+        return text
+    warning = worse_sentence(worse, shifted_by)
+    return f"{warning} {text}" if delivered in worse else f"{text} {warning}"
 
 
 def _figure(metrics: Metrics, name: str) -> str:

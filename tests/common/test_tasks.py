@@ -45,6 +45,13 @@ def test_balanced_weights_of_one_class_change_nothing() -> None:
     )
 
 
+def test_weights_that_differ_shift_predictions_off_the_base_rate() -> None:
+    assert classes_of(2, class_weights="balanced").shifted_by == "class weights"
+    assert classes_of(2, class_weights=[1, 3]).shifted_by == "class weights"
+    assert classes_of(2, class_weights=[2, 2]).shifted_by == ""
+    assert classes_of(2).shifted_by == ""
+
+
 def test_class_weights_must_be_one_for_each_class() -> None:
     with pytest.raises(ValueError, match="class_weights has 3 numbers for 2 classes"):
         classes_of(2, class_weights=[1, 2, 3])

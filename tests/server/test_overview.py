@@ -213,6 +213,29 @@ def test_rows_are_not_called_patients_where_nothing_was_compared() -> None:
     assert line_of(result).tested_size == "40"
 
 
+def test_each_arm_that_is_worse_than_the_base_rate_is_named_with_its_hospitals() -> None:
+    base_rate = line(0.4).arms["local"].model_copy(update={"num_samples": 40})  # 0.4
+    good = line(0.3).model_copy(update={"base_rate": base_rate})
+    bad = line(0.5, log_loss=0.9).model_copy(update={"base_rate": base_rate})
+    worse = "Predictions of weight_erosion are WORSE than the base rate alone for 1 (b) of 2"
+    assert of({"a": good, "b": bad}).verdict.startswith(worse)
+    alone = {name: each.model_copy(update={"comparison": None}) for name, each in
+             {"a": good, "b": bad}.items()}  # fmt: skip
+    assert of(alone).verdict.startswith(worse)  # also where nothing was compared
+    swapped = {"weight_erosion": good.arms["local"], "local": bad.arms["weight_erosion"]}
+    other = good.model_copy(update={"arms": swapped})
+    said = of({"a": other, "b": good}).verdict
+    assert said.endswith(
+        "Predictions of local are WORSE than the base rate alone for 1 (a) of 2 hospitals: do not"
+        " use them there."
+    )
+    assert not said.startswith("Predictions")
+    task = make_study().task.model_copy(update={"class_weights": "balanced"})
+    study = make_study().model_copy(update={"task": task})
+    weighted = overview(study, {"b": bad}, {}, started="2026-01-02T03:04:05+00:00", seconds=9.0)
+    assert "trained with class weights, which shift probabilities" in weighted.verdict
+
+
 def test_classes_are_those_of_patients_and_the_commonest_one_of_their_rows() -> None:
     several = of({"a": line(0.3).model_copy(update={"num_patients": 25}), "b": line(0.4)})
     page = Page(render_overview(several, {})).text

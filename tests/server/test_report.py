@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from erosion.common.errors import CheckpointError, StudyError
-from erosion.common.protocol.messages import Comparison
+from erosion.common.protocol.messages import Comparison, FinalMetrics
 from erosion.common.rounds.records import HospitalRecord, RoundRecord
 from erosion.common.study.study import Study
 from erosion.server.output.plain_text import printable, ranges_text, seconds_text, shortened
@@ -485,6 +485,45 @@ def test_a_p_value_is_told_on_its_side_of_a_level_and_never_as_zero(
     comparison = result.comparison.model_copy(update={"p_value": p_value})
     finals = {arm: found.metrics for arm, found in result.arms.items()}
     assert verdict(result.task, comparison, finals).text.endswith(told)
+
+
+def test_every_arm_that_is_worse_than_the_base_rate_is_named() -> None:
+    result = make_run(arms=("weight_erosion", "fedavg", "local")).result
+    finals = {arm: found.metrics for arm, found in result.arms.items()}
+    assert result.base_rate is not None
+
+    def said(*worse: str, **keys: str) -> str:
+        bad = {arm: {"log_loss": 0.7} if arm in worse else {} for arm in finals}
+        arms = {
+            arm: FinalMetrics.model_validate({**found.model_dump(), **bad[arm]})
+            for arm, found in finals.items()
+        }
+        return verdict(result.task, result.comparison, arms, result.base_rate, **keys).text
+
+    assert "base rate alone" not in said()
+    assert said("weight_erosion", "local").startswith(
+        "Predictions of weight_erosion and local are WORSE than the base rate alone: do not use"
+        " them. On 91 test patients"
+    )
+    assert said(*finals).startswith("Predictions of weight_erosion, fedavg and local are WORSE")
+    of_another = said("fedavg")
+    assert of_another.startswith("On 91 test patients")
+    assert of_another.endswith(
+        "Predictions of fedavg are WORSE than the base rate alone: do not use them."
+    )
+    assert said("weight_erosion", shifted_by="class weights").startswith(
+        "Predictions of weight_erosion, trained with class weights, which shift probabilities, are"
+        " WORSE than the base rate alone: do not use these probabilities as they are. On"
+    )
+
+
+def test_the_report_says_that_class_weights_shift_probabilities(folder: Path) -> None:
+    run = make_run()
+    assert "class weights" not in Page(written(run, folder)).text
+    task = run.study.task.model_copy(update={"class_weights": "balanced"})
+    weighted = replace(run, study=run.study.model_copy(update={"task": task}))
+    text = Page(written(weighted, folder.with_name("weighted"))).text
+    assert "trained with class weights, which shift their probabilities" in text
 
 
 def test_a_share_above_the_level_is_not_rounded_to_it(folder: Path) -> None:

@@ -24,8 +24,8 @@ def base_rate_row(task: type[Task], base_rate: FinalMetrics) -> list[str | Cell]
     return [Cell("Base rate", "no model"), *metric_cells(task, base_rate), "–", "–"]
 
 
-def how_to_read(result: Result) -> str:
-    """Which way each metric is better, and what the base rate is."""
+def how_to_read(result: Result, shifted_by: str) -> str:
+    """Which way each metric is better, and what the base rate is. `shifted_by`: see the task."""
     task, sentences = result.task, []
     measured = [metric for metric in task.metrics if not metric.of_data]
     for better in ("higher", "lower", "near 1"):
@@ -44,4 +44,8 @@ def how_to_read(result: Result) -> str:
             f"The base rate is one and the same prediction for {whom}, from {whose}: a model that"
             " does not beat it is of no use."
         )
+        if shifted_by:
+            sentences.append(
+                f"The models were trained with {shifted_by}, which shift their probabilities."
+            )
     return " ".join(sentences)

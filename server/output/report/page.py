@@ -142,7 +142,7 @@ def _key_figures(run: RunData) -> str:
     return (
         "<h2>Key figures</h2>\n"
         f'<p class="note">{_measured_on(run, classes)} Small print: 95 %'
-        f" intervals. {text(how_to_read(result))}</p>\n"
+        f" intervals. {text(how_to_read(result, run.study.task.shifted_by))}</p>\n"
         + table(
             headings,
             [
