@@ -136,8 +136,7 @@ def _values(matches: Sequence[Match], accept: float) -> list[str]:
             continue
         lines += ["", f'[data.values."{_escaped(match.column)}"]  # "in the data" = "in the study"']
         lines += [
-            # What a code such as 1 means, only the hospital knows.
-            f"{'# ? ' if text.isdecimal() and not meant.isdecimal() else _mark(match, accept)}"
+            f"{'' if is_written(match, text, accept) else '# ? '}"
             f'"{_escaped(text)}" = "{_escaped(meant)}"'
             for text, meant in match.values.items()
         ]
@@ -147,6 +146,13 @@ def _values(matches: Sequence[Match], accept: float) -> list[str]:
             lines.append(f"# and {len(match.odd) - MOST_ODD} more that are no numbers")
         lines += [f'# ? "{_escaped(text)}" = ""  # what does it mean?' for text in match.unknown]
     return lines
+
+
+def is_written(match: Match, text: str, accept: float) -> bool:
+    """Whether a spelling is written as it is, and is no proposal."""
+    # What a code such as 1 means, only the hospital knows.
+    is_code = text.isdecimal() and not match.values[text].isdecimal()
+    return match.confidence >= accept and not is_code
 
 
 def _mark(match: Match, accept: float) -> str:

@@ -82,7 +82,7 @@ def _run(options: argparse.Namespace) -> int:
 def _write(name: str, table: Path, output: Path, task: object, options: argparse.Namespace) -> None:
     from erosion.client.scaffold.column_match import match_columns
     from erosion.client.scaffold.column_profile import read_whole
-    from erosion.client.scaffold.site_draft import site_draft, unit_text
+    from erosion.client.scaffold.site_draft import is_written, site_draft, unit_text
     from erosion.client.site_file import load_site
     from erosion.common.support.files import write_atomically
     from erosion.common.tasks.inputs import TabularTask
@@ -116,13 +116,18 @@ def _write(name: str, table: Path, output: Path, task: object, options: argparse
         elif match.local is None:
             say(f"  {match.column}: no column seems to hold it")
         elif match.local != match.column or not match.is_plain:
-            written = "written" if match.confidence >= options.accept else "proposed"
-            say(f"  {match.column}: {match.local!r}, {match.confidence:.2f}, {written}")
+            found = f"{match.local!r}, {match.confidence:.2f}"
+            if match.local != match.column:  # else there is no line to write
+                found += ", written" if match.confidence >= options.accept else ", proposed"
+            say(f"  {match.column}: {found}")
             if match.unit is not None:
                 say(f"    in another unit? x {unit_text(match.unit)} proposed")
-            if match.values:
-                spelt = ", ".join(f"{a} = {b}" for a, b in match.values.items())
-                say(f"    values: {spelt}")
+            spelt: dict[str, list[str]] = {}
+            for local, meant in match.values.items():
+                how = "written" if is_written(match, local, options.accept) else "proposed"
+                spelt.setdefault(how, []).append(f"{local} = {meant}")
+            for how, values in spelt.items():
+                say(f"    values, {how}: {', '.join(values)}")
             if match.unknown:
                 say(f"    not understood: {', '.join(match.unknown[:8])}")
             if match.odd:

@@ -105,6 +105,23 @@ def test_a_site_file_is_drafted_and_what_is_not_certain_is_only_proposed(
     assert main(command) == 3  # not overwritten
 
 
+def test_values_are_told_as_written_or_proposed_as_they_stand_in_the_file(
+    trial: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drafted(trial)
+    rows: list[list[object]] = [[age, "fm"[age % 2], "01"[age % 3 == 0]] for age in range(30, 90)]
+    write(trial / "beta.csv", ["age", "sex", "smoker"], [*rows, [40, "W", 0]])
+    command = ["site", "new", "--study", str(trial / "study.toml")]
+    assert main([*command, "--data", str(trial / "beta.csv")]) == 0
+    said = capsys.readouterr().out
+    text = (trial / "sites/beta.toml").read_text()
+    assert "values, written: W = f\n" in said
+    assert '\n"W" = "f"\n' in text
+    assert "values, proposed: 0 = no, 1 = yes\n" in said
+    assert '# ? "0" = "no"\n# ? "1" = "yes"\n' in text
+    assert "smoker: 'smoker', 1.00\n" in said  # by the same name: no line of the file says so
+
+
 def test_a_testbed_takes_the_drafted_sites_or_the_tables_as_they_are(trial: Path) -> None:
     study = drafted(trial)
     assert own_data(study, trial) == {
