@@ -76,8 +76,10 @@ class Arrival:
                 f" Start it with `erosion client SITE.toml`{self._whereto()}."
             )
         if len(members.members) < study.federation.quorum:
+            ready = len(members.members)
             return (
-                f"{len(members.members)} hospitals were ready to take part within {waited:.0f} s,"
+                f"{ready} {'hospital was' if ready == 1 else 'hospitals were'} ready to take part"
+                f" within {waited:.0f} s,"
                 f" the study's quorum is {study.federation.quorum}."
                 f" Missing: {self._missing() or 'none'};"
                 f" declined: {in_words([*members.declined]) or 'none'};"

@@ -101,6 +101,13 @@ def test_below_the_quorum_it_does_not_begin() -> None:
         study_run(transport, Kept()).run()
 
 
+def test_a_single_hospital_was_ready() -> None:
+    transport = Scripted(study(federation={"quorum": 2}))
+    transport.join("a")
+    with pytest.raises(RunError, match=r"1 hospital was ready to take part within 120 s"):
+        study_run(transport, Kept()).run()
+
+
 def test_without_the_user_it_does_not_begin() -> None:
     transport = Scripted(study())
     transport.join("b", "c")
