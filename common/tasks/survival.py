@@ -115,7 +115,7 @@ class Survival(Task):
     headline: ClassVar[tuple[str, ...]] = ("log_loss", "harrell_c")
     in_progress: ClassVar[tuple[str, ...]] = ("harrell_c", "log_loss")
     verdict_metric: ClassVar[str] = "log_loss"
-    any_row_group: ClassVar[int] = 0
+    any_row_group: ClassVar[int | None] = 0
     group_word: ClassVar[str] = "with the event"
     verdict_needs: ClassVar[str] = "at least {fewest} {tested} had the event"
     unmeasurable_remedy: ClassVar[str] = (

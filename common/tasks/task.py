@@ -68,7 +68,8 @@ class Task(Settings):
     headline: ClassVar[tuple[str, ...]]  # metrics in the verdict's sentence
     in_progress: ClassVar[tuple[str, ...]]  # metrics in a line of progress
     verdict_metric: ClassVar[str]  # the mean of `patient_losses`; less is better
-    any_row_group: ClassVar[int] = -1  # of `groups`, that of the last stratum
+    any_row_group: ClassVar[int | None] = None  # place in `groups` of the last stratum, if it is
+    # one of them: a patient with any row of it counts there
     group_word: ClassVar[str]  # what `smallest_group` counts, e.g. "outside the commonest class"
     verdict_needs: ClassVar[str]  # e.g. "at least {fewest} {tested} had the event"
     unmeasurable_remedy: ClassVar[str]  # what to do about `why_unmeasurable`

@@ -138,13 +138,12 @@ def class_sizes_of(
         f"{'too few to tell' if count is None else count} {printable(name)}"
         for name, count in counts.items()
     ]
-    if several_rows and len(sizes) == 2:
-        either = sizes[task.any_row_group]
+    if not several_rows or not sizes or task.any_row_group is None:
+        return ", ".join(sizes)
+    either = sizes[task.any_row_group]
+    if len(sizes) == 2:
         return ", ".join(f"{size} in {'any' if size is either else 'every'} row" for size in sizes)
-    rule = "; a patient whose rows differ counts for the last of these" * (
-        several_rows and len(sizes) > 2
-    )
-    return ", ".join(sizes) + rule
+    return ", ".join(sizes) + "; a patient whose rows differ counts for the last of these"
 
 
 def of_rows(metric: Metric, name: str, *, several_rows: bool) -> str:

@@ -11,6 +11,7 @@ from erosion.common.errors import CheckpointError, StudyError
 from erosion.common.protocol.messages import Comparison, FinalMetrics
 from erosion.common.rounds.records import HospitalRecord, RoundRecord
 from erosion.common.study.study import Study
+from erosion.common.tasks import REGISTRY
 from erosion.server.output.plain_text import printable, ranges_text, seconds_text, shortened
 from erosion.server.output.report import figures
 from erosion.server.output.report.chart import Chart, Line, draw, spread, thinned
@@ -18,7 +19,7 @@ from erosion.server.output.report.figures import metric_points, weight_figure
 from erosion.server.output.report.page import MOST_EVENTS
 from erosion.server.output.report.run_data import RunData, read_run
 from erosion.server.output.report.write import write_report
-from erosion.server.output.result_words import class_sizes, what_may_be_unseen
+from erosion.server.output.result_words import class_sizes, class_sizes_of, what_may_be_unseen
 from erosion.server.output.round_news import grouped, news_of
 from erosion.server.run.absences import absences
 from erosion.server.run.privacy_spent import privacy_spent
@@ -105,6 +106,10 @@ def test_it_says_of_which_class_a_patient_is_whose_rows_differ(folder: Path) -> 
     text = Page(written(replace(run, result=two), folder)).text
     assert "40 test patients of home (14 no in every row, 26 yes in any row)" in text
     assert class_sizes(two.model_copy(update={"num_patients": 91})) == "14 no, 26 yes"
+    counts = {"with": 14, "without": 26}  # of a task that does not say which it is
+    assert (
+        class_sizes_of(counts, REGISTRY["regression"], several_rows=True) == "14 with, 26 without"
+    )
 
 
 def test_rows_are_not_called_patients_where_nothing_was_compared(folder: Path) -> None:
