@@ -211,8 +211,8 @@ class EvaluateReply(Settings):
     num_patients: Count | None = None
     # whom the figures are of, a cell at least; None: of a fold, or of a site that does not tell
     class_counts: dict[str, Count | None]
-    # test patients by class, or by what else the task counts;
-    # None: fewer than the site's smallest cell, or what would give such a number away
+    # test patients by class, or by what else the task counts; None: fewer than the site's smallest
+    # cell, or what would give such a number away
 
 
 @dataclass(frozen=True, slots=True, eq=False)
