@@ -136,7 +136,7 @@ def problem_with_sums(sums: FeatureSums, task: Task) -> str | None:
         count, total, squares = sums.count[index], sums.total[index], sums.squares[index]
         if not is_number and (count or total or squares):
             return f"sums of the category column {index}, which is not scaled"
-        if not 0 <= count <= MOST_PATIENTS:
+        if count > MOST_PATIENTS:
             return f"column {index} has {count} values"
         if not 0 <= squares <= count * LARGEST_VALUE**2:
             return f"column {index} has the sum of squares {squares:.4g} of {count} values"
