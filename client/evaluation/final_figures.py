@@ -102,6 +102,7 @@ def _verdict(
         seed=dataset.seed("comparison"),
         level=significance_of(study),
         strict=study.evaluation.strict,
+        comparisons=len(study.hospitals),  # each has one where all are users
     )
     smallest = dataset.cells.at_least(
         found.smallest_class, FEWEST_OF_A_CLASS, total=found.num_samples

@@ -1,5 +1,7 @@
 """The verdict on two arms: a paired sign-flip test with a bounded rate of false claims."""
 
+from math import ceil
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -8,7 +10,8 @@ from erosion.common.protocol.messages import SIGNIFICANCE, Comparison, conclude
 from erosion.common.tasks.task import Floats, Targets, Task
 
 EXACT_UP_TO = 16  # patients: 65,536 sign patterns
-RANDOM_FLIPS = 20_000
+RANDOM_FLIPS = 20_000  # sign patterns, where few comparisons are looked at together
+MOST_FLIPS = 1_000_000
 CHUNK = 2_000_000  # signs in memory at a time
 
 
@@ -22,6 +25,7 @@ def compare(
     seed: int,
     level: float = SIGNIFICANCE,
     strict: bool = False,
+    comparisons: int = 1,
 ) -> Comparison:
     """The first arm against the second, by the task's loss of each test patient.
 
@@ -32,16 +36,18 @@ def compare(
     outside the commonest class, or events. If `strict`, the p-value is the larger one of these and
     of these with one patient more, on whom the better arm errs as badly as the loss allows: errors
     on rare patients may be absent from a sample. So it can be adjusted as any p-value is.
+    `comparisons`: how many such p-values may be adjusted together, see `flips_for`.
     """
     arm, reference = (_losses(task, p, targets) for p in predictions)
     by_row = arm - reference
     differences = _of_patients(by_row, patients)
     smallest = task.smallest_group(task.targets_of_patients(targets, patients))
     mean = float(by_row.mean())
-    p_value = sign_flip_p_value(differences, seed=seed)
+    flips = flips_for(comparisons, level)
+    p_value = sign_flip_p_value(differences, seed=seed, flips=flips)
     if strict:
         worst = task.largest_difference * len(by_row) / len(differences)  # with as many rows
-        p_value = max(p_value, _p_value_with_one_more(differences, worst, seed=seed))
+        p_value = max(p_value, _p_value_with_one_more(differences, worst, seed=seed, flips=flips))
     return Comparison(
         arm=arms[0],
         reference=arms[1],
@@ -70,20 +76,28 @@ def _of_patients(differences: Floats, patients: NDArray[np.int64] | None) -> Flo
     return np.bincount(patients, weights=differences).astype(np.float64)
 
 
-def _p_value_with_one_more(differences: Floats, worst: float, *, seed: int) -> float:
+def _p_value_with_one_more(differences: Floats, worst: float, *, seed: int, flips: int) -> float:
     """With a patient more who is as far out on the other side; 1 where that turns the mean."""
     sign = np.sign(differences.sum())
     if not worst < abs(differences.sum()):
         return 1.0
-    return sign_flip_p_value(np.append(differences, -sign * worst), seed=seed)
+    return sign_flip_p_value(np.append(differences, -sign * worst), seed=seed, flips=flips)
 
 
-def sign_flip_p_value(differences: Floats, *, seed: int) -> float:
+def flips_for(comparisons: int, level: float) -> int:
+    """So many random patterns that the smallest p-value, times `comparisons`, is within `level`.
+
+    Holm's method multiplies it like that. There are no more than MOST_FLIPS.
+    """
+    return min(max(RANDOM_FLIPS, ceil(comparisons / level)), MOST_FLIPS)
+
+
+def sign_flip_p_value(differences: Floats, *, seed: int, flips: int = RANDOM_FLIPS) -> float:
     """Two-sided p-value of the mean of paired differences (n,) being 0.
 
     If the arms are alike, each patient's difference could as well have had the other sign. The
     p-value is the share of sign patterns whose sum is at least as far from 0 as the observed one:
-    all of them up to 16 patients, else 20,000 random ones and the observed one.
+    all of them up to 16 patients, else `flips` random ones and the observed one.
     """
     num_patients = len(differences)
     # Patterns with the observed sum must count, whatever order their sum was rounded in.
@@ -94,11 +108,11 @@ def sign_flip_p_value(differences: Floats, *, seed: int) -> float:
     generator = np.random.default_rng(seed)
     at_a_time = max(1, CHUNK // num_patients)
     count = 0
-    for start in range(0, RANDOM_FLIPS, at_a_time):
-        rows = min(at_a_time, RANDOM_FLIPS - start)
+    for start in range(0, flips, at_a_time):
+        rows = min(at_a_time, flips - start)
         patterns = generator.integers(2, size=(rows, num_patients), dtype=np.int8)
         count += int(_far_out(patterns, differences, observed).sum())
-    return (1 + count) / (1 + RANDOM_FLIPS)
+    return (1 + count) / (1 + flips)
 
 
 def _far_out(

@@ -162,6 +162,7 @@ class NetworkGems(SharedModel, GemsOptions):
             classes,
             self.retraining,
             generator,
+            loss=rest.task.training_loss(rest.targets),
             smallest_batch=rest.smallest_batch,
         )
 

@@ -98,6 +98,7 @@ class PublicTuning(GemsBase):
             features,
             work.targets,
             work.randomness(),
+            loss=work.task.training_loss(work.targets),
             epochs=self.tuning_epochs,
             smallest_batch=work.smallest_batch,
         )

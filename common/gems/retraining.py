@@ -12,6 +12,7 @@ from erosion.common.gems.layers import Layer, split_layers
 from erosion.common.learning.local_sgd import Samples, train_locally
 from erosion.common.learning.models import flat_parameters
 from erosion.common.learning.training import Training
+from erosion.common.tasks.task import Loss
 
 Retraining = Literal["zeros", "authors"]
 
@@ -37,13 +38,15 @@ def retrain(
     how: Retraining,
     generator: torch.Generator,
     *,
+    loss: Loss = cross_entropy,
     smallest_batch: int = 1,
 ) -> tuple[Layer, ...]:
     """New layers on `features` (n, d): hidden ones of the given widths, then the output layer.
 
     "zeros": the output layer starts at 0, and SGD at 0.1 makes 3 passes. "authors": it starts at
-    N(0, .05^2), and Adam at 0.001 makes 10. Hidden layers start Glorot-uniform in both. No
-    mini-batch has fewer samples than `smallest_batch`, as long as there are as many.
+    N(0, .05^2), and Adam at 0.001 makes 10. Hidden layers start Glorot-uniform in both. `loss` is
+    of a mini-batch's logits and `labels`. No mini-batch has fewer samples than `smallest_batch`, as
+    long as there are as many.
     """
     widths = [features.shape[1], *hidden, classes]
     model = perceptron(widths, generator)
@@ -54,7 +57,7 @@ def retrain(
     else:
         nn.init.normal_(output.weight, std=0.05, generator=generator)
     start = flat_parameters(model)
-    samples = Samples(features, labels, cross_entropy, smallest_batch=smallest_batch)
+    samples = Samples(features, labels, loss, smallest_batch=smallest_batch)
     training = training_of(how, smallest_batch)
     result = train_locally(model, start, samples, training, generator)
     return split_layers(start + result.delta, widths)

@@ -1,14 +1,20 @@
 """The paired sign-flip test and the conclusions from it."""
 
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from erosion.client.evaluation.verdict import compare, sign_flip_p_value
+from erosion.client.dataset.local_dataset import LocalDataset
+from erosion.client.evaluation.final_figures import final_figures
+from erosion.client.evaluation.verdict import compare, flips_for, sign_flip_p_value
+from erosion.common.protocol.messages import CROSS_FITTED_SIGNIFICANCE, SIGNIFICANCE
+from erosion.common.support.holm import adjusted_p_values
 from erosion.common.tasks.task import Task
+from tests.support.small_study import TWO_NUMBERS, make_site, make_study, sixty_patients
 from tests.support.tasks import classes_of
 
 
@@ -46,8 +52,43 @@ def test_many_patients_are_tested_by_random_flips() -> None:
     assert sign_flip_p_value(np.append(sixteen, 0.0), seed=0) == sampled
 
 
+ONES = np.ones(40)  # as patterns go, only two of 2 ** 40 are as far out
+
+
 def test_a_large_difference_cannot_have_a_p_value_of_zero() -> None:
-    assert sign_flip_p_value(np.ones(40), seed=0) == 1 / 20_001
+    assert sign_flip_p_value(ONES, seed=0) == 1 / 20_001
+
+
+@pytest.mark.parametrize("level", [SIGNIFICANCE, CROSS_FITTED_SIGNIFICANCE])
+@pytest.mark.parametrize("hospitals", [1, 100, 101, 401, 1000])
+def test_a_clear_difference_is_one_among_however_many_hospitals(
+    hospitals: int, level: float
+) -> None:
+    flips = flips_for(hospitals, level)
+    alike = dict.fromkeys(map(str, range(hospitals)), sign_flip_p_value(ONES, seed=0, flips=flips))
+    assert max(adjusted_p_values(alike).values()) <= level
+
+
+def test_few_hospitals_have_as_many_random_flips_as_one_and_many_have_no_end() -> None:
+    found = [flips_for(n, CROSS_FITTED_SIGNIFICANCE) for n in (1, 100, 101, 10**9)]
+    assert found == [20_000, 20_000, 20_200, 1_000_000]
+    assert [flips_for(n, SIGNIFICANCE) for n in (400, 401)] == [20_000, 20_050]
+
+
+@pytest.mark.parametrize(("hospitals", "flips"), [(400, 20_000), (800, 40_000)])
+def test_a_site_tests_for_as_many_comparisons_as_the_study_has_hospitals(
+    tmp_path: Path, hospitals: int, flips: int
+) -> None:
+    study = make_study(
+        hospitals=["a", *(f"h{number}" for number in range(1, hospitals))],
+        task=TWO_NUMBERS,
+        evaluation={"test_share": 0.5, "strict": True},
+    )
+    dataset = LocalDataset(make_site(tmp_path, sixty_patients("a")), study)
+    right, wrong = (predictions(chance, dataset.test_targets) for chance in (0.99, 0.01))
+    found = final_figures(dataset, {"fedavg": right, "local": wrong}, None).comparison
+    assert found is not None
+    assert (found.p_value, found.conclusion) == (1 / (1 + flips), "better")
 
 
 def predictions(of_truth: float, labels: np.ndarray) -> np.ndarray:

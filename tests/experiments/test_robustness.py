@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from erosion.client.training.hospital import Hospital
+from erosion.common.protocol.messages import StepResult, TrainRequest
 from erosion.experiments.cells import Cell, CellPlan, Values
 from erosion.experiments.papers.robustness.attacks import (
     ABSENT,
@@ -125,6 +126,28 @@ def test_the_attacker_hears_this_rounds_updates_and_the_users_last(tmp_path: Pat
 def test_an_absent_attacker_leaves_the_round_to_the_others(tmp_path: Path) -> None:
     record = attacked(tmp_path, "absent").records["fedavg"][0]
     assert (record.outcome, record.hospitals["b"].outcome) == ("done", "absent")
+
+
+def test_an_absent_attacker_answers_no_other_step_of_a_round(tmp_path: Path) -> None:
+    record = attacked(tmp_path, "absent", "fedlin").records["fedlin"][0]
+    gradient, _ = record.steps
+    assert (gradient.step, gradient.hospitals["b"].outcome) == ("gradient", "absent")
+    assert (record.outcome, record.hospitals["b"].outcome) == ("done", "absent")
+
+
+def test_a_free_riders_gradient_is_nothing_and_the_sign_flips_honest(tmp_path: Path) -> None:
+    site, study = make_site(tmp_path, twenty_patients()), make_study(arms=["fedlin"])
+    asked = TrainRequest(study, "fedlin", 1, torch.zeros(6), None, step="gradient")
+
+    def gradient(hospital: Hospital) -> Tensor:
+        answer = hospital.answer(asked)
+        assert isinstance(answer, StepResult)
+        return answer.tensors["gradient"]
+
+    own = gradient(Hospital(site))
+    assert gradient(Attacker(site, Wire(), ATTACKS["free_rider"])).equal(torch.zeros(6))
+    assert gradient(Attacker(site, Wire(), ATTACKS["sign_flip"])).equal(own)
+    assert bool(own.any())
 
 
 def test_a_free_rider_is_at_distance_one(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from erosion.client.training.hospital import Hospital
 from erosion.common.errors import Refusal
 from erosion.common.learning.local_sgd import round_generator
 from erosion.common.learning.local_work import Tensors
-from erosion.common.protocol.messages import TrainRequest, TrainResult
+from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
 from erosion.common.settings.codes import canonical
 from erosion.common.study.study import Study
 from erosion.common.tasks.classification import Classification
@@ -103,7 +103,7 @@ class Attack:
     title: str
     explanation: str  # completes "The attacker ..."
     update: Callable[[Knowledge], Tensor] = honest
-    attachments: Callable[[Tensors], Tensors] = as_they_are
+    attachments: Callable[[Tensors], Tensors] = as_they_are  # also what a step without update sends
     flips_labels: bool = False
     answers: bool = True
 
@@ -179,10 +179,17 @@ class Attacker(Hospital):
         super().__init__(site)
         self._wire, self._attack = wire, attack
 
-    def train(self, request: TrainRequest) -> TrainResult:
-        """The honest answer with another update; raises Refusal where the attacker is absent."""
+    def answer(self, request: TrainRequest) -> TrainResult | StepResult:
+        """The harmful answer to any step; raises Refusal where the attacker is absent."""
         if not self._attack.answers:
             raise Refusal("takes no part.")
+        result = super().answer(request)
+        if isinstance(result, TrainResult):
+            return result
+        return replace(result, tensors=self._attack.attachments(result.tensors))
+
+    def train(self, request: TrainRequest) -> TrainResult:
+        """The honest answer with another update."""
         result = super().train(request)
         study, heard = request.study, self._wire.heard
         known = Knowledge(

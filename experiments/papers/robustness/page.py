@@ -50,10 +50,10 @@ accurate it is to name the commonest class stands in
 [which rule wins](../which-rule/README.md).
 
 The attacker hears all updates of the round before it sends its own. What a method sends beside
-the update (SCAFFOLD's control variate, the noise of `{CLAIM_ONLY}`) stays honest, except with
-the free rider and the claimed noise. Nobody lies about its number of patients, to which methods
-that weight by it would be open; and neither study sets `federation.max_update_norm`, which rejects
-long updates.
+the update (SCAFFOLD's control variate, FedLin's gradient, the noise of `{CLAIM_ONLY}`) stays
+honest, except with the free rider and the claimed noise. Nobody lies about its number of patients,
+to which methods that weight by it would be open; and neither study sets
+`federation.max_update_norm`, which rejects long updates.
 """
 
 

@@ -1,5 +1,6 @@
 """GEMS as methods of a study: their parts by hand, and whole rounds in a simulation."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,11 +26,13 @@ from erosion.common.algorithms.personal_gems import PersonalGems
 from erosion.common.gems.layers import Layer, hidden_features, split_layers
 from erosion.common.gems.report import SentBall
 from erosion.common.learning.layout import parameter_layout
-from erosion.common.learning.models import Logistic, Mlp, MnistCnn
+from erosion.common.learning.models import Logistic, Mlp, MnistCnn, build_model
 from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
 from erosion.common.rounds.records import RoundRecord
 from erosion.experiments.simulator import simulate
+from tests.support.local_works import along, work
 from tests.support.small_study import make_site, make_study, twenty_patients
+from tests.support.tasks import classes_of
 
 MLP = {"name": "mlp", "hidden": [12]}
 
@@ -294,6 +297,41 @@ def test_a_network_is_merged_layer_by_layer(tmp_path: Path, hidden: list[int]) -
         used = int((layer.neurons.abs().sum(dim=1) > 0).sum())
         assert 1 <= used <= layer.weight.shape[0]
     assert accuracies["network_gems"] > 0.6  # of six patients
+
+
+HALF_OF_EACH_CLASS = (0, 1) * 16
+
+
+def test_class_weights_count_in_the_layer_above_merged_neurons() -> None:
+    """24 patients are not held out, and are one mini-batch; every feature is 1."""
+    found = {}
+    for weights in ("none", (1.0, 9.0)):
+        of = work(
+            labels=HALF_OF_EACH_CLASS,
+            task=classes_of(2, class_weights=weights),
+            model=build_model(Mlp(hidden=(1,)), (1,), 2),
+            received=torch.zeros(6),
+            enclosed={"hidden_0": torch.tensor([[1.0, 0.0]])},
+        )
+        found[weights] = along(NetworkGems().train(of).delta[2:])
+    t = 0.0
+    for _ in range(3):  # passes at a learning rate of 0.1: half of the patients count nine times
+        s = 1 / (1 + math.exp(4 * t))
+        t += 0.1 * (9 * s - (1 - s)) / 2
+    assert found == {"none": 0.0, (1.0, 9.0): pytest.approx(t)}
+
+
+def test_class_weights_count_in_the_tuning_on_public_data() -> None:
+    found = {}
+    for weights in ("none", (1.0, 9.0)):
+        of = work(
+            labels=HALF_OF_EACH_CLASS,
+            task=classes_of(2, class_weights=weights),
+            enclosed={"model": torch.zeros(4)},
+        )
+        found[weights] = along(Gems(public_hospital="a").tune(of).tensors["output"])
+    assert found["none"] == 0.0
+    assert found[1.0, 9.0] > 0.1  # 20 steps of Adam, of at most 0.01 each
 
 
 def test_public_data_tune_the_output_layer_and_take_no_other_part(tmp_path: Path) -> None:
