@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +50,10 @@ class Cells:
         self._book = CellBook(None if folder is None else folder / site.name)
         if secret:
             self._book.check_secret(hashlib.sha256(b"erosion book" + secret).hexdigest())
+
+    def noting(self) -> AbstractContextManager[None]:
+        """What is noted within is noted as a whole, or not at all where an error ends it."""
+        return self._book.locked()
 
     def num_samples(self, rows: Rows, groups: Groups, identified: Groups | None = None) -> int:
         """How many samples there are, to a multiple of the cell.

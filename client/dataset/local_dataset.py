@@ -130,16 +130,18 @@ class LocalDataset:
     def begin(self) -> None:
         """Note of whom updates are computed and models measured, before the first of either.
 
-        Raises Refusal where another study began meanwhile, of nearly the same patients.
+        Raises Refusal, and notes nobody, where another study began meanwhile, of nearly the same
+        patients.
         """
         if self.has_begun:
             return
-        self._check_measured(is_noted=True)
-        if not np.array_equal(self._settled(is_noted=True), self.split.training):
-            raise Refusal(
-                f"{self._name} trained on nearly these patients in another study since it was asked"
-                " about this one: start a new run."
-            )
+        with self.cells.noting():
+            self._check_measured(is_noted=True)
+            if not np.array_equal(self._settled(is_noted=True), self.split.training):
+                raise Refusal(
+                    f"{self._name} trained on nearly these patients in another study since it was"
+                    " asked about this one: start a new run."
+                )
         self.has_begun = True
 
     def _check_measured(self, *, is_noted: bool) -> None:

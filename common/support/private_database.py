@@ -96,7 +96,13 @@ class PrivateDatabase:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All or nothing, and only one program at a time looks and writes."""
+        """All or nothing, and only one program at a time looks and writes.
+
+        One within another is a part of it.
+        """
+        if self._file.in_transaction:
+            yield
+            return
         self.execute("begin immediate")
         try:
             yield

@@ -142,8 +142,10 @@ def test_a_study_that_another_one_overtook_is_not_begun(tmp_path: Path) -> None:
     here.describe(one, "first")
     here.describe(other, "first")
     here._prepare(one, "first").begin()
+    noted = here.told()
     with pytest.raises(Refusal, match="start a new run"):
         here._prepare(other, "first").begin()
+    assert here.told() == noted
     assert here._prepare(other, "second").num_training == 50
     here._prepare(other, "second").begin()
 

@@ -64,6 +64,20 @@ def test_an_interrupted_transaction_leaves_nothing(
     assert things(opened(tmp_path / "things.sqlite")) == ["c"]
 
 
+def test_a_transaction_within_another_is_taken_back_with_it(tmp_path: Path) -> None:
+    file = opened(tmp_path / "things.sqlite")
+
+    def write_and_stop() -> None:
+        with file.transaction():
+            with file.transaction():
+                file.execute("insert into things values (?)", ("a",))
+            raise ValueError
+
+    with pytest.raises(ValueError):
+        write_and_stop()
+    assert things(file) == []
+
+
 def test_a_statement_that_fails_in_a_transaction_takes_it_back(tmp_path: Path) -> None:
     file = opened(tmp_path / "things.sqlite")
     with pytest.raises(SiteError, match="UNIQUE"), file.transaction():
