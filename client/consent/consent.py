@@ -59,7 +59,7 @@ class Consent:
         later is declined from then on.
         """
         approved = self._approved_by(study)
-        self._hold(study)
+        self._hold(study, approved)
         return approved
 
     def _approved_by(self, study: Study) -> str:
@@ -72,15 +72,19 @@ class Consent:
             return entry.digest
         return self._ask(study)
 
-    def _hold(self, study: Study) -> None:
-        """Before data are read: whether they fit answers yes or no about single patients."""
+    def _hold(self, study: Study, approved: str) -> None:
+        """Before data are read: whether they fit answers yes or no about single patients.
+
+        A study that was answered asks nothing new, however an earlier version counted its columns.
+        """
         contracts = contracts_at(self._site, study)
         name = hashlib.sha256(repr(sorted(contracts.items())).encode()).hexdigest()
         if name in self._held:
             return
-        most = self._site.budget.variants
-        column = self._store.hold(self._coordinator, self._dataset, contracts, most)
-        if column is not None:
+        most, key = self._site.budget.variants, (self._coordinator, self._dataset)
+        earlier = contracts_at(self._site, study, by_earlier_version=True)
+        column = self._store.hold(*key, contracts, earlier, most)
+        if column is not None and not self._store.runs(*key, approved):
             raise Refusal(
                 f"{self._site.name} held its data against {most} different ranges, categories or"
                 f" policies of {column!r} already; budget.variants = {most}. Ask as one of the"
@@ -321,23 +325,28 @@ def approved_that_leads_to(study: Study, store: ConsentStore) -> StudyEntry | No
     return None
 
 
-def contracts_of(study: Study) -> dict[str, str]:
-    """By column, all that decides whether a hospital's values of it are accepted."""
+def contracts_of(study: Study, *, by_earlier_version: bool = False) -> dict[str, str]:
+    """By column, all that decides whether a hospital's values of it are accepted.
+
+    `by_earlier_version`: as one wrote them that did not say whether an outcome may be missing.
+    """
     task = study.task
     contracts = {column.name: repr(column) for column in task.target_columns}
     if isinstance(task, TabularTask):
         for feature in task.features:
             said = feature.model_dump_json(include={"type", "range", "categories"})
             contracts[feature.name] = f"{said} {task.policy(feature)}"
-        if task.missing != "refuse":  # a patient without an outcome is left out
-            for column in task.target_columns:
-                contracts[column.name] += " drop"
+    if by_earlier_version:
+        return contracts
+    if isinstance(task, TabularTask):
+        for column in task.target_columns:  # a patient without an outcome may be left out
+            contracts[column.name] += " refuse" if task.missing == "refuse" else " drop"
     if (split := study.evaluation.split_column) is not None:  # neither a feature nor a target
         contracts[split] = "which part"
     return contracts
 
 
-def contracts_at(site: Site, study: Study) -> dict[str, str]:
+def contracts_at(site: Site, study: Study, *, by_earlier_version: bool = False) -> dict[str, str]:
     """The same for this hospital's data, also by what a column is called there.
 
     A study may name a column either way, or both: it is one column, and what is asked of it at once
@@ -345,7 +354,7 @@ def contracts_at(site: Site, study: Study) -> dict[str, str]:
     """
     local_name = site.data.local_name if isinstance(site.data, TableSource) else str
     said: dict[str, set[str]] = {}
-    for name, contract in contracts_of(study).items():
+    for name, contract in contracts_of(study, by_earlier_version=by_earlier_version).items():
         for known_as in (name, local_name(name)):
             said.setdefault(known_as, set()).add(contract)
     return {name: " and ".join(sorted(contracts)) for name, contracts in said.items()}

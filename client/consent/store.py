@@ -326,21 +326,32 @@ class ConsentStore:
         )
 
     def hold(
-        self, coordinator: str, dataset: str, contracts: Mapping[str, str], most: int
+        self,
+        coordinator: str,
+        dataset: str,
+        contracts: Mapping[str, str],
+        earlier: Mapping[str, str],
+        most: int,
     ) -> str | None:
         """Note durably that columns are held against these contracts, by name.
+
+        `earlier`: as an earlier version wrote them; one of those stands for all that it may mean.
 
         Returns None, or the column that was held against `most` others already; then nothing is
         noted.
         """
         with self._file.transaction():
+            new: dict[str, str] = {}
             for name, contract in contracts.items():
                 known = self._contracts(coordinator, dataset, name)
-                if contract not in known and len(known) >= most:
+                if contract in known or earlier.get(name) in known:
+                    continue
+                if len(known) >= most:
                     return name
+                new[name] = contract
             self._file.execute_many(
-                "insert or ignore into contracts values (?,?,?,?,?)",
-                [(coordinator, dataset, n, c, now()) for n, c in contracts.items()],
+                "insert into contracts values (?,?,?,?,?)",
+                [(coordinator, dataset, n, c, now()) for n, c in new.items()],
             )
         return None
 

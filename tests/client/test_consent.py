@@ -287,6 +287,44 @@ def test_what_an_outcome_lacks_and_what_splits_patients_are_questions_of_their_c
     assert contracts_of(asked)[column] != others.get(column)
 
 
+@pytest.mark.parametrize("missing", ["refuse", "drop"])
+def test_what_an_earlier_version_held_the_data_against_is_no_new_question(
+    tmp_path: Path, store: ConsentStore, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    """It did not note whether an outcome may be missing, nor which column splits the patients."""
+    limited = site(tmp_path, budget={"variants": 1})
+    plain = {"kind": "tabular", "target": "y", "classes": ["no", "yes"], "features": ["x1", "x2"]}
+    split = {"evaluation": {"split_column": "x2"}}
+    other = study(task=plain | {"features": ["x2"], "missing": missing})
+    answered = study(task=plain | {"features": ["x1"], "missing": missing}, **split)
+    later = study(name="later", task=plain | {"missing": missing})
+    approve(store, other)
+    approve(store, answered)
+    approve(store, later)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(
+            "erosion.client.consent.consent.contracts_of",
+            lambda of, **_: contracts_of(of, by_earlier_version=True),
+        )
+        consent = Consent(limited, store, "c")
+        consent.note_step(request(answered))
+        consent.check(other)
+    used = store.most_variants("c", dataset_of(limited))
+    consent = Consent(limited, store, "c")
+    consent.note_step(request(answered))
+    consent.note_step(request(answered, 2))
+    consent.check(later)
+    assert store.most_variants("c", dataset_of(limited)) == used
+    for task in (
+        plain | {"classes": ["none", "yes"]},
+        plain | {"features": [{"name": "x1", "range": [0, 1]}]},
+    ):
+        new = study(task=task)
+        approve(store, new)
+        with pytest.raises(Refusal, match=r"budget\.variants = 1"):
+            consent.check(new)
+
+
 def test_a_step_that_a_round_takes_twice_is_answered_at_each_place_and_training_once(
     tmp_path: Path, store: ConsentStore
 ) -> None:
