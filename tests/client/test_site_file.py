@@ -92,6 +92,7 @@ def test_a_malformed_site_file_says_where(tmp_path: Path) -> None:
         (":9092", "", "coordinator.address = 'coordinator.example.org'; write it as"),
         (":9092", ":99999", "the port must be from 1 to 65535"),
         ('separator = ";"', 'separator = "::"', "data.separator = '::'; give one character"),
+        ('separator = ";"', 'separator = "§"', "data.separator = '§'; give one character"),
         ('separator = ";"', 'separator = ","', "separator and decimal are both ','"),
         ("[limits]", "[log]\nkeep_days = 1000000000\n[limits]", "log.keep_days = 1000000000; it"),
         (

@@ -11,6 +11,7 @@ import pytest
 
 from erosion.client.consent.consent import dataset_of
 from erosion.client.dataset.load import Patients, load_patients
+from erosion.client.dataset.sources.delimited import CHUNK
 from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.site_file import Site
 from erosion.common.errors import DataError
@@ -281,3 +282,51 @@ def test_a_table_of_very_long_lines_is_read(
     table = found.read(["age", names[-1]])
     assert table.columns["age"].texts == ("40", "50", "60")
     assert [float(value) for value in table.columns[names[-1]].texts] == [499.25]
+
+
+NOTED = "age,sex,ill,note\n" + "40,f,0,\n50,m,1,\n" * 20
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_a_line_that_is_far_longer_than_the_first_ones_is_read(
+    tmp_path: Path, quote: str, encoding: str
+) -> None:
+    text = f"{NOTED}60,f,2,{quote}{'x' * 3 * CHUNK}{quote}\n"
+    assert ages(load(tmp_path, text.encode(encoding))) == [40, 50] * 20 + [60]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (NOTED + '60,f,2,"' + NOTED * 1000, 42),  # never closed
+        (NOTED + f"\n60,f,2,{'x' * 3 * CHUNK}\n", 43),
+        ('"' + NOTED * 1000, 1),
+    ],
+)
+def test_a_value_that_is_too_long_to_count_lines_by_is_told_by_line(
+    tmp_path: Path, text: str, line: int
+) -> None:
+    message = problem(tmp_path, text)
+    assert f"the row that begins on line {line} has a value of more than 131072" in message
+    assert "a quotation mark is missing or too many there" in message
+
+
+@pytest.mark.parametrize("mark", [b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"])
+@pytest.mark.parametrize("header", [None, ["age", "sex", "ill"]])
+def test_a_file_of_a_byte_order_mark_alone_is_no_table(
+    tmp_path: Path, mark: bytes, header: list[str] | None
+) -> None:
+    assert "Data file" in problem(tmp_path, mark, header=header)
+
+
+@pytest.mark.parametrize("text", ["age,sex,ill", "age,sex,ill\n", "\n\nage,sex,ill", " ", '"'])
+def test_a_header_without_patients_is_said_however_it_ends(tmp_path: Path, text: str) -> None:
+    assert "has a header and no patients" in problem(tmp_path, text)
+
+
+@pytest.mark.parametrize("mark", ["é", '"', "", "\r"])
+def test_a_line_about_a_separator_that_cannot_be_one_is_no_traceback(
+    tmp_path: Path, mark: str
+) -> None:
+    assert "Data file" in problem(tmp_path, f"sep={mark}\n{ROWS}")

@@ -23,9 +23,10 @@ SNIFFED_LINES = 20  # from which the separator is found out
 CHUNK = 1 << 20  # bytes
 LARGEST_BLOCK = 1 << 30  # bytes
 TAIL = 1 << 16  # bytes at the end, in which the last line is
+NO_PATIENTS = "Data file {path} has a header and no patients. Export them into it."
 FEWEST_FOR_TOTALS = 3  # rows of a table whose last one may be of totals
 SHOWN_LINES = 5  # of those that are at fault
-SEPARATOR_LINE = re.compile(r"sep=(.)\s*", re.I)  # Excel's own, before the header
+SEPARATOR_LINE = re.compile(r"sep=([\t !#-~])\s*", re.I)  # Excel's own, before the header
 TOTALS = re.compile(
     r"(sub)?(total|sum|summe|gesamt|somme|suma|totale|mean|mittelwert|moyenne|average|count|anzahl)"
     r"\W*",
@@ -60,34 +61,17 @@ def read_delimited(path: Path, origin: str, marks: Marks, wanted: Collection[str
     layout = _layout(path, marks)
     present = [name for name in layout.header if name in set(wanted)]
     looked_at = present or layout.header[:1]
-    broken: list[int] = []  # numbers of columns
-
-    def note_broken(row: pyarrow.csv.InvalidRow) -> str:
-        broken.append(row.actual_columns)
-        return "skip"
-
-    with path.open("rb") as file:  # opened here, as pyarrow takes no name that is not UTF-8
-        table = pyarrow.csv.read_csv(
-            file,
-            read_options=pyarrow.csv.ReadOptions(
-                column_names=layout.header,
-                skip_rows=layout.header_lines,
-                encoding=layout.encoding.removesuffix("-sig"),
-                block_size=_block_size(path, layout.encoding),
-            ),
-            parse_options=pyarrow.csv.ParseOptions(
-                delimiter=layout.separator, newlines_in_values=True, invalid_row_handler=note_broken
-            ),
-            convert_options=pyarrow.csv.ConvertOptions(
-                # Of the others only a hash is wanted, whatever their bytes mean.
-                column_types=dict.fromkeys(layout.header, pa.large_binary())
-                | dict.fromkeys(looked_at, pa.large_string()),
-            ),
-        )
+    block_size, whole = _block_size(path, layout.encoding), 2 * path.stat().st_size
+    try:
+        table, num_broken = _read(path, layout, looked_at, block_size)
+    except pa.ArrowInvalid:  # a later line may be longer than the first ones
+        if block_size >= min(whole, LARGEST_BLOCK):
+            raise
+        table, num_broken = _read(path, layout, looked_at, min(whole, LARGEST_BLOCK))
     footer_lines = marks.footer_lines
-    if broken:
-        footer_lines -= len(broken)  # they are skipped already
-        if _uneven_at_end(path, layout, marks.footer_lines) < len(broken):
+    if num_broken:
+        footer_lines -= num_broken  # they are skipped already
+        if _uneven_at_end(path, layout, marks.footer_lines) < num_broken:
             raise DataError(_uneven(path, layout))
     found = {name: table.column(name) for name in table.column_names}
     columns = {name: text_column(name, found[name]) for name in looked_at}
@@ -108,6 +92,37 @@ def read_delimited(path: Path, origin: str, marks: Marks, wanted: Collection[str
     )
 
 
+def _read(
+    path: Path, layout: _Layout, looked_at: Collection[str], block_size: int
+) -> tuple[pa.Table, int]:
+    """The rows, those to be looked at as text, and how many were skipped for their width."""
+    broken: list[int] = []  # numbers of columns
+
+    def note_broken(row: pyarrow.csv.InvalidRow) -> str:
+        broken.append(row.actual_columns)
+        return "skip"
+
+    with path.open("rb") as file:  # opened here, as pyarrow takes no name that is not UTF-8
+        table = pyarrow.csv.read_csv(
+            file,
+            read_options=pyarrow.csv.ReadOptions(
+                column_names=layout.header,
+                skip_rows=layout.header_lines,
+                encoding=layout.encoding.removesuffix("-sig"),
+                block_size=block_size,
+            ),
+            parse_options=pyarrow.csv.ParseOptions(
+                delimiter=layout.separator, newlines_in_values=True, invalid_row_handler=note_broken
+            ),
+            convert_options=pyarrow.csv.ConvertOptions(
+                # Of the others only a hash is wanted, whatever their bytes mean.
+                column_types=dict.fromkeys(layout.header, pa.large_binary())
+                | dict.fromkeys(looked_at, pa.large_string()),
+            ),
+        )
+    return table, len(broken)
+
+
 def _layout(path: Path, marks: Marks) -> _Layout:
     encoding, notes = _encoding(path, marks.encoding)
     with _opened(path, encoding) as file:
@@ -124,11 +139,11 @@ def _layout(path: Path, marks: Marks) -> _Layout:
     with _opened(path, encoding) as file:
         for _ in range(skipped):
             file.readline()
-        reader = csv.reader(file, delimiter=separator)
-        for cells in reader:
+        for _, lines, cells in _numbered(path, file, separator, skipped):
             if cells:
                 names = [name.strip() for name in cells]
-                lines = skipped + reader.line_num
+                if next(file, None) is None:
+                    raise DataError(NO_PATIENTS.format(path=path))
                 return _Layout(encoding, separator, distinct(path, names), lines, tuple(notes))
     raise DataError(f"Data file {path} holds blank lines only. Export the patients into it.")
 
@@ -140,7 +155,7 @@ def _opened(path: Path, encoding: str) -> TextIOWrapper:
 def _block_size(path: Path, encoding: str) -> int:
     """Bytes to read at a time: pyarrow needs the header and each row to fit."""
     with _opened(path, encoding) as file:
-        longest = max(len(line.encode()) for line in islice(file, SNIFFED_LINES))
+        longest = max((len(line.encode()) for line in islice(file, SNIFFED_LINES)), default=0)
     return max(CHUNK, min(2 * longest, LARGEST_BLOCK))
 
 
@@ -240,14 +255,34 @@ def _rows(path: Path, layout: _Layout) -> Iterator[_Row]:
     with _opened(path, layout.encoding) as file:
         for _ in range(layout.header_lines):
             file.readline()
-        reader = csv.reader(file, delimiter=layout.separator)
-        before = layout.header_lines
-        for position, cells in enumerate(reader):
-            now = layout.header_lines + reader.line_num
+        rows = _numbered(path, file, layout.separator, layout.header_lines)
+        for position, (first, last, cells) in enumerate(rows):
             if cells:
                 empty = not any(cell.strip() for cell in cells)
-                yield _Row(position, before + 1, len(cells), empty, now > before + 1)
-            before = now
+                yield _Row(position, first, len(cells), empty, last > first)
+
+
+def _numbered(
+    path: Path, file: TextIOWrapper, separator: str, lines_before: int
+) -> Iterator[tuple[int, int, list[str]]]:
+    """Each row's first line, its last one, and its values.
+
+    Raises DataError for a value that is longer than the csv module takes.
+    """
+    reader = csv.reader(file, delimiter=separator)
+    while True:
+        first = lines_before + reader.line_num + 1
+        try:
+            cells = next(reader, None)
+        except csv.Error:
+            raise DataError(
+                f"Data file {path}: the row that begins on line {first} has a value of more than"
+                f" {csv.field_size_limit()} characters. If that is not meant, a quotation mark is"
+                " missing or too many there; else leave its column out of the export."
+            ) from None
+        if cells is None:
+            return
+        yield first, lines_before + reader.line_num, cells
 
 
 def _uneven_at_end(path: Path, layout: _Layout, num_lines: int) -> int:

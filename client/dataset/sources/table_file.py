@@ -17,7 +17,7 @@ from erosion.client.dataset.sources.data_source import (
     is_there,
     revision_of,
 )
-from erosion.client.dataset.sources.delimited import Marks, distinct, read_delimited
+from erosion.client.dataset.sources.delimited import NO_PATIENTS, Marks, distinct, read_delimited
 from erosion.client.dataset.text_table import TextTable, text_column
 from erosion.client.finding import Finding
 from erosion.common.errors import DataError
@@ -28,8 +28,8 @@ MAX_FILE_BYTES = 4 * 2**30  # a file beyond this is a mistake, not a hospital
 
 
 def _checked_separator(value: str) -> str:
-    if len(value) != 1 or value in '"\r\n':
-        raise ValueError('give one character, for example ";" or "\\t"')
+    if len(value) != 1 or value in '"\r\n' or not value.isascii():
+        raise ValueError('give one character of ASCII, for example ";" or "\\t"')
     return value
 
 
@@ -124,7 +124,7 @@ def _read_table(source: TableFile, wanted: Collection[str]) -> TextTable:
             f"Data file {path} cannot be read: {reason}. Export it again, {remedy}."
         ) from None
     if table.num_rows == 0:
-        raise DataError(f"Data file {path} has a header and no patients. Export them into it.")
+        raise DataError(NO_PATIENTS.format(path=path))
     return table
 
 
