@@ -9,6 +9,8 @@ ErosionError            shown to people as one message, never as a traceback
 │   └── Undecided       ... until a person there has decided about the study
 ├── LinkError           the network, a port, or the other side
 ├── RunError            a study could not be carried on
+│   ├── HopelessError   ... nor can it be resumed: a new run is needed
+│   └── DiskError       ... because the run's files cannot be written
 ├── CheckpointError     a file of an earlier run cannot be used
 └── EnrolmentError      the federation's folder, keys or certificates
 """
@@ -81,6 +83,10 @@ class RunError(ErosionError):
     """A study could not be carried on."""
 
     exit_code = 7
+
+
+class HopelessError(RunError):
+    """A run that cannot be resumed either: a new one is needed."""
 
 
 class DiskError(RunError):

@@ -29,6 +29,7 @@ logger = logging.getLogger("erosion.agent")
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.2, 10.0
 MOST_DOUBLINGS = 10  # of the first; more than it takes to the last
 GONE_SECONDS = 60.0  # out of reach after a study that this site took no part in: none is to come
+LOST_SECONDS = 600.0  # out of reach since a study whose end this site did not hear of
 STEADY_SECONDS = 10.0  # of a connection; one that breaks earlier, unused, is no sign of recovery
 LOOK_SECONDS = 0.2  # how soon a stop is noticed
 _PACED = (wire.NOTICE, wire.DESCRIBE, wire.SUMMARY)  # that no budget bounds, and few are honest
@@ -56,7 +57,8 @@ class Until:
 
     give_up_seconds: float | None = None  # the coordinator was out of reach for so long
     study_ends: bool = False  # a study that this site took part in has ended; or one that it
-    # declined, or came too late for, and the coordinator has gone since
+    # declined, or came too late for, and the coordinator has gone since; or it was asked about one,
+    # and the coordinator has gone for so long that it may have missed the end
 
 
 class Agent:
@@ -85,7 +87,7 @@ class Agent:
         self._watchers = watchers
         self._pace = ErrorPace()
         self._has_answered = False  # a request of the connection that stands
-        self._takes_part: bool | None = None  # in the study under way; None: it was not asked
+        self._takes_part: bool | None = None  # in the study under way; None: it was asked nothing
         self._has_heard_an_end = False  # of a study that this site took no part in
         self.stop = threading.Event()
 
@@ -129,10 +131,16 @@ class Agent:
                 if is_over and out_of_reach >= GONE_SECONDS:
                     logger.info("the coordinator has gone, and no other study is to come")
                     return
-                longest = self._until.give_up_seconds
+                longest, missed = self._until.give_up_seconds, ""
+                if longest is None and self._until.study_ends and self._takes_part is not None:
+                    longest = LOST_SECONDS
+                    missed = (
+                        " The study that this site was asked about may have ended meanwhile: ask"
+                        " the coordinator, and start this site again where it goes on."
+                    )
                 if longest is not None and out_of_reach >= longest:
                     raise LinkError(
-                        f"{sentence}. Gave up after {out_of_reach:.0f} s. Check that the"
+                        f"{sentence}. Gave up after {out_of_reach:.0f} s.{missed} Check that the"
                         " coordinator runs and that coordinator.address is right; `erosion check`"
                         " looks into it."
                     ) from None
@@ -216,10 +224,13 @@ class Agent:
             log_head = watcher.sending(request, reply) or log_head
         connection.reply(request, reply, log_head)
         self._has_answered = True
-        if request.metadata.message_type == wire.DESCRIBE:
+        kind = request.metadata.message_type
+        if kind == wire.DESCRIBE:
             # Of a study with every hospital as its user, a site may decline a part.
             self._takes_part = self._takes_part or not reply.has_error()
-        is_paced = reply.has_error() or request.metadata.message_type in _PACED
+        elif kind not in _PACED and not reply.has_error():  # an app's run asks nobody before
+            self._takes_part = True
+        is_paced = reply.has_error() or kind in _PACED
         if is_paced or self._is_repeated():
             self.stop.wait(self._pace.seconds_to_wait(time.monotonic()))
 

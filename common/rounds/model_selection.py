@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any
 
-from erosion.common.errors import RunError
+from erosion.common.errors import HopelessError
 from erosion.common.protocol.messages import Metrics
 from erosion.common.study.study import Study
 
@@ -30,7 +30,7 @@ class SelectedSettings:
 
 
 def choose(study: Study, arm: str, run_trial: RunTrial) -> SelectedSettings:
-    """Run an arm's trials and choose. Raises RunError where no trial could be measured."""
+    """Run an arm's trials and choose. Raises HopelessError where no trial could be measured."""
     if study.selection is None:
         return SelectedSettings({}, study.rounds, None)
     tried = []
@@ -47,7 +47,7 @@ def choose(study: Study, arm: str, run_trial: RunTrial) -> SelectedSettings:
         for number, loss in enumerate(losses, start=1)
     )
     if not isfinite(best):
-        raise RunError(
+        raise HopelessError(
             f"The settings of {arm} cannot be chosen: the user's site was away in every trial, or"
             " all training diverged. See the coordinator's log, or leave out [selection]."
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from erosion.common.errors import RunError
+from erosion.common.errors import HopelessError, RunError
 from erosion.common.learning.models import check_model, first_parameters
 from erosion.common.protocol.messages import EvaluateReply, EvaluateResult, Metrics, Scaling
 from erosion.common.protocol.scaling import pool
@@ -160,7 +160,7 @@ class StudyRun:
             where.listener.arm_started(arm, num_rounds)
             where.play_rounds(arm_run, num_rounds, note)
             if all(record.outcome == "skipped" for record in finished):
-                raise RunError(
+                raise HopelessError(
                     f"Every round of {arm} was skipped, so it has no model; the last because"
                     f" {finished[-1].note.removesuffix('.')}. Put that right, then begin a new run."
                 )

@@ -29,7 +29,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--until-study-ends",
         action="store_true",
         help="end when a study that this site took part in has ended (default: wait for the next);"
-        " after one that it declined, or came too late for, once the coordinator has gone, too",
+        " after one that it declined, or came too late for, once the coordinator has gone, too; and"
+        " with an error where it may have missed the end, out of reach for 10 minutes"
+        " (--give-up-seconds says how long)",
     )
     add_supervised(parser)
 

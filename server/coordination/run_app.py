@@ -34,7 +34,11 @@ def run_app(
     ended = False
     try:
         context = Context(run.number, COORDINATOR_NODE_ID, {}, RecordDict(), dict(run_config))
-        _call(app, AppGrid(link.grid), context)
+        try:
+            _call(app, AppGrid(link.grid), context)
+        except ErosionError:  # an app's run is never resumed
+            say_goodbye(link, text="the study has failed")
+            raise
         say_goodbye(link)
         ended = True
     finally:

@@ -7,7 +7,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Literal
 
-from erosion.common.errors import CheckpointError, DiskError, ErosionError, RunError
+from erosion.common.errors import CheckpointError, DiskError, ErosionError, HopelessError, RunError
 from erosion.common.protocol import wire
 from erosion.common.protocol.flower_messages import BoundedMessage
 from erosion.common.rounds.head_bounds import check_heads
@@ -189,10 +189,19 @@ def run_on(
         ) from problem
     except BaseException as problem:  # Ctrl-C, too, is to be seen in the status
         observers.notify(StudyFailed(str(problem) or "interrupted"))
+        if _is_over(problem, in_queue=others_stay):
+            say_goodbye(link, study, "the study has failed")
         raise
     status.ended()
     say_goodbye(link, study)
     return result
+
+
+def _is_over(problem: BaseException, *, in_queue: bool) -> bool:
+    """Whether a run that ended so is not gone on with: a queue puts its study away."""
+    if not isinstance(problem, Exception) or isinstance(problem, HospitalsAwayError | DiskError):
+        return False
+    return in_queue or isinstance(problem, HopelessError)
 
 
 def run_every_user(
@@ -260,14 +269,12 @@ def _finished(part: RunFolder) -> Result | None:
         raise RunError(f"{problem} To do so, delete {part.path} and resume.") from None
 
 
-def say_goodbye(link: Link, study: Study | None = None) -> None:
+def say_goodbye(link: Link, study: Study | None = None, text: str = "the study has ended") -> None:
     """Tell the sites; those that do not hear it in time see the connection close.
 
     `study`: only its hospitals are told, as far as sites are enrolled; None: everybody.
     """
-    content = wire.encode_notice(
-        wire.Notice(text="the study has ended", final=False, study_ended=True)
-    )
+    content = wire.encode_notice(wire.Notice(text=text, final=False, study_ended=True))
     farewells = [
         BoundedMessage(content, node_id, wire.NOTICE, most_reply_bytes=0, ttl=5.0)
         for node_id in link.grid.get_node_ids()

@@ -14,11 +14,12 @@ from erosion.client.connection.agent import (
     FIRST_RETRY_SECONDS,
     GONE_SECONDS,
     LAST_RETRY_SECONDS,
+    LOST_SECONDS,
     Agent,
     Until,
 )
 from erosion.client.connection.line import LostLine, SiteLine, Welcome
-from erosion.common.errors import SiteError
+from erosion.common.errors import LinkError, SiteError
 from erosion.common.protocol import wire
 from erosion.common.protocol.flower_messages import RequestMessage
 from erosion.common.support import expiry
@@ -168,22 +169,24 @@ def test_a_line_that_stood_for_a_while_is_tried_again_at_once(
     assert longest_pauses(monkeypatch, num_requests=0, times=4) == [FIRST_RETRY_SECONDS] * 4
 
 
-def after(*came: str, connect: Any = None) -> Agent:
+def after(*came: str, connect: Any = None, until: Until | None = None) -> Agent:
     """A site that is to end with its study, after these messages."""
     line: Any = BreaksAfterTheWelcome(0)
     replies: dict[str, Any] = {
         "joins": RecordDict(),
         "declines": Error(0, "it is not among the study's hospitals"),
         "trains": RecordDict(),
+        "describes": RecordDict(),
     }
+    kinds = {"trains": wire.TRAIN, "describes": wire.SUMMARY}
 
     def answer(request: Message, _context: object) -> Message:
         return Message(replies[request.metadata.group_id], reply_to=request)
 
-    until = Until(study_ends=True)
+    until = until or Until(study_ends=True)
     agent = Agent(connect or (lambda: line), answer, address="127.0.0.1:9092", until=until)
     for what in came:
-        kind = wire.TRAIN if what == "trains" else wire.DESCRIBE
+        kind = kinds.get(what, wire.DESCRIBE)
         content = RecordDict()
         if what not in replies:
             notice = wire.Notice(text=what, final=False, study_ended=what == "the study has ended")
@@ -234,6 +237,42 @@ def test_a_site_that_declined_ends_once_the_coordinator_has_gone(
     agent = after(*came, connect=out_of_reach)
     agent.run()
     assert clock[0] == tries * GONE_SECONDS / 2
+
+
+@pytest.mark.parametrize(
+    ("came", "until", "tries"),
+    [
+        (["joins", "trains"], Until(study_ends=True), 3),
+        (["trains"], Until(study_ends=True), 3),  # an app's run
+        (["declines"], Until(study_ends=True), 3),
+        (["joins", TOO_LATE], Until(study_ends=True), 3),
+        (["joins"], Until(give_up_seconds=2 * LOST_SECONDS, study_ends=True), 5),
+        (["joins"], Until(), None),
+        ([], Until(study_ends=True), None),  # it came before the coordinator
+        (["describes"], Until(study_ends=True), None),  # of which no study need come
+    ],
+)
+def test_a_site_that_may_have_missed_the_end_of_its_study_gives_up(
+    came: list[str], until: Until, tries: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+
+    def out_of_reach() -> None:
+        clock[0] += LOST_SECONDS / 2
+        if clock[0] == 9 * LOST_SECONDS / 2:
+            agent.stop.set()
+        raise LostLine("out of reach")
+
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(random, "uniform", lambda *_bounds: 0.0)
+    agent = after(*came, connect=out_of_reach, until=until)
+    if tries is None:
+        agent.run()
+        return
+    said = "may have ended meanwhile" if until.give_up_seconds is None else "Gave up after"
+    with pytest.raises(LinkError, match=said):
+        agent.run()
+    assert clock[0] == tries * LOST_SECONDS / 2
 
 
 def test_the_stand_in_has_what_an_agent_uses_of_a_line() -> None:
