@@ -71,9 +71,9 @@ def test_a_transaction_within_another_is_taken_back_with_it(tmp_path: Path) -> N
         with file.transaction():
             with file.transaction():
                 file.execute("insert into things values (?)", ("a",))
-            raise ValueError
+            raise KeyboardInterrupt
 
-    with pytest.raises(ValueError):
+    with pytest.raises(KeyboardInterrupt):
         write_and_stop()
     assert things(file) == []
 
