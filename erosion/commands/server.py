@@ -48,7 +48,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--resume",
         type=Path,
         metavar="RUN",
-        help="go on with a run that was cut off, from its last finished round",
+        help="go on with a run that was cut off, from its last finished round; with a study file a"
+        " run that has not begun takes that study, and another one is refused once it has",
     )
     parser.add_argument(
         "--queue",
@@ -150,7 +151,7 @@ def _run(options: argparse.Namespace) -> int:
     check_heads(study)  # before a folder is made for a run that cannot begin
     check_start(study, options.weights)
     if options.resume:
-        folder = resumed_run_folder(options.resume)
+        folder = resumed_run_folder(options.resume, study)
     elif options.run_folder:
         folder = open_run_folder(options.run_folder, study)
     else:
@@ -164,14 +165,17 @@ def _run(options: argparse.Namespace) -> int:
 def _refuse_what_does_nothing(options: argparse.Namespace) -> None:
     """Raise StudyError where not exactly one mode is given, or an option has no effect in it."""
     modes = [mode for mode in MODES if getattr(options, mode) is not None]
+    if modes == ["study", "resume"]:  # the run is resumed, with this study
+        modes = ["resume"]
     if "app" in modes and len(modes) > 1:
         raise StudyError(
             "--app takes the place of a study; leave the study file, --resume or --queue out."
         )
     if len(modes) != 1:
         raise StudyError(
-            "Give a study file to start a run, --resume RUN to go on with one, or --queue FOLDER to"
-            " run the studies in it."
+            "Give a study file to start a run, --resume RUN to go on with one, with a study file"
+            " before it where that was corrected before the run began, or --queue FOLDER to run the"
+            " studies in it."
         )
     names = {*GOES_WITH, *TAKES_THE_PLACE_OF, *TAKES_THE_PLACE_OF.values()}
     written = given(options, names, _add_arguments)

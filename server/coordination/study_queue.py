@@ -95,6 +95,11 @@ class StudyQueue:
                     folder = resumed_run_folder(folder.path)
                 if load_study(folder.study).digest == study.digest:
                     return folder
+                logger.warning(
+                    "%s begins anew: it is another study than that of the run in %s, which stays",
+                    path.name,
+                    folder.path,
+                )
             except ErosionError as problem:
                 logger.warning("%s begins anew: %s", path.name, problem)
         folder = new_run_folder(self._runs, study)

@@ -29,6 +29,7 @@ from erosion.server.run.result import Result, study_as_run
 from erosion.server.run.run_folder import RunFolder
 
 RUN_TAG, ARM_TAG, PARENT_TAG = "erosion.run", "erosion.arm", "mlflow.parentRunId"
+STUDY_TAG = "erosion.study"  # digest
 # MLflow by itself tries for many minutes; the operator's own values go before these.
 PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
 AT_ONCE = 100  # parameters or metrics of one call
@@ -88,7 +89,9 @@ class MlflowRuns:
         found = self._client.get_experiment_by_name(name)
         self._experiment = found.experiment_id if found else self._client.create_experiment(name)
         # MLflow's filters know no ' in a text.
-        tags = {RUN_TAG: str(run_folder.resolve()).replace("'", "%27"), ARM_TAG: ""}
+        place = str(run_folder.resolve()).replace("'", "%27")
+        # A study that is corrected before its run begins is another one in the same folder.
+        tags = {RUN_TAG: place, STUDY_TAG: study.digest, ARM_TAG: ""}
         self._study_run = self._open(tags, f"{study.name} for {study.user}")
         settings = study.model_dump(mode="json", exclude={"task", "arms", "testbed", "hospitals"})
         settings["num_hospitals"] = len(study.hospitals)
@@ -129,9 +132,7 @@ class MlflowRuns:
 
     def _open(self, tags: Mapping[str, str], name: str) -> str:
         """The run with these tags, opened again, or a new one; its id."""
-        wanted = " and ".join(
-            f"tags.`{key}` = '{tags[key]}'" for key in (RUN_TAG, ARM_TAG) if tags[key]
-        )
+        wanted = " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items() if value)
         found = self._client.search_runs([self._experiment], wanted, max_results=1)
         if found:
             self._client.update_run(found[0].info.run_id, status="RUNNING")

@@ -115,7 +115,8 @@ class RunFolder:
     def has_begun(self) -> bool:
         """Whether there is anything of a run beside its study."""
         left = (self.beginning, self.journal, self.trials, self.folds, self.result)
-        return any(path.exists() for path in (*left, self.path / USERS))
+        parts = (RunFolder(part, within=self.path) for part in (self.path / USERS).glob("*"))
+        return any(path.exists() for path in left) or any(part.has_begun for part in parts)
 
     @property
     def has_ended(self) -> bool:
@@ -169,7 +170,8 @@ def open_run_folder(path: Path, study: Study) -> RunFolder:
             if folder.has_begun or _is_of_another_study(folder, study):
                 raise RunError(
                     f"{path} holds a run already. Give --run-folder an empty folder, or go on with"
-                    f" that run: `erosion server --resume {quote(str(path))}`."
+                    f" that run: `erosion server --resume {quote(str(path))}`, with the study file"
+                    " before it where that was corrected since."
                 )
             write_study(folder.study, study)
     except OSError as problem:
@@ -177,8 +179,12 @@ def open_run_folder(path: Path, study: Study) -> RunFolder:
     return folder
 
 
-def resumed_run_folder(path: Path) -> RunFolder:
-    """The folder of a run that did not end. Raises RunError."""
+def resumed_run_folder(path: Path, study: Study | None = None) -> RunFolder:
+    """The folder of a run that did not end. Raises RunError.
+
+    `study`: what it is to be gone on with. A run that has not begun takes it in place of its own,
+    which may have been corrected since; one that has begun must be of it.
+    """
     folder = RunFolder(path)
     if not folder.study.exists():
         raise RunError(f"{path} is not a run folder: it has no {folder.study.name}.")
@@ -187,7 +193,27 @@ def resumed_run_folder(path: Path) -> RunFolder:
     whole = RunFolder(path.resolve().parent.parent)
     if path.resolve().parent.name == USERS and whole.study.exists():
         raise RunError(f"{path} is part of the run in {whole.path}. Give --resume that folder.")
+    if study is not None:
+        _take(study, folder)
     return folder
+
+
+def _take(study: Study, folder: RunFolder) -> None:
+    path = folder.path
+    try:
+        with alone_in(path):
+            if not _is_of_another_study(folder, study):
+                return
+            if folder.has_begun:
+                raise RunError(
+                    f"The run in {path} has begun with another study than the one given, and its"
+                    " settings cannot change any more. To go on with it, give its own study,"
+                    f" {folder.study}, or `erosion server --resume {quote(str(path))}` alone. To"
+                    f" run the one given, move {path} away and start it anew."
+                )
+            write_study(folder.study, study)
+    except OSError as problem:
+        raise DiskError(f"The run folder {path} cannot be used: {problem}.") from None
 
 
 def user_folder(whole: RunFolder, study: Study) -> RunFolder:
@@ -198,7 +224,7 @@ def user_folder(whole: RunFolder, study: Study) -> RunFolder:
     folder = whole.of_user(study.user)
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
-        if _is_of_another_study(folder, study):
+        if folder.has_begun and _is_of_another_study(folder, study):
             raise CheckpointError(
                 f"{folder.path} was begun with other settings than those in {whole.study}. Start"
                 " the study anew."

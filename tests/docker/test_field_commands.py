@@ -42,7 +42,7 @@ def test_every_command_is_understood(file: str) -> None:
 
 def test_a_run_is_resumed_with_the_port_that_sites_dial() -> None:
     (command,) = (command for command in commands_in(FILES[0]) if "--resume" in command)
-    assert "--service-ports coordinator server --resume" in command
+    assert "--service-ports coordinator server study.toml --resume" in command
 
 
 def test_a_site_is_enrolled_and_its_certificate_renewed_as_the_comments_say(

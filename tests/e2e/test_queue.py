@@ -78,7 +78,7 @@ class CutOff(BaseException):
 
 @pytest.mark.parametrize("is_edited", [False, True])
 def test_a_queue_that_was_cut_off_goes_on_with_the_run_unless_the_study_is_another(
-    tmp_path: Path, is_edited: bool
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_edited: bool
 ) -> None:
     queue = tmp_path / "queue"
     put(queue, "a.toml", small_study())
@@ -95,6 +95,7 @@ def test_a_queue_that_was_cut_off_goes_on_with_the_run_unless_the_study_is_anoth
         put(queue, "a.toml", small_study(seed=4))
     run_all(queue, run)
     assert (folders[0] == folders[1]) != is_edited
+    assert (f"another study than that of the run in {folders[0]}" in caplog.text) == is_edited
 
 
 def test_a_fault_of_the_program_costs_a_study_its_own_turn_alone(tmp_path: Path) -> None:

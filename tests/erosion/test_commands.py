@@ -245,7 +245,10 @@ def test_the_server_refuses_options_that_would_do_nothing(
     assert (f"{flag} goes with" in capsys.readouterr().err) == (mode not in GOES_WITH[option])
 
 
-@pytest.mark.parametrize(("mode", "other"), [*combinations(SERVER_MODES, 2)])
+@pytest.mark.parametrize(
+    ("mode", "other"),
+    [modes for modes in combinations(SERVER_MODES, 2) if modes != ("study", "resume")],
+)
 def test_the_server_does_one_thing(
     mode: str, other: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

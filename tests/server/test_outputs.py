@@ -187,6 +187,19 @@ def test_a_resumed_study_goes_on_with_its_mlflow_runs(
     assert set(runs_of(tracking)) == {"breast-cancer for home", "weight_erosion"}
 
 
+def test_a_study_that_is_corrected_before_its_run_begins_is_another_mlflow_run(
+    tmp_path: Path, tracking: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLflow keeps the settings that a run was first given."""
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "breast-cancer")
+    for seed in (1, 2):
+        study = RUN.study.model_copy(update={"seed": seed, "name": f"seed-{seed}"})
+        with closing(MlflowRuns(tracking)) as observer:
+            observer.notify(StudyStarted(study, "127.0.0.1:1", tmp_path))
+    seeds = {name: run.data.params["seed"] for name, run in runs_of(tracking).items()}
+    assert seeds == {"seed-1 for home": "1", "seed-2 for home": "2"}
+
+
 def test_a_study_that_fails_is_a_failed_mlflow_run(tmp_path: Path, tracking: str) -> None:
     with closing(MlflowRuns(tracking)) as observer:
         observer.notify(StudyStarted(RUN.study, "127.0.0.1:1", tmp_path))

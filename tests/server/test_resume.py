@@ -21,12 +21,18 @@ from erosion.common.errors import CheckpointError, RunError
 from erosion.common.rounds import checkpoint
 from erosion.common.rounds.records import RoundRecord
 from erosion.common.rounds.study_run import first_state
-from erosion.common.study.study import Study
+from erosion.common.study.study import Study, load_study
 from erosion.experiments.free_ports import free_address
 from erosion.server.coordination.arm_files import ArmFiles
 from erosion.server.coordination.run_keeper import RunKeeper
 from erosion.server.run.journal import Journal, keep_first, read_journal, read_records
-from erosion.server.run.run_folder import RunFolder, alone_in, open_run_folder, write_study
+from erosion.server.run.run_folder import (
+    RunFolder,
+    alone_in,
+    open_run_folder,
+    resumed_run_folder,
+    write_study,
+)
 from erosion.server.run.witness import Witness, read_witness
 from tests.support.killed_coordinator import BULLETS, conduct, same_run
 from tests.support.patience import PATIENCE
@@ -105,13 +111,16 @@ def another_study() -> Study:
     return small_study().model_copy(update={"seed": 4711})
 
 
-LEFT = ["beginning.json", "rounds.jsonl", "trials.jsonl", "folds.json", "result.json", "users/a"]
+LEFT = [
+    *("beginning.json", "rounds.jsonl", "trials.jsonl", "folds.json", "result.json"),
+    "users/a/beginning.json",
+]
 
 
 @pytest.mark.parametrize("left", LEFT)
 def test_a_folder_with_a_run_is_given_to_no_study(tmp_path: Path, left: str) -> None:
     folder = open_run_folder(tmp_path / "run", small_study())
-    (folder.path / left).parent.mkdir(exist_ok=True)
+    (folder.path / left).parent.mkdir(parents=True, exist_ok=True)
     (folder.path / left).touch()
     before = folder.study.read_bytes()
     for study in (small_study(), another_study()):
@@ -128,10 +137,52 @@ def test_a_folder_with_a_study_is_given_to_that_study_alone(tmp_path: Path) -> N
     assert open_run_folder(folder.path, small_study()).study.read_bytes() == before
 
 
+def test_a_study_that_is_corrected_before_its_run_begins_is_what_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service and the compose file resume with the study file before --resume."""
+    folder = open_run_folder(tmp_path / "run", small_study())
+    corrected = tmp_path / "study.toml"
+    write_study(corrected, another_study())
+    ran: list[tuple[str, RunFolder]] = []
+
+    def run(study: Study, folder: RunFolder, *_: object) -> None:
+        ran.append((study.digest, folder))
+
+    monkeypatch.setattr("erosion.server.coordination.run_study.run_study", run)
+    assert main(["server", str(corrected), "--resume", str(folder.path), "--insecure"]) == 0
+    assert ran == [(another_study().digest, folder)]
+    assert load_study(folder.study).digest == another_study().digest
+
+
+@pytest.mark.parametrize("left", LEFT)
+def test_a_run_that_has_begun_goes_on_with_no_other_study(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], left: str
+) -> None:
+    folder = open_run_folder(tmp_path / "run", small_study())
+    (folder.path / left).parent.mkdir(parents=True, exist_ok=True)
+    (folder.path / left).touch()
+    before = folder.study.read_bytes()
+    changed = tmp_path / "study.toml"
+    write_study(changed, another_study())
+    assert main(["server", str(changed), "--resume", str(folder.path), "--insecure"]) == 7
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"The run in {folder.path} has begun with another study" in said
+    assert f"give its own study, {folder.study}" in said
+    assert f"move {folder.path} away" in said
+    assert folder.study.read_bytes() == before
+    own = load_study(folder.study)  # the remedy
+    assert resumed_run_folder(folder.path, own) == folder
+
+
 def test_the_folder_of_a_coordinator_at_work_is_left_as_it_is(tmp_path: Path) -> None:
     with alone_in(tmp_path), pytest.raises(RunError, match="Another coordinator is at work"):
         open_run_folder(tmp_path, small_study())
     assert not list(tmp_path.iterdir())
+    write_study(RunFolder(tmp_path).study, small_study())
+    with alone_in(tmp_path), pytest.raises(RunError, match="Another coordinator is at work"):
+        resumed_run_folder(tmp_path, another_study())
+    assert load_study(RunFolder(tmp_path).study).digest == small_study().digest
 
 
 @pytest.mark.parametrize("num_finished", [0, 1])

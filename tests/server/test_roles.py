@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from erosion.command_line import parser
 from erosion.server.run.run_folder import RunFolder
 from tests.support.patience import PATIENCE
 
@@ -110,6 +111,31 @@ def test_the_service_starts_until_both_files_of_a_run_that_has_ended_are_there()
     folder = RunFolder(Path("/var/lib/erosion/run"))
     # "|": one that holds is enough; RunFolder.has_ended wants both files
     assert conditions == {f"|!{folder.result}", f"|!{folder.report}"}
+
+
+@pytest.mark.parametrize("left", [(), ("run/study.toml",)])
+def test_the_service_gives_the_study_file_whether_or_not_a_run_was_cut_off(
+    tmp_path: Path, left: tuple[str, ...]
+) -> None:
+    """A study that is corrected before the run has begun is to be the one that is run."""
+    unit = (ROOT / "docker" / "systemd" / "erosion-server.service").read_text()
+    (script,) = re.findall(r"^ExecStart=/bin/sh -c '(.*?)'$", unit, re.MULTILINE | re.DOTALL)
+    (tmp_path / "run").mkdir()
+    for name in left:
+        (tmp_path / name).touch()
+    printed = subprocess.run(
+        ["sh", "-ec", script.replace("/opt/erosion/bin/erosion", "/bin/echo")],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    ).stdout
+    options = parser().parse_args(printed.split())
+    assert options.study == Path("study.toml")
+    assert (options.resume, options.run_folder) == (
+        (Path("run"), None) if left else (None, Path("run"))
+    )
 
 
 def test_the_sudo_rules_name_the_units_and_commands_that_there_are() -> None:

@@ -9,11 +9,16 @@ import pytest
 from erosion.command_line import main
 from erosion.common.errors import CheckpointError, ModelError, RunError
 from erosion.common.rounds.waiting import HospitalsAwayError, UserDeclinedError
-from erosion.common.study.study import Study
+from erosion.common.study.study import Study, load_study
 from erosion.server.coordination.run_study import run_every_user
 from erosion.server.output.events import EveryUserFinished, RunEvent, UserFailed
 from erosion.server.run.result import Result
-from erosion.server.run.run_folder import RunFolder, new_run_folder, user_folder
+from erosion.server.run.run_folder import (
+    RunFolder,
+    new_run_folder,
+    resumed_run_folder,
+    user_folder,
+)
 from tests.support.federation import small_study
 from tests.support.synthetic_run import make_run
 
@@ -134,11 +139,27 @@ def test_a_part_whose_result_cannot_be_read_is_named_with_the_remedy(
     assert f"delete {part.path} and resume" in told.reason
 
 
+def corrected(study: Study) -> Study:
+    return study.model_copy(update={"seed": study.seed + 1})
+
+
+def test_a_study_that_is_corrected_before_any_part_begins_is_run(folder: RunFolder) -> None:
+    nobody = Parts(**{user: RunError(f"no {user}") for user in STUDY.hospitals})
+    with pytest.raises(RunError, match="No hospital has a model"):
+        run_every_user(STUDY, folder, nobody.run_one, nobody.events.append)
+    study, then = corrected(STUDY), Parts()
+    assert resumed_run_folder(folder.path, study) == folder
+    run_every_user(study, folder, then.run_one, then.events.append)
+    assert then.ran == list(STUDY.hospitals)
+    parts = [user_folder(folder, study.for_user(user)) for user in STUDY.hospitals]
+    assert [load_study(part.study).seed for part in parts] == [study.seed] * 3
+
+
 def test_no_part_of_a_run_with_other_settings_is_taken(folder: RunFolder) -> None:
     first, then = Parts(carol=RunError("'carol' did not connect within 60 s")), Parts()
     with pytest.raises(RunError, match="carol"):
         run_every_user(STUDY, folder, first.run_one, first.events.append)
-    study = STUDY.model_copy(update={"seed": STUDY.seed + 1})
+    study = corrected(STUDY)
     with pytest.raises(CheckpointError, match=r"alice was begun with other settings"):
         run_every_user(study, folder, then.run_one, then.events.append)
     assert then.ran == []
