@@ -158,7 +158,7 @@ def renew_site(
         else:
             key = _certified(folder, roster, hospital, public, _end(days))
             roster = roster.changed(current, revoked=expiry.now()).added(key)
-        kit = out or folder.kit(hospital)
+        kit = out or folder.renewal(hospital)
         write_renewal(
             kit, key, folder.authority.read_bytes(), private, peers_text(roster, without=hospital)
         )
@@ -178,7 +178,8 @@ def revoke_site(folder: FederationFolder, hospital: str) -> Revocation:
         key = roster.current(hospital) if has_authority else _current(folder, roster, hospital)
         if key is not None:
             write_key_registry(folder.roster, roster.changed(key, revoked=expiry.now()))
-            folder.kit(hospital).unlink(missing_ok=True)
+            for kit in (folder.kit(hospital), folder.renewal(hospital)):
+                kit.unlink(missing_ok=True)
         if has_authority:
             others = {name: own for name, own in place.authorities.items() if name != hospital}
             folder.write_place(place.model_copy(update={"authorities": others}))

@@ -102,6 +102,10 @@ class FederationFolder:
         """What is handed to one hospital."""
         return self.path / "kits" / f"{hospital}.tar.gz"
 
+    def renewal(self, hospital: str) -> Path:
+        """The same later: the first kit may still wait for its hospital. No name has a dot."""
+        return self.path / "kits" / f"{hospital}.renewal.tar.gz"
+
     def read_place(self) -> Address:
         """Raises EnrolmentError where there is no federation here, or its file is malformed."""
         if not self.place.exists():

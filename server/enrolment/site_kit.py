@@ -4,6 +4,7 @@ import io
 import sys
 import tarfile
 import time
+import zlib
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -13,12 +14,14 @@ from cryptography import x509
 from erosion.common.errors import EnrolmentError
 from erosion.common.sealed import pinned_keys
 from erosion.common.support import expiry
+from erosion.common.support.files import read_named
 from erosion.common.support.keys import PrivateKey, certificate_fingerprint, private_pem
 from erosion.common.support.private_files import make_private_folder, write_private
 from erosion.server.enrolment.federation_folder import Address
 from erosion.server.enrolment.key_registry import EnrolledKey
 
 STANDARD_OUTPUT = Path("-")  # in place of a file, for who may not read this account's files
+_KEY = "node.key"
 _KIT_KEY = "It came in this kit."
 _OWN_KEY = "It is the one that this site made itself: put it here."
 
@@ -71,7 +74,7 @@ def _keys(
     if peers:
         members[pinned_keys.NAME] = (peers.encode(), 0o644)
     if private:
-        members["node.key"] = (private_pem(private), 0o600)
+        members[_KEY] = (private_pem(private), 0o600)
     return members
 
 
@@ -79,9 +82,26 @@ def _write(path: Path, folder: str, members: dict[str, tuple[bytes, int]]) -> No
     if path == STANDARD_OUTPUT:
         _print(_archive(folder, members))
         return
+    if _holds_private_key(path):
+        raise EnrolmentError(
+            f"{path} holds a private key, which may be nowhere else, and is not written over."
+            " Nothing has changed. Give --out another file; or, if it is a kit, hand it over to its"
+            " hospital and delete it here."
+        )
     if not path.parent.exists():
         make_private_folder(path.parent)
     write_private(path, _archive(folder, members))
+
+
+def _holds_private_key(path: Path) -> bool:
+    try:
+        content = read_named(path)
+        if b"PRIVATE KEY" in content:
+            return True
+        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+            return any(Path(name).name == _KEY for name in archive.getnames())
+    except (OSError, tarfile.TarError, EOFError, zlib.error):  # there is none, or no kit
+        return False
 
 
 def _print(archive: bytes) -> None:

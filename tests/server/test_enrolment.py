@@ -408,6 +408,51 @@ def test_revoking_keeps_the_key_out_and_removes_the_kit(folder: FederationFolder
         revoke_site(folder, "bob")
 
 
+def test_a_renewal_leaves_a_kit_that_waits_for_its_hospital(
+    folder: FederationFolder, tmp_path: Path
+) -> None:
+    """The key in it is nowhere else, and a renewal has no site file."""
+    first = enrol_site(folder, "bob").kit
+    before = first.read_bytes()
+    renewed = renew_site(folder, "bob")
+    assert first.read_bytes() == before
+    site = load_site(unpack_kit(first, tmp_path) / "site.toml")
+    assert install(renewed.kit, site).certificate.not_valid_after_utc == renewed.key.expires
+    enrol_site(folder, "bob-renewal")  # no other hospital's kit is called as a renewal is
+    assert renewed.kit.exists()
+    revoke_site(folder, "bob")
+    assert [kit.name for kit in first.parent.iterdir()] == ["bob-renewal.tar.gz"]
+
+
+def test_no_private_key_is_written_over(
+    folder: FederationFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = ["--folder", str(folder.path)]
+    kit = tmp_path / "kit.tar.gz"
+    assert main(["enroll", "site", "bob", "--out", str(kit), *place]) == 0
+    assert main(["enroll", "renew", "bob", "--new-key", *place]) == 0
+    enrolled = folder.roster.read_bytes()
+    renewal = folder.renewal("bob")
+    kept = {path: path.read_bytes() for path in (kit, renewal, folder.authority_key)}
+    for command in (
+        ["renew", "bob"],
+        ["renew", "bob", "--new-key"],
+        ["renew", "bob", "--out", str(kit)],
+        ["site", "carol", "--out", str(kit)],
+        ["site", "carol", "--out", str(folder.authority_key)],
+    ):
+        capsys.readouterr()
+        assert main(["enroll", *command, *place]) == 9
+        said = " ".join(capsys.readouterr().err.split())
+        assert "holds a private key, which may be nowhere else" in said
+        assert "--out another file" in said
+        assert folder.roster.read_bytes() == enrolled
+        assert {path: path.read_bytes() for path in kept} == kept
+    renewal.unlink()  # it was handed over
+    assert main(["enroll", "renew", "bob", *place]) == 0
+    assert main(["enroll", "renew", "bob", *place]) == 0  # no key in the one of before
+
+
 class FailsTwice:
     """Reads only at the third time, though the file stays the same: there was no free handle."""
 
