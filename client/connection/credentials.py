@@ -57,7 +57,8 @@ def credentials_for(coordinator: CoordinatorAddress) -> Credentials:
     if public is None or public_pem(public) != public_pem(key.public_key()):
         raise SiteError(
             f"coordinator.certificate: {certificate_file} is not for the key {key_file}. Take both"
-            " from the same site kit: erosion enroll install KIT SITE.toml"
+            " from the same site kit: erosion enroll install KIT SITE.toml, with --key FILE where"
+            " this site made the key itself"
         )
     ends = certificate.not_valid_after_utc
     if expiry.has_ended(ends):

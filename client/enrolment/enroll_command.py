@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from erosion.common.support.keys import fingerprint
@@ -35,6 +36,13 @@ def add_site_commands(commands: Any) -> None:
     )
     install.add_argument("kit", type=Path, help="the archive that the coordinator sent")
     install.add_argument("site", type=Path, help="the site file")
+    install.add_argument(
+        "--key",
+        type=Path,
+        metavar="FILE",
+        help="the key that `erosion enroll request` made for this kit, to be put in place as well"
+        " (default: the one that the site file names, or the kit's)",
+    )
     install.add_argument(
         "--new-authority",
         action="store_true",
@@ -73,7 +81,9 @@ def _request(options: argparse.Namespace) -> None:
     request_file, key = make_request(options.name, options.out)
     print(
         f"Made {options.out}, which stays here, and {request_file}, which the coordinator needs:\n"
-        f"  erosion enroll sign {request_file.name}\n"
+        f"  erosion enroll sign {quote(request_file.name)}\n"
+        "When the kit comes back (only the first one is unpacked, before that):\n"
+        f"  erosion enroll install KIT SITE.toml --key {quote(str(options.out))}\n"
         f"Fingerprint, to compare by telephone: {fingerprint(key)}"
     )
 
@@ -83,11 +93,13 @@ def _install(options: argparse.Namespace) -> None:
     from erosion.client.site_file import load_site
 
     site = load_site(options.site)
-    made = install(options.kit, site, new_authority=options.new_authority)
+    made = install(options.kit, site, own_key=options.key, new_authority=options.new_authority)
     print(
         f"Installed {', '.join(map(str, made.files))}; the certificate is {made.words}.\n"
-        "A running `erosion client` shows it when it connects the next time."
+        "A running `erosion client` shows it when it connects the next time; start one that ended."
     )
+    if options.key is not None and not options.key.samefile(made.key_file):
+        print(f"The key is in {made.key_file} now: delete {options.key}.")
     if made.pinned is not None:
         print("\n".join(made.pinned.lines()))
 

@@ -25,6 +25,7 @@ from erosion.common.support.keys import (
     is_issued_by,
     load_private_key,
     parse_private_key,
+    private_pem,
     public_pem,
 )
 from erosion.common.support.private_files import write_private
@@ -33,6 +34,10 @@ NAMES = frozenset({"ca.crt", "node.crt", "node.key", pinned_keys.NAME})  # that 
 LARGEST_MEMBER_BYTES = 2**20
 LARGEST_KIT_BYTES = 2**23  # unpacked; a line of zeros is packed into a thousandth
 MOST_MEMBERS = 64
+_NAME_THE_KEY = (
+    "If this site made the key and its request (erosion enroll request), name that key's file by"
+    " --key FILE."
+)
 _GZIP = b"\x1f\x8b"  # what such a file begins with
 
 
@@ -42,6 +47,7 @@ class Installed:
 
     files: tuple[Path, ...]
     certificate: x509.Certificate
+    key_file: Path  # of the key that it is for
     pinned: Pinned | None  # the other hospitals' keys; None: the kit has none
 
     @property
@@ -50,8 +56,13 @@ class Installed:
         return expiry.in_words(self.certificate.not_valid_after_utc)
 
 
-def install(kit: Path, site: Site, *, new_authority: bool = False) -> Installed:
-    """Install `kit`. Raises EnrolmentError, before anything is written, where it does not fit."""
+def install(
+    kit: Path, site: Site, *, own_key: Path | None = None, new_authority: bool = False
+) -> Installed:
+    """Install `kit`. Raises EnrolmentError, before anything is written, where it does not fit.
+
+    `own_key`: of a request that this site made, where the site file names another key so far.
+    """
     coordinator = site.coordinator
     places = coordinator.root_certificate, coordinator.certificate, coordinator.private_key
     root_file, certificate_file, key_file = places
@@ -63,21 +74,21 @@ def install(kit: Path, site: Site, *, new_authority: bool = False) -> Installed:
     members = _members(kit)
     root = _certificate(kit, members, "ca.crt")
     certificate = _certificate(kit, members, "node.crt")
-    key = _key(members, key_file)
-    _check(kit, site, root, certificate, key)
+    key = _key(kit, members, key_file, own_key)
+    _check(kit, site, root, certificate, key, own_key or key_file)
     _check_authority(root_file, root, new_authority=new_authority)
     peers = members.get(pinned_keys.NAME)
     offered = (
         None if peers is None else pinned_keys.parse(peers, f"{kit}'s peers.pem", EnrolmentError)
     )
     files = [certificate_file, root_file]
-    if "node.key" in members:
-        write_private(key_file, members["node.key"])
+    if "node.key" in members or own_key is not None:
+        write_private(key_file, private_pem(key))
         files.append(key_file)
     write_atomically(root_file, root.public_bytes(serialization.Encoding.PEM))
     write_atomically(certificate_file, members["node.crt"])
     pinned = None if offered is None else pin(offered, site)
-    return Installed(tuple(files), certificate, pinned)
+    return Installed(tuple(files), certificate, key_file, pinned)
 
 
 def _members(kit: Path) -> dict[str, bytes]:
@@ -118,14 +129,25 @@ def _certificate(kit: Path, members: dict[str, bytes], name: str) -> x509.Certif
         ) from None
 
 
-def _key(members: dict[str, bytes], key_file: Path) -> PrivateKey:
+def _key(kit: Path, members: dict[str, bytes], key_file: Path, own_key: Path | None) -> PrivateKey:
     if "node.key" in members:
+        if own_key is not None:
+            raise EnrolmentError(f"{kit} brings the key that it is for. Leave --key out.")
         return parse_private_key(members["node.key"], "the kit's node.key", EnrolmentError)
-    return load_private_key(key_file, EnrolmentError)
+    if own_key is None and not key_file.exists():
+        raise EnrolmentError(
+            f"There is no private key at {key_file}, and none in {kit}. {_NAME_THE_KEY}"
+        )
+    return load_private_key(own_key or key_file, EnrolmentError)
 
 
 def _check(
-    kit: Path, site: Site, root: x509.Certificate, certificate: x509.Certificate, key: PrivateKey
+    kit: Path,
+    site: Site,
+    root: x509.Certificate,
+    certificate: x509.Certificate,
+    key: PrivateKey,
+    key_file: Path,
 ) -> None:
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     if site.name not in (holders := [str(name.value) for name in names]):
@@ -136,9 +158,8 @@ def _check(
     public = certified_key(certificate)
     if public is None or public_pem(public) != public_pem(key.public_key()):
         raise EnrolmentError(
-            f"The certificate in {kit} is not for this site's key"
-            f" ({site.coordinator.private_key}). Ask the coordinator for one for that key, or for a"
-            " kit with a new key."
+            f"The certificate in {kit} is not for this site's key ({key_file}). {_NAME_THE_KEY}"
+            " If there is none, ask the coordinator for a kit with a new key."
         )
     if not is_issued_by(certificate, root):
         raise EnrolmentError(f"The certificate in {kit} is not of the kit's authority.")

@@ -145,6 +145,8 @@ def _sign(options: argparse.Namespace) -> None:
     act = enrolment.renew_site if options.replace else enrolment.enrol_site
     made = act(folder, name, request=options.request, out=options.out, days=options.days)
     _tell_of_kit(folder, made, has_key=False)
+    if options.replace:
+        _tell_how_to_install(made.kit, f" --key KEY, the one of {options.request.name}")
 
 
 def _peers(options: argparse.Namespace) -> None:
@@ -219,9 +221,13 @@ def _renew(options: argparse.Namespace) -> None:
         days=options.days or SITE_DAYS,
     )
     _tell_of_kit(folder, made, has_key=options.new_key)
-    is_file = made.kit != STANDARD_OUTPUT
+    _tell_how_to_install(made.kit)
+
+
+def _tell_how_to_install(kit: Path, key: str = "") -> None:
+    is_file = kit != STANDARD_OUTPUT
     print(
-        f"At the site: erosion enroll install {made.kit.name if is_file else 'KIT'} site.toml",
+        f"At the site: erosion enroll install {kit.name if is_file else 'KIT'} site.toml{key}",
         file=sys.stdout if is_file else sys.stderr,
     )
 

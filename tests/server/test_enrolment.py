@@ -4,8 +4,10 @@ import gzip
 import io
 import re
 import shlex
+import shutil
 import ssl
 import stat
+import subprocess
 import tarfile
 import tracemalloc
 from collections.abc import Callable, Iterable
@@ -66,8 +68,10 @@ from erosion.server.enrolment.key_registry import read_key_registry
 from erosion.server.enrolment.own_authority import read_own_authorities
 from erosion.server.enrolment.serving_certificate import ServingCertificate
 from erosion.server.link.open_link import make_link
+from tests.support.patience import PATIENCE
 from tests.support.small_study import make_study
 
+ROOT = Path(__file__).resolve().parents[2]
 HOSTS = ("erosion.example.org", "192.0.2.7")
 
 
@@ -256,6 +260,98 @@ def test_a_site_may_replace_its_key_by_one_of_its_own(
     assert main(sign) == 9  # it has a key already
     assert main([*sign, "--replace"]) == 0
     assert isinstance(Authorizer(folder).verdict(old), KeptOut)
+
+
+def test_a_key_that_replaces_another_is_installed_with_its_certificate(
+    folder: FederationFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kit = unpack_kit(enrol_site(folder, "bob").kit, tmp_path)
+    site_file = kit / "site.toml"
+    before = {path.name: path.read_bytes() for path in kit.iterdir()}
+    new, third = tmp_path / "new.key", tmp_path / "third.key"
+    for key in (new, third):
+        assert main(["enroll", "request", "bob", "--out", str(key)]) == 0
+    assert "install KIT SITE.toml --key " + str(new) in capsys.readouterr().out
+    sign = ["enroll", "sign", str(tmp_path / "new.csr"), "--replace", "--folder", str(folder.path)]
+    assert main(sign) == 0
+    said = capsys.readouterr().out
+    assert "At the site: erosion enroll install bob.renewal.tar.gz site.toml --key KEY" in said
+
+    install = ["enroll", "install", str(folder.renewal("bob")), str(site_file)]
+    for wrong in ([], ["--key", str(third)]):
+        assert main([*install, *wrong]) == 9
+        said = " ".join(capsys.readouterr().err.split())
+        assert "not for this site's key" in said
+        assert "name that key's file by --key FILE" in said
+        assert {path.name: path.read_bytes() for path in kit.iterdir()} == before
+    assert main([*install, "--key", str(new)]) == 0
+    assert f"delete {new}" in capsys.readouterr().out
+    after = {path.name: path.read_bytes() for path in kit.iterdir()}
+    assert {name for name in after if after[name] != before[name]} == {"node.crt", "node.key"}
+    assert (kit / "node.key").read_bytes() == new.read_bytes()
+    assert mode(kit / "node.key") == 0o600
+    assert credentials_for(load_site(site_file).coordinator).tls is not None
+
+    certificate = certificates.load_certificate(kit / "node.crt")
+    assert isinstance(Authorizer(folder).verdict(certificate), Admitted)
+    assert main([*install, "--key", str(kit / "node.key")]) == 0  # which is there already
+    assert "delete" not in capsys.readouterr().out
+
+
+def test_the_first_kit_for_a_sites_own_key_is_installed_with_it(
+    folder: FederationFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = tmp_path / "own.key"
+    assert main(["enroll", "request", "bob", "--out", str(key)]) == 0
+    assert enrol_site(folder, "bob", request=tmp_path / "own.csr").kit == folder.kit("bob")
+    site_file = unpack_kit(folder.kit("bob"), tmp_path) / "site.toml"
+    install = ["enroll", "install", str(folder.kit("bob")), str(site_file)]
+    assert main(install) == 9
+    assert "name that key's file by --key FILE" in " ".join(capsys.readouterr().err.split())
+    assert main([*install, "--key", str(key)]) == 0
+    assert credentials_for(load_site(site_file).coordinator).tls is not None
+
+
+def test_a_kit_that_brings_its_key_takes_no_other(
+    folder: FederationFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kit = enrol_site(folder, "bob").kit
+    inside = unpack_kit(kit, tmp_path)
+    install = ["enroll", "install", str(kit), str(inside / "site.toml")]
+    assert main([*install, "--key", str(inside / "node.key")]) == 9
+    assert "Leave --key out" in capsys.readouterr().err
+
+
+def test_the_commands_of_the_documentation_enrol_renew_and_replace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In their order, each where its comment says it is run; what is sent is copied."""
+    text = (ROOT / "docs" / "line.md").read_text().partition("## Who is let in")[2]
+    blocks = re.findall(r"```sh\n(.*?)```", text.partition("\n## ")[0], re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    assert len(lines) == 8
+    places = {where: tmp_path / where for where in ("coordinator", "site")}
+    for place in places.values():
+        place.mkdir()
+    monkeypatch.chdir(places["coordinator"])
+    assert main(["enroll", "init", "--host", "localhost"]) == 0
+    for line in lines:
+        command, _, comment = line.partition("# ")
+        (where,) = (name for name in places if f"at the {name}" in comment)
+        monkeypatch.chdir(places[where])
+        if command.startswith("erosion"):
+            assert main(shlex.split(command)[1:]) == 0, line
+        else:
+            subprocess.run(["sh", "-ec", command], check=True, timeout=PATIENCE)
+        for sent in places["site"].glob("*.csr"):
+            shutil.copy(sent, places["coordinator"])
+        for kit in places["coordinator"].glob("federation/kits/*"):
+            shutil.copy(kit, places["site"])
+    site = places["site"] / "north"
+    assert credentials_for(load_site(site / "site.toml").coordinator).tls is not None
+    assert (site / "node.key").read_bytes() == (places["site"] / "new.key").read_bytes()
+    admission = Authorizer(FederationFolder(places["coordinator"] / "federation"))
+    assert isinstance(admission.verdict(certificates.load_certificate(site / "node.crt")), Admitted)
 
 
 def commands_in(message: object) -> list[list[str]]:
