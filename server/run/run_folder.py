@@ -211,6 +211,12 @@ def _take(study: Study, folder: RunFolder) -> None:
                     f" {folder.study}, or `erosion server --resume {quote(str(path))}` alone. To"
                     f" run the one given, move {path} away and start it anew."
                 )
+            before_status = {folder.study, folder.spool, folder.witness}
+            if not folder.status.exists() and set(path.iterdir()) - before_status:
+                raise RunError(
+                    f"{path} is not a run folder: there was no coordinator at work in it, and its"
+                    f" {folder.study.name} would be written over. Give --resume a run's folder."
+                )
             write_study(folder.study, study)
     except OSError as problem:
         raise DiskError(f"The run folder {path} cannot be used: {problem}.") from None

@@ -148,6 +148,7 @@ def test_a_study_that_is_corrected_before_any_part_begins_is_run(folder: RunFold
     with pytest.raises(RunError, match="No hospital has a model"):
         run_every_user(STUDY, folder, nobody.run_one, nobody.events.append)
     study, then = corrected(STUDY), Parts()
+    folder.status.touch()
     assert resumed_run_folder(folder.path, study) == folder
     run_every_user(study, folder, then.run_one, then.events.append)
     assert then.ran == list(STUDY.hospitals)
