@@ -152,7 +152,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "privacy",
             "What differential privacy costs",
             "The default study with epsilon 8, 3 and 1 for the other hospitals' patients, and"
-            " without, over 40 splits. Half an hour of one core.",
+            " without, over 40 splits. A quarter of an hour of one core.",
             privacy.plans,
             privacy.run,
             privacy.draw,

@@ -18,7 +18,7 @@ from erosion.experiments.testbed import study_path
 STUDY, SEEDS, AT_ONCE, ROUNDS = "breast-cancer", 40, 10, 10
 ARMS = ("weight_erosion", "fedavg")  # as the study has them
 EPSILONS = (8.0, 3.0, 1.0)
-CHOSEN: Mapping[float, tuple[float, float]] = {8.0: (4.0, 1.0), 3.0: (4.0, 1.0), 1.0: (1.0, 1.0)}
+CHOSEN: Mapping[float, tuple[float, float]] = {8.0: (4.0, 1.0), 3.0: (2.0, 1.0), 1.0: (2.0, 1.0)}
 TRIED = ((4.0, 1.0), (2.0, 1.0), (1.0, 1.0))  # learning rate, clip norm
 TRIAL_SEEDS = range(1000, 1010)
 
