@@ -36,14 +36,14 @@ class EvidenceErosion(AggregatingArm):
     Much of the distance between two hospitals' updates is noise: few patients, few steps. So every
     hospital trains in each round on two random halves of its patients; its update is the mean of
     the two, and their difference measures its noise s_i. (With fewer patients than two of its
-    smallest cells it trains on all of them twice: s_i is then the noise of mini-batches alone, and
-    excuses less.) What a distance D_i to the user's update exceeds (1 + delta) (s_i + s_0) by is
-    squared bias b_i^2, and the hospital's weight relative to the user's is
-    (n_i / n_0) / (1 + kappa b_i^2 / s_i), times exp(-rho r / R) in round r of R. The output bias
-    stays at each hospital. Where training is in epochs, updates are scaled to the user's number of
-    steps first. Use it where you have few patients (30 to 60) and do not know who is like you. A
-    hospital that overstates its noise would excuse any distance, so no more
-    of it is believed than `largest_noise` times what the user's own would be at as few patients.
+    smallest cells it halves them four times and sends the means, which are of all of them.) What a
+    distance D_i to the user's update exceeds (1 + delta) (s_i + s_0) by is squared bias b_i^2, and
+    the hospital's weight relative to the user's is (n_i / n_0) / (1 + kappa b_i^2 / s_i), times
+    exp(-rho r / R) in round r of R. The output bias stays at each hospital. Where training is in
+    epochs, updates are scaled to the user's number of steps first. Use it where you have few
+    patients (30 to 60) and do not know who is like you. A hospital that overstates its noise would
+    excuse any distance, so no more of it is believed than `largest_noise` times what the user's own
+    would be at as few patients.
     Parameters: `bias_penalty` (kappa), `noise_margin` (delta; 0 for networks), `decay` (rho; 2.4
     leaves the last rounds to the user), `smoothing` (of the moving averages of D_i and s_i),
     `largest_noise` and `own_parameters` (what stays at the hospital).
@@ -64,20 +64,23 @@ class EvidenceErosion(AggregatingArm):
 
     def train(self, work: LocalWork) -> LocalOutcome:
         """Local training on each half, the mean of both, and how far they are apart."""
-        # Where both are all patients, mini-batches alone make noise: less of a distance is excused.
-        first, second = (half.update(work.received) for half in work.halves())
-        steps = first.steps + second.steps
-        # A step more in one half is no noise: both are as of equally many.
-        one, other = (half.delta * (steps / (2 * half.steps)) for half in (first, second))
-        apart = one - other
-        if work.own is not None:
-            apart = apart.masked_fill(work.own, 0.0)
-        noise = apart.double().square().sum().reshape(1) / 4  # |a - b|^2 / 4
+        found = [[half.update(work.received) for half in pair] for pair in work.halvings()]
+        every, pairs = [result for pair in found for result in pair], len(found)
+        steps = sum(result.steps for result in every)
+        means, noises = [], []
+        for pair in found:
+            # A step more in one half is no noise: all are as of equally many.
+            one, other = (half.delta * (steps / (2 * pairs * half.steps)) for half in pair)
+            apart = one - other
+            if work.own is not None:
+                apart = apart.masked_fill(work.own, 0.0)
+            noises.append(apart.double().square().sum() / 4)  # |a - b|^2 / 4
+            means.append((one + other) / 2)
         return LocalOutcome(
-            (one + other) / 2,
-            first.samples_seen + second.samples_seen,
-            {_NOISE: noise.float()},
-            steps=steps,
+            torch.stack(means).mean(dim=0),
+            round(sum(result.samples_seen for result in every) / pairs),
+            {_NOISE: torch.stack(noises).mean().reshape(1).float()},
+            steps=round(steps / pairs),
         )
 
     def local_trainings(self, whole: WorkSize) -> tuple[WorkSize, ...]:

@@ -28,6 +28,8 @@ from erosion.common.tasks.task import Task
 
 Tensors = Mapping[str, Tensor]
 
+SMALL_HALVINGS = 4  # where a half has fewer patients than a cell
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LocalWork:
@@ -144,29 +146,27 @@ class LocalWork:
             privacy=None if self.privacy is None else self.privacy.of_share(share, rows),
         )
 
-    def halves(self) -> tuple["LocalWork", "LocalWork"]:
-        """The work on two random halves of the patients, or twice on all with other draws.
+    def halvings(self) -> tuple[tuple["LocalWork", "LocalWork"], ...]:
+        """The work on two random halves of the patients.
 
-        On all where a half would have fewer than a cell: with a number for how far the two updates
-        are apart, their mean gives both away. At a peer with privacy a coin of its own says in
-        which half a patient is, and either counts as half of the patients: one patient more must
-        not move another one to the other half.
+        With fewer than two cells there are `SMALL_HALVINGS` of such pairs: with a number for how
+        far two updates are apart their mean gives both away, and a half is no cell; means over the
+        pairs are of all patients. At a peer with privacy a coin of its own says in which half a
+        patient is, and either counts as half of the patients: one patient more must not move
+        another one to the other half.
         """
         _, numbers = torch.unique(self._patients(), return_inverse=True)
         num_patients = int(numbers.max()) + 1
         if self.privacy is not None and not self.is_user:
             coins = torch.randint(2, (num_patients,), generator=self.randomness())[numbers]
             heads, tails = (torch.nonzero(coins == side)[:, 0] for side in (0, 1))
-            return self.only(heads, 0.5), self.only(tails, 0.5)
+            return ((self.only(heads, 0.5), self.only(tails, 0.5)),)
+        if num_patients == 1:
+            return ((self, self),)
+        names = [self.agent]
         if num_patients < 2 * self.smallest_cell:
-            return self, replace(self, agent=f"{self.agent}/again")
-        order = torch.randperm(num_patients, generator=self.randomness())
-        middle = (num_patients + 1) // 2
-        first, second = (
-            torch.cat([torch.nonzero(numbers == number)[:, 0] for number in half])
-            for half in (order[:middle], order[middle:])
-        )
-        return self.only(first), self.only(second)
+            names += [f"{self.agent}/{number}" for number in range(1, SMALL_HALVINGS)]
+        return tuple(_halved(replace(self, agent=name), numbers) for name in names)
 
     def hold_out(self, share: float) -> tuple["LocalWork", "LocalWork"]:
         """The work without `share` of each stratum's (class's) patients, and with those alone.
@@ -184,6 +184,17 @@ class LocalWork:
         """The task's mean loss of `parameters` (dim,) on the patients; infinite if diverged."""
         predictions = predictions_of(self.task, self.model, parameters, self.inputs)
         return self.task.held_out_loss(predictions, self.targets)
+
+
+def _halved(work: LocalWork, numbers: Tensor) -> tuple[LocalWork, LocalWork]:
+    """The work on either half of the patients, who are numbered from 0 in `numbers` (n,)."""
+    order = torch.randperm(int(numbers.max()) + 1, generator=work.randomness())
+    middle = (len(order) + 1) // 2
+    first, second = (
+        torch.cat([torch.nonzero(numbers == number)[:, 0] for number in half])
+        for half in (order[:middle], order[middle:])
+    )
+    return work.only(first), work.only(second)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from erosion.common.aggregation.cohort import HospitalName
 from erosion.common.learning.held_out import num_left
+from erosion.common.learning.local_work import SMALL_HALVINGS
 from erosion.common.learning.training import Training
 from erosion.common.tasks.task import Targets, Task
 
@@ -56,10 +57,10 @@ class WorkSize:
         return sum(self.counts.samples[: self.num_patients])
 
     def half(self) -> "WorkSize":
-        """One of `LocalWork.halves`."""
+        """One half of `LocalWork.halvings`."""
         every = self.counts.num_patients
-        fewest = every if every < 2 * self.smallest_cell else every // 2
-        return replace(self, num_patients=fewest, side_by_side=2)
+        pairs = SMALL_HALVINGS if every < 2 * self.smallest_cell else 1
+        return replace(self, num_patients=max(1, every // 2), side_by_side=2 * pairs)
 
     def without_held_out(self, share: float) -> "WorkSize":
         """The first part of `LocalWork.hold_out`."""

@@ -143,8 +143,8 @@ def test_a_step_more_in_one_half_is_no_noise() -> None:
     assert outcome.attachments["noise"].item() < 1e-4 * 2.25e-8
 
 
-def test_no_half_has_fewer_patients_than_a_cell() -> None:
-    """All 19 are trained on twice: two updates can be worked out from what leaves."""
+def test_halves_of_less_than_a_cell_are_told_of_in_means() -> None:
+    """Of 19 the two numbers of one halving would give two updates of 10 and 9 away."""
     trained: list[tuple[int, torch.Tensor]] = []
 
     def trainer(model: nn.Module, start: torch.Tensor, samples: Samples, *rest: Any) -> LocalResult:
@@ -152,15 +152,23 @@ def test_no_half_has_fewer_patients_than_a_cell() -> None:
         trained.append((len(samples.targets), result.delta))
         return result
 
-    for num, in_each in ((20, 10), (19, 19)):
+    for num, halves in ((20, [10, 10]), (19, [10, 9] * 4)):
         trained.clear()
         labels = tuple(number % 2 for number in range(num))
         inputs = torch.arange(float(num))[:, None]  # no two patients are alike
-        training = {"batch_size": 7, "learning_rate": 0.01}
+        training = {"learning_rate": 0.01}  # one step of all patients of a half
         of = work(0, labels, inputs=inputs, training=training, smallest_cell=10, trainer=trainer)
         outcome = EvidenceErosion(own_parameters=()).train(of)
-        assert [patients for patients, _ in trained] == [in_each, in_each]
-        (_, first), (_, second) = trained
-        assert not torch.equal(first, second)  # of other draws
-        noise = float((first - second).square().sum()) / 4
-        assert outcome.attachments["noise"].item() == pytest.approx(noise)
+        assert [patients for patients, _ in trained] == halves
+        deltas = torch.stack([delta for _, delta in trained]).reshape(len(halves) // 2, 2, -1)
+        assert torch.allclose(outcome.delta, deltas.mean(dim=(0, 1)))
+        noises = (deltas[:, 0] - deltas[:, 1]).square().sum(dim=1) / 4
+        assert len(set(noises.tolist())) == len(noises)  # of other patients each
+        assert outcome.attachments["noise"].item() == pytest.approx(float(noises.mean()))
+        assert (outcome.steps, outcome.samples_seen) == (2, num)
+
+
+def test_a_single_patient_has_no_halves() -> None:
+    outcome = EvidenceErosion(own_parameters=()).train(work(0, (1,)))
+    assert outcome.attachments["noise"].item() == 0
+    assert outcome.delta.norm() > 0

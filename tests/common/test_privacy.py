@@ -330,7 +330,7 @@ def test_every_other_method_says_why_it_cannot() -> None:
 
 def test_halves_keep_a_patients_rows_together_and_have_noise_of_their_own() -> None:
     of = patients(1, patients=torch.tensor([0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5]))
-    first, second = of.halves()
+    ((first, second),) = of.halvings()
     assert first.patients is not None
     assert second.patients is not None
     assert not set(first.patients.tolist()) & set(second.patients.tolist())
@@ -342,13 +342,14 @@ def test_halves_keep_a_patients_rows_together_and_have_noise_of_their_own() -> N
     assert (first.privacy.patients, second.privacy.patients) == (6.0, 6.0)
     # The user's are three of the six patients each, whatever rows they have.
     of = replace(of, is_user=True)
-    assert [len(torch.unique(half.patients)) for half in of.halves()] == [3, 3]
+    (halves,) = of.halvings()
+    assert [len(torch.unique(half.patients)) for half in halves] == [3, 3]
 
 
 def test_one_patient_more_moves_one_half_by_a_cut_and_the_other_by_nothing() -> None:
     of = patients(1)
-    before = [cut_sum(half, 1.0) for half in of.only(torch.arange(11)).halves()]
-    after = [cut_sum(half, 1.0) for half in of.halves()]
+    before = [cut_sum(half, 1.0) for half in of.only(torch.arange(11)).halvings()[0]]
+    after = [cut_sum(half, 1.0) for half in of.halvings()[0]]
     moved = sorted(float((one - other).norm()) for one, other in zip(before, after, strict=True))
     assert moved[0] == pytest.approx(0.0, abs=1e-6)
     assert 0.01 < moved[1] <= 1.0 + 1e-6
@@ -356,7 +357,9 @@ def test_one_patient_more_moves_one_half_by_a_cut_and_the_other_by_nothing() -> 
 
 def test_a_half_that_chance_left_empty_is_noise_alone() -> None:
     of = patients(1)
-    rounds = [replace(of, round=number).only(torch.arange(2)).halves() for number in range(1, 9)]
+    rounds = [
+        replace(of, round=number).only(torch.arange(2)).halvings()[0] for number in range(1, 9)
+    ]
     empty = [half for halves in rounds for half in halves if not len(half.targets)]
     assert empty
     assert all(half.update(half.received).delta.norm() == 0 for half in empty)  # STEP has none
