@@ -128,6 +128,8 @@ class Ask:
     any_number: bool = False  # the method goes on with however few answers there are
     as_it_comes: "Callable[[HospitalName, SiteAnswer], SiteAnswer] | None" = None
     # what is kept of each screened answer until the others are there; None: all of it
+    usual: float | None = None
+    # Euclidean, of what is measured of an answer, where others show little; None: the model's norm
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,6 +4,7 @@ Public data are those of one hospital of the study, usually a site that the coor
 for them: its file is read and checked like any other. It takes no part but for the tuning.
 """
 
+import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from erosion.common.aggregation.cohort import HospitalName
+from erosion.common.aggregation.vectors import norm
 from erosion.common.algorithms.base import (
     Answers,
     Ask,
@@ -69,6 +71,8 @@ class PublicTuning(GemsBase):
             return replace(step, note=f"{step.note}; not fine-tuned, for {name} {why}")
         model = begun.parameters + step.delta
         size = widths[-2] * widths[-1] + widths[-1]
+        # Of scaled inputs, weights are about 1 after tuning, also where it starts near 0.
+        usual = max(math.sqrt(size), norm(model[-size:]))
         tuned = yield Ask(
             TUNE,
             Payload({_MODEL: model}),
@@ -76,6 +80,7 @@ class PublicTuning(GemsBase):
             hospitals=[name],
             sends_parameters=False,
             any_number=True,
+            usual=usual,
         )
         if name in tuned.missing:
             why = printable(tuned.missing[name])

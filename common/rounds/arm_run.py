@@ -266,11 +266,12 @@ class ArmRun:
         yield from self._ask(in_progress, taken, present)
         if again := self._wait_for_those_who_left(in_progress, taken):
             yield from self._ask(in_progress, taken, again)
+        usual, params = in_progress.ask.usual, self.state.params
         taken.answers = reject_outsized(
             taken.answers,
             user,
-            norm(self.state.params),
-            len(self.state.params),
+            norm(params) if usual is None else usual,
+            len(params),
             self.study.longest_noise,
         )
         return taken

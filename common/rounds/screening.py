@@ -125,7 +125,7 @@ def _update(result: TrainResult, expected: Expected) -> Answer:
 def reject_outsized(
     answers: Mapping[HospitalName, Answer],
     user: HospitalName,
-    params_norm: float,
+    usual_norm: float,
     dim: int,
     longest_noise: Callable[[float, int], float] = lambda _patients, _dim: 0.0,
 ) -> dict[HospitalName, Answer]:
@@ -134,10 +134,11 @@ def reject_outsized(
     Updates are measured, and of their attachments and of other answers the tensors whose terms say
     so, each array for itself. What is usual is the median norm of what the *other* hospitals sent,
     so that no site sets its own measure. With fewer than three others a median says little: the
-    user's own update may be small because its training has converged. Then the model's own norm
-    counts as usual, too. Where most others sent zeros, there is no such measure, and a root mean
-    square of LARGEST_STEP is the bound. Beyond either, an update may be as long as the noise for
-    privacy that its hospital was told to add (`longest_noise` of its number of patients and `dim`).
+    user's own update may be small because its training has converged. Then `usual_norm` counts,
+    too: the model's own norm, or what the method says. Where most others sent zeros, there is no
+    such measure, and a root mean square of LARGEST_STEP is the bound. Beyond either, an update may
+    be as long as the noise for privacy that its hospital was told to add (`longest_noise` of its
+    number of patients and `dim`).
     """
     measured = {n: _norms(a) for n, a in answers.items() if isinstance(a, Update | SiteAnswer)}
     screened = dict(answers)
@@ -149,7 +150,7 @@ def reject_outsized(
                 continue
             usual, num_others = _median_without(ordered, length), len(lengths) - 1
             if num_others < 3 or not usual:
-                usual = max(usual, params_norm)
+                usual = max(usual, usual_norm)
             limit = OUTSIZED * usual or LARGEST_STEP * math.sqrt(dim)
             answer = answers[name]
             if length > limit and isinstance(answer, Update) and array == ITSELF:

@@ -140,7 +140,8 @@ def play(
         for agent in in_progress.asked:
             answers[agent], now[agent] = answer_of(name, agent, state, ask, now, sends)
             assert not isinstance(answers[agent], Rejection), answers[agent]
-        answers = reject_outsized(answers, "a", norm(state.params), len(state.params))
+        usual = norm(state.params) if ask.usual is None else ask.usual
+        answers = reject_outsized(answers, "a", usual, len(state.params))
         if sends is honestly:
             assert not any(isinstance(answer, Rejection) for answer in answers.values()), answers
         own += [answers["a"]] if "a" in answers else []

@@ -224,13 +224,13 @@ def updates_of(**norms: float) -> dict[str, Answer]:
 
 def test_a_peers_update_out_of_all_proportion_is_rejected() -> None:
     answers = updates_of(user=1.0, b=2.0, c=1.5, d=3e38)
-    screened = reject_outsized(answers, "user", params_norm=5.0, dim=1)
+    screened = reject_outsized(answers, "user", usual_norm=5.0, dim=1)
     rejected = screened.pop("d")
     assert isinstance(rejected, Rejection)
     assert "3e+38" in rejected.reason
     assert all(screened[name] is answers[name] for name in screened)
     fits = updates_of(user=1.0, b=2.0, c=1.5, d=OUTSIZED * 1.5)
-    assert reject_outsized(fits, "user", params_norm=5.0, dim=1) == fits
+    assert reject_outsized(fits, "user", usual_norm=5.0, dim=1) == fits
 
 
 def test_the_noise_that_a_hospital_had_to_add_is_not_out_of_proportion() -> None:
@@ -248,9 +248,9 @@ def test_the_noise_that_a_hospital_had_to_add_is_not_out_of_proportion() -> None
 
 def test_a_user_whose_training_has_converged_does_not_outlaw_its_only_peer() -> None:
     answers = updates_of(user=1e-6, b=2.0)
-    assert reject_outsized(answers, "user", params_norm=1.0, dim=1) == answers
+    assert reject_outsized(answers, "user", usual_norm=1.0, dim=1) == answers
     assert isinstance(
-        reject_outsized(updates_of(user=1e-6, b=1e6), "user", params_norm=1.0, dim=1)["b"],
+        reject_outsized(updates_of(user=1e-6, b=1e6), "user", usual_norm=1.0, dim=1)["b"],
         Rejection,
     )
 
@@ -270,7 +270,7 @@ def test_an_answer_without_an_update_is_measured_by_what_its_terms_say() -> None
         "c": stepped(2 * few, large, is_measured=True),
         "d": stepped(1e30 * few, large, is_measured=True),
     }
-    screened = reject_outsized(answers, "user", params_norm=5.0, dim=2)
+    screened = reject_outsized(answers, "user", usual_norm=5.0, dim=2)
     rejected = screened.pop("d")
     assert isinstance(rejected, Rejection)
     assert "5e+30" in rejected.reason
@@ -279,7 +279,7 @@ def test_an_answer_without_an_update_is_measured_by_what_its_terms_say() -> None
         "user": stepped(few, large, is_measured=False),
         "b": stepped(1e30 * few, large, is_measured=False),
     }
-    assert reject_outsized(free, "user", params_norm=5.0, dim=2) == free
+    assert reject_outsized(free, "user", usual_norm=5.0, dim=2) == free
 
 
 def with_control(name: str, delta: float, control: Tensor) -> Answer:
@@ -298,7 +298,7 @@ def test_an_attachment_that_others_train_on_is_measured_by_the_others_attachment
         "d": with_control("d", 1.0, 2 * few),
         "e": with_control("e", 1.0, numbers(1, 0)),
     }
-    screened = reject_outsized(answers, "user", params_norm=5.0, dim=2)
+    screened = reject_outsized(answers, "user", usual_norm=5.0, dim=2)
     assert screened.pop("e") == Rejection(
         "norm 1 of 'control', more than 20 times what is usual (0.00075)"
     )
@@ -314,14 +314,14 @@ def test_what_one_hospital_alone_is_asked_for_is_measured_by_the_model() -> None
 
 def test_zeros_of_others_make_no_room_for_a_huge_update() -> None:
     answers = updates_of(user=0.0, b=0.0, c=0.0, d=3e38)
-    assert isinstance(reject_outsized(answers, "user", params_norm=0.0, dim=4)["d"], Rejection)
+    assert isinstance(reject_outsized(answers, "user", usual_norm=0.0, dim=4)["d"], Rejection)
     moved = updates_of(user=0.0, b=0.0, c=0.0, d=1.0)
-    assert reject_outsized(moved, "user", params_norm=0.0, dim=4) == moved
+    assert reject_outsized(moved, "user", usual_norm=0.0, dim=4) == moved
 
 
 def test_the_users_own_update_is_measured_by_nobody() -> None:
     answers = updates_of(user=1e9, b=1.0, c=1.0, d=1.0)
-    assert reject_outsized(answers, "user", params_norm=1.0, dim=1) == answers
+    assert reject_outsized(answers, "user", usual_norm=1.0, dim=1) == answers
 
 
 ALONE = make_study(arms={"x": {"algorithm": "fedavg"}})

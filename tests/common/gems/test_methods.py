@@ -13,6 +13,7 @@ from torch import Tensor
 from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
 from erosion.common.aggregation.cohort import MemoryCohort, Update
+from erosion.common.algorithms.base import RoundStart, SiteAnswer, Step
 from erosion.common.algorithms.gems import Gems
 from erosion.common.algorithms.gems_base import (
     AXES,
@@ -28,7 +29,8 @@ from erosion.common.gems.report import SentBall
 from erosion.common.learning.layout import parameter_layout
 from erosion.common.learning.models import Logistic, Mlp, MnistCnn, build_model
 from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
-from erosion.common.rounds.records import RoundRecord
+from erosion.common.rounds.records import Rejection, RoundRecord
+from erosion.common.rounds.screening import reject_outsized
 from erosion.experiments.simulator import simulate
 from tests.support.local_works import along, work
 from tests.support.small_study import make_site, make_study, twenty_patients
@@ -379,6 +381,38 @@ def test_an_output_layer_out_of_all_proportion_does_not_become_the_models(tmp_pa
     assert "not fine-tuned, for c norm " in record.note
     assert record.hospitals["c"].outcome == "rejected"
     assert float(outcome.finals["network_gems"].params.norm()) < 100
+
+
+@pytest.mark.parametrize("start_deviation", [0.0, 0.01, 0.05])
+def test_an_output_layer_may_grow_from_a_small_start(
+    tmp_path: Path, start_deviation: float
+) -> None:
+    model = {"name": "logistic", "start_deviation": start_deviation}
+    records, _, _ = simulated(tmp_path, model=model, arms={"gems": {"public_hospital": "c"}})
+    assert "fine-tuned by c" in records["gems"][0].note
+    assert "not fine-tuned" not in records["gems"][0].note
+
+
+@pytest.mark.parametrize(
+    ("sent", "tuned", "said"),
+    [
+        (0.0, 2.0, ""),
+        (0.001, 2.0, ""),
+        (0.5, 21.0, "norm 42, more than 20 times what is usual (2)"),
+        (30.0, 60.0, ""),
+        (30.0, 6000.0, "norm 1.2e+04, more than 20 times what is usual (60)"),
+    ],
+)
+def test_a_tuned_layer_is_measured_by_the_one_that_was_sent_and_by_weights_of_one(
+    sent: float, tuned: float, said: str
+) -> None:
+    begun = RoundStart(1, "a", ("a", "b", "c"), torch.full((4,), 1e-3))
+    step = Step(torch.full((4,), sent - 1e-3), {}, GemsState(1))
+    ask = next(Gems(public_hospital="c").after_meeting(begun, step, (1, 2)))
+    assert ask.usual is not None
+    answer = SiteAnswer({"output": torch.full((4,), tuned)}, norm=2 * tuned)
+    (screened,) = reject_outsized({"c": answer}, "a", ask.usual, 4).values()
+    assert screened == (Rejection(said) if said else answer)
 
 
 def test_public_data_that_are_not_there_are_missed_in_words(tmp_path: Path) -> None:
