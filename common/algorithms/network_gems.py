@@ -77,9 +77,12 @@ class NetworkGems(SharedModel, GemsOptions):
 
     def local_trainings(self, whole: WorkSize) -> tuple[WorkSize, ...]:
         """Beside the optimum, what is trained above merged neurons."""
+        known = super().local_trainings(whole)
+        if self.only_tunes(whole):
+            return known
         rest = whole.without_held_out(self.validation_share)
         above = training_of(self.retraining, whole.smallest_batch)
-        return (*super().local_trainings(whole), replace(rest, training=above))
+        return (*known, replace(rest, training=above))
 
     def times_asked(self, step: str, layout: Callable[[], Layout]) -> int:
         """Neurons are asked for once for each hidden layer."""

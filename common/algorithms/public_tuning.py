@@ -47,11 +47,15 @@ class PublicTuning(GemsBase):
         return {**super().site_steps(), TUNE: self.tune}
 
     def local_trainings(self, whole: WorkSize) -> tuple[WorkSize, ...]:
-        """The public hospital's tuning goes over all of its patients."""
-        known = super().local_trainings(whole)
+        """The public hospital's tuning goes over all of its patients; as a peer it has no other."""
+        known = () if self.only_tunes(whole) else super().local_trainings(whole)
         if whole.agent != self.public_hospital:
             return known
         return (*known, replace(whole, training=tuning(self.tuning_epochs, whole.smallest_batch)))
+
+    def only_tunes(self, whole: WorkSize) -> bool:
+        """Whether the hospital is the public one, and the model for another."""
+        return whole.agent == self.public_hospital and not whole.is_user
 
     def taking_part(self, begun: RoundStart) -> Sequence[HospitalName] | None:
         """All but the public one, which takes part in the model that is for itself."""

@@ -162,6 +162,26 @@ def test_the_public_hospitals_tuning_is_within_its_limits(tmp_path: Path) -> Non
             check_limits(site, study, counts(60))
 
 
+@pytest.mark.parametrize("algorithm", ["gems", "network_gems"])
+def test_a_public_hospital_is_held_to_no_training_but_its_tuning(
+    tmp_path: Path, algorithm: str
+) -> None:
+    """As the user it takes part as any other."""
+    network = {"name": "mlp", "hidden": [8]}
+    study = make_study(
+        arms={algorithm: {"public_hospital": "d"}},
+        hospitals=["a", "b", "d"],
+        model=network if algorithm == "network_gems" else {"name": "logistic"},
+        training={"epochs": 1, "batch_size": 48},  # one batch of those not held out
+    )
+    sites = {name: make_site(tmp_path, name=name, limits={"min_local_steps": 2}) for name in "abd"}
+    check_limits(sites["d"], study, counts(60))
+    for declined in (study, study.for_user("d")):
+        for name in sorted({"b", declined.user}):
+            with pytest.raises(Refusal, match=rf"{algorithm} with epochs = 1 in batches of 48"):
+                check_limits(sites[name], declined, counts(60))
+
+
 def test_a_decline_names_the_limit_what_the_study_asks_and_the_remedy(tmp_path: Path) -> None:
     study = make_study(
         training={"epochs": 1, "batch_size": 30}, arms=["evidence_erosion", "fedavg"]
