@@ -153,7 +153,8 @@ class ArmRun:
         lengths: dict[HospitalName, Lengths] = {}
         undone: tuple[RunState, RoundRecord] | None = None
         while in_progress.finished is None:
-            step, begun_at = in_progress.ask.step, transport.now()
+            step, usual = in_progress.ask.step, in_progress.ask.usual
+            begun_at = transport.now()
             taken = yield from self._exchange(in_progress)
             metrics = taken.metrics or metrics
             own_loss = own_loss if taken.own_loss is None else taken.own_loss
@@ -162,6 +163,8 @@ class ArmRun:
             for name, brought in taken.lengths.items():
                 if _is_used(taken.answers[name]):
                     lengths[name] = {**lengths.get(name, {}), **brought}
+            if usual is not None:  # counts as the user's, which nobody takes for a culprit
+                lengths[study.user] = {step: usual, **lengths.get(study.user, {})}
             in_progress.answer(taken.answers)
             del taken  # the updates are large; do not hold them twice
         after, record = undone or in_progress.finished

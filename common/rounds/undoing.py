@@ -79,7 +79,9 @@ def culprit_of(last: LastRound, user: HospitalName) -> tuple[HospitalName, float
             continue
         for array, length in lengths.items():
             others = [o[array] for n, o in last.lengths.items() if n != name and array in o]
-            typical = median(others) if others else 0.0
+            if not others:  # it stands out from nothing
+                continue
+            typical = median(others)
             times = length / typical if typical > 0 else math.inf if length > 0 else 0.0
             if times >= STANDS_OUT and (found is None or times > found[1]):
                 found = name, times

@@ -12,6 +12,7 @@ from erosion.common.protocol.messages import EvaluateRequest, Metrics, TrainRequ
 from erosion.common.rounds.records import Absence, RoundRecord, RunState
 from erosion.common.rounds.study_run import evaluate_seconds, first_state
 from erosion.common.rounds.transport import Connection, Reply, Request, Result, too_late
+from erosion.common.rounds.undoing import LastRound, culprit_of
 from erosion.common.rounds.waiting import UserDeclinedError
 from erosion.common.study.study import Study
 from erosion.server.coordination.run_keeper import RunKeeper
@@ -383,6 +384,16 @@ def test_a_gradient_that_others_trained_on_tells_who_did_harm() -> None:
     study_run(transport, kept).run()
     assert [record.undoes for record in kept.records] == [None, None, 2, None, None, None]
     assert "what b sent was 15 times as long as usual" in kept.records[2].note
+
+
+@pytest.mark.parametrize(("sent", "named"), [(18.0, ("c", 18.0)), (1.0, None)])
+def test_what_one_hospital_alone_brings_stands_out_from_nothing(
+    sent: float, named: tuple[str, float] | None
+) -> None:
+    transport, _ = poisons(set())
+    lengths = {"a": {"": 1.0}, "c": {"": sent}, "pub": {"tune": 1.3}}
+    last = LastRound(first_state(transport.study, "fedavg"), lengths, usual_loss=0.5)
+    assert culprit_of(last, "a") == named
 
 
 def test_training_that_diverges_by_itself_names_nobody() -> None:

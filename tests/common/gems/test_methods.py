@@ -358,11 +358,32 @@ def test_public_data_tune_the_output_layer_and_take_no_other_part(tmp_path: Path
 class Overtuning(Hospital):
     """What it has tuned is a million times as long as it should be."""
 
+    times = 1e6
+
     def answer(self, request: TrainRequest) -> TrainResult | StepResult:
         result = super().answer(request)
         if isinstance(result, TrainResult) or request.step != "tune":
             return result
-        return replace(result, tensors={name: 1e6 * t for name, t in result.tensors.items()})
+        return replace(result, tensors={n: self.times * t for n, t in result.tensors.items()})
+
+
+class Countertuning(Overtuning):
+    """What it has tuned is wrong, and as long as screening lets pass."""
+
+    times = -15.0
+
+
+class Contrary(Hospital):
+    """Its update is wrong, as long as screening lets pass, and in the smallest ball."""
+
+    def answer(self, request: TrainRequest) -> TrainResult | StepResult:
+        result = super().answer(request)
+        if not isinstance(result, TrainResult) or request.round > 1:
+            return result
+        ball = result.attachments["ball"].clone()
+        ball[0] = 1e-3
+        attachments = {**result.attachments, "ball": ball}
+        return replace(result, delta=-18 * result.delta, attachments=attachments)
 
 
 def test_an_output_layer_out_of_all_proportion_does_not_become_the_models(tmp_path: Path) -> None:
@@ -381,6 +402,29 @@ def test_an_output_layer_out_of_all_proportion_does_not_become_the_models(tmp_pa
     assert "not fine-tuned, for c norm " in record.note
     assert record.hospitals["c"].outcome == "rejected"
     assert float(outcome.finals["network_gems"].params.norm()) < 100
+
+
+@pytest.mark.parametrize(
+    ("culprit", "kinds"), [("b", {"b": Contrary}), ("c", {"c": Countertuning}), ("", {})]
+)
+def test_a_public_hospital_is_named_for_its_own_harm_alone(
+    tmp_path: Path, culprit: str, kinds: dict[str, type[Hospital]]
+) -> None:
+    study = make_study(
+        hospitals=NAMES,
+        rounds=3,
+        training={**TRAINING, "learning_rate": 5.0},
+        scaling="local",
+        arms={"gems": {"gems_rounds": 2, "public_hospital": "c"}},
+    )
+    sites = {
+        name: kinds.get(name, Hospital)(small_site(tmp_path, name, twenty_patients()))
+        for name in NAMES
+    }
+    outcome = simulate(study, sites)
+    assert outcome.records["gems"][0].hospitals["c"].outcome == "accepted"
+    assert outcome.records["gems"][1].undoes == (1 if culprit else None)
+    assert "".join(outcome.finals["gems"].distrusted) == culprit
 
 
 @pytest.mark.parametrize("start_deviation", [0.0, 0.01, 0.05])
