@@ -18,7 +18,7 @@ from erosion.common.rounds.records import Answer, Rejection, RunState
 from erosion.common.rounds.screening import ITSELF, NOT_FINITE
 
 EXPLODED = 5.0  # times what the user's loss used to be
-STANDS_OUT = 3.0  # times what is usual, in any of the arrays that an update brings
+STANDS_OUT = 3.0  # times what is usual, in any of the arrays that a hospital brings
 
 Lengths = Mapping[str, float]  # Euclidean, of what a hospital brought to a round, by array
 
@@ -33,10 +33,9 @@ class LastRound:
 
 
 def lengths_of(update: Update) -> Lengths:
-    """How long its arrays are."""
-    own = {ITSELF: norm(update.delta) if update.norm is None else update.norm}
-    attached = {name: norm(tensor.flatten()) for name, tensor in update.attachments.items()}
-    return {**own, **attached}
+    """How long it is, and what others train on of its attachments: the rest the method bounds."""
+    own = norm(update.delta) if update.norm is None else update.norm
+    return {ITSELF: own, **update.attached_norms}
 
 
 def from_before(

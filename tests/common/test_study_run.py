@@ -396,6 +396,26 @@ def test_what_one_hospital_alone_brings_stands_out_from_nothing(
     assert culprit_of(last, "a") == named
 
 
+def test_what_a_method_bounds_itself_makes_nobody_stand_out() -> None:
+    """The noise of few patients' halves is large, and moves nobody's model far."""
+    transport, kept = poisons({2})
+    honest = transport.respond
+
+    def respond(name: str, request: TrainRequest) -> Result | Absence | None:
+        result = honest(name, request)
+        if name == "c" and isinstance(result, TrainResult):
+            noises = {key: 100 * tensor for key, tensor in result.attachments.items()}
+            result = replace(result, attachments=noises)
+        return result
+
+    transport.respond = respond
+    arms = {"evidence_erosion": {"bias_penalty": 0.0}}
+    transport.study = study(rounds=4, hospitals=["a", "b", "c", "d"], arms=arms)
+    study_run(transport, kept).run()
+    assert [record.undoes for record in kept.records] == [None, None, 2, None]
+    assert list(kept.states["evidence_erosion"].distrusted) == ["b"]
+
+
 def test_training_that_diverges_by_itself_names_nobody() -> None:
     transport, kept = poisons({2}, times=1.0)
     honest = transport.respond
