@@ -12,7 +12,6 @@ from erosion.common.aggregation.cohort import Cohort, HospitalName, MemoryCohort
 from erosion.common.aggregation.vectors import norm
 from erosion.common.algorithms.base import (
     Algorithm,
-    Ask,
     RoundStart,
     SiteAnswer,
 )
@@ -154,7 +153,7 @@ class ArmRun:
         undone: tuple[RunState, RoundRecord] | None = None
         while in_progress.finished is None:
             step, usual = in_progress.ask.step, in_progress.ask.usual
-            begun_at = transport.now()
+            array, begun_at = _measured_in(in_progress), transport.now()
             taken = yield from self._exchange(in_progress)
             metrics = taken.metrics or metrics
             own_loss = own_loss if taken.own_loss is None else taken.own_loss
@@ -164,7 +163,7 @@ class ArmRun:
                 if _is_used(taken.answers[name]):
                     lengths[name] = {**lengths.get(name, {}), **brought}
             if usual is not None:  # counts as the user's, which nobody takes for a culprit
-                lengths[study.user] = {step: usual, **lengths.get(study.user, {})}
+                lengths[study.user] = {array: usual, **lengths.get(study.user, {})}
             in_progress.answer(taken.answers)
             del taken  # the updates are large; do not hold them twice
         after, record = undone or in_progress.finished
@@ -330,13 +329,18 @@ class ArmRun:
                     if self.study.privacy is not None:
                         seen = described[name]  # its one step is over all patients
                     terms = replace(terms, most_samples=most, most_seen=seen)
-                self._take(taken, name, reply, terms, ask)
+                self._take(taken, name, reply, terms, in_progress)
             del reply  # what is used of it is in the answer
 
     def _take(
-        self, taken: _Taken, name: HospitalName, reply: Reply, expected: Expected, ask: Ask
+        self,
+        taken: _Taken,
+        name: HospitalName,
+        reply: Reply,
+        expected: Expected,
+        in_progress: RoundInProgress,
     ) -> None:
-        content = reply.content
+        content, ask = reply.content, in_progress.ask
         answer: Answer
         site_seconds = None
         if isinstance(content, Rejection | Absence):
@@ -357,7 +361,7 @@ class ArmRun:
             answer = self._storage.keep(answer)
         elif isinstance(answer, SiteAnswer):
             if answer.norm is not None:
-                taken.lengths[name] = {expected.step: answer.norm}
+                taken.lengths[name] = {_measured_in(in_progress): answer.norm}
             answer = ask.as_it_comes(name, answer) if ask.as_it_comes else answer
         elif isinstance(answer, Rejection | Absence):  # a site's own words may be megabytes
             answer = replace(answer, reason=printable(answer.reason) or "no reason given")
@@ -369,6 +373,11 @@ class ArmRun:
             bytes_received=reply.bytes_received,
             bytes_sent=reply.bytes_sent,
         )
+
+
+def _measured_in(in_progress: RoundInProgress) -> str:
+    """A name for what an exchange without updates brings: a step may be asked for again."""
+    return f"{in_progress.ask.step} {in_progress.exchange}"
 
 
 def _is_used(answer: Answer) -> bool:

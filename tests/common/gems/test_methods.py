@@ -304,6 +304,20 @@ def test_a_network_is_merged_layer_by_layer(tmp_path: Path, hidden: list[int]) -
 HALF_OF_EACH_CLASS = (0, 1) * 16
 
 
+def test_the_neurons_of_every_layer_tell_who_did_harm(tmp_path: Path) -> None:
+    study = make_study(
+        hospitals=NAMES,
+        rounds=1,
+        training=TRAINING,
+        scaling="local",
+        model={"name": "mlp", "hidden": [12, 9]},
+        arms={"network_gems": {}},
+    )
+    sites = {n: Hospital(small_site(tmp_path, n, twenty_patients())) for n in NAMES}
+    lengths = simulate(study, sites).finals["network_gems"].lengths
+    assert [sorted(lengths[name]) for name in NAMES] == 3 * [["", "neurons 1", "neurons 2"]]
+
+
 def test_class_weights_count_in_the_layer_above_merged_neurons() -> None:
     """24 patients are not held out, and are one mini-batch; every feature is 1."""
     found = {}
