@@ -269,6 +269,14 @@ class ArmBase(Settings):
         steps = result.steps if self.compares_steps else None
         return LocalOutcome(result.delta, result.samples_seen, steps=steps)
 
+    def equal_steps(self, context: BuildContext) -> Callable[[int], int] | None:
+        """How many steps so many samples take, about, where updates are used as of equally many.
+
+        None: they are used as they come.
+        """
+        del context
+        return None
+
     def personal(self, work: LocalWork) -> Tensor:
         """What the hospital would predict with, given all but the training of this round.
 

@@ -8,10 +8,10 @@ they are not the same for all: the number of patients that it tells is rounded, 
 less is a factor of two at a hospital of few.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from erosion.common.aggregation.cohort import BlockwiseCohort, Cohort, Update
+from erosion.common.aggregation.cohort import BlockwiseCohort, Cohort, HospitalName, Update
 from erosion.common.aggregation.vectors import Block
 from erosion.common.learning.training import Training
 
@@ -28,6 +28,19 @@ def as_of_equal_steps(cohort: Cohort, steps: Callable[[int], int]) -> tuple[Coho
         return cohort, factors
     peers = {update.agent: update for update in cohort.updates[1:]}
     return _Scaled(cohort.own, peers, unscaled=cohort, factors=tuple(factors)), factors
+
+
+def lengthened_by(
+    updates: Mapping[HospitalName, Update], user: HospitalName, steps: Callable[[int], int] | None
+) -> dict[HospitalName, float]:
+    """By how much a method of such `steps` lengthens each update: 1 where there are none.
+
+    It is 1, too, where the user's own is not among them: nothing is used then.
+    """
+    if steps is None or user not in updates:
+        return dict.fromkeys(updates, 1.0)
+    own = steps_of(updates[user], steps)
+    return {name: own / steps_of(update, steps) for name, update in updates.items()}
 
 
 def steps_of(update: Update, steps: Callable[[int], int]) -> int:

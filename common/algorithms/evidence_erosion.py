@@ -1,6 +1,6 @@
 """Evidence erosion: distance counts only as far as noise does not explain it. A rule of our own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, exp
 from typing import Any, ClassVar, Literal
@@ -87,13 +87,14 @@ class EvidenceErosion(AggregatingArm):
         """Each half has one of its own."""
         return (whole.half(),)
 
+    def equal_steps(self, context: BuildContext) -> Callable[[int], int]:
+        """Those of both halves."""
+        return lambda num_samples: 2 * context.steps(ceil(num_samples / 2))
+
     def rule(self, context: BuildContext) -> Algorithm[Any]:
         """The rule, for a run of so many rounds."""
 
-        noise = noise_in(context, self.own_parameters)
-
-        def steps(num_samples: int) -> int:
-            return 2 * context.steps(ceil(num_samples / 2))  # of both halves
+        noise, steps = noise_in(context, self.own_parameters), self.equal_steps(context)
 
         def update(state: EvidenceErosionState, cohort: Cohort) -> Step[EvidenceErosionState]:
             # The noise for privacy is in each half as in an update of half as many patients.

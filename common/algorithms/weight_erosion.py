@@ -180,6 +180,10 @@ class WeightErosion(AggregatingArm):
             return f'cone = "{self.cone}" needs single updates, which nobody sees there'
         return None
 
+    def equal_steps(self, context: BuildContext) -> Callable[[int], int] | None:
+        """Those of the study's training, unless `per_step` is false."""
+        return context.steps if self.per_step else None
+
     def rule(self, context: BuildContext) -> Algorithm[WeightErosionState]:
         """The algorithm with these parameters."""
         places = weighted_places(self.layer_weights, context.layout()) if self.layer_weights else []

@@ -15,6 +15,7 @@ from erosion.common.algorithms.base import (
     RoundStart,
     SiteAnswer,
 )
+from erosion.common.algorithms.equal_steps import lengthened_by
 from erosion.common.errors import RunError
 from erosion.common.protocol.messages import Metrics, TrainRequest, TrainResult
 from erosion.common.rounds.arm_algorithm import Sealing, algorithm_of
@@ -30,6 +31,7 @@ from erosion.common.rounds.records import (
     StepRecord,
 )
 from erosion.common.rounds.screening import (
+    ITSELF,
     Expected,
     reject_outsized,
     sample_cap,
@@ -269,14 +271,25 @@ class ArmRun:
         if again := self._wait_for_those_who_left(in_progress, taken):
             yield from self._ask(in_progress, taken, again)
         usual, params = in_progress.ask.usual, self.state.params
+        factors = self._lengthened_by(taken.answers)
+        for name, factor in factors.items():
+            brought = taken.lengths[name]
+            taken.lengths[name] = {**brought, ITSELF: factor * brought[ITSELF]}
         taken.answers = reject_outsized(
             taken.answers,
             user,
             norm(params) if usual is None else usual,
             len(params),
             self.study.longest_noise,
+            factors,
         )
         return taken
+
+    def _lengthened_by(self, answers: Mapping[HospitalName, Answer]) -> dict[HospitalName, float]:
+        """By how much the method lengthens each of the updates."""
+        updates = {name: a for name, a in answers.items() if isinstance(a, Update)}
+        steps = self.study.arms[self.arm].equal_steps(self.study.build_context)
+        return lengthened_by(updates, self.study.user, steps)
 
     def _wait_for_those_who_left(
         self, in_progress: RoundInProgress, taken: _Taken

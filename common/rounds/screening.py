@@ -128,6 +128,7 @@ def reject_outsized(
     usual_norm: float,
     dim: int,
     longest_noise: Callable[[float, int], float] = lambda _patients, _dim: 0.0,
+    factors: Mapping[HospitalName, float] | None = None,
 ) -> dict[HospitalName, Answer]:
     """The answers of an exchange, less those of peers that are out of all proportion.
 
@@ -138,9 +139,13 @@ def reject_outsized(
     too: the model's own norm, or what the method says. Where most others sent zeros, there is no
     such measure, and a root mean square of LARGEST_STEP is the bound. Beyond either, an update may
     be as long as the noise for privacy that its hospital was told to add (`longest_noise` of its
-    number of patients and `dim`).
+    number of patients and `dim`). `factors`: by how much the method lengthens an update.
     """
-    measured = {n: _norms(a) for n, a in answers.items() if isinstance(a, Update | SiteAnswer)}
+    measured = {
+        n: _norms(a, (factors or {}).get(n, 1.0))
+        for n, a in answers.items()
+        if isinstance(a, Update | SiteAnswer)
+    }
     screened = dict(answers)
     for array in sorted({array for norms in measured.values() for array in norms}):
         lengths = {n: norms[array] for n, norms in measured.items() if array in norms}
@@ -157,6 +162,8 @@ def reject_outsized(
                 limit += longest_noise(answer.samples_seen, dim)
             if length > limit:
                 what = f"norm {length:.4g}" + (f" of {array!r}" if array != ITSELF else "")
+                if array == ITSELF and (factors or {}).get(name, 1.0) != 1:
+                    what += " as of the user's number of steps"
                 screened[name] = Rejection(
                     f"{what}, more than {OUTSIZED:g} times what is usual ({usual:.4g})"
                     if usual
@@ -165,9 +172,9 @@ def reject_outsized(
     return screened
 
 
-def _norms(answer: Update | SiteAnswer) -> dict[str, float]:
-    """Of the arrays that are measured."""
-    own = {} if answer.norm is None else {ITSELF: answer.norm}
+def _norms(answer: Update | SiteAnswer, factor: float) -> dict[str, float]:
+    """Of the arrays that are measured, an update's own times `factor`."""
+    own = {} if answer.norm is None else {ITSELF: factor * answer.norm}
     return {**own, **answer.attached_norms} if isinstance(answer, Update) else own
 
 

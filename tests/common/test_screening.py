@@ -233,6 +233,16 @@ def test_a_peers_update_out_of_all_proportion_is_rejected() -> None:
     assert reject_outsized(fits, "user", usual_norm=5.0, dim=1) == fits
 
 
+def test_an_update_is_measured_as_long_as_the_method_makes_it() -> None:
+    answers = updates_of(user=1.0, b=2.0, c=1.5, d=20.0)
+    assert reject_outsized(answers, "user", 5.0, 1) == answers
+    rejected = reject_outsized(answers, "user", 5.0, 1, factors={"d": 2.0})["d"]
+    assert isinstance(rejected, Rejection)
+    assert rejected.reason.startswith("norm 40 as of the user's number of steps, more than 20")
+    many = updates_of(user=1.0, b=2.0, c=1.5, d=40.0)  # of ten times the steps
+    assert reject_outsized(many, "user", 5.0, 1, factors={"d": 0.1}) == many
+
+
 def test_the_noise_that_a_hospital_had_to_add_is_not_out_of_proportion() -> None:
     answers = updates_of(user=1.0, b=2.0, c=1.5, d=90.0)
     assert isinstance(reject_outsized(answers, "user", 5.0, 1)["d"], Rejection)

@@ -273,6 +273,33 @@ def test_a_round_that_ruins_the_users_model_is_undone_and_the_culprit_named() ->
     torch.testing.assert_close(state.params - first, moved)
 
 
+@pytest.mark.parametrize(("times", "outcome"), [(15.0, "rejected"), (3.0, "accepted")])
+def test_an_update_that_few_steps_make_long_is_measured_so(times: float, outcome: str) -> None:
+    """b says that it took one step, where the user took 25: five are believed."""
+
+    def respond(name: str, request: TrainRequest) -> TrainResult:
+        result = trained(name, request)
+        if name == "b":
+            header = result.header.model_copy(update={"steps": 1})
+            result = replace(result, header=header, delta=times * result.delta)
+        return result
+
+    of = study(
+        rounds=1,
+        hospitals=["a", "b", "c", "d", "e"],
+        training={"steps": None, "epochs": 5, "batch_size": 2},
+        arms={"weight_erosion": {"distance_penalty": 0.0, "own_parameters": []}},
+    )
+    transport, kept = everybody(of, respond=respond), Kept()
+    study_run(transport, kept).run()
+    assert outcomes(kept, "b") == [outcome]
+    # 0.2 times 3 and 25 / 5, where the others' are 0.3 to 0.5
+    length = 3.0 if outcome == "accepted" else None
+    of_b = kept.states["weight_erosion"].lengths.get("b")
+    dim = len(kept.states["weight_erosion"].params)
+    assert (of_b or {}).get("") == (None if length is None else pytest.approx(length * dim**0.5))
+
+
 def test_who_is_distrusted_has_no_weight_left_where_a_rule_remembers_weights() -> None:
     transport, kept = poisons({2})
     # Its penalty is 0, so that nothing erodes.
