@@ -29,6 +29,7 @@ from erosion.server.run.result import Result, study_as_run
 from erosion.server.run.run_folder import RunFolder
 
 RUN_TAG, ARM_TAG, PARENT_TAG = "erosion.run", "erosion.arm", "mlflow.parentRunId"
+FOLDER_TAG = "erosion.folder"
 STUDY_TAG = "erosion.study"  # digest
 # MLflow by itself tries for many minutes; the operator's own values go before these.
 PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
@@ -89,10 +90,11 @@ class MlflowRuns:
         found = self._client.get_experiment_by_name(name)
         self._experiment = found.experiment_id if found else self._client.create_experiment(name)
         # MLflow's filters know no ' in a text.
-        place = str(run_folder.resolve()).replace("'", "%27")
+        run = RunFolder(run_folder).run.replace("'", "%27")
         # A study that is corrected before its run begins is another one in the same folder.
-        tags = {RUN_TAG: place, STUDY_TAG: study.digest, ARM_TAG: ""}
+        tags = {RUN_TAG: run, STUDY_TAG: study.digest, ARM_TAG: ""}
         self._study_run = self._open(tags, f"{study.name} for {study.user}")
+        self._client.set_tag(self._study_run, FOLDER_TAG, str(run_folder.resolve()))
         settings = study.model_dump(mode="json", exclude={"task", "arms", "testbed", "hospitals"})
         settings["num_hospitals"] = len(study.hospitals)
         self._log_params(self._study_run, settings)

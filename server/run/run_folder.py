@@ -1,5 +1,6 @@
 """The layout of a run's folder: every file's place and name."""
 
+import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -11,7 +12,8 @@ import tomli_w
 
 from erosion.common.errors import CheckpointError, DiskError, RunError, StudyError
 from erosion.common.study.study import Study, load_study
-from erosion.common.support.files import held, write_atomically
+from erosion.common.support.files import held, read_named, write_atomically
+from erosion.common.support.plain_text import printable
 
 MODELS = "models"  # folder of every arm's model
 USERS = "users"  # the folder of the hospitals' parts
@@ -26,8 +28,24 @@ class RunFolder:
 
     @property
     def run(self) -> str:
-        """What the sites know the run by: no other run of theirs is called that."""
-        return self.path.name if self.within is None else f"{self.within.name}.{self.path.name}"
+        """What the sites know the run by: no other run of theirs is called that.
+
+        Raises CheckpointError where that is not kept as it was written.
+        """
+        try:
+            name = read_named(self.name).decode().rstrip("\n")
+        except FileNotFoundError:
+            return self.path.resolve().name
+        except (OSError, ValueError) as problem:
+            raise _no_name(self.name, str(problem)) from None
+        if not name or name != printable(name):
+            raise _no_name(self.name, "it is empty, or not one line of plain text")
+        return name
+
+    @property
+    def name(self) -> Path:
+        """The run's name for the sites, which stays where the folder is moved or copied."""
+        return self.path / "name.txt"
 
     @property
     def to_resume(self) -> Path:
@@ -139,7 +157,7 @@ class RunFolder:
 
 def new_run_folder(parent: Path, study: Study) -> RunFolder:
     """Make `parent/<time>-<study>`, with the study in it. Raises RunError where that fails."""
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    stamp = _stamp()
     path = parent / f"{stamp}-{study.name}"
     number = 1
     while True:
@@ -155,6 +173,7 @@ def new_run_folder(parent: Path, study: Study) -> RunFolder:
             ) from None
     folder = RunFolder(path)
     try:
+        _name_it(folder, _new_name())
         write_study(folder.study, study)
     except OSError as problem:
         raise DiskError(f"The run folder {path} cannot be used: {problem}.") from None
@@ -173,6 +192,7 @@ def open_run_folder(path: Path, study: Study) -> RunFolder:
                     f" that run: `erosion server --resume {quote(str(path))}`, with the study file"
                     " before it where that was corrected since."
                 )
+            _name_it(folder, _new_name())
             write_study(folder.study, study)
     except OSError as problem:
         raise DiskError(f"The run folder {path} cannot be used: {problem}.") from None
@@ -195,6 +215,12 @@ def resumed_run_folder(path: Path, study: Study | None = None) -> RunFolder:
         raise RunError(f"{path} is part of the run in {whole.path}. Give --resume that folder.")
     if study is not None:
         _take(study, folder)
+    try:
+        # An earlier version called a run by its folder's name.
+        was_begun = folder.has_begun or folder.status.exists()
+        _name_it(folder, path.resolve().name if was_begun else _new_name())
+    except OSError as problem:
+        raise DiskError(f"The run folder {path} cannot be used: {problem}.") from None
     return folder
 
 
@@ -211,7 +237,7 @@ def _take(study: Study, folder: RunFolder) -> None:
                     f" {folder.study}, or `erosion server --resume {quote(str(path))}` alone. To"
                     f" run the one given, move {path} away and start it anew."
                 )
-            before_status = {folder.study, folder.spool, folder.witness}
+            before_status = {folder.name, folder.study, folder.spool, folder.witness}
             if not folder.status.exists() and set(path.iterdir()) - before_status:
                 raise RunError(
                     f"{path} is not a run folder: there was no coordinator at work in it, and its"
@@ -235,10 +261,33 @@ def user_folder(whole: RunFolder, study: Study) -> RunFolder:
                 f"{folder.path} was begun with other settings than those in {whole.study}. Start"
                 " the study anew."
             )
+        _name_it(folder, f"{whole.run}.{study.user}")
         write_study(folder.study, study)
     except OSError as problem:
         raise DiskError(f"The run folder {folder.path} cannot be used: {problem}.") from None
     return folder
+
+
+def _stamp() -> str:
+    return datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+
+
+def _new_name() -> str:
+    """Another one each time, whatever the folder is called: 24 characters."""
+    return f"{_stamp()}-{secrets.token_hex(4)}"
+
+
+def _name_it(folder: RunFolder, name: str) -> None:
+    """Write the run's name, once: sites that have answered it know it by that."""
+    if not folder.name.exists():
+        write_atomically(folder.name, f"{name}\n")
+
+
+def _no_name(path: Path, problem: str) -> CheckpointError:
+    return CheckpointError(
+        f"{path}, by which sites know the run, cannot be read ({problem}). Bring it back from a"
+        " backup, or start the study anew in another folder."
+    )
 
 
 def _is_of_another_study(folder: RunFolder, study: Study) -> bool:

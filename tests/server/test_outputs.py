@@ -22,6 +22,7 @@ from erosion.server.output.metrics_csv import MetricsCsv
 from erosion.server.output.mlflow_runs import MlflowRuns, flattened
 from erosion.server.output.registry import OUTPUTS, open_outputs
 from erosion.server.run.result import Selected
+from erosion.server.run.run_folder import open_run_folder
 from tests.support.synthetic_run import make_run, play
 
 RUN = make_run(rounds=4)
@@ -185,6 +186,25 @@ def test_a_resumed_study_goes_on_with_its_mlflow_runs(
                 observer.notify(RoundFinished(record))
         assert {run.info.status for run in runs_of(tracking).values()} == {"KILLED"}
     assert set(runs_of(tracking)) == {"breast-cancer for home", "weight_erosion"}
+
+
+def test_a_run_in_the_place_of_another_is_another_mlflow_run(tmp_path: Path, tracking: str) -> None:
+    from mlflow import MlflowClient
+
+    def start(folder: Path) -> list[str]:
+        """Where MLflow's runs are said to be, once one more has started."""
+        with closing(MlflowRuns(tracking)) as observer:
+            observer.notify(StudyStarted(RUN.study, "127.0.0.1:1", folder))
+        client = MlflowClient(tracking)
+        (experiment,) = client.search_experiments(filter_string="name = 'breast-cancer'")
+        runs = client.search_runs([experiment.experiment_id])
+        return sorted(Path(run.data.tags["erosion.folder"]).name for run in runs)
+
+    first, second = (tmp_path / name for name in ("first", "second"))
+    assert start(open_run_folder(second, RUN.study).path) == ["second"]
+    second.rename(first)
+    assert start(open_run_folder(second, RUN.study).path) == ["second", "second"]
+    assert start(first) == ["first", "second"]
 
 
 def test_a_study_that_is_corrected_before_its_run_begins_is_another_mlflow_run(

@@ -21,7 +21,8 @@ from erosion.common.errors import CheckpointError, RunError
 from erosion.common.rounds import checkpoint
 from erosion.common.rounds.records import RoundRecord
 from erosion.common.rounds.study_run import first_state
-from erosion.common.study.study import Study, load_study
+from erosion.common.study.study import EVERY_USER, Study, load_study
+from erosion.common.support.plain_text import printable
 from erosion.experiments.free_ports import free_address
 from erosion.server.coordination.arm_files import ArmFiles
 from erosion.server.coordination.run_keeper import RunKeeper
@@ -29,8 +30,10 @@ from erosion.server.run.journal import Journal, keep_first, read_journal, read_r
 from erosion.server.run.run_folder import (
     RunFolder,
     alone_in,
+    new_run_folder,
     open_run_folder,
     resumed_run_folder,
+    user_folder,
     write_study,
 )
 from erosion.server.run.witness import Witness, read_witness
@@ -195,6 +198,63 @@ def test_the_folder_of_a_coordinator_at_work_is_left_as_it_is(tmp_path: Path) ->
     with alone_in(tmp_path), pytest.raises(RunError, match="Another coordinator is at work"):
         resumed_run_folder(tmp_path, another_study())
     assert load_study(RunFolder(tmp_path).study).digest == small_study().digest
+
+
+# -- What the sites know a run by --------------------------------------------------------------
+
+
+def test_a_run_in_the_place_of_one_that_was_moved_away_has_another_name(tmp_path: Path) -> None:
+    """The service's folder is always called the same; sites answer a round of a run once."""
+    path, study = tmp_path / "run", small_study()
+    names = {new_run_folder(tmp_path / "runs", study).run for _ in range(2)}
+    for number in range(2):
+        names.add(open_run_folder(path, study).run)
+        path.rename(tmp_path / f"run.{number}")
+    assert len(names) == 4
+    assert {len(name) for name in names} == {24}  # so messages of two runs weigh the same
+    assert all(name.isascii() and name == printable(name) for name in names)
+
+
+def test_a_run_has_its_name_wherever_its_folder_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = small_study().model_copy(update={"user": EVERY_USER})
+    folder = open_run_folder(tmp_path / "run", study)
+    name = folder.run
+    assert user_folder(folder, study.for_user("b")).run == f"{name}.b"
+    assert open_run_folder(folder.path, study).run == name  # it has not begun
+    moved = folder.path.rename(tmp_path / "Läufe")
+    monkeypatch.chdir(moved)
+    for path in (moved, Path()):
+        again = resumed_run_folder(path, study)
+        assert again.run == name
+        assert user_folder(again, study.for_user("b")).run == f"{name}.b"
+
+
+@pytest.mark.parametrize("left", ["status.json", *LEFT])
+def test_a_run_of_an_earlier_version_keeps_the_name_that_its_folder_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    path, study = tmp_path / "20260101T120000-mine", small_study()
+    write_study(RunFolder(path).study, study)
+    (path / left).parent.mkdir(parents=True, exist_ok=True)
+    (path / left).touch()
+    monkeypatch.chdir(path)
+    assert resumed_run_folder(Path()).run == path.name
+    path.rename(tmp_path / "moved")
+    assert resumed_run_folder(tmp_path / "moved").run == path.name
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"a\nb\n", b"\xff\n", b"\x1b[2J\n"])
+def test_a_name_that_is_damaged_is_a_sentence(tmp_path: Path, content: bytes) -> None:
+    folder = open_run_folder(tmp_path / "run", small_study())
+    folder.name.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"name\.txt, by which sites know the run"):
+        assert not folder.run
+    folder.name.unlink()
+    os.mkfifo(folder.name)
+    with pytest.raises(CheckpointError, match="no ordinary file"):
+        assert not folder.run
 
 
 @pytest.mark.parametrize("num_finished", [0, 1])
