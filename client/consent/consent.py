@@ -127,8 +127,9 @@ class Consent:
 
     def note_kept(self, request: TrainRequest) -> None:
         """Note that the site keeps something of the arm since this exchange, or an earlier one."""
+        which = request.study.digest, request.run, request.arm
         since = request.round, request.exchange
-        self._store.note_kept(request.study.digest, request.run, request.arm, *since)
+        self._store.note_kept(self._coordinator, self._dataset, *which, since)
 
     def note_evaluation(
         self,
@@ -212,7 +213,8 @@ class Consent:
     def _check_kept(self, answer: Answer, lacks: Mapping[str, Moment]) -> None:
         """Nothing begins afresh in the middle of a run because what was kept is not here."""
         for arm, moment in lacks.items():
-            since = self._store.kept_since(answer.variant, answer.run, arm)
+            which = answer.variant, answer.run, arm
+            since = self._store.kept_since(self._coordinator, self._dataset, *which)
             if since is not None and since < (moment.round, moment.exchange):
                 raise Refusal(
                     f"{self._site.name} has lost what it keeps of {arm} in this run (compute.state"

@@ -67,13 +67,15 @@ create table if not exists chosen (
   variant text not null,
   primary key (coordinator, dataset, study, run, user)
 );
-create table if not exists kept (
+create table if not exists kept_since (
+  coordinator text not null,
+  dataset text not null,
   variant text not null,
   run text not null,
   arm text not null,
   round integer not null,
   exchange integer not null,
-  primary key (variant, run, arm)
+  primary key (coordinator, dataset, variant, run, arm)
 );
 create table if not exists decisions (
   digest text not null,
@@ -244,20 +246,31 @@ class ConsentStore:
         )
         return bool(known == answer.variant)
 
-    def note_kept(self, variant: str, run: str, arm: str, number: int, exchange: int) -> None:
-        """Note durably that the site keeps something of an arm since that exchange of a round."""
-        since = self.kept_since(variant, run, arm)
-        if since is None or (number, exchange) < since:
+    def note_kept(
+        self,
+        coordinator: str,
+        dataset: str,
+        variant: str,
+        run: str,
+        arm: str,
+        since: tuple[int, int],
+    ) -> None:
+        """Note durably that the site keeps something of an arm since that (round, exchange)."""
+        key = coordinator, dataset, variant, run, arm
+        known = self.kept_since(*key)
+        if known is None or since < known:
             self._file.execute(
-                "insert or replace into kept values (?,?,?,?,?)",
-                (variant, run, arm, number, exchange),
+                "insert or replace into kept_since values (?,?,?,?,?,?,?)", (*key, *since)
             )
 
-    def kept_since(self, variant: str, run: str, arm: str) -> tuple[int, int] | None:
+    def kept_since(
+        self, coordinator: str, dataset: str, variant: str, run: str, arm: str
+    ) -> tuple[int, int] | None:
         """Since which exchange of which round it does, as (round, exchange); None: it never did."""
         found = self._file.execute(
-            "select round, exchange from kept where variant = ? and run = ? and arm = ?",
-            (variant, run, arm),
+            "select round, exchange from kept_since where coordinator = ? and dataset = ?"
+            " and variant = ? and run = ? and arm = ?",
+            (coordinator, dataset, variant, run, arm),
         )
         return (int(found[0][0]), int(found[0][1])) if found else None
 

@@ -27,7 +27,8 @@ class FoldPredictions:
     def __init__(self, kept: KeptState, study: Study, run: str) -> None:
         """`study`: with a fold or without, which makes no difference: all folds are together."""
         self._kept, self._folds = kept, folds_of(study)
-        self._place = StateKey(study.whole.digest, ACROSS_FOLDS, run)
+        whole = study.whole.digest
+        self._place = StateKey(whole, ACROSS_FOLDS, run, whole)
 
     def keep(self, fold: Fold, dataset: LocalDataset, predictions: Mapping[str, Floats]) -> None:
         """Keep each arm's predictions (n, k) of the fold's patients.

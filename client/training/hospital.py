@@ -446,4 +446,4 @@ def _moments(request: TrainRequest | EvaluateRequest) -> dict[str, Moment]:
 
 
 def _state_key(request: TrainRequest | EvaluateRequest, arm: str) -> StateKey:
-    return StateKey(request.study.digest, arm, request.run)
+    return StateKey(request.study.digest, arm, request.run, request.study.whole.digest)

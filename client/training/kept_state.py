@@ -9,8 +9,9 @@ A round that ruined the model is undone, and the hospitals are sent the paramete
 had in it. By these they know it: what they have kept since came of the ruined model, and they go
 back to what they had before.
 
-A run is in one fold or trial at a time: once it keeps something in another, what its arms kept in
-the one before goes. Of other runs the MOST_FILES files that were written last stay.
+A run is in one fold at a time: once it keeps something in another fold of its study, what its arms
+kept in the one before goes. Of all else the MOST_FILES files that were written last stay, and those
+of other trials of the run go first. Another coordinator's run may be called alike.
 """
 
 import contextlib
@@ -30,7 +31,7 @@ from erosion.common.learning.local_work import Tensors
 from erosion.common.support.files import remove_unfinished, write_atomically
 
 VERSION = 2
-MOST_FILES = 100  # arms of runs other than the one under way
+MOST_FILES = 100  # arms of other runs than the one under way, and of its other trials
 # In place of an arm, whose name has no brackets; it holds predictions of all folds:
 ACROSS_FOLDS = "(cross-fitted)"
 
@@ -44,6 +45,7 @@ class StateKey:
     study: str  # digest
     arm: str
     run: str
+    whole: str  # digest of the study that `study` is a fold of; "" in files of an earlier version
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -179,15 +181,15 @@ def _readable(path: Path) -> Iterator[None]:
 
 def _prune(folder: Path, begun: StateKey) -> None:
     """Let go of what is not needed now that `begun` is, so that the disk does not fill."""
-    of_other_runs = []
+    others = []
     for path in folder.glob(f"{_OF_A_STUDY}/*.safetensors"):
         place = _place_of(path)
-        if place is None or place.run != begun.run:
-            of_other_runs.append(path)
+        is_of_run = place is not None and place.run == begun.run
+        if place is None or not is_of_run or place.whole != begun.whole:
+            others.append((not is_of_run, path.stat().st_mtime_ns, path))
         elif place.study != begun.study and ACROSS_FOLDS not in (place.arm, begun.arm):
             _remove(path)
-    of_other_runs.sort(key=lambda path: path.stat().st_mtime_ns)
-    for path in of_other_runs[:-MOST_FILES]:
+    for _, _, path in sorted(others)[:-MOST_FILES]:
         _remove(path)
 
 
@@ -206,7 +208,7 @@ def _place_of(path: Path) -> StateKey | None:
 
 
 def _place_in(header: Mapping[str, Any]) -> StateKey:
-    return StateKey(*header["place"])
+    return StateKey(*header["place"], whole=str(header.get("whole", "")))
 
 
 def _encoded(last: _LastRound) -> bytes:
@@ -220,6 +222,7 @@ def _encoded(last: _LastRound) -> bytes:
     header = {
         "version": VERSION,
         "place": [place.study, place.arm, place.run],
+        "whole": place.whole,
         "round": last.round,
         "exchanges": list(last.befores),
         "parameters": [last.received, last.earlier],

@@ -2,6 +2,7 @@
 
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ from erosion.common.study.study import Study
 from tests.support.small_study import make_site, make_study, twenty_patients
 
 DIM = 6
-PLACE = StateKey("0123456789abcdef" * 4, "ditto", "first run")
+WHOLE = "0123456789abcdef" * 4  # a study's digest
+PLACE = StateKey(WHOLE, "ditto", "first run", WHOLE)
 ONE, TWO, THREE = ({"v": torch.tensor([float(n)])} for n in (1, 2, 3))
 
 
@@ -96,9 +98,9 @@ def test_an_earlier_round_starts_afresh(kept: KeptState) -> None:
 def test_what_is_kept_belongs_to_one_study_arm_and_run(kept: KeptState) -> None:
     kept.keep(PLACE, Moment(1), {}, ONE)
     for other in (
-        StateKey("f" * 64, PLACE.arm, PLACE.run),
-        StateKey(PLACE.study, "apfl", PLACE.run),
-        StateKey(PLACE.study, PLACE.arm, "second run"),
+        replace(PLACE, study="f" * 64),
+        replace(PLACE, arm="apfl"),
+        replace(PLACE, run="second run"),
     ):
         assert value(kept, 2, other) is None
     assert value(kept, 2) == 1.0
@@ -119,7 +121,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> int:
 @pytest.mark.usefixtures("few")
 def test_of_other_runs_the_latest_files_are_kept(tmp_path: Path) -> None:
     kept = KeptState(tmp_path)
-    places = [StateKey(digit * 64, PLACE.arm, f"run {digit}") for digit in "abcd"]
+    places = [StateKey(digit * 64, PLACE.arm, f"run {digit}", digit * 64) for digit in "abcd"]
     for place in places:
         kept.keep(place, Moment(1), {}, ONE)
     kept.keep(places[3], Moment(2), ONE, TWO)
@@ -131,8 +133,8 @@ def other_runs(folder: Path, count: int) -> list[Path]:
     """Files of as many arms of other runs, all of them kept before."""
     known = set(folder.rglob("*.safetensors"))
     for number in range(count):
-        place = StateKey(f"{number:016x}" * 4, "apfl", f"run {number}")
-        KeptState(folder).keep(place, Moment(1), {}, ONE)
+        study = f"{number:016x}" * 4
+        KeptState(folder).keep(StateKey(study, "apfl", f"run {number}", study), Moment(1), {}, ONE)
     return sorted(set(folder.rglob("*.safetensors")) - known)
 
 
@@ -142,7 +144,7 @@ def test_a_clock_that_was_ahead_takes_nothing_from_the_run_under_way(
     for path in other_runs(tmp_path, few):
         os.utime(path, (2.0**32, 2.0**32))
     kept = KeptState(tmp_path)
-    other_arm = StateKey(PLACE.study, "apfl", PLACE.run)
+    other_arm = replace(PLACE, arm="apfl")
     kept.keep(PLACE, Moment(1), {}, ONE)
     kept.keep(other_arm, Moment(1), {}, TWO)
     assert (value(kept, 2), value(kept, 2, other_arm)) == (1.0, 2.0)
@@ -151,17 +153,38 @@ def test_a_clock_that_was_ahead_takes_nothing_from_the_run_under_way(
 def test_what_a_run_kept_in_a_fold_goes_once_it_is_in_another(tmp_path: Path) -> None:
     kept = KeptState(tmp_path)
     fold, other_run, next_fold = (
-        StateKey("a" * 64, PLACE.arm, PLACE.run),
-        StateKey("b" * 64, PLACE.arm, "second run"),
-        StateKey("c" * 64, PLACE.arm, PLACE.run),
+        replace(PLACE, study="a" * 64),
+        replace(PLACE, study="b" * 64, run="second run"),
+        replace(PLACE, study="c" * 64),
     )
-    of_all_folds = StateKey("d" * 64, ACROSS_FOLDS, PLACE.run)
+    of_all_folds = replace(PLACE, arm=ACROSS_FOLDS)
     for place in (fold, other_run, of_all_folds):
         kept.keep(place, Moment(1), {}, ONE)
     assert value(kept, 2, fold) == 1.0  # its figures may be asked for again
     kept.keep(next_fold, Moment(1), {}, ONE)
     assert value(kept, 2, fold) is None
     assert [value(kept, 2, p) for p in (other_run, of_all_folds, next_fold)] == [1.0] * 3
+
+
+def test_a_run_of_another_study_that_is_called_alike_takes_nothing(tmp_path: Path) -> None:
+    """Of another coordinator, say, by another program of the same hospital."""
+    theirs = replace(PLACE, study="b" * 64, whole="b" * 64)
+    of_earlier_version = replace(PLACE, study="c" * 64, whole="")
+    kept = KeptState(tmp_path)
+    for place in (PLACE, theirs, of_earlier_version, replace(theirs, study="d" * 64)):
+        KeptState(tmp_path).keep(place, Moment(1), {}, ONE)
+    assert [value(kept, 2, p) for p in (PLACE, theirs, of_earlier_version)] == [1.0, None, 1.0]
+
+
+@pytest.mark.usefixtures("few")
+def test_other_trials_of_a_run_go_before_other_runs(tmp_path: Path) -> None:
+    kept = KeptState(tmp_path)
+    other_run = replace(PLACE, study="a" * 64, run="second run")
+    trials = [replace(PLACE, study=digit * 64, whole=digit * 64) for digit in "bcde"]
+    for place in (other_run, *trials):
+        kept.keep(place, Moment(1), {}, ONE)
+    found = [value(kept, 2, place) for place in (other_run, *trials)]
+    assert found == [1.0, None, None, 1.0, 1.0]
 
 
 def test_what_else_lies_in_the_folder_stays(tmp_path: Path, few: int) -> None:
@@ -182,7 +205,7 @@ def test_it_is_known_whether_a_run_kept_anything(tmp_path: Path, reading: str) -
     kept.keep(PLACE, Moment(3), ONE, {})  # which is nothing, and no loss
     assert kept.has(PLACE, Moment(4))
     assert not kept.has(PLACE, Moment(2))
-    assert not kept.has(StateKey(PLACE.study, PLACE.arm, "second run"), Moment(4))
+    assert not kept.has(replace(PLACE, run="second run"), Moment(4))
 
 
 def test_an_exchange_that_is_asked_again_starts_where_it_started(kept: KeptState) -> None:

@@ -31,13 +31,13 @@ ARMS = {
 class Served:
     """A site's program, asked by hand."""
 
-    def __init__(self, folder: Path, **keys: object) -> None:
+    def __init__(self, folder: Path, *, coordinator: str = "c", **keys: object) -> None:
         state = {"state": str(folder / "state")}
         site = make_site(folder, twenty_patients(), compute=state)
         store = ConsentStore(site.consent_folder)
         self.study: Study = make_study(arms=ARMS, **keys)
         decide(store, entry_of(self.study, store), approve=True, by="somebody")
-        self._app = make_app(Hospital(site, secret=b"secret"), Consent(site, store, "c"))
+        self._app = make_app(Hospital(site, secret=b"secret"), Consent(site, store, coordinator))
 
     def _ask(self, kind: str, content: RecordDict) -> Message:
         request = RequestMessage(content, "1", 2, kind, group_id="", ttl=60.0)
@@ -96,7 +96,8 @@ def other_arms_are_kept(folder: Path, count: int) -> None:
     """Each of a run of its own."""
     kept = KeptState(folder / "state" / "a")
     for number in range(count):
-        place = StateKey(f"{number:016x}" * 4, "ditto", f"run {number}")
+        study = f"{number:016x}" * 4
+        place = StateKey(study, "ditto", f"run {number}", study)
         kept.keep(place, Moment(1), {}, {"v": torch.ones(1)})
 
 
@@ -129,11 +130,19 @@ def test_what_was_lost_in_the_first_round_is_not_missed_there(tmp_path: Path) ->
     assert site.train("ditto", 1) == first
 
 
+def test_what_is_kept_for_one_coordinator_is_not_missed_by_another(tmp_path: Path) -> None:
+    site, of_another = Served(tmp_path), Served(tmp_path, coordinator="another")
+    site.train("ditto", 1)
+    shutil.rmtree(tmp_path / "state" / "a" / site.study.digest[:16])
+    assert f"{LOST} ditto in this run" in str(site.train("ditto", 2))
+    assert isinstance(of_another.train("ditto", 2), bytes)
+
+
 def test_a_book_of_an_earlier_program_misses_what_is_lost_from_then_on(tmp_path: Path) -> None:
     site = Served(tmp_path)
     site.train("ditto", 1)
     with closing(sqlite3.connect(tmp_path / "state" / "a" / "consent.sqlite")) as book:
-        book.execute("drop table kept")
+        book.execute("drop table kept_since")
     site = Served(tmp_path)
     assert isinstance(site.train("ditto", 2), bytes)
     shutil.rmtree(tmp_path / "state" / "a" / site.study.digest[:16])
