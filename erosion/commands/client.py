@@ -31,7 +31,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="end when a study that this site took part in has ended (default: wait for the next);"
         " after one that it declined, or came too late for, once the coordinator has gone, too; and"
         " with an error where it may have missed the end, out of reach for 10 minutes"
-        " (--give-up-seconds says how long)",
+        " (--give-up-seconds says how long, and holds before a study, too)",
     )
     add_supervised(parser)
 

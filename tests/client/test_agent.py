@@ -1,6 +1,7 @@
 """The site agent's pauses between its tries to connect."""
 
 import random
+import re
 import time
 from datetime import timedelta
 from types import TracebackType
@@ -19,10 +20,12 @@ from erosion.client.connection.agent import (
     Until,
 )
 from erosion.client.connection.line import LostLine, SiteLine, Welcome
+from erosion.command_line import parser
 from erosion.common.errors import LinkError, SiteError
 from erosion.common.protocol import wire
 from erosion.common.protocol.flower_messages import RequestMessage
 from erosion.common.support import expiry
+from tests.support.docker_engine import ROOT
 
 
 class BreaksAfterTheWelcome:
@@ -247,6 +250,7 @@ def test_a_site_that_declined_ends_once_the_coordinator_has_gone(
         (["declines"], Until(study_ends=True), 3),
         (["joins", TOO_LATE], Until(study_ends=True), 3),
         (["joins"], Until(give_up_seconds=2 * LOST_SECONDS, study_ends=True), 5),
+        ([], Until(give_up_seconds=2 * LOST_SECONDS, study_ends=True), 5),  # it was started again
         (["joins"], Until(), None),
         ([], Until(study_ends=True), None),  # it came before the coordinator
         (["describes"], Until(study_ends=True), None),  # of which no study need come
@@ -273,6 +277,18 @@ def test_a_site_that_may_have_missed_the_end_of_its_study_gives_up(
     with pytest.raises(LinkError, match=said):
         agent.run()
     assert clock[0] == tries * LOST_SECONDS / 2
+
+
+def test_hospitals_in_containers_are_left_alone_where_the_coordinator_is_gone_for_good() -> None:
+    """Started again, a site was asked about no study whose end it may have missed."""
+    compose = (ROOT / "docker-compose.yml").read_text()
+    _, _, hospital = compose.partition("x-hospital:")
+    hospital, _, _ = hospital.partition("\nservices:")
+    (command,) = re.findall(r"command: \[(client, .*)\]", hospital)
+    options = parser().parse_args([word.strip('" ') for word in command.split(",")])
+    assert options.until_study_ends
+    assert options.give_up_seconds == LOST_SECONDS
+    assert re.search("restart: on-failure:[1-9]\n", hospital)
 
 
 def test_the_stand_in_has_what_an_agent_uses_of_a_line() -> None:
