@@ -208,7 +208,8 @@ def _place_of(path: Path) -> StateKey | None:
 
 
 def _place_in(header: Mapping[str, Any]) -> StateKey:
-    return StateKey(*header["place"], whole=str(header.get("whole", "")))
+    study, arm, run = header["place"]
+    return StateKey(study, arm, run, header.get("whole", ""))
 
 
 def _encoded(last: _LastRound) -> bytes:
