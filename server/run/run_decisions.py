@@ -32,7 +32,7 @@ class RunDecisions(Settings):
     format: Literal[1] = FORMAT
     started: str  # ISO 8601, UTC
     scaling: Scaling | None  # pooled over the hospitals that were there
-    choices: dict[str, _SelectedSettings]  # by arm
+    choices: dict[str, _SelectedSettings]  # by arm; empty until the trials have ended
 
     cohort: tuple[Name, ...] | None = None  # hospitals that may take part; None: all of the study
     study: str | None = None  # digest; None: written by a version that did not keep it
@@ -79,7 +79,8 @@ class RunDecisions(Settings):
         if widths and widths != {study.task.input_shape[0]}:
             return f"its scaling is not of {study.task.input_shape[0]} columns"
         try:
-            chosen(study, self.chosen())
+            if self.choices:
+                chosen(study, self.chosen())
         except ValueError as problem:
             return f"its settings cannot be used ({problem})"
         return None

@@ -25,6 +25,7 @@ TWO_ARMS = small_study(
 NETWORK = small_study(
     arms={"network_gems": {"clusters": 4}}, rounds=1, model={"name": "mlp", "hidden": [6]}
 )
+SELECTION = small_study(arms={"scaffold": {}, "local": {}}, rounds=2, selection={"folds": 2})
 BETWEEN = "between two exchanges"
 RUNS: dict[str, tuple[Study, str | None]] = {  # name of the folder -> study, when it is killed
     "two-arms": (TWO_ARMS, None),
@@ -33,6 +34,8 @@ RUNS: dict[str, tuple[Study, str | None]] = {  # name of the folder -> study, wh
     "two-arms-exchanges": (TWO_ARMS, BETWEEN),
     "network": (NETWORK, None),
     "network-exchanges": (NETWORK, BETWEEN),
+    "selection": (SELECTION, None),
+    "selection-trials": (SELECTION, "in a later trial"),
 }
 
 
@@ -61,6 +64,6 @@ def test_killed_and_resumed_is_bit_identical(tmp_path: Path) -> None:
     ]
     steps = {name: [step["step"] for step in found[-1]["steps"]] for name, found in lines.items()}
     assert steps == {"two-arms": ["gradient", "train"], "network": ["neurons", "output", "check"]}
+    wholes = {study.digest: folders[name] for name, (study, phase) in RUNS.items() if phase is None}
     for name, (study, _) in RUNS.items():
-        whole = folders["two-arms" if study is TWO_ARMS else "network"]
-        assert same_run(study, folders[name], whole), name
+        assert same_run(study, folders[name], wholes[study.digest]), name

@@ -37,7 +37,15 @@ from erosion.server.run.run_folder import (
     write_study,
 )
 from erosion.server.run.witness import Witness, read_witness
-from tests.support.killed_coordinator import BULLETS, conduct, same_run
+from tests.support.killed_coordinator import (
+    BULLETS,
+    TRIAL_BULLETS,
+    conduct,
+    conduct_every_user,
+    conduct_queue,
+    same_run,
+    without_times,
+)
 from tests.support.patience import PATIENCE
 from tests.support.processes import start
 from tests.support.small_study import make_study
@@ -82,6 +90,86 @@ def test_killed_at_any_moment_and_resumed_is_bit_identical(
     conduct(text, str(folder.path), None)
     assert same_run(study, folder, uninterrupted)
     assert not list((folder.path / "checkpoints").glob(".*"))
+
+
+def selecting_study(**changes: Any) -> Study:
+    """Eight trials of four rounds: two arms, two candidates, two folds."""
+    candidates = {
+        "weight_erosion": [{}, {"distance_penalty": 1.0}],
+        "fedavg": [{}, {"server_optimizer": "momentum"}],
+    }
+    arms = {"weight_erosion": {"distance_penalty": 0.01}, "fedavg": {}}
+    selection = {"folds": 2, "candidates": candidates}
+    values = {"hospitals": ["a", "b", "c"], "arms": arms, "selection": selection}
+    return make_study(**{**values, **changes})
+
+
+@pytest.fixture(scope="module")
+def uninterrupted_selection(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    study = selecting_study()
+    folder = open_run_folder(tmp_path_factory.mktemp("runs") / "whole", study)
+    conduct(study.canonical_json(), str(folder.path), None)
+    return folder
+
+
+def same_selection(study: Study, folder: RunFolder, whole: RunFolder) -> bool:
+    """The same run, with the same trials and the same choices?"""
+    trials = [list(map(without_times, read_journal(f.trials))) for f in (folder, whole)]
+    choices = [json.loads(f.beginning.read_text())["choices"] for f in (folder, whole)]
+    return same_run(study, folder, whole) and trials[0] == trials[1] and choices[0] == choices[1]
+
+
+def test_the_choice_is_other_than_it_would_be_without_trials(
+    uninterrupted_selection: RunFolder,
+) -> None:
+    choices = json.loads(uninterrupted_selection.beginning.read_text())["choices"]
+    assert choices["fedavg"]["settings"] == {"server_optimizer": "momentum"}
+    assert len(list(read_journal(uninterrupted_selection.trials))) == 8 * 4
+
+
+@pytest.mark.parametrize("phase", [*BULLETS, *TRIAL_BULLETS])
+def test_a_study_with_a_selection_is_gone_on_with_wherever_it_is_killed(
+    tmp_path: Path, uninterrupted_selection: RunFolder, phase: str
+) -> None:
+    study = selecting_study()
+    text, folder = study.canonical_json(), open_run_folder(tmp_path / "run", study)
+    killed = start(conduct, text, str(folder.path), phase)
+    killed.join(PATIENCE)
+    assert killed.exitcode == -signal.SIGKILL
+    conduct(text, str(folder.path), None)
+    assert same_selection(study, folder, uninterrupted_selection)
+
+
+@pytest.mark.parametrize("phase", TRIAL_BULLETS)
+def test_a_queue_goes_on_with_a_study_that_was_killed_in_its_trials(
+    tmp_path: Path, uninterrupted_selection: RunFolder, phase: str
+) -> None:
+    queue = tmp_path / "queue"
+    queue.mkdir()
+    write_study(queue / "study.toml", selecting_study())
+    killed = start(conduct_queue, str(queue), phase)
+    killed.join(PATIENCE)
+    assert killed.exitcode == -signal.SIGKILL
+    conduct_queue(str(queue), None)
+    assert not (queue / "failed").exists()
+    assert (queue / "done" / "study.toml").exists()
+    (run,) = (tmp_path / "runs").iterdir()
+    assert same_selection(selecting_study(), RunFolder(run), uninterrupted_selection)
+
+
+def test_with_every_user_trials_that_were_killed_are_gone_on_with(tmp_path: Path) -> None:
+    study = selecting_study(user="all")
+    whole, cut = (open_run_folder(tmp_path / name, study) for name in ("whole", "cut"))
+    conduct_every_user(study.canonical_json(), str(whole.path), None)
+    killed = start(conduct_every_user, study.canonical_json(), str(cut.path), "in b's trials")
+    killed.join(PATIENCE)
+    assert killed.exitcode == -signal.SIGKILL
+    assert cut.of_user("a").has_ended
+    assert json.loads(cut.of_user("b").beginning.read_text())["choices"] == {}
+    conduct_every_user(study.canonical_json(), str(cut.path), None)
+    assert cut.has_ended
+    for user in study.hospitals:
+        assert same_selection(study.for_user(user), cut.of_user(user), whole.of_user(user))
 
 
 def test_a_run_that_ended_is_not_resumed(

@@ -4,23 +4,29 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from erosion.common.protocol.messages import TrainRequest, TrainResult
 from erosion.common.rounds import checkpoint
+from erosion.common.rounds.cross_fitting import Curves
 from erosion.common.rounds.one_round import RoundInProgress
+from erosion.common.rounds.records import RoundRecord
 from erosion.common.rounds.study_run import StudyRun, play_in_turn
-from erosion.common.rounds.surroundings import Surroundings
+from erosion.common.rounds.surroundings import Decisions, Surroundings
 from erosion.common.study.study import Study, study_from_json
 from erosion.server.coordination.network import NetworkTransport
 from erosion.server.coordination.run_keeper import RunKeeper
+from erosion.server.coordination.run_study import run_every_user
 from erosion.server.coordination.strategy import PersonalizedStrategy
+from erosion.server.coordination.study_queue import StudyQueue
 from erosion.server.link.site_session import SiteSession
 from erosion.server.output.observers import Observers
 from erosion.server.run.journal import Journal, read_journal
+from erosion.server.run.result import Result
 from erosion.server.run.run_folder import RunFolder, open_run_folder
-from tests.support.scripted import Kept, Scripted, trained
+from tests.support.scripted import Kept, Scripted, metrics, trained
 
 
 def die(*_: Any, **__: Any) -> None:
@@ -34,7 +40,7 @@ def coordinate(study: str, folder: str, address: str, phase: str | None) -> None
 
     configure_logging(0)
     if phase is not None:
-        NETWORK_BULLETS[phase]()
+        EVERY_BULLET[phase]()
     parsed = study_from_json(study)
     run = (
         RunFolder(Path(folder)) if Path(folder).exists() else open_run_folder(Path(folder), parsed)
@@ -44,25 +50,49 @@ def coordinate(study: str, folder: str, address: str, phase: str | None) -> None
 
 def conduct(study: str, folder: str, phase: str | None) -> None:
     """The same with hospitals that follow a script: their updates depend on the parameters."""
+    if phase is not None:
+        EVERY_BULLET[phase]()
+    conducted(study_from_json(study), RunFolder(Path(folder)))
+
+
+def conduct_every_user(study: str, folder: str, phase: str | None) -> None:
+    """The same with each hospital in turn as the user."""
+    if phase is not None:
+        EVERY_BULLET[phase]()
+    run_every_user(study_from_json(study), RunFolder(Path(folder)), conducted, lambda _: None)
+
+
+def conduct_queue(queue: str, phase: str | None) -> None:
+    """The same with the studies of a folder."""
+    if phase is not None:
+        EVERY_BULLET[phase]()
+    folder = Path(queue)
+    StudyQueue(folder, folder.parent / "runs", conducted).serve(until_empty=True)
+
+
+def conducted(parsed: Study, run: RunFolder) -> Result:
     from erosion.server.coordination import coordinator
 
-    if phase is not None:
-        BULLETS[phase]()
-    parsed, run = study_from_json(study), RunFolder(Path(folder))
     transport, kept = Scripted(parsed, towards_ten), Kept()
     transport.join(*parsed.hospitals)
     with RunKeeper(run) as keeper:
+        keeper.check(parsed)
         where = Surroundings(transport, kept, keeper, play_in_turn(transport), run=run.run)
         outcome = StudyRun(parsed, where).run()
     result = coordinator.result_of(outcome, keeper.started, 0.0)
     coordinator.write(run, result, outcome)
+    return result
 
 
 def towards_ten(name: str, request: TrainRequest) -> TrainResult:
-    """An update that depends on where the round begins."""
+    """An update, and the user's figures, that depend on where the round begins."""
     assert request.parameters is not None
     answer = trained(name, request)
-    return replace(answer, delta=(10 - request.parameters) * answer.delta)
+    away = 10 - request.parameters
+    header = answer.header
+    if header.metrics is not None:
+        header = header.model_copy(update={"metrics": metrics(float(away.abs().mean()))})
+    return replace(answer, header=header, delta=away * answer.delta)
 
 
 def before_sending() -> None:
@@ -121,6 +151,38 @@ def before_the_report() -> None:
     vars(coordinator)["write_report"] = die
 
 
+def in_trial_round(number: int) -> None:
+    """Of all trials' rounds, in turn."""
+    original, kept = RunKeeper.keep_trial_round, list[RoundRecord]()
+
+    def keep(self: RunKeeper, record: RoundRecord) -> None:
+        kept.append(record)
+        return die() if len(kept) == number else original(self, record)
+
+    setattr(RunKeeper, "keep_trial_round", keep)  # noqa: B010
+
+
+def after_the_third_trial() -> None:
+    original, kept = RunKeeper.keep_fold, list[Curves]()
+
+    def keep(self: RunKeeper, curves: Curves) -> None:
+        original(self, curves)
+        kept.append(curves)
+        if len(kept) == 3:
+            die()
+
+    setattr(RunKeeper, "keep_fold", keep)  # noqa: B010
+
+
+def before_the_choice_is_kept() -> None:
+    original = RunKeeper.decide
+
+    def decide(self: RunKeeper, study: Study, decisions: Decisions) -> None:
+        return die() if decisions.choices else original(self, study, decisions)
+
+    setattr(RunKeeper, "decide", decide)  # noqa: B010
+
+
 def during_an_upload() -> None:
     """The second one of the first arm's third round."""
     original, begun = SiteSession._begin, []
@@ -166,11 +228,20 @@ BULLETS: dict[str, Bullet] = {  # wherever the hospitals are
     "during evaluation": during_evaluation,
     "before the report": before_the_report,
 }
-NETWORK_BULLETS: dict[str, Bullet] = {
+TRIAL_BULLETS: dict[str, Bullet] = {  # of a study that chooses its settings
+    "in the first round of a trial": partial(in_trial_round, 1),
+    "in a later trial": partial(in_trial_round, 10),
+    "in another arm's trial": partial(in_trial_round, 23),
+    "between two trials": after_the_third_trial,
+    "before the choice is kept": before_the_choice_is_kept,
+}
+EVERY_BULLET: dict[str, Bullet] = {
     **BULLETS,
+    **TRIAL_BULLETS,
     "during an upload": during_an_upload,
     "between two exchanges": between_two_exchanges,
     "in bob's part": in_bobs_part,
+    "in b's trials": partial(in_trial_round, 8 * 4 + 6),
 }
 
 
