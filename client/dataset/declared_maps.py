@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
-from erosion.client.dataset.column_values import Fault
+from erosion.client.dataset.column_values import Fault, toml_key
 from erosion.client.dataset.sources.data_source import TableSource
 from erosion.client.dataset.study_columns import StudyColumn
 from erosion.client.dataset.text_table import TextTable
@@ -49,7 +49,13 @@ def check_maps(
         if is_read and (meant := source.value_map(name)):
             _check_values(name, column, meant, found)
     for name in source.absent:
-        if name in columns and source.local_name(name) in table.header:
+        if name in columns and not columns[name].can_be_absent:
+            found.problems.append(
+                f"absent names {name!r}, which is no feature of the study: a hospital that does not"
+                " record it cannot take part. Remove it from absent; if the file calls it"
+                f' otherwise, write {toml_key(name)} = "ITS NAME IN THE FILE" under [data.columns]'
+            )
+        elif name in columns and source.local_name(name) in table.header:
             found.problems.append(
                 f"absent names {name!r}, and there is such a column; remove it from absent, or"
                 " rename the column if it is another one"
@@ -79,9 +85,11 @@ def _read_twice(source: TableSource, columns: dict[str, StudyColumn]) -> Iterato
             readers.setdefault(source.local_name(name), []).append(name)
     for local, names in readers.items():
         if len(names) > 1:
+            features = [name for name in names if columns[name].can_be_absent]
+            instead = f", or list {' or '.join(features)} as absent" if features else ""
             yield (
                 f"{' and '.join(names)} are both read from the column {local!r}; say under"
-                " [data.columns] where each is, or list one as absent"
+                f" [data.columns] where each is{instead}"
             )
 
 

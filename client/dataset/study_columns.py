@@ -32,6 +32,7 @@ class StudyColumn:
     plain: Parse  # of a text in the study's own words
     parse: Parse  # of a text in the data
     is_number: bool
+    can_be_absent: bool  # nothing stands for an outcome, nor for who is a test patient
 
 
 def study_columns(
@@ -59,6 +60,7 @@ def study_columns(
         parsers[split_column] = target_parser(SPLIT)
     columns = (*task.features, *task.target_columns)
     numbers = {column.name for column in columns if isinstance(column, NumberFeature)}
+    features = {feature.name for feature in task.features}
     return {
         name: StudyColumn(
             name,
@@ -66,6 +68,7 @@ def study_columns(
             parse,
             _mapped(parse, source, name),
             name in numbers,
+            name in features,
         )
         for name, parse in parsers.items()
     }

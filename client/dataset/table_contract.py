@@ -173,7 +173,7 @@ class _Check:
         """One column as numbers: (n,), NaN where missing, faulty, or not in the file."""
         column = self.study[name]
         if column.text is None:
-            if name in self.source.absent and policy == "refuse":
+            if name in self.source.absent and column.can_be_absent and policy == "refuse":
                 self.problems.append(
                     f"column {name} is absent here, and the study refuses missing values of it; let"
                     " the study say what stands for it (missing), or leave it out"
@@ -254,10 +254,10 @@ class _Check:
             else "; add it,"
         )
         remedy = "if so," if near else "or"
+        absent = f'; if you do not record it, write absent = ["{name}"] under [data]'
         return (
             f"column {name}{mapped} is missing{question} {remedy} write {toml_key(name)} ="
-            f' "{example}" under [data.columns]; if you do not record it, write absent ='
-            f' ["{name}"] under [data]'
+            f' "{example}" under [data.columns]{absent if self.study[name].can_be_absent else ""}'
         )
 
     def _fits(self, name: str, found: str) -> bool:

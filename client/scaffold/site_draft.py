@@ -1,6 +1,6 @@
 """`erosion site new`: a site file that maps a hospital's columns, as far as that can be told."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from erosion.client.dataset.preparation import UnitChange
@@ -20,11 +20,13 @@ def site_draft(
     notes: Sequence[str] = (),
     *,
     address: str,
+    outcome: Collection[str] = (),
     accept: float = CERTAIN,
 ) -> str:
     """The file's text. Proposals below `accept` are comments, for a person to decide.
 
-    `notes` are what was found out in reading the table.
+    `notes` are what was found out in reading the table; `outcome` names the columns of the study
+    that a hospital must have.
     """
     lines = [
         f"# The site of {name}, a first draft made from {data.name}.",
@@ -37,7 +39,7 @@ def site_draft(
         f'path = "{_escaped(str(data))}"',
         *_marks(matches, notes),
         *_patient(profiles),
-        *_absent(matches),
+        *_absent(matches, outcome),
         *_columns(matches, accept),
         *_units(matches),
         *_values(matches, accept),
@@ -73,12 +75,19 @@ def _patient(profiles: Sequence[Profile]) -> list[str]:
     ]
 
 
-def _absent(matches: Sequence[Match]) -> list[str]:
+def _absent(matches: Sequence[Match], outcome: Collection[str]) -> list[str]:
     missing = [m.column for m in matches if m.local is None and m.between is None]
-    if not missing:
-        return []
-    listed = ", ".join(f'"{_escaped(name)}"' for name in missing)
-    return [f"# ? absent = [{listed}]  # no column seems to hold these; absent: not recorded here"]
+    lines = [
+        f'# No column seems to hold "{_escaped(name)}", the outcome, without which the hospital'
+        " cannot\n# take part: write under [data.columns] what it is called here."
+        for name in missing
+        if name in outcome
+    ]
+    if features := [f'"{_escaped(name)}"' for name in missing if name not in outcome]:
+        listed = ", ".join(features)
+        what = "no column seems to hold these; absent: not recorded here"
+        lines.append(f"# ? absent = [{listed}]  # {what}")
+    return lines
 
 
 def _columns(matches: Sequence[Match], accept: float) -> list[str]:

@@ -97,6 +97,7 @@ def _write(name: str, table: Path, output: Path, task: object, options: argparse
         profiles,
         read.notes,
         address=options.address,
+        outcome=[column.name for column in task.target_columns],
         accept=options.accept,
     )
     output.parent.mkdir(parents=True, exist_ok=True)

@@ -124,6 +124,39 @@ def test_a_column_that_is_not_recorded_is_missing_for_everybody(tmp_path: Path) 
     assert "absent names 'smoker', and there is such a column; remove it from absent" in message
 
 
+@pytest.mark.parametrize("missing", ["refuse", "drop", "impute"])
+@pytest.mark.parametrize("header", ["age,cholesterol,smoker,diabetes", "Age,cholesterol,diabetes"])
+def test_an_outcome_cannot_be_absent(tmp_path: Path, header: str, missing: str) -> None:
+    """Beside other missing columns, nothing was said of it."""
+    text = f"{header}\n" + ",".join(["50"] * len(header.split(","))) + "\n"
+    message = problem_of(tmp_path, text, {**LAB, "missing": missing}, absent=["ill"])
+    assert (
+        "absent names 'ill', which is no feature of the study: a hospital that does not record it"
+        ' cannot take part. Remove it from absent; if the file calls it otherwise, write ill = "'
+    ) in message
+    assert "column ill" not in message
+    assert "every patient lacks" not in message
+
+
+def test_neither_can_the_column_that_says_who_is_a_test_patient(tmp_path: Path) -> None:
+    study = make_study(evaluation={"split_column": "part", "bootstrap": 100})
+    site = make_site(tmp_path, "age,sex,ill\n50,f,0\n", data={"absent": ["part"]})
+    with pytest.raises(DataError, match=r"absent names 'part', which is no feature of the study"):
+        load_patients(site, study)
+
+
+def test_only_a_feature_is_proposed_as_absent(tmp_path: Path) -> None:
+    message = problem_of(tmp_path, "age,cholesterol,diabetes\n50,200,no\n")
+    assert 'if you do not record it, write absent = ["smoker"] under [data]' in message
+    assert message.endswith(
+        'column ill is missing; add it, or write ill = "ITS NAME IN THE FILE" under [data.columns]'
+    )
+    one_column = {"columns": {"ill": "smoker"}}
+    message = problem_of(tmp_path, HEADER + "50,200,no,no,0\n", **one_column)
+    assert "smoker and ill are both read from the column 'smoker'" in message
+    assert "where each is, or list smoker as absent" in message
+
+
 def test_an_absent_category_is_never_the_first_one(tmp_path: Path) -> None:
     """Twenty-two patients of a hospital that never recorded a variable became "no"."""
     features = [TASK["features"][0], {**TASK["features"][1], "missing": "indicator"}]

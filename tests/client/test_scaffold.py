@@ -105,6 +105,29 @@ def test_a_site_file_is_drafted_and_what_is_not_certain_is_only_proposed(
     assert main(command) == 3  # not overwritten
 
 
+@pytest.mark.parametrize("header", [BETA[:-2], BETA[1:3]])
+def test_an_outcome_that_is_not_found_is_asked_for_and_not_proposed_as_absent(
+    trial: Path, header: list[str]
+) -> None:
+    study = drafted(trial)
+    rows: list[list[object]] = [
+        [f"B{age}", age, "WM"[age % 2], 200, ["nein", "ja"][age % 3 == 0]] for age in range(30, 90)
+    ]
+    start = BETA.index(header[0])
+    write(trial / "beta.csv", header, [row[start : start + len(header)] for row in rows])
+    command = ["site", "new", "--study", str(trial / "study.toml")]
+    assert main([*command, "--data", str(trial / "beta.csv")]) == 0
+    path = trial / "sites/beta.toml"
+    text = path.read_text()
+    assert '# No column seems to hold "outcome", the outcome, without which the hospital' in text
+    proposed = [line for line in text.splitlines() if line.startswith("# ? absent")]
+    features = ['# ? absent = ["cholesterol", "smoker"]'] if header == BETA[1:3] else []
+    assert [line.partition("  #")[0] for line in proposed] == features
+    path.write_text(text.replace("# ? ", ""))
+    with pytest.raises(DataError, match="column outcome is missing; add it, or write outcome ="):
+        load_patients(load_site(path), study)
+
+
 def test_values_are_told_as_written_or_proposed_as_they_stand_in_the_file(
     trial: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -45,7 +45,7 @@ class DataSource(Settings, ABC):
             if len(names) > 1:
                 raise ValueError(
                     f"columns: {' and '.join(names)} are both read from {local!r}; correct one, or"
-                    " write it under absent if the data have no such column"
+                    " write it under absent if it is a feature that the data do not have"
                 )
         return self
 
@@ -82,7 +82,7 @@ class TableSource(DataSource):
     derive: dict[str, TimeBetween] = Field(
         default_factory=dict
     )  # study column -> the dates that it is made of
-    absent: tuple[str, ...] = ()  # study columns that this hospital does not record
+    absent: tuple[str, ...] = ()  # features of a study that this hospital does not record
 
     @model_validator(mode="after")
     def _one_origin_each(self) -> Self:
