@@ -23,6 +23,9 @@ from erosion.common.learning.models import build_model, load_flat_parameters
 from erosion.common.support.files import write_atomically
 from erosion.common.tasks.inputs import TabularTask
 
+NEEDS_SITE = "[data"  # in what is said of a table: a part of a site file is the remedy
+GIVE_SITE = "what is written under [data] is of a site file; give one with --site SITE.toml"
+
 
 @dataclass(frozen=True, slots=True)
 class SavedModel:
@@ -70,9 +73,16 @@ def predict(
     patients = _source(data_path, source)
     if output is not None and isinstance(patients, TableFile) and _are_one(output, patients.path):
         raise DataError(f"{output} is the patients' own file. Give --output another name.")
-    applied = apply_model(saved, patients)
+    try:
+        applied = apply_model(saved, patients)
+    except DataError as problem:
+        if source is None and NEEDS_SITE in str(problem):
+            raise DataError(f"{problem}\n  ({GIVE_SITE})") from None
+        raise
     for note in applied.notes:
         print(f"Noted: {note}", file=sys.stderr)
+    if source is None and any(NEEDS_SITE in note for note in applied.notes):
+        print(f"Noted: {GIVE_SITE}", file=sys.stderr)
     text = _as_csv(saved.task, applied)
     if output is None:
         sys.stdout.write(text)

@@ -8,9 +8,10 @@ import pytest
 
 from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.evaluation.predict import harmless, predict
+from erosion.command_line import main
 from erosion.common.errors import CheckpointError, DataError
 from tests.support.saved_model import PARAMETERS, run_folder
-from tests.support.small_study import make_study, with_missing
+from tests.support.small_study import TASK, make_study, with_missing
 
 
 def data_file(folder: Path, text: str) -> Path:
@@ -117,6 +118,46 @@ def test_data_that_do_not_fit_are_explained(tmp_path: Path) -> None:
         predict(folder, data_file(tmp_path, "sex,age\nf,500\n"), None)
     with pytest.raises(DataError, match=r"There is no data file .*Check the path \("):
         predict(folder, tmp_path / "absent.csv", None)
+
+
+@pytest.mark.parametrize(
+    ("table", "remedy"),
+    [
+        ("Alter,Geschlecht\n50,f\n", "[data.columns]"),
+        ("age,sex\n500,f\n", "[data.units]"),  # in another unit
+        ("age,sex\n50,W\n", "[data.values.sex]"),
+    ],
+)
+def test_where_a_site_file_is_the_remedy_it_is_said_how_to_give_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], table: str, remedy: str
+) -> None:
+    data, folder, site = data_file(tmp_path, table), run_folder(tmp_path), tmp_path / "site.toml"
+    site.write_text('name = "a"\ndata.path = "new.csv"\ncoordinator.address = "127.0.0.1:9092"\n')
+    command = ["predict", str(folder), str(data)]
+    assert main(command) == 4
+    said = capsys.readouterr().err
+    assert remedy in said
+    assert said.endswith("give one with --site SITE.toml)\n")
+    assert main([*command, "--site", str(site)]) == 4
+    assert "--site" not in capsys.readouterr().err
+    assert main([*command[:2], str(tmp_path / "absent.csv")]) == 4
+    assert "--site" not in capsys.readouterr().err
+
+
+def test_a_note_that_needs_a_site_file_says_so_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = {**TASK, "features": [{"name": "age"}, TASK["features"][1]]}  # of any range
+    folder = run_folder(tmp_path, make_study(task=task))
+    data = data_file(
+        tmp_path, "age,sex\n" + "".join(f"{40 + i},f\n" for i in range(30)) + "999,f\n"
+    )
+    predict(folder, data, tmp_path / "out.csv")
+    *_, note, remedy = capsys.readouterr().err.splitlines()
+    assert 'write "999" = "" under [data.values.age]' in note
+    assert remedy.startswith("Noted: what is written under [data] is of a site file; give one with")
+    predict(folder, None, tmp_path / "out.csv", source=TableFile(path=data))
+    assert "--site" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
