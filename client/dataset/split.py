@@ -89,8 +89,8 @@ def _declared(
     if not len(training) or (is_user and not len(test)):
         raise DataError(
             f"Column {study.evaluation.split_column} (evaluation.split_column) has"
-            f" {len(training)} training and {len(test)} test patients at {hospital}; there must be"
-            " some of both."
+            f" {len(training)} training and {len(test)} test rows at {hospital}; there must be some"
+            " of both."
         )
     if not is_user:
         return Split(training, test[:0])

@@ -86,7 +86,7 @@ def check_table(
         check.notes.append(f"missing values to be imputed: {', '.join(replaced)}")
     if dropped.any():
         check.notes.append(
-            f"{dropped.sum()} of {len(dropped)} patients dropped, because a value is missing"
+            f"{dropped.sum()} of {len(dropped)} rows dropped, because a value is missing"
         )
     if with_target and dropped.all() and not check.problems:
         named = zip(check.study, [*columns, *target_columns], strict=False)

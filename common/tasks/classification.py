@@ -162,7 +162,7 @@ class Classification(Task):
         counts = np.bincount(targets, minlength=len(self.classes))
         if np.count_nonzero(counts) == 1:
             name = self.classes[int(counts.argmax())].name
-            return f"all {counts.max()} patients are of the class {name!r}"
+            return f"all patients are of the class {name!r}"
         return "" if counts.max() > 1 else "no class has two patients"
 
     def groups(self, targets: Targets) -> dict[str, int]:

@@ -143,7 +143,7 @@ class Survival(Task):
     def why_unmeasurable(self, targets: Targets) -> str:
         """A test part needs an event, and so does the training part."""
         events = int(targets[:, 1].sum())
-        return "" if events > 1 else f"{events} of {len(targets)} patients had the event"
+        return "" if events > 1 else f"{('nobody', 'one patient alone')[events]} had the event"
 
     def groups(self, targets: Targets) -> dict[str, int]:
         """Patients with the event and without."""

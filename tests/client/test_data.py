@@ -86,7 +86,7 @@ def test_missing_values_follow_the_policy(tmp_path: Path, marker: str) -> None:
     )
     dropped = load_patients(site, make_study(task=policy("drop")))
     np.testing.assert_array_equal(dropped.rows, [[30, 0], [50, 1], [70, 1]])
-    assert dropped.notes == ("2 of 5 patients dropped, because a value is missing",)
+    assert dropped.notes == ("2 of 5 rows dropped, because a value is missing",)
     imputed = load_patients(site, make_study(task=policy("impute")))
     np.testing.assert_array_equal(
         imputed.rows, [[30, 0], [np.nan, 1], [50, 1], [60, np.nan], [70, 1]]
@@ -250,9 +250,19 @@ def test_every_patient_dropped_is_an_error(tmp_path: Path) -> None:
 def test_one_class_is_an_error_for_the_user_and_a_note_for_a_peer(tmp_path: Path) -> None:
     text = "age,sex,ill\n1,f,1\n2,m,2\n"
     message = problem_of(make_site(tmp_path, text), make_study())
-    assert "all 2 patients are of the class 'ill', so there is nothing to measure" in message
+    assert "all patients are of the class 'ill', so there is nothing to measure" in message
     peer = load_patients(make_site(tmp_path, text, name="b"), make_study())
-    assert peer.notes == ("all 2 patients are of the class 'ill'",)
+    assert peer.notes == ("all patients are of the class 'ill'",)
+
+
+def test_rows_are_not_called_patients(tmp_path: Path) -> None:
+    """Three patients of two rows each."""
+    text = "age,sex,ill,pid\n" + "1,f,1,a\n2,f,1,a\n3,m,1,b\n?,m,1,b\n5,m,1,c\n?,f,1,c\n"
+    site = make_site(tmp_path, text, name="b", data={"patient": "pid"})
+    found = load_patients(site, make_study(task=policy("drop")))
+    assert found.num_patients == 3
+    assert found.notes[0] == "2 of 6 rows dropped, because a value is missing"
+    assert found.notes[-1] == "all patients are of the class 'ill'"
 
 
 def test_the_user_needs_two_patients_of_some_class(tmp_path: Path) -> None:

@@ -400,7 +400,7 @@ def test_a_peer_of_one_class_trains_and_its_log_says_so(
     text = "age,sex,ill\n" + "".join(f"{30 + i},f,1\n" for i in range(12))
     hospital = Hospital(make_site(tmp_path, text, name="b"))
     assert hospital.train(request(make_study())).delta.isfinite().all()
-    assert caplog.messages == ["b, study small: all 12 patients are of the class 'ill'"]
+    assert caplog.messages == ["b, study small: all patients are of the class 'ill'"]
     for number in range(3):  # more than the studies whose data are kept
         hospital.train(request(make_study(fold={"number": number, "of": 3})))
     hospital.train(request(make_study(arms={"fedavg": {"weighting": "uniform"}})))  # a trial

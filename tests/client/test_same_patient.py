@@ -275,6 +275,15 @@ def test_patients_whom_a_declared_split_has_on_both_sides_are_told_of(tmp_path: 
     assert len(load_patients(make_site(tmp_path, text, name="b"), study).notes) == 1
 
 
+def test_a_declared_split_without_a_test_part_counts_rows(tmp_path: Path) -> None:
+    head, *rows = stays(4).splitlines()
+    text = "\n".join([f"{head},part", *(f"{row},train" for row in rows), ""])
+    study = make_study(evaluation={"split_column": "part"})
+    site = make_site(tmp_path, text, data={"patient": "pid"})
+    with pytest.raises(DataError, match="has 40 training and 0 test rows at a; there must be some"):
+        LocalDataset(site, study).parts(None)
+
+
 def stays(per_patient: int, missing: str = "") -> str:
     rows, labels = continuous(40)
     lines = [

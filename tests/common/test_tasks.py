@@ -175,6 +175,12 @@ def test_the_base_rate_of_survival_is_kaplan_and_meiers() -> None:
     assert after_surgery().base_rate(patients).tolist() == pytest.approx([3 / 4, 3 / 4 * 1 / 2])
 
 
+def test_a_model_of_survival_is_measured_where_two_had_the_event() -> None:
+    two = np.array([[5.0, 1], [12, 1], [30, 0]])
+    found = [after_surgery().why_unmeasurable(two[rows]) for rows in ([2, 2], [1, 2], [0, 1, 2])]
+    assert found == ["nobody had the event", "one patient alone had the event", ""]
+
+
 def test_cut_points_that_hardly_differ_have_columns_of_their_own() -> None:
     task = after_surgery(cut_points=[0.5, 730, 730.00001, 1234567])
     names = ["0.5", "730", "730.00001", "1234567"]

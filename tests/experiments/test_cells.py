@@ -70,7 +70,7 @@ def test_processes_give_the_same_figures(tmp_path: Path) -> None:
 
 def double_with_notes(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     """Its hospitals note what those of every cell do, and something of its own."""
-    for note in ("33 of 294 patients dropped", f"the row of seed {config['seed']}"):
+    for note in ("33 of 294 rows dropped", f"the row of seed {config['seed']}"):
         logging.getLogger("erosion.site").warning("%s: %s", "hungary", note)
     return double(config, data_dir, tick)
 
@@ -82,7 +82,7 @@ def test_what_hospitals_note_is_said_once_for_all_cells(
     run_cells(tmp_path, plans(), double_with_notes, title="t", data_dir=None, jobs=jobs)
     said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("hungary")]
     assert sorted(said) == [
-        "hungary: 33 of 294 patients dropped",
+        "hungary: 33 of 294 rows dropped",
         *(f"hungary: the row of seed {seed}" for seed in range(3)),
     ]
 
