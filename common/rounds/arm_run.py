@@ -33,6 +33,7 @@ from erosion.common.rounds.records import (
 from erosion.common.rounds.screening import (
     ITSELF,
     Expected,
+    problem_with_metrics,
     reject_outsized,
     sample_cap,
     screen,
@@ -369,6 +370,8 @@ class ArmRun:
             header = content.header if isinstance(content, TrainResult) else None
             taken.metrics = None if header is None else header.metrics
             taken.own_loss = None if header is None else header.own_loss
+            if taken.metrics and (wrong := problem_with_metrics(taken.metrics, self.study.task)):
+                answer, taken.metrics = Rejection(wrong), None
         if isinstance(answer, Update):
             taken.lengths[name] = lengths_of(answer)
             answer = self._storage.keep(answer)

@@ -1,7 +1,7 @@
 """Classification: which of two or more classes a patient is of."""
 
 from collections.abc import Sequence
-from math import isfinite
+from math import isfinite, log
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -83,7 +83,15 @@ class Classification(Task):
     class_weights: Literal["none", "balanced"] | tuple[ClassWeight, ...] = "none"
 
     metrics: ClassVar[tuple[Metric, ...]] = (
-        Metric("accuracy", "accuracy", "share of test patients", "higher", base_rate=COMMONEST),
+        Metric(
+            "accuracy",
+            "accuracy",
+            "share of test patients",
+            "higher",
+            base_rate=COMMONEST,
+            least=0.0,
+            most=1.0,
+        ),
         Metric(
             "majority_accuracy",
             COMMONEST,
@@ -93,6 +101,8 @@ class Classification(Task):
             remark="“Commonest class” is the accuracy of always naming it: a model below that is of"
             " no use.",
             of_data=True,
+            least=0.0,
+            most=1.0,
         ),
         Metric(
             "auroc",
@@ -101,6 +111,8 @@ class Classification(Task):
             "higher",
             remark="With more than two classes AUROC is the mean over the classes present, each"
             " against the rest.",
+            least=0.0,
+            most=1.0,
         ),
         Metric(
             "brier",
@@ -111,6 +123,8 @@ class Classification(Task):
             from_zero=True,
             remark="The Brier score sums over all classes, as Brier (1950) does: with two classes"
             " it is twice that of the positive class alone.",
+            least=0.0,
+            most=2.0,
         ),
         Metric(
             "log_loss",
@@ -119,6 +133,8 @@ class Classification(Task):
             "lower",
             from_zero=True,
             caption="It also counts how sure a model was of a wrong answer.",
+            least=0.0,
+            most=-log(PROBABILITY_FLOOR),
         ),
     )
     curves: ClassVar[tuple[str, ...]] = ("accuracy", "log_loss")

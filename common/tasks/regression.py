@@ -36,8 +36,8 @@ class Regression(Task):
     spread: float = Field(gt=0)
 
     metrics: ClassVar[tuple[Metric, ...]] = (
-        Metric("rmse", "RMSE", "in the target's unit", "lower", from_zero=True),
-        Metric("mae", "MAE", "in the target's unit", "lower", from_zero=True),
+        Metric("rmse", "RMSE", "in the target's unit", "lower", from_zero=True, least=0.0),
+        Metric("mae", "MAE", "in the target's unit", "lower", from_zero=True, least=0.0),
         Metric(
             "r2",
             "R²",
@@ -45,6 +45,7 @@ class Regression(Task):
             "higher",
             remark="R² is 1 for perfect predictions, and 0 for naming the mean of the test"
             " patients.",
+            most=1.0,
         ),
         Metric(
             "calibration_slope",
@@ -64,6 +65,8 @@ class Regression(Task):
             from_zero=True,
             remark="The squared error is in squares of the study's spread, and one patient counts"
             f" at most {LARGEST_RESIDUAL:g} spreads.",
+            least=0.0,
+            most=LARGEST_RESIDUAL**2,
         ),
     )
     curves: ClassVar[tuple[str, ...]] = ("rmse", "squared_error")

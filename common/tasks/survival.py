@@ -84,6 +84,8 @@ class Survival(Task):
             "higher",
             remark="A patient's rank is the predicted chance of an event by the horizon; 0.5 is"
             " what chance ranks rightly.",
+            least=0.0,
+            most=1.0,
         ),
         Metric(
             "uno_c",
@@ -92,6 +94,8 @@ class Survival(Task):
             "higher",
             remark="Uno's C is up to the horizon and weighted by how likely a patient was still"
             " followed.",
+            least=0.0,
+            most=1.0,
         ),
         Metric(
             "integrated_brier",
@@ -100,6 +104,7 @@ class Survival(Task):
             "lower",
             "int. Brier",
             from_zero=True,
+            least=0.0,  # weights of who was followed for long have no limit
         ),
         Metric(
             "log_loss",
@@ -109,6 +114,8 @@ class Survival(Task):
             from_zero=True,
             remark="The log loss is that of what was seen of a patient: the interval of the event,"
             " or the time without one.",
+            least=0.0,
+            most=-log(PROBABILITY_FLOOR),
         ),
     )
     curves: ClassVar[tuple[str, ...]] = ("harrell_c", "log_loss")

@@ -370,6 +370,63 @@ def test_final_figures_have_the_loss_that_is_compared() -> None:
         assert evaluated(changes=changes)
 
 
+BEYOND: list[tuple[str, float]] = [
+    *(("accuracy", value) for value in (412.0, -3.0, 1.001, -0.001)),
+    *(("majority_accuracy", value) for value in (1.1, -0.1)),
+    *(("auroc", value) for value in (1.1, -0.1)),
+    *(("brier", value) for value in (2.1, -0.1)),
+    *(("log_loss", value) for value in (4.7, -700.0, 9e99)),
+]
+AT_THE_ENDS: list[tuple[str, float | None]] = [
+    *((name, value) for name in ("accuracy", "majority_accuracy", "auroc") for value in (0, 1)),
+    ("auroc", None),
+    ("brier", 2 + 1e-12),  # rounded
+    ("brier", -1e-12),
+    ("log_loss", -math.log(0.01) + 1e-12),
+    ("log_loss", 0.0),
+]
+
+
+def final(name: str, value: float | None, **intervals: dict[str, float]) -> FinalMetrics:
+    return FinalMetrics.model_validate(
+        {**metrics().model_dump(), name: value, "intervals": intervals}
+    )
+
+
+@pytest.mark.parametrize(("name", "value"), BEYOND)
+def test_final_figures_that_no_model_has_are_refused(name: str, value: float) -> None:
+    """Where all hospitals are users, their mean is everybody's headline."""
+    label = ALONE.task.metric(name).label
+    for changes in ({"arms": {"x": final(name, value)}}, {"base_rate": final(name, value)}):
+        assert f"its {label} is {value:g}, expected at least 0 and" in str(
+            evaluated(changes=changes)
+        )
+    ends = {name: {"low": min(value, 0.5), "high": max(value, 0.5)}}
+    assert "the interval of its" in str(
+        evaluated(changes={"arms": {"x": final(name, 0.5, **ends)}})
+    )
+
+
+@pytest.mark.parametrize(("name", "value"), AT_THE_ENDS)
+def test_figures_at_the_ends_of_what_a_model_can_have_are_not_refused(
+    name: str, value: float | None
+) -> None:
+    ends = {} if value is None else {name: {"low": value, "high": value}}
+    figures = final(name, value, **ends)
+    assert evaluated(changes={"arms": {"x": figures}, "base_rate": figures}) is None
+
+
+def test_an_interval_is_of_a_figure_and_lies_the_right_way_round() -> None:
+    around = {"log_loss": {"low": 0.4, "high": 0.6}}
+    assert evaluated(changes={"arms": {"x": final("accuracy", 0.5, **around)}}) is None
+    turned = final("accuracy", 0.5, log_loss={"low": 0.6, "high": 0.4})
+    assert "the wrong way round" in str(evaluated(changes={"arms": {"x": turned}}))
+    for name in ("auroc", "x"):  # undefined, and of nothing
+        alone = final("accuracy", 0.5, **{name: {"low": 0.4, "high": 0.6}})
+        said = str(evaluated(changes={"arms": {"x": alone}}))
+        assert f"an interval of {name!r}, and no such figure" in said
+
+
 def test_final_figures_are_of_no_more_patients_than_rows() -> None:
     assert evaluated(changes={"num_patients": 10}) is None
     assert evaluated(changes={"num_patients": 11}) == "it tested more patients than they have rows"
@@ -419,6 +476,8 @@ def test_final_figures_compare_what_the_study_declares_by_its_own_rule() -> None
         {"conclusion": "too few patients"},
         {"smallest_class": 11},
         {"num_samples": 11},
+        {"mean_difference": -4.7},
+        {"mean_difference": -9e99},
     ):
         assert compared(**changes), changes
     alone = Comparison.model_validate({**SHOWN, "reference": "x"})

@@ -219,6 +219,25 @@ def test_an_answer_that_cannot_be_used_is_recorded_in_a_few_printable_words() ->
     assert len(reason) <= 300
 
 
+def test_a_round_whose_figures_no_model_has_is_skipped_and_leaves_none() -> None:
+    def respond(name: str, request: TrainRequest) -> TrainResult:
+        result = trained(name, request)
+        if request.round != 2:
+            return result
+        figures = metrics(-700.0)  # a peer's are nobody's business
+        return replace(result, header=result.header.model_copy(update={"metrics": figures}))
+
+    transport, kept = everybody(study(), respond=respond), Kept()
+    study_run(transport, kept).run()
+    assert [record.outcome for record in kept.records] == ["done", "skipped", "done", "done"]
+    assert kept.records[1].note == (
+        "the user's own update was rejected: its log loss is -700, expected at least 0 and at most"
+        " 4.60517"
+    )
+    assert [record.user_metrics is None for record in kept.records] == [False, True, False, False]
+    assert outcomes(kept, "b") == ["accepted"] * 4
+
+
 def test_a_hospital_that_is_eroded_is_not_asked_any_more() -> None:
     of = study(arms={"weight_erosion": {"distance_penalty": 1000.0}})
     transport, kept = everybody(of), Kept()
@@ -467,7 +486,7 @@ def test_the_test_patients_undo_nothing() -> None:
     def respond(name: str, request: TrainRequest) -> Result | Absence | None:
         result = honest(name, request)
         if name == "a" and isinstance(result, TrainResult):
-            figures = metrics(0.5 if result.header.own_loss == 0.5 else 30.0)
+            figures = metrics(0.5 if result.header.own_loss == 0.5 else 4.5)
             header = result.header.model_copy(update={"metrics": figures, "own_loss": 0.5})
             return replace(result, header=header)
         return result

@@ -11,6 +11,7 @@ from erosion.client.evaluation.verdict import compare
 from erosion.common.algorithms import REGISTRY as ALGORITHMS
 from erosion.common.learning.local_sgd import gradient, predictions_of
 from erosion.common.learning.models import Logistic, build_model, flat_parameters
+from erosion.common.rounds.screening import problem_with_intervals, problem_with_metrics
 from erosion.common.study.study import Study, study_from_json
 from erosion.common.tasks import REGISTRY
 from erosion.common.tasks.task import Task, as_tensor
@@ -163,6 +164,25 @@ def test_every_metric_has_an_interval_around_it(name: str) -> None:
     for metric in task.metrics:
         value, interval = found[metric.name], found.intervals[metric.name]
         assert interval.low - 0.15 * abs(value) <= value <= interval.high + 0.15 * abs(value)
+
+
+@every_task
+def test_figures_of_whatever_model_are_ones_that_can_be(name: str) -> None:
+    task = example(name)
+    usual = predictions(task)
+    wild = [
+        torch.full((NUM_PATIENTS, task.num_outputs), value, dtype=torch.float64)
+        * torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(NUM_PATIENTS // 2)[:, None]
+        for value in (0.0, 50.0, 1e30, torch.inf, torch.nan)
+    ]
+    every = [usual, usual * 0 + usual[0], *(task.predictions(outputs).numpy() for outputs in wild)]
+    for seed in (0, 1):
+        seen = patients(task, seed)
+        for predicted in map(task.usable, every):
+            for part in (predicted, np.stack([predicted, task.usable(usual)])):  # and of two cuts
+                found = measure_with_intervals(task, part, seen, seen, resamples=100, seed=0)
+                assert problem_with_metrics(found, task) is None
+                assert problem_with_intervals(found, task) is None
 
 
 @every_task
