@@ -244,6 +244,9 @@ def problem_with_evaluation(
             return problem
         if problem := problem_with_intervals(found, study.task):
             return problem
+    if strange := sorted(header.class_counts.keys() - study.task.group_names):
+        named = printable(strange[0], at_most=50)
+        return f"it counted patients of {named!r}, which the study has not"
     for arm, personal in result.personal.items():
         dim = len(finals[arm].params)
         if personal.dtype != torch.float32 or personal.dim() not in (1, 2):

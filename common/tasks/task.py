@@ -111,7 +111,16 @@ class Task(Settings):
 
     @abstractmethod
     def groups(self, targets: Targets) -> dict[str, int]:
-        """How many patients there are of each group that people count; empty where none are."""
+        """How many patients there are of each group that people count; empty where none are.
+
+        Every group is named, whoever the patients are, and also where there is no patient.
+        """
+
+    @property
+    def group_names(self) -> frozenset[str]:
+        """What `groups` counts."""
+        nobody = self.targets(np.empty((0, len(self.target_columns))))
+        return frozenset(self.groups(nobody))
 
     def described(self, targets: Targets) -> str:
         """The targets of a hospital in a few words, for its own people."""

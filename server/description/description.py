@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from erosion.common.protocol.summary import ColumnSummary, SummaryReply
 from erosion.common.study.study import Study
 from erosion.common.support.plain_text import printable
+from erosion.common.tasks.features import CategoryFeature
 from erosion.server.description.units import Finding, findings
 
 MOST_SHOWN = 300  # characters of a hospital's words
@@ -54,6 +55,16 @@ def problem_with(reply: SummaryReply, study: Study, hospital: str) -> str | None
     described = Counter(column.name for column in reply.columns)
     if strange := sorted(described.keys() - known):
         return f"it described {printable(strange[0], at_most=50)!r}, which the study has not"
+    groups = {
+        feature.name: frozenset(feature.categories)
+        for feature in getattr(study.task, "features", ())
+        if isinstance(feature, CategoryFeature)
+    }
+    groups[study.task.target_columns[0].name] = study.task.group_names
+    for column in reply.columns:
+        if strange := sorted(column.shares.keys() - groups.get(column.name, frozenset())):
+            what = f"{printable(strange[0], at_most=50)!r} of {column.name!r}"
+            return f"it counted patients with {what}, which the study has not"
     if twice := sorted(name for name, times in described.items() if times > 1):
         return f"it described {printable(twice[0], at_most=50)!r} more than once"
     return None

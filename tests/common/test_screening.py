@@ -427,6 +427,13 @@ def test_an_interval_is_of_a_figure_and_lies_the_right_way_round() -> None:
         assert f"an interval of {name!r}, and no such figure" in said
 
 
+def test_patients_are_counted_by_the_classes_of_the_study() -> None:
+    assert evaluated(changes={"class_counts": {"healthy": 6, "ill": None}}) is None
+    odd = {f"{number}\x1b": 1 for number in range(20_000)}
+    said = evaluated(changes={"class_counts": odd})
+    assert said == "it counted patients of '0\ufffd', which the study has not"
+
+
 def test_final_figures_are_of_no_more_patients_than_rows() -> None:
     assert evaluated(changes={"num_patients": 10}) is None
     assert evaluated(changes={"num_patients": 11}) == "it tested more patients than they have rows"

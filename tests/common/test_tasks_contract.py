@@ -211,6 +211,7 @@ def test_strata_and_groups_cover_every_patient(name: str) -> None:
     assert task.strata(targets).shape == (NUM_PATIENTS,)
     groups = task.groups(targets)
     assert not groups or sum(groups.values()) == NUM_PATIENTS
+    assert set(groups) == set(task.groups(targets[:1])) == task.group_names
     assert task.described(targets)
     assert task.why_unmeasurable(targets) == ""
     assert task.why_unmeasurable(targets[:1]) != ""

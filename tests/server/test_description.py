@@ -232,7 +232,8 @@ def test_whatever_figures_a_hospital_tells_the_table_and_the_page_are_made() -> 
         for others in ({}, figures, drawn()):
             told = {"a": {}, "b": others, "c": figures}
             replies = {name: read(number_reply(name, **changed)) for name, changed in told.items()}
-            assert all(problem_with(reply, study, name) is None for name, reply in replies.items())
+            for name, reply in replies.items():
+                assert (problem_with(reply, study, name) is None) == (not told[name].get("shares"))
             assert "nan" not in shown(Description(study, replies, {})), told
 
 
@@ -270,6 +271,15 @@ def test_a_summary_survives_the_wire_and_strange_ones_are_named() -> None:
     assert "answered as 'a'" in str(problem_with(reply, make_study(), "b"))
     strange = reply.model_copy(update={"columns": (column(1, 1, "salary"),)})
     assert "salary" in str(problem_with(strange, make_study(), "a"))
+    sex = ColumnSummary(name="sex", kind="category", count=60, missing=0, shares={"f": 40, "m": 20})
+    ill = sex.model_copy(update={"name": "ill", "kind": "outcome", "shares": {"ill": 60}})
+    both = reply.model_copy(update={"columns": (sex, ill)})
+    assert problem_with(both, make_study(), "a") is None
+    for told in (sex, ill):
+        more = {**told.shares, "<b>\x1b": 0}
+        odd = reply.model_copy(update={"columns": (told.model_copy(update={"shares": more}),)})
+        said = f"it counted patients with '<b>\ufffd' of {told.name!r}, which the study has not"
+        assert problem_with(odd, make_study(), "a") == said
     twice = reply.model_copy(update={"columns": reply.columns * 2})
     assert "'age' more than once" in str(problem_with(twice, make_study(), "a"))
 
