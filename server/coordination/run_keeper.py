@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from erosion.common.errors import CheckpointError
 from erosion.common.rounds.cross_fitting import Curves
 from erosion.common.rounds.model_selection import chosen
 from erosion.common.rounds.records import RoundRecord
@@ -69,7 +70,14 @@ class RunKeeper(ArmFiles):
 
         `weights`: where files that models start from are.
         """
+        folder = self._folder
         if self._earlier is None:
+            if folder.has_begun:
+                raise CheckpointError(
+                    f"{folder.beginning} is missing, and the run there has begun: what its rounds"
+                    " are scaled by and who takes part would be settled anew. Bring it back from a"
+                    " backup, or start the study anew."
+                )
             return
         self._earlier.check(study, self._folder.beginning)
         read_folds(self._folder.folds)

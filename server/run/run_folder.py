@@ -132,7 +132,8 @@ class RunFolder:
     @property
     def has_begun(self) -> bool:
         """Whether there is anything of a run beside its study."""
-        left = (self.beginning, self.journal, self.trials, self.folds, self.result)
+        files = (self.beginning, self.journal, self.trials, self.folds, self.result)
+        left = (*files, self.path / "checkpoints", self.fold(0).path.parent, self.sealed)
         parts = (RunFolder(part, within=self.path) for part in (self.path / USERS).glob("*"))
         return any(path.exists() for path in left) or any(part.has_begun for part in parts)
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from erosion.command_line import main
-from erosion.common.errors import CheckpointError, RunError
+from erosion.common.errors import CheckpointError, ErosionError, RunError
 from erosion.common.rounds import checkpoint
 from erosion.common.rounds.records import RoundRecord
 from erosion.common.rounds.study_run import first_state
@@ -204,6 +204,7 @@ def another_study() -> Study:
 
 LEFT = [
     *("beginning.json", "rounds.jsonl", "trials.jsonl", "folds.json", "result.json"),
+    *("checkpoints/fedavg.safetensors", "folds/0/rounds.jsonl", "sealed/sum"),
     "users/a/beginning.json",
 ]
 
@@ -425,6 +426,7 @@ DAMAGES: list[tuple[str, Callable[[RunFolder], object], str]] = [
     ),
     ("a short journal", lambda run: _cut(run.journal), "lacks rounds"),
     ("folds", lambda run: run.folds.write_text("{"), "folds.json"),
+    ("no beginning", lambda run: _lose(run.beginning), "beginning.json is missing"),
     ("other arms", lambda run: _change(run.beginning, "choices", {"x": CHOICE}), "of the arms x"),
     (
         "no rounds",
@@ -465,6 +467,42 @@ def test_a_run_that_cannot_be_gone_on_with_is_refused_before_anybody_is_waited_f
     assert said in " ".join(capsys.readouterr().err.split())
     assert cut_off.journal.read_bytes() == journal  # no finished round is taken off
     assert before.startswith(journal)
+
+
+LOST = {  # of a run that was killed in the third round of its first arm
+    "study.toml": "is not a run folder",
+    "beginning.json": "beginning.json is missing",
+    "rounds.jsonl": "lacks rounds",
+    "checkpoints/weight_erosion.safetensors": "its checkpoint is missing",
+    "checkpoints/before/weight_erosion.1.safetensors": "",
+}
+
+
+def test_a_run_that_lost_any_file_is_refused_or_ends_as_if_it_had_not(
+    tmp_path: Path, uninterrupted: RunFolder
+) -> None:
+    study, cut_off = small_study(), open_run_folder(tmp_path / "cut off", small_study())
+    killed = start(conduct, study.canonical_json(), str(cut_off.path), "before aggregating")
+    killed.join(PATIENCE)
+    left = {str(file.relative_to(cut_off.path)) for file in cut_off.path.rglob("*.*")}
+    assert left == set(LOST)
+    for number, (lost, said) in enumerate(LOST.items()):
+        folder = RunFolder(tmp_path / f"run {number}")
+        shutil.copytree(cut_off.path, folder.path)
+        (folder.path / lost).unlink()
+
+        def go_on(folder: RunFolder = folder) -> None:
+            resumed_run_folder(folder.path)
+            with RunKeeper(folder) as keeper:
+                keeper.check(study)
+
+        if said:
+            with pytest.raises(ErosionError, match=said):
+                go_on()
+        else:
+            go_on()
+            conduct(study.canonical_json(), str(folder.path), None)
+            assert same_run(study, folder, uninterrupted)
 
 
 @pytest.mark.parametrize("has_links", [True, False])
