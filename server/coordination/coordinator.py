@@ -31,7 +31,6 @@ from erosion.server.output.events import RunEvent, RunFinished, StudyStarted
 from erosion.server.output.report.write import write_report
 from erosion.server.run import provenance
 from erosion.server.run.absences import absences
-from erosion.server.run.journal import read_records
 from erosion.server.run.ledger import as_csv, contributions
 from erosion.server.run.privacy_spent import privacy_spent
 from erosion.server.run.result import (
@@ -114,7 +113,7 @@ class Coordinator:
                 outcome = self._run.run()
             finally:
                 self._transport.close()
-        in_folds = [] if self._study.evaluation.folds is None else read_records(folder.trials)
+        in_folds = [] if self._study.evaluation.folds is None else keeper.rounds_in_folds()
         result = result_of(outcome, keeper.started, time.monotonic() - clock, in_folds)
         result = result.model_copy(update={"resumed": keeper.is_resumed})
         write(folder, result, outcome)

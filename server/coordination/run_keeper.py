@@ -17,9 +17,14 @@ from erosion.common.sealed.sums.sum_records import RecordFiles
 from erosion.common.study.study import Study
 from erosion.server.coordination.arm_files import ArmFiles
 from erosion.server.run.fold_record import read_folds, write_folds
-from erosion.server.run.journal import Journal, keep_first
+from erosion.server.run.journal import Journal, keep_first, read_records
 from erosion.server.run.run_decisions import RunDecisions, read_run_decisions
 from erosion.server.run.run_folder import RunFolder
+
+_TRIALS_REMEDY = (
+    "The result says by it who was missing in the folds. Bring it back from a backup, or start the"
+    " study anew."
+)
 
 
 class RunKeeper(ArmFiles):
@@ -80,11 +85,47 @@ class RunKeeper(ArmFiles):
                 )
             return
         self._earlier.check(study, self._folder.beginning)
-        read_folds(self._folder.folds)
+        self._check_folds(study)
         if self._earlier.choices:
             settled = chosen(study, self._earlier.chosen())
             firsts = {arm: first_state(settled, arm, weights) for arm in settled.arms}
             self.finished(settled, firsts)
+
+    def _check_folds(self, study: Study) -> None:
+        """Raise CheckpointError where the rounds in `trials.jsonl` are not those of the folds.
+
+        Of a selection's trials nothing is made but its choices, and any rounds will do.
+        """
+        folder, finished = self._folder, read_folds(self._folder.folds)
+        if study.evaluation.folds is None:
+            return
+        under_way = folder.fold(len(finished)).journal
+        wanted = [
+            (arm, number)
+            for curves in finished
+            for arm, curve in curves.items()
+            for number in range(1, len(curve) + 1)
+        ]
+        if under_way.exists():
+            wanted += [(record.arm, record.round) for record in read_records(under_way)]
+        has_begun = bool(wanted) or folder.trials.exists()
+        rounds = self.rounds_in_folds() if has_begun else []
+        found = [(record.arm, record.round) for record in rounds]
+        if found[: len(wanted)] != wanted:
+            raise CheckpointError(f"{folder.trials} lacks rounds of the folds. {_TRIALS_REMEDY}")
+        if len(found) > len(wanted) + 1:  # a round is written there first
+            raise CheckpointError(
+                f"{folder.trials} has {len(found)} rounds of folds, of which {folder.folds} and"
+                f" {under_way.parent} have {len(wanted)}. Bring both back from the backup that it"
+                " is from, or start the study anew."
+            )
+
+    def rounds_in_folds(self) -> list[RoundRecord]:
+        """Of a cross-fitted evaluation that has begun. Raises CheckpointError."""
+        try:
+            return read_records(self._folder.trials)
+        except FileNotFoundError:
+            raise CheckpointError(f"{self._folder.trials} is missing. {_TRIALS_REMEDY}") from None
 
     def decide(self, study: Study, decisions: Decisions) -> None:
         """Write `beginning.json`."""

@@ -114,9 +114,10 @@ def read_records(path: Path) -> list[RoundRecord]:
 def read_journal(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of a journal as plain values; a last line that was cut off is left out.
 
-    Raises CheckpointError for a line that is no JSON object of this format, and OSError.
+    Raises CheckpointError for a file that cannot be read or a line that is no JSON object of this
+    format, and FileNotFoundError.
     """
-    for number, line in enumerate(lines_of(path), start=1):
+    for number, line in enumerate(_lines_of(path), start=1):
         if not line.endswith(b"\n"):
             continue
         try:
@@ -129,6 +130,17 @@ def read_journal(path: Path) -> Iterator[dict[str, Any]]:
         if found != FORMAT or isinstance(found, bool):
             raise _unreadable(path, number, f"its format is {found!r:.40}")
         yield values
+
+
+def _lines_of(path: Path) -> Iterator[bytes]:
+    try:
+        yield from lines_of(path)
+    except FileNotFoundError:
+        raise
+    except OSError as problem:
+        raise CheckpointError(
+            f"{path} cannot be read ({problem}). Put that right, or bring it back from a backup."
+        ) from None
 
 
 def _plain(value: Any) -> Any:

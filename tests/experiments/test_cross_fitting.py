@@ -1,6 +1,7 @@
 """Cross-fitted evaluation: every patient is predicted by models that never saw it."""
 
-from collections.abc import Mapping
+import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,14 @@ import torch
 from erosion.client.consent.derivation import leads_to
 from erosion.client.dataset.split import split_patients
 from erosion.client.training.hospital import Hospital
-from erosion.common.errors import DataError, Refusal, RunError, StudyError
+from erosion.common.errors import CheckpointError, DataError, Refusal, RunError, StudyError
 from erosion.common.protocol.messages import (
     EvaluateRequest,
     Metrics,
     TrainRequest,
     TrainResult,
 )
-from erosion.common.rounds.cross_fitting import fold_studies, folds_of, mean_curves
+from erosion.common.rounds.cross_fitting import Curves, fold_studies, folds_of, mean_curves
 from erosion.common.rounds.records import HospitalRecord, RoundRecord
 from erosion.common.rounds.study_run import StudyRun, play_in_turn
 from erosion.common.rounds.surroundings import Surroundings
@@ -188,6 +189,95 @@ def test_a_run_that_is_interrupted_in_a_fold_ends_the_same(tmp_path: Path) -> No
             for outcome in (resumed, expected)
         ]
         assert curves[0] == curves[1]
+
+
+def _cut_last_line(path: Path) -> None:
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-2]))
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[10] ^= 4
+    path.write_bytes(content)
+
+
+def _make_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+HARMS: list[tuple[str, Callable[[Path], object], str]] = [
+    ("trials.jsonl", Path.unlink, r"trials.jsonl is missing\. .*who was missing in the folds"),
+    ("trials.jsonl", _cut_last_line, "lacks rounds of the folds"),
+    ("trials.jsonl", _flip, "Line 1 of .*cannot be read"),
+    ("trials.jsonl", _make_folder, "cannot be read"),
+    ("folds.json", Path.unlink, r"has 16 rounds of folds, of which .*folds.json and .* have 0"),
+    ("folds/2/rounds.jsonl", Path.unlink, "has 16 rounds of folds, .* have 12"),
+    ("beginning.json", Path.unlink, "beginning.json is missing"),
+]
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that ended in the middle of its third fold."""
+
+    class Dying(RunKeeper):
+        def keep_trial_round(self, record: RoundRecord) -> None:
+            super().keep_trial_round(record)
+            if len(read_records(self._folder.trials)) == 16:
+                raise KeyboardInterrupt
+
+    path = tmp_path_factory.mktemp("interrupted")
+    folder = RunFolder(path / "run")
+    folder.path.mkdir()
+    with Dying(folder) as keeper, pytest.raises(KeyboardInterrupt):
+        run_with(study(), hospitals(path), keeper)
+    return folder.path
+
+
+@pytest.mark.parametrize(("file", "harm", "said"), HARMS)
+def test_a_run_whose_rounds_in_folds_are_lost_is_refused_before_anybody_is_waited_for(
+    tmp_path: Path, interrupted: Path, file: str, harm: Callable[[Path], object], said: str
+) -> None:
+    """It ended with a message about writing, and only after all rounds."""
+    folder = RunFolder(tmp_path / "run")
+    shutil.copytree(interrupted, folder.path)
+    with RunKeeper(folder) as keeper:
+        keeper.check(study())
+    harm(folder.path / file)
+    with RunKeeper(folder) as keeper, pytest.raises(CheckpointError, match=said):
+        keeper.check(study())
+
+
+def test_each_moment_of_a_cross_fitted_run_is_one_to_go_on_from(tmp_path: Path) -> None:
+    whole, folder, checked = study(), RunFolder(tmp_path / "run"), [0]
+
+    def check() -> None:
+        """As a coordinator would that is started now, where this one was killed."""
+        with RunKeeper(folder) as another:
+            another.check(whole)
+        checked[0] += 1
+
+    class Checking(RunKeeper):
+        def keep_trial_round(self, record: RoundRecord) -> None:
+            check()
+            super().keep_trial_round(record)
+            check()
+
+        def keep_fold(self, curves: Curves) -> None:
+            check()
+            super().keep_fold(curves)
+            check()
+
+    folder.path.mkdir()
+    with Checking(folder) as keeper:
+        run_with(whole, hospitals(tmp_path), keeper)
+        check()
+        assert len(keeper.rounds_in_folds()) == 8 * 2 * whole.rounds
+    assert checked[0] == 2 * 8 * 2 * whole.rounds + 2 * 8 + 1
+    folder.trials.unlink()  # while the run was at its end
+    with RunKeeper(folder) as keeper, pytest.raises(CheckpointError, match="is missing"):
+        keeper.rounds_in_folds()
 
 
 def test_a_fold_that_was_interrupted_asks_nobody_for_a_round_with_other_parameters(

@@ -539,7 +539,9 @@ def test_a_round_is_on_the_disk_before_the_next_one_and_what_it_may_go_back_to_b
     assert before.read_bytes() != current.read_bytes()
 
 
-def test_trials_that_are_damaged_do_not_keep_a_run_from_going_on(tmp_path: Path) -> None:
+def test_trials_of_a_selection_that_are_damaged_do_not_keep_a_run_from_going_on(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "trials.jsonl"
     path.write_bytes(b"one \xff\ntwo \xff\nthree")
     keep_first(path, 2)

@@ -58,8 +58,6 @@ def read_run(folder: RunFolder) -> RunData:
         raise CheckpointError(
             f"{problem.filename} is missing: the run did not end, so there is nothing to report."
         ) from None
-    except OSError as problem:
-        raise CheckpointError(f"The run in {folder.path} cannot be read: {problem}.") from None
     arms = list(result.arms)
     # A resumed run may have written a round twice: the later line counts.
     latest = {(record.arm, record.round): record for record in records if record.arm in arms}
