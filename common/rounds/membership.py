@@ -87,6 +87,7 @@ class Membership:
     def __init__(self, study: Study, transport: Transport, listener: MembershipListener) -> None:
         self._study, self._transport, self._listener = study, transport, listener
         self._members: dict[HospitalName, Member] = {}
+        self.described: dict[HospitalName, int] = {}  # training patients of all who were here
         self.declined: dict[HospitalName, str] = {}  # and why
         self.cohort: frozenset[HospitalName] | None = None  # who may join; None: every hospital
         self.undecided: dict[HospitalName, str] = {}  # declined for now, and why
@@ -151,6 +152,7 @@ class Membership:
         self.undecided.pop(name, None)
         self.away.pop(name, None)
         software = printable(described.software, at_most=LONGEST_VERSION)
+        self.described[name] = described.num_samples
         self._members[name] = Member(connection, described.num_samples, described.sums, software)
         self._listener.joined(name, described.num_samples, self.missing, software)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from erosion.common.aggregation.cohort import HospitalName
 from erosion.common.errors import HopelessError, RunError
 from erosion.common.learning.models import check_model, first_parameters
 from erosion.common.protocol.messages import EvaluateReply, EvaluateResult, Metrics, Scaling
@@ -20,7 +21,7 @@ from erosion.common.rounds.membership import Membership
 from erosion.common.rounds.model_selection import SelectedSettings, choose, chosen
 from erosion.common.rounds.one_round import Terms
 from erosion.common.rounds.records import Absence, Rejection, RoundRecord, RunState
-from erosion.common.rounds.screening import problem_with_evaluation
+from erosion.common.rounds.screening import problem_with_evaluation, sample_cap
 from erosion.common.rounds.surroundings import ArmsKeeper, Decisions, PlayRounds, Surroundings
 from erosion.common.rounds.transport import Transport
 from erosion.common.rounds.waiting import Needed, Waiting
@@ -207,11 +208,16 @@ class StudyRun:
         where, user = self.surroundings, study.user
         request = one_round.evaluate_request(study, finals, scaling=scaling, run=where.run)
         problem = "it was not connected"
+        spent = 0.0  # seconds in which it was asked: all attempts together have one deadline
         for _ in range(MOST_EVALUATIONS):
             self.waiting.until_here(Needed([user], 1))
-            member = self.membership.members[user]
-            seconds = evaluate_seconds(study, member.num_samples)
-            (reply,) = where.transport.ask({member.connection: request}, seconds)
+            left = evaluate_seconds(study, self._believed_patients(user)) - spent
+            if left <= 0:
+                break
+            begun = where.transport.now()
+            connection = self.membership.members[user].connection
+            (reply,) = where.transport.ask({connection: request}, left)
+            spent += where.transport.now() - begun
             match reply.content:
                 case EvaluateResult() as result:
                     wrong = problem_with_evaluation(result, study, finals)
@@ -228,6 +234,12 @@ class StudyRun:
             f"The final figures are missing: the user's site {user!r} did not give them"
             f" ({problem}).{where.where_states_are}"
         )
+
+    def _believed_patients(self, user: HospitalName) -> int:
+        """The user's training patients; where others wait for it, as many as all others have."""
+        described = self.membership.described
+        own = described[user]
+        return min(own, sample_cap(described, user)) if self.surroundings.every_user else own
 
 
 def evaluate_seconds(study: Study, num_training: int) -> float:

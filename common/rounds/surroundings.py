@@ -107,3 +107,4 @@ class Surroundings:
     weights: Path | None = None  # folder with the files that models start from
     longest_wait_seconds: float | None = None  # for hospitals that are needed; None: no end
     start_with_quorum: bool = False  # whatever the study says of its start
+    every_user: bool = False  # the study is one user's part, and other hospitals' wait for its end

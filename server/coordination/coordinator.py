@@ -103,6 +103,7 @@ class Coordinator:
                     address=link.address_for_sites,
                     longest_wait_seconds=self._longest_wait_seconds,
                     start_with_quorum=self._start_with_quorum,
+                    every_user=folder.within is not None,
                     remedy="Put that right, then go on with `erosion server --resume"
                     f" {quote(str(folder.to_resume))}`; ",
                     where_states_are=" The parameters of every arm are in"

@@ -640,6 +640,50 @@ def test_the_final_figures_have_as_long_as_what_they_are_made_of_needs() -> None
     assert transport.deadlines == [600 + 10 + 2 * 100_000 * 20 * 1e-5]
 
 
+@pytest.mark.parametrize(("every_user", "patients"), [(True, 20), (False, 2**53)])
+def test_a_user_that_others_wait_for_counts_for_no_more_than_all_of_them(
+    every_user: bool, patients: int
+) -> None:
+    def respond(name: str, request: TrainRequest) -> TrainResult:
+        result = trained(name, request)
+        if (name, request.round) == ("c", 4):
+            transport.leave("b")  # it counts among all others nevertheless
+        if name != "a":
+            return result
+        return replace(result, header=result.header.model_copy(update={"num_samples": 2**53}))
+
+    of = study(hospitals=["a", "b", "c"])
+    transport = WithoutFigures(of, respond)
+    transport.join("b", "c")
+    transport.join("a", num_samples=2**53)
+    with pytest.raises(RunError, match="final figures are missing"):
+        study_run(transport, Kept(), every_user=every_user).run()
+    assert transport.deadlines == [evaluate_seconds(of, patients)]
+
+
+def test_a_user_that_leaves_whenever_it_is_asked_has_one_deadline_for_its_figures() -> None:
+    @dataclass
+    class Leaving(WithoutFigures):
+        def ask(self, requests: Mapping[Connection, Request], seconds: float) -> Iterator[Reply]:
+            for reply in super().ask(requests, seconds):
+                if not isinstance(next(iter(requests.values())), EvaluateRequest):
+                    yield reply
+                    continue
+                self.clock -= 0.6 * seconds  # it left before the time was over
+                self.leave("a")
+                self.at(self.clock + 50, lambda script: script.join("a"))
+                yield replace(reply, left=True)
+
+    of = study()
+    transport = Leaving(of)
+    transport.join(*of.hospitals)
+    with pytest.raises(RunError, match="final figures are missing"):
+        study_run(transport, Kept()).run()
+    whole = evaluate_seconds(of, 10)
+    wanted = [whole * 0.6**number for number in range(10)]  # the time away is not counted
+    assert transport.deadlines == pytest.approx(wanted)
+
+
 def test_more_of_anything_gives_the_final_figures_longer_but_never_more_than_a_day() -> None:
     small = evaluate_seconds(study(), 1000)
     more: list[Study] = [

@@ -3,13 +3,16 @@
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from erosion.command_line import main
 from erosion.common.errors import CheckpointError, ModelError, RunError
+from erosion.common.rounds.surroundings import Surroundings
 from erosion.common.rounds.waiting import HospitalsAwayError, UserDeclinedError
 from erosion.common.study.study import Study, load_study
+from erosion.server.coordination import coordinator
 from erosion.server.coordination.run_study import run_every_user
 from erosion.server.output.events import EveryUserFinished, RunEvent, UserFailed
 from erosion.server.run.result import Result
@@ -56,6 +59,24 @@ def test_every_hospital_is_the_user_once(folder: RunFolder) -> None:
     assert folder.result.exists()
     report = folder.report.read_text()
     assert [f'href="users/{user}/report.html"' in report for user in STUDY.hospitals] == [True] * 3
+
+
+def test_a_part_knows_that_other_hospitals_wait_for_its_user(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[bool] = []
+
+    def study_run(_study: Study, surroundings: Surroundings) -> Mock:
+        told.append(surroundings.every_user)
+        return Mock(run=Mock(side_effect=RunError("that is all")))
+
+    monkeypatch.setattr(coordinator, "StudyRun", study_run)
+    link = Mock(enrolled_only=False, updates=None)
+    study = STUDY.for_user("bob")
+    for own in (new_run_folder(folder.path.parent, study), user_folder(folder, study)):
+        with pytest.raises(RunError, match="that is all"):
+            coordinator.Coordinator(study, link, own).run()
+    assert told == [False, True]
 
 
 def test_a_hospital_that_only_helps_has_no_model_and_the_run_has_ended(folder: RunFolder) -> None:
