@@ -276,8 +276,8 @@ def test_each_moment_of_a_cross_fitted_run_is_one_to_go_on_from(tmp_path: Path) 
         assert len(keeper.rounds_in_folds()) == 8 * 2 * whole.rounds
     assert checked[0] == 2 * 8 * 2 * whole.rounds + 2 * 8 + 1
     folder.trials.unlink()  # while the run was at its end
-    with RunKeeper(folder) as keeper, pytest.raises(CheckpointError, match="is missing"):
-        keeper.rounds_in_folds()
+    with RunKeeper(folder) as again, pytest.raises(CheckpointError, match="is missing"):
+        again.rounds_in_folds()
 
 
 def test_a_fold_that_was_interrupted_asks_nobody_for_a_round_with_other_parameters(
