@@ -207,7 +207,7 @@ def deploy(
         write_identities(data, list(hospitals))
     address = free_address()
     place = ["--address", address, "--run-folder", str(folder.path)]
-    compute = {} if weights is None else {"weights": str(weights.resolve())}
+    compute = {} if weights is None else {"weights": str(weights.absolute())}
     if weights is not None:
         place += ["--weights", str(weights)]
     if study.federation.longest_wait_seconds is None:  # nobody starts a site again here

@@ -28,7 +28,16 @@ _CANNOT_SYNC = {
 
 def open_named(path: Path) -> BinaryIO:
     """Open an ordinary file to read. Raises OSError, also for a pipe, which may never end."""
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # of a pipe, do not wait
+    return _opened(path, os.O_RDONLY)
+
+
+def open_lock(path: Path) -> BinaryIO:
+    """Open an ordinary file, made if need be, to be locked. Raises OSError as `open_named` does."""
+    return _opened(path, os.O_RDWR | os.O_CREAT)  # NFS locks only what may be written
+
+
+def _opened(path: Path, flags: int) -> BinaryIO:
+    handle = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)  # of a pipe, do not wait
     try:
         _check_kind(path, os.fstat(handle).st_mode)
         return os.fdopen(handle, "rb")

@@ -57,8 +57,8 @@ def _run(options: argparse.Namespace) -> int:
     output = options.output or (options.data if tables else options.data.parent) / "study.toml"
     if output.exists():
         raise StudyError(f"{output} is there already. Name another file with -o, or remove it.")
-    name = options.name or hospital_name(options.data.resolve().stem)
     read, profiles = read_whole(table)
+    name = options.name or hospital_name(options.data.resolve().stem)
     text, remarks = study_draft(
         profiles,
         options.target,

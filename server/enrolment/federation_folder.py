@@ -9,7 +9,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from shlex import quote
 from time import monotonic, sleep
-from typing import IO, Annotated
+from typing import Annotated, BinaryIO
 
 import tomli_w
 from pydantic import AfterValidator, Field
@@ -17,6 +17,7 @@ from pydantic import AfterValidator, Field
 from erosion.common.errors import EnrolmentError
 from erosion.common.settings.base import Settings, read_toml, validate
 from erosion.common.settings.names import Name
+from erosion.common.support.files import open_lock
 from erosion.common.support.private_files import write_private
 
 DEFAULT_FOLDER = Path("federation")
@@ -126,7 +127,7 @@ class FederationFolder:
 
         Raises EnrolmentError where another one does not end.
         """
-        with (self.path / ".lock").open("w") as lock:
+        with open_lock(self.path / ".lock") as lock:
             give_up_at = monotonic() + LONGEST_WAIT
             while not _taken(lock):
                 if monotonic() > give_up_at:
@@ -138,7 +139,7 @@ class FederationFolder:
             yield
 
 
-def _taken(lock: IO[str]) -> bool:
+def _taken(lock: BinaryIO) -> bool:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

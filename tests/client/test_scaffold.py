@@ -199,6 +199,21 @@ def test_what_cannot_be_drafted_is_explained(
     assert not (trial / "study.toml").exists()
 
 
+@pytest.mark.parametrize("command", [["study", "new"], ["site", "new", "--data"]])
+def test_a_table_that_is_a_link_to_itself_is_no_fault_of_the_program(
+    trial: Path, tmp_path: Path, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["study", "new", str(trial), "--target", "outcome"])
+    loop = tmp_path / "loop" / "alpha.csv"
+    loop.parent.mkdir()
+    loop.symlink_to(loop)
+    study = ["--study", str(trial / "study.toml")] if command[0] == "site" else []
+    target = ["--target", "outcome"] if command[0] == "study" else []
+    assert main([*command, str(loop), *study, *target]) == 4
+    assert f"{loop}" in capsys.readouterr().err
+    assert list(loop.parent.iterdir()) == [loop]
+
+
 def test_a_folder_of_tables_may_hold_notes_and_names_in_any_language(tmp_path: Path) -> None:
     for name in (
         "St. Anna Zürich.csv",

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import os
 import re
 import shlex
 import shutil
@@ -460,6 +461,23 @@ def test_another_enrolment_is_waited_for_and_then_told_of(
     with folder.locked(), pytest.raises(EnrolmentError, match="Another `erosion enroll` is at"):
         enrol_site(folder, "north")
     enrol_site(folder, "north")
+
+
+def _link_to_itself(path: Path) -> None:
+    path.symlink_to(path)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, _link_to_itself])
+def test_a_lock_that_is_no_ordinary_file_is_named(
+    folder: FederationFolder, make: Callable[[Path], None]
+) -> None:
+    """A pipe was waited for without end."""
+    lock = folder.path / ".lock"
+    make(lock)
+    with pytest.raises(OSError) as found:  # noqa: PT011 - of several kinds, with the name
+        enrol_site(folder, "north")
+    assert found.value.filename == str(lock)
+    assert read_key_registry(folder.roster).keys == ()
 
 
 def test_who_does_not_get_the_kit_that_was_to_be_printed_is_told_and_nothing_has_changed(
