@@ -71,7 +71,7 @@ def absences(missing: Sequence[Absent]) -> list[str]:
         )
     more = len(missing) - len(said)
     if more:
-        said.append(f"{more} more hospitals were missing; the report's events name them.")
+        said.append(f"Hospitals missing beside these: {more}. The report's events name them.")
     if at_times:
         said.append("So the arms were not trained with the same hospitals throughout.")
     return said
