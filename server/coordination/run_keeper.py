@@ -84,7 +84,12 @@ class RunKeeper(ArmFiles):
                     " backup, or start the study anew."
                 )
             return
-        self._earlier.check(study, self._folder.beginning)
+        self._earlier.check(study, folder.beginning)
+        if self._earlier.run not in (None, folder.run):
+            raise CheckpointError(
+                f"{folder.name} has been lost or changed: sites know the run as"
+                f" {self._earlier.run}. Write that into it, and nothing else."
+            )
         self._check_folds(study)
         if self._earlier.choices:
             settled = chosen(study, self._earlier.chosen())
@@ -130,7 +135,8 @@ class RunKeeper(ArmFiles):
     def decide(self, study: Study, decisions: Decisions) -> None:
         """Write `beginning.json`."""
         settled = RunDecisions.of(study, self.started, decisions)
-        settled.write(self._folder.beginning)
+        named = settled.model_copy(update={"run": self._folder.run})
+        named.write(self._folder.beginning)
 
     def keep_trial_round(self, record: RoundRecord) -> None:
         """A line of `trials.jsonl`."""

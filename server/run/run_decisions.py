@@ -36,6 +36,7 @@ class RunDecisions(Settings):
 
     cohort: tuple[Name, ...] | None = None  # hospitals that may take part; None: all of the study
     study: str | None = None  # digest; None: written by a version that did not keep it
+    run: str | None = None  # what the sites know the run by; None: as above
 
     @classmethod
     def of(cls, study: Study, started: str, decisions: Decisions) -> Self:

@@ -470,6 +470,7 @@ def test_a_run_that_cannot_be_gone_on_with_is_refused_before_anybody_is_waited_f
 
 
 LOST = {  # of a run that was killed in the third round of its first arm
+    "name.txt": "Write that into it",
     "study.toml": "is not a run folder",
     "beginning.json": "beginning.json is missing",
     "rounds.jsonl": "lacks rounds",

@@ -91,7 +91,7 @@ def towards_ten(name: str, request: TrainRequest) -> TrainResult:
     away = 10 - request.parameters
     header = answer.header
     if header.metrics is not None:
-        header = header.model_copy(update={"metrics": metrics(float(away.abs().mean()))})
+        header = header.model_copy(update={"metrics": metrics(float(away.abs().mean()) / 10)})
     return replace(answer, header=header, delta=away * answer.delta)
 
 
