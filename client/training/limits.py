@@ -87,7 +87,8 @@ def _training_reasons(site: Site, study: Study, counts: PatientCounts) -> Iterat
         if limits.min_local_steps > 1:
             yield (
                 "a round has fewer local steps there than limits.min_local_steps ="
-                f" {limits.min_local_steps}: with [privacy] it is one step"
+                f" {limits.min_local_steps}: with [privacy] it is one step, so that only a limit of"
+                " 1 allows it"
             )
     elif short := [(n, size) for n, size in trainings if _steps(size) < limits.min_local_steps]:
         yield (
@@ -98,7 +99,8 @@ def _training_reasons(site: Site, study: Study, counts: PatientCounts) -> Iterat
     if small := [(n, size) for n, size in trainings if size.num_samples < limits.min_batch_size]:
         yield (
             "a mini-batch has fewer rows or images there than limits.min_batch_size ="
-            f" {limits.min_batch_size}: {_in_words(small)}"
+            f" {limits.min_batch_size}: {_in_words(small)}. Leave those arms out, or hold fewer"
+            " patients out"
         )
 
 

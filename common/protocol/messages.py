@@ -174,10 +174,9 @@ class TrainReply(Settings):
     own_loss: float | None = None  # the user's mean loss of the same on its training part
     sealed: HelloKeys | None = None  # of a sealed round, in place of the update
     noise_multiplier: float | None = None  # of the update, where it has noise for privacy
-    steps: Count | None = (
-        None  # mini-batches, where hospitals take different numbers of them and the
-    )
-    # arm compares updates as of equally many
+    steps: Count | None = None
+    # mini-batches, where hospitals take different numbers of them and the arm compares updates as
+    # of equally many
 
 
 class StepReply(Settings):

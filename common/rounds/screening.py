@@ -4,6 +4,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from pydantic import ValidationError
@@ -133,7 +134,7 @@ def reject_outsized(
     usual_norm: float,
     dim: int,
     longest_noise: Callable[[float, int], float] = lambda _patients, _dim: 0.0,
-    factors: Mapping[HospitalName, float] | None = None,
+    factors: Mapping[HospitalName, float] = MappingProxyType({}),
 ) -> dict[HospitalName, Answer]:
     """The answers of an exchange, less those of peers that are out of all proportion.
 
@@ -147,7 +148,7 @@ def reject_outsized(
     number of patients and `dim`). `factors`: by how much the method lengthens an update.
     """
     measured = {
-        n: _norms(a, (factors or {}).get(n, 1.0))
+        n: _norms(a, factors.get(n, 1.0))
         for n, a in answers.items()
         if isinstance(a, Update | SiteAnswer)
     }
@@ -167,7 +168,7 @@ def reject_outsized(
                 limit += longest_noise(answer.samples_seen, dim)
             if length > limit:
                 what = f"norm {length:.4g}" + (f" of {array!r}" if array != ITSELF else "")
-                if array == ITSELF and (factors or {}).get(name, 1.0) != 1:
+                if array == ITSELF and factors.get(name, 1.0) != 1:
                     what += " as of the user's number of steps"
                 screened[name] = Rejection(
                     f"{what}, more than {OUTSIZED:g} times what is usual ({usual:.4g})"

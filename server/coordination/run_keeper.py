@@ -134,9 +134,8 @@ class RunKeeper(ArmFiles):
 
     def decide(self, study: Study, decisions: Decisions) -> None:
         """Write `beginning.json`."""
-        settled = RunDecisions.of(study, self.started, decisions)
-        named = settled.model_copy(update={"run": self._folder.run})
-        named.write(self._folder.beginning)
+        settled = RunDecisions.of(study, self._folder.run, self.started, decisions)
+        settled.write(self._folder.beginning)
 
     def keep_trial_round(self, record: RoundRecord) -> None:
         """A line of `trials.jsonl`."""

@@ -39,8 +39,8 @@ class RunDecisions(Settings):
     run: str | None = None  # what the sites know the run by; None: as above
 
     @classmethod
-    def of(cls, study: Study, started: str, decisions: Decisions) -> Self:
-        """Gather what was decided of the run of `study`."""
+    def of(cls, study: Study, run: str, started: str, decisions: Decisions) -> Self:
+        """Gather what was decided of the run of `study`, which the sites know as `run`."""
         kept = {
             arm: _SelectedSettings(settings=dict(c.settings), rounds=c.rounds, loss=c.loss)
             for arm, c in decisions.choices.items()
@@ -52,6 +52,7 @@ class RunDecisions(Settings):
             choices=kept,
             cohort=cohort,
             study=study.digest,
+            run=run,
         )
 
     def chosen(self) -> dict[str, SelectedSettings]:

@@ -57,9 +57,9 @@ VERSIONED = [name for name in FILES if name.endswith(".json")]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = RUN.write(tmp_path_factory.mktemp("runs") / "run")
-    RunDecisions.of(RUN.study, "2026-05-04T09:21:07+00:00", Decisions(None, {}, COHORT)).write(
-        path / "beginning.json"
-    )
+    RunDecisions.of(
+        RUN.study, "first", "2026-05-04T09:21:07+00:00", Decisions(None, {}, COHORT)
+    ).write(path / "beginning.json")
     status = {"format": 1, "study": "s", "user": "u", "phase": "training", "weights": {"a": 1.0}}
     (path / "status.json").write_text(json.dumps(status))
     return path
