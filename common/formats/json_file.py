@@ -1,6 +1,12 @@
-"""Reads a JSON file of a known format, with a sentence for everything that can be wrong with it."""
+"""JSON files of a known format, with a sentence for everything that can be wrong with one.
+
+Each has a checksum of its values, however they are laid out: a digit that a disk lost, or a hand
+changed, would otherwise be another figure.
+"""
 
 import json
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -8,9 +14,36 @@ from pydantic import BaseModel
 
 from erosion.common.errors import ErosionError
 from erosion.common.settings.base import validate
-from erosion.common.support.files import MOST_KEPT_BYTES, read_named
+from erosion.common.support.files import MOST_KEPT_BYTES, read_named, write_atomically
 
 M = TypeVar("M", bound=BaseModel)
+CHECKSUM = "crc32"  # the key; files of earlier versions lack it
+
+
+def with_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object and the checksum of its values."""
+    return {**values, CHECKSUM: _checksum(values)}
+
+
+def without_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What `with_checksum` was given, or an object of an earlier version.
+
+    Raises ValueError where the checksum is not that of the values.
+    """
+    rest = {key: value for key, value in values.items() if key != CHECKSUM}
+    if CHECKSUM in values and values[CHECKSUM] != _checksum(rest):
+        raise ValueError("its checksum is not that of its values, so it was changed or damaged")
+    return rest
+
+
+def _checksum(values: Mapping[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps(values, sort_keys=True).encode()):08x}"
+
+
+def write_json(path: Path, model: BaseModel, *, mode: int | None = None) -> None:
+    """Put `model` in place of `path`, for `read_json`. Raises OSError."""
+    values = with_checksum(json.loads(model.model_dump_json()))
+    write_atomically(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n", mode=mode)
 
 
 def read_json(
@@ -18,7 +51,7 @@ def read_json(
 ) -> M:
     """The file as a `model`, whose key `format` is `version`.
 
-    Raises `error` for a file that is missing, truncated, of another version, or whose keys or
+    Raises `error` for a file that is truncated, changed, of another version, or whose keys or
     values are not as they should be; `remedy` ends the message. FileNotFoundError is left to the
     caller, who knows what its absence means.
     """
@@ -28,22 +61,23 @@ def read_json(
         raise
     except (OSError, ValueError, RecursionError) as problem:
         raise error(f"{path} cannot be read ({problem}). {remedy}") from None
-    return validated(raw, model, where=str(path), version=version, error=error, remedy=remedy)
-
-
-def validated(
-    raw: Any, model: type[M], *, where: str, version: int, error: type[ErosionError], remedy: str
-) -> M:
-    """Parsed JSON as a `model`; raises as `read_json` does."""
     if not isinstance(raw, dict):
-        raise error(f"{where} is not a JSON object. {remedy}")
+        raise error(f"{path} is not a JSON object. {remedy}")
     if (found := raw.get("format")) != version or isinstance(found, bool):
         said = "does not say its format" if found is None else f"is of format {found!r:.40}"
         raise error(
-            f"{where} {said}; this version of the program reads format {version}. Use the version"
+            f"{path} {said}; this version of the program reads format {version}. Use the version"
             f" that wrote it, or: {remedy}"
         )
+    rest = {key: value for key, value in raw.items() if key != CHECKSUM}
     try:
-        return validate(model, raw, where, error)
+        found = validate(model, rest, str(path), error)
     except error as problem:
         raise error(f"{problem}\n{remedy}") from None
+    try:
+        without_checksum(raw)
+    except ValueError as problem:
+        raise error(
+            f"{path} cannot be used: {problem}. Bring it back from a backup, or: {remedy}"
+        ) from None
+    return found

@@ -10,14 +10,14 @@ from typing import Final, Literal
 from torch import Tensor
 
 from erosion.common.errors import CheckpointError
-from erosion.common.formats.json_file import read_json
+from erosion.common.formats.json_file import read_json, write_json
 from erosion.common.learning.layout import parameter_shapes
 from erosion.common.learning.models import ModelSettings
 from erosion.common.protocol.messages import Scaling
 from erosion.common.protocol.scaling import Cut
 from erosion.common.rounds.checkpoint import load_model, save_model
 from erosion.common.settings.base import Settings
-from erosion.common.support.files import open_named, write_atomically
+from erosion.common.support.files import open_named
 from erosion.common.tasks import AnyTask
 
 CARD, PARAMETERS, ARMS = "model.json", "model.safetensors", "models"
@@ -50,7 +50,7 @@ def write_model(folder: Path, card: ModelCard, parameters: Tensor) -> None:
     shapes = parameter_shapes(card.model, tuple(task.input_shape), task.num_outputs)
     save_model(folder / PARAMETERS, parameters, shapes)
     card = card.model_copy(update={"sha256": _sha256(folder / PARAMETERS)})
-    write_atomically(folder / CARD, card.model_dump_json(indent=2) + "\n")
+    write_json(folder / CARD, card)
 
 
 def read_model(run_folder: Path, arm: str | None = None) -> tuple[ModelCard, Tensor]:

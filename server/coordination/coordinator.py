@@ -10,6 +10,7 @@ from statistics import median
 import numpy as np
 
 from erosion.common.aggregation.disk_cohort import DiskCohort, store
+from erosion.common.formats.json_file import write_json
 from erosion.common.formats.model_card import ModelCard, write_model
 from erosion.common.protocol.messages import EvaluateReply
 from erosion.common.protocol.scaling import CUT
@@ -210,7 +211,7 @@ def write(folder: RunFolder, result: Result, outcome: Outcome) -> None:
     write_model(folder.path, _card(study, arm, outcome.evaluation), parameters[arm])
     for name, own in parameters.items():
         write_model(folder.of_arm(name).path, _card(study, name, outcome.evaluation), own)
-    write_atomically(folder.result, result.model_dump_json(indent=2) + "\n")
+    write_json(folder.result, result)
     ledgers = {a: contributions(study.hospitals, r) for a, r in outcome.records.items()}
     write_atomically(folder.contributions, as_csv(ledgers))
     write_report(folder.path)

@@ -8,6 +8,7 @@ from shlex import quote
 from typing import Literal
 
 from erosion.common.errors import CheckpointError, DiskError, ErosionError, HopelessError, RunError
+from erosion.common.formats.json_file import write_json
 from erosion.common.protocol import wire
 from erosion.common.protocol.flower_messages import BoundedMessage
 from erosion.common.rounds.head_bounds import check_heads
@@ -15,7 +16,6 @@ from erosion.common.rounds.study_run import check_start
 from erosion.common.rounds.waiting import HospitalsAwayError, UserDeclinedError
 from erosion.common.study.study import Study
 from erosion.common.support.allocator import keep_freed_memory, return_freed_memory
-from erosion.common.support.files import write_atomically
 from erosion.common.support.memory import memory_bytes
 from erosion.server.coordination.coordinator import Coordinator
 from erosion.server.coordination.study_queue import StudyQueue
@@ -254,7 +254,7 @@ def run_every_user(
             f"{', '.join(failed)}: no model yet, for the reasons above. {folder.report} shows the"
             f" others. Go on with `erosion server --resume {quote(str(folder.path))}`."
         )
-    write_atomically(folder.result, found.model_dump_json(indent=2) + "\n")
+    write_json(folder.result, found)
     notify(EveryUserFinished(found, folder.path))
     return found
 

@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Final, Literal
 
 from erosion.common.errors import CheckpointError
-from erosion.common.formats.json_file import read_json
+from erosion.common.formats.json_file import read_json, write_json
 from erosion.common.protocol.messages import Metrics
 from erosion.common.rounds.cross_fitting import Curves
 from erosion.common.settings.base import Settings
-from erosion.common.support.files import write_atomically
 
 FORMAT: Final = 1  # raised when a key changes its meaning
 REMEDY = "Start the study anew."
@@ -34,4 +33,4 @@ def read_folds(path: Path) -> list[Curves]:
 def write_folds(path: Path, finished: Sequence[Curves]) -> None:
     """Put all of them into the run folder."""
     kept = tuple({arm: tuple(curve) for arm, curve in curves.items()} for curves in finished)
-    write_atomically(path, FoldRecord(finished=kept).model_dump_json() + "\n")
+    write_json(path, FoldRecord(finished=kept))

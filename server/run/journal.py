@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from erosion.common.errors import CheckpointError
+from erosion.common.formats.json_file import with_checksum, without_checksum
 from erosion.common.protocol.messages import Metrics
 from erosion.common.rounds.records import HospitalRecord, RoundRecord
 from erosion.common.support.files import (
@@ -39,8 +40,8 @@ class Journal:
 
     def write(self, record: RoundRecord) -> None:
         """Write one line: it outlives this program at once, and the machine after `sync`."""
-        values = {"format": FORMAT, **_plain(record)}
-        self._file.write(json.dumps(values, allow_nan=False, default=_plain) + "\n")
+        text = json.dumps({"format": FORMAT, **_plain(record)}, allow_nan=False, default=_plain)
+        self._file.write(_line(json.loads(text)))
         self._file.flush()
 
     def sync(self) -> None:
@@ -82,7 +83,7 @@ def cut_back(path: Path, last_round: Mapping[str, int]) -> None:
     """Take off what is done again: every arm's rounds after its last finished one."""
     if path.exists():
         lines = (x for x in read_journal(path) if x["round"] <= last_round.get(x["arm"], 0))
-        write_atomically(path, "".join(json.dumps(x, allow_nan=False) + "\n" for x in lines))
+        write_atomically(path, "".join(map(_line, lines)))
 
 
 def has_rounds(records: Sequence[RoundRecord], arm: str, last: int) -> bool:
@@ -122,14 +123,24 @@ def read_journal(path: Path) -> Iterator[dict[str, Any]]:
             continue
         try:
             values = json.loads(line.decode())
+            if not isinstance(values, dict):
+                raise ValueError("it is not a JSON object")
+            found = values.get("format")
+            if found != FORMAT or isinstance(found, bool):
+                raise ValueError(f"its format is {found!r:.40}")
         except (ValueError, RecursionError) as problem:
             raise _unreadable(path, number, str(problem)) from None
-        if not isinstance(values, dict):
-            raise _unreadable(path, number, "it is not a JSON object")
-        found = values.get("format")
-        if found != FORMAT or isinstance(found, bool):
-            raise _unreadable(path, number, f"its format is {found!r:.40}")
-        yield values
+        try:
+            yield without_checksum(values)
+        except ValueError as problem:
+            raise CheckpointError(
+                f"Line {number} of {path} cannot be used: {problem}. Bring the run's folder back"
+                " from a backup, or run the study again."
+            ) from None
+
+
+def _line(values: Mapping[str, Any]) -> str:
+    return json.dumps(with_checksum(values), allow_nan=False) + "\n"
 
 
 def _lines_of(path: Path) -> Iterator[bytes]:

@@ -6,14 +6,13 @@ from typing import Any, Final, Literal, Self
 from pydantic import AliasChoices, Field
 
 from erosion.common.errors import CheckpointError
-from erosion.common.formats.json_file import read_json
+from erosion.common.formats.json_file import read_json, write_json
 from erosion.common.protocol.messages import Scaling
 from erosion.common.rounds.model_selection import SelectedSettings, chosen
 from erosion.common.rounds.surroundings import Decisions
 from erosion.common.settings.base import Settings
 from erosion.common.settings.names import Name
 from erosion.common.study.study import Study
-from erosion.common.support.files import write_atomically
 from erosion.server.run.run_folder import RunFolder
 
 FORMAT: Final = 1  # raised when a key changes its meaning
@@ -89,7 +88,7 @@ class RunDecisions(Settings):
 
     def write(self, path: Path) -> None:
         """Put it into the run folder."""
-        write_atomically(path, self.model_dump_json(indent=2) + "\n")
+        write_json(path, self)
 
 
 def read_run_decisions(folder: RunFolder) -> RunDecisions | None:

@@ -15,6 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from erosion.common.errors import CheckpointError, ErosionError
+from erosion.common.formats.json_file import CHECKSUM, with_checksum
 from erosion.common.formats.model_card import read_model
 from erosion.common.rounds import checkpoint, one_round
 from erosion.common.rounds.records import RunState
@@ -85,6 +86,21 @@ def complaint(folder: Path, name: str, content: bytes) -> str:
     return ""
 
 
+def as_line(values: dict[str, Any]) -> str:
+    """As the program would write these."""
+    return json.dumps(with_checksum(without(values, CHECKSUM))) + "\n"
+
+
+def values_in(content: str) -> list[dict[str, Any]]:
+    """Of a journal by line, or of a file that is one object."""
+    objects = content.splitlines() if content.startswith('{"') else [content]
+    return [json.loads(text) for text in objects]
+
+
+def without(values: dict[str, Any], left_out: str) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key != left_out}
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_as_it_was_written_is_read(folder: Path, name: str) -> None:
     FILES[name](folder)
@@ -110,10 +126,25 @@ def test_a_pipe_in_a_files_place_is_not_waited_for(folder: Path, tmp_path: Path,
 
 def test_a_journal_with_fewer_rounds_than_the_result_is_refused(folder: Path) -> None:
     lines = (folder / "rounds.jsonl").read_bytes().splitlines(keepends=True)
-    far = lines[0].replace(b'"round": 1', b'"round": 9')
+    far = as_line({**json.loads(lines[0]), "round": 9}).encode()
     for left in (lines[:-1], lines[1:], [], [far, *lines[1:]]):
         with pytest.raises(CheckpointError, match=r"not have the 2 rounds of .* Bring both"):
             read_changed(folder, "rounds.jsonl", b"".join(left))
+
+
+@pytest.mark.parametrize("name", ["model.json", "result.json", "beginning.json", "rounds.jsonl"])
+def test_another_digit_is_refused_and_a_file_without_a_checksum_read(
+    folder: Path, name: str
+) -> None:
+    content = (folder / name).read_text()
+    digits = [at for at, sign in enumerate(content) if sign.isdigit()]
+    for at in digits:
+        other = f"{content[:at]}{'1' if content[at] != '1' else '2'}{content[at + 1 :]}"
+        if values_in(other) != values_in(content):  # the last digits of a number may be idle
+            assert name in complaint(folder, name, other.encode())
+    earlier = "".join(f"{json.dumps(without(v, CHECKSUM))}\n" for v in values_in(content))
+    assert digits
+    assert complaint(folder, name, earlier.encode()) == ""
 
 
 @pytest.mark.parametrize("change", [1, -1])
@@ -147,7 +178,7 @@ def test_an_unknown_and_a_missing_key_are_named(folder: Path, name: str) -> None
 def test_an_unknown_key_of_the_journal_is_named_with_its_line(folder: Path) -> None:
     lines = (folder / "rounds.jsonl").read_text().splitlines()
     for change in ({"later": 1}, {"hospitals": {"home": {"outcome": "accepted", "later": 1}}}):
-        text = "\n".join([lines[0], json.dumps({**json.loads(lines[1]), **change})]) + "\n"
+        text = f"{lines[0]}\n{as_line({**json.loads(lines[1]), **change})}"
         with pytest.raises(CheckpointError, match=r"Line 2 of .*rounds.jsonl.* later, which"):
             read_changed(folder, "rounds.jsonl", text.encode())
 
@@ -162,7 +193,11 @@ def test_values_of_any_kind_are_no_traceback(folder: Path, name: str, data: st.D
     values = json.loads(lines[0] if lines else (folder / name).read_text())
     key = data.draw(st.sampled_from(sorted(values)))
     values[key] = data.draw(JSON)
-    text = "\n".join([json.dumps(values), *lines[1:]]) + "\n"
+    if key == CHECKSUM or data.draw(st.booleans()):
+        text = json.dumps(values) + "\n"
+    else:
+        text = as_line(values)
+    text += "".join(f"{line}\n" for line in lines[1:])
     assert len(complaint(folder, name, text.encode())) not in range(1, 20)
 
 

@@ -18,6 +18,7 @@ import pytest
 
 from erosion.command_line import main
 from erosion.common.errors import CheckpointError, ErosionError, RunError
+from erosion.common.formats.json_file import with_checksum, without_checksum
 from erosion.common.rounds import checkpoint
 from erosion.common.rounds.records import RoundRecord
 from erosion.common.rounds.study_run import first_state
@@ -405,8 +406,16 @@ def _link_to_nothing(path: Path) -> None:
     path.symlink_to(path.parent / "elsewhere")
 
 
+def _flip(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
 def _change(path: Path, key: str, value: Any) -> None:
-    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+    """As another version of the program would have written it."""
+    values = {**without_checksum(json.loads(path.read_text())), key: value}
+    path.write_text(json.dumps(with_checksum(values)))
 
 
 CHOICE: dict[str, Any] = {"settings": {}, "rounds": 4, "loss": None}
@@ -447,6 +456,7 @@ DAMAGES: list[tuple[str, Callable[[RunFolder], object], str]] = [
         lambda run: _change(run.beginning, "scaling", {"mean": [1.0], "deviation": [1.0]}),
         "not of 2 columns",
     ),
+    ("another number", lambda run: _flip(run.beginning, '"rounds": 4', '"rounds": 3'), "damaged"),
     ("no user", lambda run: _change(run.beginning, "cohort", ["b"]), "lack the user, a"),
     ("another study", lambda run: write_study(run.study, another_study()), "other settings"),
 ]

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from erosion.common.formats.json_file import write_json
 from erosion.common.formats.model_card import ModelCard, write_model
 from erosion.common.protocol.messages import Comparison, FinalMetrics, Interval, Metrics
 from erosion.common.rounds.records import HospitalRecord, RoundRecord
@@ -56,7 +57,7 @@ class Run:
         journal.close()
         with folder.journal.open("a") as file:
             file.writelines(self.extra_lines)
-        folder.result.write_text(self.result.model_dump_json(indent=2))
+        write_json(folder.result, self.result)
         card = ModelCard(
             study=self.study.name,
             arm=self.result.verdict.best_arm or next(iter(self.result.arms)),

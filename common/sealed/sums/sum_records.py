@@ -1,14 +1,15 @@
 """A coordinator's records of sealed sums: the one it is at, and those that did not fit."""
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 import safetensors.torch
-from pydantic import ValidationError
 from torch import Tensor
 
 from erosion.common.errors import CheckpointError
+from erosion.common.formats.json_file import without_checksum, write_json
 from erosion.common.formats.tensor_file import metadata, read_with_header
 from erosion.common.sealed import fields
 from erosion.common.sealed.audit.evidence import Evidence
@@ -81,15 +82,14 @@ class RecordFiles:
 
     def begin(self, pending: PendingSum) -> None:
         """On disk when this returns."""
-        write_atomically(self._pending, pending.model_dump_json() + "\n", mode=0o600)
+        write_json(self._pending, pending, mode=0o600)
 
     def suspect(self, evidence: Evidence, own: Tensor) -> None:
         """Two files, which only their owner may read."""
         tensors = {"own": own.contiguous()}
         content = safetensors.torch.save(tensors, metadata=metadata({}, tensors))
         write_atomically(self._own, content, mode=0o600)
-        text = evidence.model_dump_json(indent=2) + "\n"
-        write_atomically(self._evidence, text, mode=0o600)
+        write_json(self._evidence, evidence, mode=0o600)
 
     def evidence(self) -> tuple[Evidence, Tensor] | None:
         """What `suspect` kept. Raises CheckpointError."""
@@ -133,8 +133,9 @@ def _read(path: Path, form: type[S]) -> S | None:
     except OSError as problem:
         raise CheckpointError(f"{path} cannot be read: {problem.strerror}.") from None
     try:
-        return form.model_validate_json(text)
-    except ValidationError:
+        values = without_checksum(json.loads(text))
+        return form.model_validate_json(json.dumps(values))
+    except (ValueError, AttributeError, RecursionError):  # pydantic's is the first
         raise CheckpointError(
             f"{path} is not what this program wrote there, or another version did. Restore it from"
             " a backup; without it, delete it: the round that it is about is then skipped."
