@@ -210,11 +210,13 @@ def run_every_user(
     """Run the study once for each of its hospitals; what is finished already is not run again.
 
     A hospital that fails costs no other its model. The overview is written with those there are.
-    Raises RunError where a hospital that does not decline has no model, and CheckpointError where
-    a part was run with other settings.
+    Raises RunError where a hospital has no model and may get one when the run is gone on with,
+    HopelessError where none has and none may, and CheckpointError where a part was run with other
+    settings.
     """
     results: dict[str, Result] = {}
     declined: dict[str, str] = {}
+    hopeless: dict[str, str] = {}  # would fail in the same way again
     failed: dict[str, str] = {}
     are_away = True  # all that failed. No exception is kept: it holds its part's parameters
     parts = {user: user_folder(folder, study.for_user(user)) for user in study.hospitals}
@@ -223,11 +225,13 @@ def run_every_user(
             results[user] = _finished(part) or run_one(study.for_user(user), part)
         except UserDeclinedError as problem:
             declined[user] = str(problem)
+        except HopelessError as problem:
+            hopeless[user] = str(problem)
+        except (OSError, DiskError):  # the run's own disk
+            raise
         except ErosionError as problem:
             failed[user] = str(problem)
             are_away &= isinstance(problem, HospitalsAwayError)
-        except OSError:  # the run's own disk
-            raise
         except Exception as problem:  # a fault of ours, which must not cost the others their models
             logging.getLogger("erosion").info("the part of %s", user, exc_info=True)
             words = f"a fault of this program ({type(problem).__name__}: {problem}); -v shows more"
@@ -235,15 +239,17 @@ def run_every_user(
             are_away = False
         else:
             continue
-        notify(UserFailed(user, {**declined, **failed}[user]))
+        notify(UserFailed(user, (declined | hopeless | failed)[user]))
     unfinished = HospitalsAwayError if failed and are_away else RunError  # who is away may come
     if not results:
-        first = next(iter({**failed, **declined}.values()))
+        if hopeless and not failed:
+            unfinished = HopelessError
+        first = next(iter((failed | hopeless | declined).values()))
         raise unfinished(f"No hospital has a model. The first one's reason: {first}")
     found = overview(
         study,
         {user: line_of(result) for user, result in results.items()},
-        declined | failed,
+        declined | hopeless | failed,
         started=min(result.started for result in results.values()),
         seconds=sum(result.seconds for result in results.values()),
         resumed=any(result.resumed for result in results.values()),

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pytest
 
 from erosion.command_line import main
-from erosion.common.errors import CheckpointError, ModelError, RunError
+from erosion.common.errors import CheckpointError, HopelessError, ModelError, RunError
 from erosion.common.rounds.surroundings import Surroundings
 from erosion.common.rounds.waiting import HospitalsAwayError, UserDeclinedError
 from erosion.common.study.study import Study, load_study
@@ -126,6 +126,42 @@ def test_without_any_model_the_first_reason_is_given(folder: RunFolder) -> None:
     with pytest.raises(RunError, match=r"No hospital has a model.*no alice"):
         run_every_user(STUDY, folder, parts.run_one, parts.events.append)
     assert not folder.report.exists()
+
+
+def test_what_would_fail_again_is_not_gone_on_with_and_what_would_not_is(
+    folder: RunFolder,
+) -> None:
+    problems = {
+        "alice": HopelessError("every round was skipped"),
+        "bob": HospitalsAwayError("'bob' did not connect within 60 s"),
+    }
+    parts = Parts(**problems)
+    with pytest.raises(HospitalsAwayError, match=r"^bob: no model yet"):
+        run_every_user(STUDY, folder, parts.run_one, parts.events.append)
+    assert not folder.has_ended
+    assert "every round was skipped" in folder.report.read_text()
+    del parts.problems["bob"]
+    found = run_every_user(STUDY, folder, parts.run_one, parts.events.append)
+    assert list(found.users) == ["bob", "carol"]
+    assert folder.has_ended
+
+
+@pytest.mark.parametrize(
+    ("of_bob", "is_hopeless"),
+    [
+        (HopelessError("all training diverged"), True),
+        (UserDeclinedError("limits.as_user = false"), True),
+        (RunError("'bob' did not connect within 60 s"), False),
+    ],
+)
+def test_a_run_is_hopeless_where_no_part_has_a_model_or_may_get_one(
+    folder: RunFolder, of_bob: RunError, is_hopeless: bool
+) -> None:
+    skipped = HopelessError("every round was skipped")
+    parts = Parts(alice=skipped, bob=of_bob, carol=skipped)
+    with pytest.raises(RunError, match="No hospital has a model") as problem:
+        run_every_user(STUDY, folder, parts.run_one, parts.events.append)
+    assert isinstance(problem.value, HopelessError) == is_hopeless
 
 
 def test_what_a_person_can_mend_is_no_fault_of_the_program(folder: RunFolder) -> None:
