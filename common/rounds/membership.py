@@ -1,7 +1,7 @@
 """Maps connections to the study's hospitals, and admits those that may take part."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Protocol
 
@@ -91,12 +91,17 @@ class Membership:
         self.declined: dict[HospitalName, str] = {}  # and why
         self.cohort: frozenset[HospitalName] | None = None  # who may join; None: every hospital
         self.undecided: dict[HospitalName, str] = {}  # declined for now, and why
-        self.away: dict[HospitalName, str] = {}  # waited for, where it is known why
+        self._away: dict[HospitalName, Away] = {}  # waited for, where it is known why
 
     @property
     def members(self) -> Mapping[HospitalName, Member]:
         """Hospitals that are connected now."""
         return self._members
+
+    @property
+    def away(self) -> Mapping[HospitalName, str]:
+        """Why hospitals that are waited for are not here, where that is known."""
+        return {name: event.reason for name, event in self._away.items()}
 
     @property
     def missing(self) -> Sequence[HospitalName]:
@@ -121,7 +126,7 @@ class Membership:
                 case Left(connection, expelled):
                     self._left(connection, expelled)
                 case Away(hospital, reason):
-                    self.away[hospital] = printable(reason)
+                    self._away[hospital] = replace(event, reason=printable(reason))
                     self._listener.declined(hospital, printable(reason))
                 case KeptOut():
                     self._kept_out(event)
@@ -150,7 +155,7 @@ class Membership:
             return
         self.declined.pop(name, None)
         self.undecided.pop(name, None)
-        self.away.pop(name, None)
+        self._away.pop(name, None)
         software = printable(described.software, at_most=LONGEST_VERSION)
         self.described[name] = described.num_samples
         self._members[name] = Member(connection, described.num_samples, described.sums, software)
@@ -195,16 +200,29 @@ class Membership:
                 del self._members[name]
                 if expelled:
                     self._decline(name, expelled)
-                elif name not in self.away:  # else it was told already
+                elif name not in self._away:  # else it was told already
                     self._listener.left(name)
+        for name in [n for n, away in self._away.items() if away.connection == connection]:
+            del self._away[name]
+            self._listener.left(name)
 
     def _kept_out(self, event: KeptOut) -> None:
-        if event.hospital in self._members:  # whose own site is here, and unharmed
-            self._listener.declined(f"another connection as {event.who}", event.reason)
-        elif event.hospital not in self.declined and event.hospital not in self.away:
-            self._listener.declined(event.who, event.reason)
+        hospital, reason = event.hospital, printable(event.reason)
+        if hospital in self._members:  # whose own site is here, and unharmed
+            self._listener.declined(f"another connection as {event.who}", reason)
+        elif hospital not in self.declined and not _is_same(
+            reason, self.away.get(hospital or "", "")
+        ):
+            if hospital in self._study.hospitals:
+                self._away[hospital] = Away(hospital, reason)
+            self._listener.declined(event.who, reason)
 
     def _decline(self, hospital: HospitalName, reason: str, *, for_now: bool = False) -> None:
-        self.away.pop(hospital, None)
+        self._away.pop(hospital, None)
         (self.undecided if for_now else self.declined)[hospital] = printable(reason)
         self._listener.declined(hospital, printable(reason))
+
+
+def _is_same(reason: str, other: str) -> bool:
+    """Whether two say the same, whatever remedy they name after it."""
+    return reason.partition(";")[0] == other.partition(";")[0]

@@ -47,7 +47,7 @@ class Declined:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A connection that was introduced is gone."""
+    """A connection is gone."""
 
     connection: Connection
     expelled: str = ""  # why its hospital is out for good; empty: it may come back
@@ -59,6 +59,7 @@ class Away:
 
     hospital: HospitalName
     reason: str  # its key has expired, say
+    connection: Connection | None = None  # with which the reason goes; None: it stays
 
 
 @dataclass(frozen=True, slots=True)

@@ -270,8 +270,9 @@ class NetworkTransport:
     def _overdue(self) -> Iterator[News]:
         """Sites that live and have not introduced themselves; they may do so later."""
         seconds = self._study.federation.join_deadline_seconds
-        for site in [self._sites[c] for c in self._asked.values() if c in self._sites]:
-            if site.is_overdue or self.now() - site.asked_at < seconds:
+        for connection in list(self._asked.values()):
+            site = self._sites.get(connection)
+            if site is None or site.is_overdue or self.now() - site.asked_at < seconds:
                 continue
             site.is_overdue = True
             reason = (
@@ -281,7 +282,7 @@ class NetworkTransport:
             authorizer = self._authorizer
             name = None if authorizer is None else authorizer.hospital_of(site.node_id)
             if name in self._study.hospitals:
-                yield Away(name, reason)
+                yield Away(name, reason, connection)
             else:
                 yield KeptOut(name or f"node {site.node_id}", None, reason)
 

@@ -77,6 +77,8 @@ class Authorizer:
         key, hospital, ends = holder.key, holder.hospital, holder.ends
         if key is not None:
             if (trouble := key.trouble) is not None:
+                if key.revoked is not None and self.may_renew(key.hospital):
+                    trouble = "was replaced"
                 reason = Reason.EXPIRED if key.revoked is None else Reason.REVOKED
                 return KeptOut(key.hospital, reason, f"its key {trouble}; ask the coordinator")
             ends = min(ends, key.expires)

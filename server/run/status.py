@@ -89,6 +89,7 @@ class CoordinatorStatus:
                 self._show_hospitals()
             case HospitalLeft(hospital):
                 self._connected.discard(hospital)
+                self._turned_away.pop(hospital, None)  # it was of the connection that is gone
                 self._show_hospitals()
             case WaitsFor(hospitals, since):
                 told = [f"{name} since {since:%Y-%m-%d %H:%M} UTC" for name in hospitals]

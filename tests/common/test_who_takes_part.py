@@ -7,7 +7,8 @@ import torch
 
 from erosion.common.errors import RunError
 from erosion.common.protocol.messages import TrainRequest, TrainResult
-from erosion.common.rounds.transport import Away, KeptOut
+from erosion.common.rounds.membership import Membership
+from erosion.common.rounds.transport import Away, KeptOut, Left
 from erosion.common.rounds.waiting import UserDeclinedError
 from erosion.server.run.absences import Absent, absences
 from tests.support.open_study import everybody, outcomes, study
@@ -259,6 +260,48 @@ def test_a_hospital_that_is_waited_for_in_vain_is_named_with_the_reason() -> Non
     transport.report(Away("c", "its key expired on 2026-11-23"))
     with pytest.raises(RunError, match=r"^c \(its key expired on 2026-11-23\) did not connect"):
         study_run(transport, Kept()).run()
+
+
+SLOW = "it did not describe its patients within 60 s; look whether its data source hangs"
+REVOKED = "its key was revoked on 2026-11-23; ask the coordinator"
+
+
+def test_what_is_newer_about_a_hospital_that_is_waited_for_is_told_once_and_kept() -> None:
+    transport, kept = Scripted(study(federation={"start": "all"})), Kept()
+    transport.join("a", "b")
+    transport.report(Away("c", SLOW))
+    for seconds in (10.0, 20.0):
+        transport.at(seconds, lambda script: script.report(KeptOut("c", "c", REVOKED)))
+    with pytest.raises(RunError, match=rf"^c \({REVOKED}\) did not connect"):
+        study_run(transport, kept).run()
+    assert [event[2] for event in kept.events if event[:2] == ("declined", "c")] == [SLOW, REVOKED]
+
+
+def test_a_hospital_that_was_never_here_is_named_with_why_it_was_kept_out() -> None:
+    transport = Scripted(study(federation={"start": "all"}))
+    transport.join("a", "b")
+    transport.report(KeptOut("c", "c", REVOKED))
+    transport.report(KeptOut("of another study", "of another study", REVOKED))
+    with pytest.raises(RunError, match=rf"^c \({REVOKED}\) did not connect"):
+        study_run(transport, Kept()).run()
+
+
+@pytest.mark.parametrize("newer", [None, REVOKED])
+def test_what_is_wrong_with_a_connection_is_no_reason_once_that_is_gone(newer: str | None) -> None:
+    transport, kept = Scripted(study()), Kept()
+    members = Membership(transport.study, transport, kept)
+    transport.report(Away("b", SLOW, 7))
+    transport.report(Away("c", "its key expired on 2026-11-23"))
+    members.refresh()
+    assert members.why_away("b") == SLOW
+    if newer is not None:
+        transport.report(KeptOut("b", "b", newer))
+    for connection in (8, 7):
+        transport.report(Left(connection))
+    members.refresh()
+    assert members.why_away("b") == (newer or "was not connected")
+    assert members.why_away("c") == "its key expired on 2026-11-23"
+    assert [event for event in kept.events if event[0] == "left"] == [("left", "b")] * (not newer)
 
 
 def test_a_stranger_with_a_hospitals_name_does_not_make_it_look_declined() -> None:

@@ -663,9 +663,16 @@ def test_a_new_key_replaces_the_old_one(folder: FederationFolder) -> None:
     old = certificate_of(enrol_site(folder, "bob"))
     new = certificate_of(renew_site(folder, "bob", new_key=True))
     admission = Authorizer(folder)
-    assert isinstance(admission.verdict(old), KeptOut)
+    verdict = admission.verdict(old)
+    assert isinstance(verdict, KeptOut)
+    assert verdict.text == "its key was replaced; ask the coordinator"
     assert isinstance(admission.verdict(new), Admitted)
     assert admission.why_not("bob") is None
+    revoke_site(folder, "bob")
+    for key in (old, new):
+        verdict = admission.verdict(key)
+        assert isinstance(verdict, KeptOut)
+        assert verdict.text.startswith("its key was revoked on")
 
 
 def test_a_certificate_for_another_name_than_the_keys_is_kept_out(

@@ -159,6 +159,7 @@ def test_a_site_that_lives_and_does_not_introduce_itself_is_told_of_once_and_may
     assert isinstance(event, told)
     assert isinstance(event, Away | KeptOut)
     assert event.reason.startswith("it did not describe its patients within 30 s")
+    assert not isinstance(event, Away) or event.connection == 1  # whose end ends this
     assert not list(port.transport.news())
     if told is Away or keys is None:
         port.introduce("a")

@@ -117,6 +117,20 @@ def test_the_next_users_part_shows_nothing_of_the_one_before(
     status.notify(StudyFailed(""))
 
 
+def test_why_a_hospital_is_not_here_goes_with_the_connection_that_it_was_about(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = make_study(hospitals=("alice", "bob"))
+    status = CoordinatorStatus(tmp_path / "status.json", study)
+    status.notify(HospitalDeclined("bob", "it did not describe its patients within 60 s"))
+    status._file._write()
+    assert "bob: it did not describe its patients" in shown(tmp_path, capsys)[1]
+    status.notify(HospitalLeft("bob"))
+    status._file._write()
+    assert "it did not describe its patients" not in shown(tmp_path, capsys)[1]
+    status.notify(StudyFailed(""))
+
+
 def test_a_finished_study_is_well_and_says_its_verdict(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
