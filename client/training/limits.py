@@ -1,6 +1,6 @@
 """Checks a study against a hospital's own limits before anything is computed for it."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from erosion.client.site_file import Limits, Site
@@ -93,26 +93,45 @@ def _training_reasons(site: Site, study: Study, counts: PatientCounts) -> Iterat
     elif short := [(n, size) for n, size in trainings if _steps(size) < limits.min_local_steps]:
         yield (
             "a round has fewer local steps there than limits.min_local_steps ="
-            f" {limits.min_local_steps}: {_in_words(short)}. More steps or epochs, or smaller"
-            " batches, prevent that"
+            f" {limits.min_local_steps}: {_in_words(short, _for_more_steps)}"
         )
-    if small := [(n, size) for n, size in trainings if size.num_samples < limits.min_batch_size]:
+    small = [(n, size) for n, size in trainings if size.num_samples < limits.min_batch_size]
+    if small and counts.num_samples < limits.min_batch_size:
+        yield (
+            "it has fewer rows or images to train on than limits.min_batch_size ="
+            f" {limits.min_batch_size}"
+        )
+    elif small:
         yield (
             "a mini-batch has fewer rows or images there than limits.min_batch_size ="
-            f" {limits.min_batch_size}: {_in_words(small)}. Leave those arms out, or hold fewer"
-            " patients out"
+            f" {limits.min_batch_size}: {_in_words(small, _for_more_rows)}"
         )
 
 
-def _in_words(trainings: Iterable[tuple[str, WorkSize]]) -> str:
-    """What the study asks in them, with the arms' names."""
+def _in_words(trainings: Iterable[tuple[str, WorkSize]], remedy: Callable[[WorkSize], str]) -> str:
+    """What the study asks in them, with the arms' names and what helps."""
     arms: dict[str, list[str]] = {}
     for name, size in trainings:
         training = size.training
         length = f"epochs = {training.epochs}" if training.epochs else f"steps = {training.steps}"
         part = " on a part of its patients" if size.num_patients < size.counts.num_patients else ""
-        arms.setdefault(f"{length} in batches of {training.batch_size}{part}", []).append(name)
+        what = f"{length} in batches of {training.batch_size}{part} (remedy: {remedy(size)})"
+        arms.setdefault(what, []).append(name)
     return ", ".join(f"{', '.join(names)} with {what}" for what, names in arms.items())
+
+
+def _for_more_steps(size: WorkSize) -> str:
+    if size.remedy:
+        return size.remedy
+    if size.training.steps is not None:
+        return "more steps"
+    has_larger = size.training.batch_size > size.smallest_batch
+    return "more epochs, or smaller batches" if has_larger else "more epochs"
+
+
+def _for_more_rows(size: WorkSize) -> str:
+    is_half = size.side_by_side > 1
+    return "leaving it out" if is_half else "a smaller validation_share, or leaving it out"
 
 
 def _steps(size: WorkSize) -> int:
@@ -134,10 +153,12 @@ def _sealed_reasons(site: Site, study: Study, counts: PatientCounts) -> Iterator
         )
     seen = [_steps(size) * num for size, num in zip(sizes, in_batches, strict=True)]
     if any(min(1.0, num / counts.num_patients) > limits.largest_round for num in seen):
+        fewer = "Fewer steps or smaller batches"
+        if study.training.epochs:  # a pass goes over all of them
+            fewer = "A few steps in place of epochs"
         yield (
             "its rounds are sealed and may go over a larger share of its training patients than"
-            f" limits.largest_round = {limits.largest_round:g}. Fewer steps or smaller batches"
-            " prevent that"
+            f" limits.largest_round = {limits.largest_round:g}. {fewer} prevent that"
         )
 
 

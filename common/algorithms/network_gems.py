@@ -82,7 +82,11 @@ class NetworkGems(SharedModel, GemsOptions):
             return known
         rest = whole.without_held_out(self.validation_share)
         above = training_of(self.retraining, whole.smallest_batch)
-        return (*known, replace(rest, training=above))
+        remedy = "leaving it out"
+        if self.retraining == "zeros":
+            longer = training_of("authors")
+            remedy = f'retraining = "authors" with epochs = {longer.epochs}, or {remedy}'
+        return (*known, replace(rest, training=above, remedy=remedy))
 
     def times_asked(self, step: str, layout: Callable[[], Layout]) -> int:
         """Neurons are asked for once for each hidden layer."""

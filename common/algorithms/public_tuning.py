@@ -51,7 +51,8 @@ class PublicTuning(GemsBase):
         known = () if self.only_tunes(whole) else super().local_trainings(whole)
         if whole.agent != self.public_hospital:
             return known
-        return (*known, replace(whole, training=tuning(self.tuning_epochs, whole.smallest_batch)))
+        tunes = tuning(self.tuning_epochs, whole.smallest_batch)
+        return (*known, replace(whole, training=tunes, remedy="more tuning_epochs"))
 
     def only_tunes(self, whole: WorkSize) -> bool:
         """Whether the hospital is the public one, and the model for another."""

@@ -50,6 +50,7 @@ class WorkSize:
     smallest_cell: int = 1  # as `LocalWork` has them
     smallest_batch: int = 1
     side_by_side: int = 1  # trainings of a round that go over a part of the patients each
+    remedy: str = ""  # for too few steps; "": what the study's [training] has for that
 
     @property
     def num_samples(self) -> int:

@@ -1,7 +1,9 @@
 """A site's limits hold for every local training of every method, whatever part it goes over."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
 from erosion.client.training.limits import check_limits
 from erosion.common.algorithms import REGISTRY, apfl
@@ -62,6 +65,7 @@ CASES = {
         40, {"steps": 5, "batch_size": 8}, {"min_local_steps": 4}, {"network_gems"}
     ),
 }
+LOGISTIC, NETWORK = {"name": "logistic"}, {"name": "mlp", "hidden": [8, 8]}
 LIMITS = {"min_cell": 10, "min_local_steps": 2, "min_batch_size": 2}
 
 
@@ -75,7 +79,6 @@ def table(name: str, num_training: int) -> str:
 
 
 def study_of(arm: str, training: dict[str, Any]) -> Study:
-    network = {"name": "mlp", "hidden": [8, 8]}
     return make_study(
         hospitals=["a", "b", "c", "d"],
         rounds=1,
@@ -83,7 +86,7 @@ def study_of(arm: str, training: dict[str, Any]) -> Study:
         training={"learning_rate": 0.1, **training},
         arms={arm: ARMS[arm]},
         scaling="local",
-        model=network if arm == "network_gems" else {"name": "logistic"},
+        model=NETWORK if arm == "network_gems" else LOGISTIC,
         evaluation={"split_column": "part", "bootstrap": 100},
     )
 
@@ -171,7 +174,7 @@ def test_a_public_hospital_is_held_to_no_training_but_its_tuning(
     study = make_study(
         arms={algorithm: {"public_hospital": "d"}},
         hospitals=["a", "b", "d"],
-        model=network if algorithm == "network_gems" else {"name": "logistic"},
+        model=network if algorithm == "network_gems" else LOGISTIC,
         training={"epochs": 1, "batch_size": 48},  # one batch of those not held out
     )
     sites = {name: make_site(tmp_path, name=name, limits={"min_local_steps": 2}) for name in "abd"}
@@ -188,10 +191,119 @@ def test_a_decline_names_the_limit_what_the_study_asks_and_the_remedy(tmp_path: 
     )
     said = (
         r"limits\.min_local_steps = 2: evidence_erosion with epochs = 1 in batches of 30 on a part"
-        r" of its patients\. More steps or epochs, or smaller batches, prevent that"
+        r" of its patients \(remedy: more epochs, or smaller batches\)"
     )
     with pytest.raises(Refusal, match=said):
         check_limits(make_site(tmp_path, name="b"), study, counts(60))
+
+
+OF_EVERY_KIND: dict[str, dict[str, Any]] = {
+    **ARMS,
+    "authors_gems": {"algorithm": "network_gems", "retraining": "authors"},
+    "tuned_gems": {"algorithm": "gems", "public_hospital": "d", "tuning_epochs": 1},
+}
+LONGER, OTHERWISE = "more tuning_epochs", 'retraining = "authors" with epochs = 10'
+LESS, OUT = "a smaller validation_share", "leaving it out"
+Asked = tuple[dict[str, Any], dict[str, Any]]  # what a study says in [training], and of its arm
+
+
+def mended(asked: Asked, remedy: str) -> Asked:
+    """The same after somebody did as a decline says."""
+    training, arm = asked
+    match remedy:
+        case "more steps":
+            return {**training, "steps": 100}, arm
+        case "more epochs":
+            return {**training, "epochs": 100}, arm
+        case "smaller batches":
+            return {**training, "batch_size": 2}, arm
+    changes: dict[str, dict[str, Any]] = {
+        LONGER: {"tuning_epochs": 100},
+        OTHERWISE: {"retraining": "authors"},
+        LESS: {"validation_share": 0.1},
+    }
+    return training, {**arm, **changes[remedy]}
+
+
+def remedies(site: Site, asked: Asked) -> list[list[str]]:
+    """What a decline names, for each training that it is about; none: the site takes part."""
+    training, arm = asked
+    study = make_study(
+        hospitals=["a", "b", "c", "d"],
+        model=NETWORK if arm["algorithm"] == "network_gems" else LOGISTIC,
+        training=training,
+        arms={"mine": arm},
+    )
+    try:
+        check_limits(site, study, counts(60))
+    except Refusal as declined:
+        named = re.findall(r"\(remedy: ([^)]*)\)", str(declined))
+        return [each.split(", or ") for each in named] or [["none"]]
+    return []
+
+
+@pytest.mark.parametrize(
+    ("training", "limits", "named"),
+    [
+        ({"steps": 3, "batch_size": 4}, {"min_local_steps": 4}, {"more steps", LONGER}),
+        (
+            {"epochs": 1, "batch_size": 60},
+            {"min_local_steps": 2},
+            {"more epochs", "smaller batches"},
+        ),
+        (
+            {"epochs": 1, "batch_size": 10},
+            {"min_local_steps": 7, "min_batch_size": 10},
+            {"more epochs", LONGER, OTHERWISE, OUT},
+        ),
+        ({"steps": 50, "batch_size": 4}, {"min_local_steps": 10}, {LONGER, OTHERWISE, OUT}),
+        ({"steps": 50, "batch_size": 4}, {"min_local_steps": 30}, {LONGER, OTHERWISE, OUT}),
+        ({"steps": 10, "batch_size": 50}, {"min_batch_size": 50}, {LESS, LONGER, OUT}),
+    ],
+)
+def test_who_does_as_a_decline_says_is_not_declined(
+    tmp_path: Path, training: dict[str, Any], limits: dict[str, int], named: set[str]
+) -> None:
+    """Who does not leave the arm out is declined no more, or told of what is still left to do."""
+    found: set[str] = set()
+    for hospital, arm in product("abd", OF_EVERY_KIND.values()):
+        site = make_site(tmp_path, name=hospital, limits=limits)
+        to_do: list[Asked] = [(training, arm)]
+        while to_do:
+            asked = to_do.pop()
+            if not (each := remedies(site, asked)):
+                continue
+            for chosen in product(*each):
+                found.update(chosen)
+                if OUT in chosen:
+                    continue
+                then = asked
+                for remedy in chosen:
+                    then = mended(then, remedy)
+                assert then != asked, (hospital, asked, chosen)
+                to_do.append(then)
+    assert found == named
+
+
+def test_a_hospital_with_fewer_rows_than_a_batch_must_have_is_told_so_and_of_no_arm(
+    tmp_path: Path,
+) -> None:
+    study = make_study(
+        training={"steps": 3, "batch_size": 64}, arms=["evidence_erosion", "fedavg", "gems"]
+    )
+    site = make_site(tmp_path, name="b", limits={"min_batch_size": 61})
+    said = (
+        "'small': it has fewer rows or images to train on than limits.min_batch_size = 61. Change"
+    )
+    with pytest.raises(Refusal, match=re.escape(said)):
+        check_limits(site, study, counts(60))
+    of_parts = (
+        r"'small': a mini-batch has fewer rows or images there than limits\.min_batch_size = 61:"
+        r" evidence_erosion with [^(]* \(remedy: leaving it out\), gems with [^(]* \(remedy: a"
+        r" smaller validation_share, or leaving it out\)\. Change"
+    )
+    with pytest.raises(Refusal, match=of_parts):
+        check_limits(site, study, counts(61))
 
 
 def test_of_patients_with_many_rows_a_half_may_be_those_with_the_fewest(tmp_path: Path) -> None:

@@ -227,8 +227,13 @@ def test_a_site_may_bound_the_patients_that_a_sealed_round_goes_over(tmp_path: P
     bob = hospitals(tmp_path, limits={"largest_round": 0.4})["bob"]
     bob.describe(sealed_study())  # 24 of 60
     training = {"steps": 4, "batch_size": 8, "learning_rate": 0.5}
-    with pytest.raises(Refusal, match=r"limits\.largest_round = 0\.4"):
+    said = r"limits\.largest_round = 0\.4\. Fewer steps or smaller batches prevent that"
+    with pytest.raises(Refusal, match=said):
         bob.describe(sealed_study(training=training))
+    of_all = {"epochs": 1, "batch_size": 4, "learning_rate": 0.5}
+    said = r"limits\.largest_round = 0\.4\. A few steps in place of epochs prevent that"
+    with pytest.raises(Refusal, match=said):
+        bob.describe(sealed_study(training=of_all, arms={"fedavg": {}, "local": {}}))
 
 
 def test_in_an_arm_that_asks_nobody_else_no_update_is_summed(tmp_path: Path) -> None:
