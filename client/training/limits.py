@@ -61,8 +61,6 @@ def _local_trainings(
     site: Site, study: Study, counts: PatientCounts
 ) -> Sequence[tuple[str, WorkSize]]:
     """What this site trains in a round of the arms that ask it, each beside its arm's name."""
-    if counts.num_patients == 0:  # all may have been left out, because of earlier studies
-        return []
     whole = WorkSize(
         agent=site.name,
         is_user=site.name == study.user,

@@ -21,7 +21,7 @@ class PatientCounts:
 
     @classmethod
     def of(cls, task: Task, targets: Targets, patients: NDArray[np.int64]) -> "PatientCounts":
-        """Of the targets (n, ...) of samples, and the numbers (n,) of their patients."""
+        """Of the targets (n, ...) and the patients' numbers (n,) of samples, one at least."""
         _, samples = np.unique(patients, return_counts=True)
         strata = task.strata(task.targets_of_patients(targets, patients))
         _, members = np.unique(strata, return_counts=True)
