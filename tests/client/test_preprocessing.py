@@ -237,6 +237,13 @@ def test_no_hospital_moves_the_pooled_scaling_far(lie: FeatureSums) -> None:
     assert 0.5 < lied_to.deviation[0] / honest.deviation[0] < 2
 
 
+@pytest.mark.parametrize("as_user", [False, True])
+def test_of_three_hospitals_the_user_is_one_as_any_other(as_user: bool) -> None:
+    near, far = [sums_of(50, 10, 60), sums_of(52, 10, 60)], sums_of(1000, 10, 60)
+    scaling = pool([far, *near], ONE_NUMBER, far if as_user else None)
+    assert scaling == pool(near, ONE_NUMBER)
+
+
 def two_constant_and_one(unit: float) -> list[FeatureSums]:
     return [sums_of(0, 0, 100), sums_of(0, 0, 120), sums_of(250 * unit, 280 * unit, 110)]
 
