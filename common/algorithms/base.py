@@ -321,6 +321,8 @@ class ArmBase(Settings):
 
     def problem_with_sealing(self) -> str | None:
         """What makes this algorithm impossible on sealed rounds, or None."""
+        if set(self.site_steps()) != {TRAIN}:
+            return "it asks for more than updates, which would leave in the clear"
         return None if self.sums_only else "it needs single updates, which nobody sees there"
 
     def problem_with_sealed_training(self, training: Training) -> str | None:

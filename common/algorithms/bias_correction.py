@@ -69,7 +69,7 @@ class BiasCorrection(AggregatingArm):
         """A bias of each hospital's own is learned from its single updates."""
         if self.bias == "per_hospital":
             return 'bias = "per_hospital" needs single updates, which nobody sees there'
-        return None
+        return super().problem_with_sealing()
 
     def rule(self, context: BuildContext) -> Algorithm[Any]:
         """The algorithm with these parameters."""

@@ -51,7 +51,8 @@ class FedLin(Averaging):
     and Sparse Gradients, 2021.
     """
 
-    private_updates: ClassVar[bool] = False  # gradients leave as they are
+    sums_only: ClassVar[bool] = False  # gradients leave as they are
+    private_updates: ClassVar[bool] = False
 
     algorithm: Literal["fedlin"] = "fedlin"
     weighting: Literal["samples", "uniform"] = "uniform"  # as in the paper

@@ -178,7 +178,7 @@ class WeightErosion(AggregatingArm):
         """A cone is around the single updates."""
         if self.cone != "off":
             return f'cone = "{self.cone}" needs single updates, which nobody sees there'
-        return None
+        return super().problem_with_sealing()
 
     def equal_steps(self, context: BuildContext) -> Callable[[int], int] | None:
         """Those of the study's training, unless `per_step` is false."""

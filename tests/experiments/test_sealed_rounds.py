@@ -11,6 +11,7 @@ from gmpy2 import mpz
 
 from erosion.client.sealed.sealed_site import Greeted, Measured, SealedSite
 from erosion.client.sealed.sum_ledger import SumLedger
+from erosion.common.algorithms import REGISTRY
 from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import RunError, SiteError
 from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
@@ -42,10 +43,14 @@ from tests.support.sealed_study import (
     sealed_study,
 )
 
+SEALABLE = [
+    name
+    for name, arm in REGISTRY.items()
+    if not (arm(algorithm=name).problem_with_sealing() or arm.user_only)
+]
 
-@pytest.mark.parametrize(
-    "arm", ["weight_erosion", "evidence_erosion", "fedavg", "bias_correction", "ditto"]
-)
+
+@pytest.mark.parametrize("arm", SEALABLE)
 def test_a_sealed_run_is_the_plain_one(tmp_path: Path, arm: str) -> None:
     options = {"distance_penalty": "auto", "erosion_share": 10} if arm == "weight_erosion" else {}
     arms = {arm: options, "local": {}}

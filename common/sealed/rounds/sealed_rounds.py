@@ -65,7 +65,12 @@ def seal(
     records: SumRecords | None = None,
     keys: CoordinatorKeys | None = None,
 ) -> Algorithm[SealedState]:
-    """The same algorithm on sealed rounds; `records` and `keys` are of one run."""
+    """The same algorithm on sealed rounds; `records` and `keys` are of one run.
+
+    Raises TypeError for one with exchanges of its own, which would be left out.
+    """
+    if algorithm.exchanges is not None:
+        raise TypeError("a method with exchanges of its own cannot be sealed")
     rounds = _SealedRounds(
         algorithm,
         terms,

@@ -7,9 +7,12 @@ import torch
 
 from erosion.common.aggregation.cohort import MemoryCohort, Update
 from erosion.common.algorithms import REGISTRY
-from erosion.common.algorithms.base import BuildContext
+from erosion.common.algorithms.base import Algorithm, BuildContext
 from erosion.common.algorithms.weight_erosion import WeightErosion
+from erosion.common.sealed.rounds.measured_round import SealedTerms
+from erosion.common.sealed.rounds.sealed_rounds import seal
 from erosion.common.sealed.sums.cohort import NoSuchSum, SealedCohort, SealedSum, SumWanted
+from tests.support.contexts import CONTEXT
 from tests.support.registry_cohorts import DIM, PEERS, USER, built, cohort, same
 
 SEALABLE = [n for n, arm in REGISTRY.items() if arm(algorithm=n).problem_with_sealing() is None]
@@ -26,6 +29,29 @@ def test_most_methods_can_be_sealed() -> None:
         SEALABLE
     )
     assert not {"krum", "coordinate_median", "scaffold", "fedfomo", "ensemble"} & set(SEALABLE)
+    assert not {"fedlin", "gems", "network_gems", "personal_gems"} & set(SEALABLE)
+
+
+@pytest.mark.parametrize("name", SEALABLE)
+def test_a_method_that_can_be_sealed_asks_once_a_round(name: str) -> None:
+    """Sealed rounds have exchanges of their own, in which a method's would not be asked."""
+    assert REGISTRY[name](algorithm=name).build(CONTEXT).exchanges is None
+
+
+@pytest.mark.parametrize("name", sorted(REGISTRY))
+def test_a_method_with_one_step_more_cannot_be_sealed(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = REGISTRY[name]
+    monkeypatch.setattr(kind, "site_steps", lambda arm: {"length": arm.train, "train": arm.train})
+    problem = kind(algorithm=name).problem_with_sealing()
+    assert problem == "it asks for more than updates, which would leave in the clear"
+
+
+def test_exchanges_that_sealed_rounds_would_leave_out_are_not_sealed() -> None:
+    algorithm: Algorithm[object] = REGISTRY["fedlin"](algorithm="fedlin").build(CONTEXT)
+    with pytest.raises(TypeError, match="exchanges of its own"):
+        seal(algorithm, SealedTerms("study", "fedlin", USER, PEERS))
 
 
 @pytest.mark.parametrize("name", SEALABLE)

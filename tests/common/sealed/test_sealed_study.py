@@ -26,6 +26,7 @@ def test_the_base_of_these_tests_can_be_sealed() -> None:
         ({"arms": LOCAL}, r"0 arms .*\(none\)"),
         ({"arms": {"krum": {}, **LOCAL}}, "arms.krum: it needs single updates"),
         ({"arms": {"scaffold": {}, **LOCAL}}, "scaffold"),
+        ({"arms": {"fedlin": {}, **LOCAL}}, "arms.fedlin: it asks for more than updates"),
         ({"arms": {"weight_erosion": {"cone": "stop"}}}, 'cone = "stop"'),
         ({"arms": {"bias_correction": {"bias": "per_hospital"}}}, "single updates"),
     ],
