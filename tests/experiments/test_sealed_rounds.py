@@ -162,6 +162,19 @@ def test_the_user_goes_on_alone_for_good_when_fewer_than_three_have_weight(
     assert torch.equal(sealed.finals[ARM].params, sealed.finals["local"].params)
 
 
+@pytest.mark.parametrize("rounds", [1, 3])
+@pytest.mark.parametrize(
+    "optimizer", ["none", {"name": "momentum", "learning_rate": 0.1}, "adam", "yogi", "adagrad"]
+)
+def test_where_everybody_loses_all_weight_at_once_the_sealed_run_is_the_plain_one(
+    tmp_path: Path, optimizer: object, rounds: int
+) -> None:
+    arms = {ARM: {"distance_penalty": 100.0, "server_optimizer": optimizer}, "local": {}}
+    sealed = run(tmp_path / "sealed", arms=arms, rounds=rounds)
+    assert "from here on the user trains alone" in sealed.records[ARM][0].note
+    assert_same(sealed, run(tmp_path / "plain", sealed=False, arms=arms, rounds=rounds))
+
+
 def test_ten_rounds_with_losses_in_every_leg_are_plain_rounds_with_the_same_absences(
     tmp_path: Path,
 ) -> None:

@@ -205,14 +205,15 @@ class _SealedRounds:
                 f"fewer than {RULES.min_summed} of the hospitals that are there have weight, which"
                 " a sealed sum needs"
             )
-        return Step(
-            own.delta,
-            {own.agent: 1.0, **dict.fromkeys(names, 0.0)},
-            SealedState(step.state, alone=True, spoilt=state.spoilt),
-            note=(
-                f"fewer than {RULES.min_summed} hospitals have weight left, which a sealed sum"
-                " needs: from here on the user trains alone"
-            ),
+        note = (
+            f"fewer than {RULES.min_summed} hospitals have weight left, which a sealed sum needs:"
+            " from here on the user trains alone"
+        )
+        return replace(
+            step,
+            weights={own.agent: 1.0, **dict.fromkeys(names, 0.0)},
+            state=SealedState(step.state, alone=True, spoilt=state.spoilt),
+            note="; ".join(filter(None, (step.note, note))),
             distances=measured.distances,
         )
 

@@ -110,11 +110,14 @@ class SealedCohort:
 
 
 class LoneCohort(SealedCohort):
-    """The same, with sums of the user's own update alone: to see what a rule does to its state."""
+    """The same, with sums in which the user's own update has all the weight.
+
+    An average is that update, and what others' differ by is 0.
+    """
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """The user's own part of the sum: (n+1,) -> (dim,) float32."""
-        return self.own.delta * float(weights[0])
+        """The user's own update times the sum of the weights: (n+1,) -> (dim,) float32."""
+        return self.own.delta * float(weights.sum())
 
 
 def _common_ratio(asked: Mapping[HospitalName, float], made: SealedSum) -> float:

@@ -11,7 +11,13 @@ from erosion.common.algorithms.base import Algorithm, BuildContext
 from erosion.common.algorithms.weight_erosion import WeightErosion
 from erosion.common.sealed.rounds.measured_round import SealedTerms
 from erosion.common.sealed.rounds.sealed_rounds import seal
-from erosion.common.sealed.sums.cohort import NoSuchSum, SealedCohort, SealedSum, SumWanted
+from erosion.common.sealed.sums.cohort import (
+    LoneCohort,
+    NoSuchSum,
+    SealedCohort,
+    SealedSum,
+    SumWanted,
+)
 from tests.support.contexts import CONTEXT
 from tests.support.registry_cohorts import DIM, PEERS, USER, built, cohort, same
 
@@ -104,6 +110,32 @@ def test_what_a_lowered_weight_loses_is_shared_out_in_proportion() -> None:
     delta = sealed(plain, made).weighted_sum(torch.tensor([0.3, 0.5, 0.1, 0.1]).double())
     expected = 0.3 / 0.7 * plain.own.delta.double() + made.total
     torch.testing.assert_close(delta.double(), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", ["none", "momentum", "adam"])
+@pytest.mark.parametrize("name", sorted(set(SEALABLE) - {"local"}))
+def test_where_the_user_is_left_alone_a_method_sees_its_update_in_everybodys_place(
+    name: str, optimizer: str
+) -> None:
+    """Two rounds: what others differ by is 0, and moments are of the user's own update."""
+    algorithm = built(name, {"server_optimizer": optimizer})
+    ours = theirs = algorithm.init(DIM)
+    for number in (1, 2):
+        own = cohort(number).own
+        plain = cohort(number, *PEERS, delta=own.delta)
+        bare = {name: replace(peer, delta=torch.empty(0)) for name, peer in plain.others.items()}
+        step = algorithm.update(ours, LoneCohort(own, bare, dict.fromkeys(PEERS, 0.0)))
+        expected = algorithm.update(theirs, plain)
+        torch.testing.assert_close(step.delta, expected.delta)
+        ours, theirs = step.state, expected.state
+
+
+def test_an_average_of_the_user_alone_is_its_update() -> None:
+    own = cohort(1).own
+    alone = LoneCohort(own, cohort(1, "birch").others, {"birch": 0.5})
+    shares = torch.tensor([[0.4, 0.6], [-1.0, 1.0], [1.0, 1.0]]).double()
+    found = [alone.weighted_sum(weights) for weights in shares]
+    assert torch.equal(torch.stack(found), torch.stack([own.delta, 0 * own.delta, 2 * own.delta]))
 
 
 def test_the_cohort_knows_who_is_in_it() -> None:
