@@ -4,10 +4,13 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from erosion.client.site_file import load_site
+from erosion.common.learning.training import Training
+from erosion.common.study import privacy, sealing
 from erosion.common.study.study import load_study
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,6 +30,21 @@ def test_an_example_of_the_extending_page_runs(title: str, text: str) -> None:
     code = python_of(text)
     assert code, "every section has an example"
     exec(compile(code, f"docs/extending.md: {title}", "exec"), {"__name__": "example"})
+
+
+@pytest.mark.parametrize("promises", [{}, {"sums_only": True, "private_updates": True}], ids=str)
+def test_the_method_with_two_exchanges_has_neither_privacy_nor_sealed_rounds(
+    promises: dict[str, bool],
+) -> None:
+    """Nor has it where its flags say so, as those that it would inherit do."""
+    example: dict[str, Any] = {"__name__": "example"}
+    exec(python_of(dict(SECTIONS)["A method with two exchanges"]), example)
+    arms = {"median_length": type("Promising", (example["MedianLength"],), promises)()}
+    assert "more than noised updates" in (privacy.problem_with_arms(arms) or "")
+    problem = sealing.problem_with_arms(arms, Training(steps=1))
+    assert problem == (
+        "arms.median_length: it asks for more than updates, which would leave in the clear"
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -12,6 +12,7 @@ from torch import Tensor
 from erosion.client.consent.consent import dataset_of
 from erosion.client.privacy.privacy_ledger import PrivacyLedger, Release, refusal_of_another
 from erosion.client.site_file import Site
+from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import Refusal
 from erosion.common.privacy.accountant import ROUNDING, epsilon_of, strength_of
 from erosion.common.privacy.private_step import PrivateStep
@@ -57,6 +58,17 @@ class PrivateRounds:
         spent = self._ledger.spent(self._dataset, study.digest)
         if not spent.by_study:  # else it may be a run that goes on
             self._check_limits(study, spent.in_all, 0.0, study.privacy_cost)
+
+    def check_step(self, request: TrainRequest) -> None:
+        """A peer in such a study trains, and answers to nothing else. Raises Refusal."""
+        study = request.study
+        if study.privacy is None or self._site.name == study.user or request.step == TRAIN:
+            return
+        raise Refusal(
+            f"Study {study.name!r} promises differential privacy to the patients here, and what"
+            f" the step {request.step!r} answers has no noise: {self._site.name} gives updates"
+            " alone for it."
+        )
 
     def pay(self, request: TrainRequest, update: Tensor, beside: Mapping[str, Tensor]) -> None:
         """Note that this peer's update is about to leave, for good. Raises Refusal, SiteError.

@@ -223,6 +223,7 @@ class Hospital:
                 f"The request asks for the step {request.step!r}; {settings.algorithm} has"
                 f" {', '.join(settings.site_steps())}."
             )
+        self._private.check_step(request)
         moment = Moment(request.round, request.exchange)
         work = replace(
             self._work(prepared, request, request.arm, moment),

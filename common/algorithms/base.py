@@ -230,6 +230,7 @@ class ArmBase(Settings):
     """
 
     user_only: ClassVar[bool] = False  # asks the other hospitals for nothing
+    # The next two are promises: a subclass that breaks one that it inherits says False.
     sums_only: ClassVar[bool] = False
     # asks of a cohort no more than distances and one sum, which is what sealed rounds give
     private_updates: ClassVar[bool] = False
@@ -332,7 +333,7 @@ class ArmBase(Settings):
 
     def problem_with_privacy(self) -> str | None:
         """What makes this algorithm impossible with differential privacy, or None."""
-        if self.private_updates or self.user_only:
+        if self.user_only or (self.private_updates and set(self.site_steps()) == {TRAIN}):
             return None
         return "its hospitals send or train on more than noised updates, which shows patients"
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +18,7 @@ from erosion.client.consent.recovery import recover_answers
 from erosion.client.consent.review_list import entry_of
 from erosion.client.consent.store import ConsentStore
 from erosion.client.privacy.privacy_ledger import PrivacyLedger
+from erosion.client.privacy.private_rounds import ledger_folder
 from erosion.client.privacy.recovery import recover_releases
 from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
@@ -25,6 +27,7 @@ from erosion.common.protocol.flower_messages import RequestMessage
 from erosion.common.protocol.messages import TrainRequest
 from erosion.common.study.study import Study
 from tests.support.small_study import make_site, make_study, twenty_patients
+from tests.support.without_noise import make_fedavg_ask_for_a_mean
 
 MLP = {"name": "mlp", "hidden": [4, 4]}
 DIM = 6  # of the logistic regression
@@ -86,6 +89,22 @@ def test_no_answer_is_given_whose_round_the_log_would_not_know(
 def test_a_step_is_answered_to_a_message_of_its_own_type(tmp_path: Path, kind: str) -> None:
     site = Peer(tmp_path, make_study(privacy={"epsilon": 3.0, "learning_rate": 1.0}))
     assert "that asks for 'train'" in site.ask(request(site.study, "fedavg"), kind)
+
+
+def test_where_patients_have_privacy_no_step_is_answered_but_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the study's method says of itself."""
+    make_fedavg_ask_for_a_mean(monkeypatch)
+    study = make_study(privacy={"epsilon": 3.0, "learning_rate": 1.0})
+    site = Peer(tmp_path, study)
+    assert "'mean' answers has no noise" in site.ask(request(study, "fedavg", "mean"))
+    with closing(PrivacyLedger(ledger_folder(site.site))) as ledger:
+        assert ledger.spent(dataset_of(site.site)).in_all == 0
+    assert site.ask(request(study, "fedavg", exchange=2)) == ""
+    (tmp_path / "plain").mkdir()
+    plain = make_study()
+    assert Peer(tmp_path / "plain", plain).ask(request(plain, "fedavg", "mean")) == ""
 
 
 def test_what_was_answered_is_found_again_in_the_log(tmp_path: Path) -> None:

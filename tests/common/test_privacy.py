@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 from scipy.stats import chi2
 from torch import Tensor, nn
 
@@ -15,6 +16,7 @@ from erosion.common.aggregation.cohort import MemoryCohort, Update
 from erosion.common.algorithms import REGISTRY
 from erosion.common.algorithms.base import ArmBase, BuildContext
 from erosion.common.algorithms.erosion_distance import ExpectedNoise, measure, noise_in
+from erosion.common.algorithms.fedavg import FedAvg
 from erosion.common.errors import ModelError, StudyError
 from erosion.common.learning.layout import model_of_shapes
 from erosion.common.learning.local_sgd import gradient
@@ -326,6 +328,23 @@ def test_every_other_method_says_why_it_cannot() -> None:
     assert said.pop("local") is None
     assert {"scaffold", "fedlin", "gems", "apfl"} <= set(said)
     assert all(said.values())
+
+
+@pytest.mark.parametrize("name", sorted(REGISTRY))
+def test_a_method_with_one_step_more_promises_nothing(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever flags it inherits: what a step but `train` answers has no noise."""
+    kind = REGISTRY[name]
+    monkeypatch.setattr(kind, "site_steps", lambda arm: {"length": arm.train, "train": arm.train})
+    assert kind.user_only or kind(algorithm=name).problem_with_privacy()
+
+
+def test_a_study_whose_method_has_one_step_more_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert make_study(privacy=PRIVACY).privacy is not None
+    monkeypatch.setattr(FedAvg, "site_steps", lambda arm: {"length": arm.train, "train": arm.train})
+    with pytest.raises(ValidationError, match=r"\[privacy\]: arms\.fedavg: its hospitals send"):
+        make_study(privacy=PRIVACY)
 
 
 def test_halves_keep_a_patients_rows_together_and_have_noise_of_their_own() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from erosion.client.privacy.private_rounds import PrivateRounds
 from erosion.client.training.hospital import Hospital
+from erosion.common.errors import RunError
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
 from erosion.common.rounds.records import RoundRecord
 from erosion.experiments.sealed_identities import introduce
@@ -19,6 +20,7 @@ from tests.support.sealed_study import (
     sealed_study,
 )
 from tests.support.small_study import make_site, sixty_patients
+from tests.support.without_noise import make_fedavg_ask_for_a_mean
 
 
 def _key(_self: PrivateRounds, request: TrainRequest | EvaluateRequest, arm: str) -> bytes:
@@ -91,3 +93,12 @@ def test_a_small_hospital_is_not_turned_away_for_the_noise_that_it_was_told_to_a
     records = rounds_of(tmp_path, known, "fedavg", epsilon=0.1, sealed=sealed)
     said = [(r.hospitals["erin"].outcome, r.hospitals["erin"].reason) for r in records]
     assert said == [("accepted", "")] * len(records)
+
+
+def test_a_simulated_hospital_answers_nothing_without_noise_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_fedavg_ask_for_a_mean(monkeypatch)
+    changes = {"sealed": False, "quorum": 2, "rounds": 1}
+    with pytest.raises(RunError, match=r"'mean' answers has no noise"):
+        rounds_of(tmp_path, hospitals(tmp_path), "fedavg", epsilon=3.0, **changes)

@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from erosion.common.algorithms import catalogue
+from erosion.common.algorithms.fedavg import FedAvg
 from tests.support.sealed_study import sealed_study
 
 LOCAL: dict[str, Any] = {"local": {}}
@@ -34,6 +35,13 @@ def test_the_base_of_these_tests_can_be_sealed() -> None:
 def test_a_study_that_cannot_be_sealed_is_refused(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValidationError, match=reason):
         sealed_study(**changes)
+
+
+def test_a_study_whose_method_has_one_step_more_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sealed_study(arms={"fedavg": {}, **LOCAL}).federation.sealed
+    monkeypatch.setattr(FedAvg, "site_steps", lambda arm: {"length": arm.train, "train": arm.train})
+    with pytest.raises(ValidationError, match=r"arms\.fedavg: it asks for more than updates"):
+        sealed_study(arms={"fedavg": {}, **LOCAL})
 
 
 def test_a_bound_on_norms_cannot_be_kept() -> None:
