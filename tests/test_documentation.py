@@ -3,15 +3,18 @@
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from erosion.client.site_file import load_site
+from erosion.common.algorithms import REGISTRY
 from erosion.common.learning.training import Training
 from erosion.common.study import privacy, sealing
 from erosion.common.study.study import load_study
+from tests.common import test_site_contract as site_contract
 
 ROOT = Path(__file__).resolve().parents[1]
 EXTENDING = (ROOT / "docs" / "extending.md").read_text()
@@ -45,6 +48,26 @@ def test_the_method_with_two_exchanges_has_neither_privacy_nor_sealed_rounds(
     assert problem == (
         "arms.median_length: it asks for more than updates, which would leave in the clear"
     )
+
+
+@pytest.mark.parametrize(
+    "promise",
+    [
+        site_contract.test_it_changes_nothing_that_it_was_given,
+        site_contract.test_it_repeats_and_draws_nothing_from_the_global_generator,
+        site_contract.test_the_user_can_predict_before_and_after_training,
+        site_contract.test_own_parameters_stay_whatever_the_method,
+        site_contract.test_it_tells_its_steps_where_it_compares_by_them,
+    ],
+    ids=lambda promise: promise.__name__,
+)
+def test_the_method_with_two_exchanges_keeps_the_sites_contract(
+    promise: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example: dict[str, Any] = {"__name__": "example"}
+    exec(python_of(dict(SECTIONS)["A method with two exchanges"]), example)
+    monkeypatch.setitem(REGISTRY, "median_length", example["MedianLength"])
+    promise("median_length")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -219,6 +219,15 @@ def test_asking_is_answered_with_yes_or_no(name: str) -> None:
             assert isinstance(algorithm.asks(state, peer), bool)
 
 
+@every_algorithm
+def test_it_asks_others_unless_it_says_that_it_asks_the_user_alone(name: str) -> None:
+    """A class inherits `user_only`, with which nothing of it is held against privacy."""
+    algorithm = built(name)
+    states = algorithm.init(DIM), after_rounds(algorithm, 3, *PEERS)
+    asked = [algorithm.asks(state, peer) for state in states for peer in PEERS]
+    assert any(asked) != REGISTRY[name].user_only
+
+
 @every_variant
 def test_a_late_joiner_gets_a_finite_weight(variant: Variant) -> None:
     algorithm = built(*variant)

@@ -54,6 +54,21 @@ def test_it_answers_with_a_finite_update_and_what_it_announced(name: str, is_use
 
 
 @every_algorithm
+def test_it_tells_its_steps_where_it_compares_by_them(name: str) -> None:
+    """A class inherits `compares_steps`, and may train otherwise."""
+    arm = REGISTRY[name](algorithm=name)
+    assert (train(name, task()).steps is not None) == arm.compares_steps
+    assert (arm.equal_steps(CONTEXT) is not None) == arm.compares_steps
+
+
+@every_algorithm
+def test_what_is_measured_of_it_is_sent(name: str) -> None:
+    """A class inherits `measured_attachments`, and may send others."""
+    arm = REGISTRY[name](algorithm=name)
+    assert set(arm.measured_attachments) <= set(arm.attachment_sizes(DIM))
+
+
+@every_algorithm
 def test_the_user_can_predict_before_and_after_training(name: str) -> None:
     arm = REGISTRY[name](algorithm=name)
     for now in (task(), task(round=3, kept=after_two_rounds(name, is_user=True))):
