@@ -149,7 +149,8 @@ class Consent:
     def _check_fields(self, request: TrainRequest) -> None:
         """An approved study has so many rounds, and names are short and printable."""
         study = request.study
-        rounds = study.rounds + (study.fold is not None)  # a trial measures its last round, too
+        # A trial measures what its last round led to, too; a fold is predicted by evaluation.
+        rounds = study.rounds + (study.selection_fold is not None)
         if request.round > rounds:
             raise Refusal(
                 f"{self._site.name} approved {rounds} rounds of study {study.name!r}; this is round"

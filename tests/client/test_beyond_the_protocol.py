@@ -25,6 +25,8 @@ from erosion.client.training.hospital import Hospital
 from erosion.common.protocol import wire
 from erosion.common.protocol.flower_messages import RequestMessage
 from erosion.common.protocol.messages import TrainRequest
+from erosion.common.rounds.cross_fitting import fold_studies
+from erosion.common.rounds.model_selection import trials
 from erosion.common.study.study import Study
 from tests.support.small_study import make_site, make_study, twenty_patients
 from tests.support.without_noise import make_fedavg_ask_for_a_mean
@@ -138,6 +140,31 @@ def test_a_book_that_was_lost_gives_no_other_place_in_the_round(tmp_path: Path) 
     assert recover_answers(site.store, "c", dataset, log) == 1
     assert "start a new run" in site.ask(request(study, "fedlin", "gradient", 1))
     assert "asks for gradient once a round" in site.ask(request(study, "fedlin", "gradient", 2))
+
+
+@pytest.mark.parametrize(
+    ("keys", "one_more"),
+    [({}, 0), ({"evaluation": {"folds": 2}}, 0), ({"selection": {"folds": 2}}, 1)],
+    ids=["study", "fold", "trial"],
+)
+def test_only_a_trial_has_a_round_more_than_was_approved(
+    tmp_path: Path, keys: dict[str, object], one_more: int
+) -> None:
+    """Its last one measures what the one before it led to."""
+    study = make_study(rounds=2, **keys)
+    site = Peer(tmp_path, study)
+    if study.selection is not None:
+        asked = next(trials(study, "fedavg"))[0]
+    else:
+        asked = next(iter(fold_studies(study)), study)
+    models = [torch.full((DIM,), 0.1 * number) for number in (1, 2, 3, 4)]
+    said = [
+        site.ask(TrainRequest(asked, "fedavg", number, model, None, "r", {}))
+        for number, model in enumerate(models, start=1)
+    ]
+    answered = 2 + one_more
+    assert said[:answered] == [""] * answered
+    assert all(f"approved {answered} rounds" in words for words in said[answered:])
 
 
 def test_a_model_is_checked_once_a_round(tmp_path: Path) -> None:
