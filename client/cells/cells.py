@@ -155,11 +155,13 @@ class Cells:
         whole_rows: Hashes | None,
         *,
         is_noted: bool = True,
+        may_leave_out: bool = True,
     ) -> NDArray[np.bool_]:
         """Which of a study's training rows (n, ...) updates are computed of: (n,).
 
         `whole_rows`: (n,) hashes of all that the table says of each row. See `trained_sets`.
-        `is_noted`: they count as trained on from now on.
+        `is_noted`: they count as trained on from now on. `may_leave_out`: else they are trained on
+        as they are, or Refusal is raised.
         """
         outcomes = row_hashes(targets.reshape(len(targets), -1).astype(np.float64), self._keys)
         values = mixed(row_hashes(rows, self._keys) ^ mixed(outcomes ^ self._keys[2]))
@@ -167,12 +169,19 @@ class Cells:
         with self._book.locked():
             earlier = self._book.trained_sets()
             kept = settle(asked, earlier, self.cell, self._keys[3])
-            if kept is None:
+            if kept is None or not (may_leave_out or kept.all()):
+                remedy = (
+                    "There are too few others to leave out with them."
+                    if may_leave_out
+                    else "Settings are not chosen without them: give the study another seed or"
+                    " name, which draws other parts, or the columns, policies, test_share and"
+                    " selection.folds of the earlier study."
+                )
                 raise Refusal(
                     f"{name} trained on nearly these patients before: a few came, went or were"
-                    " corrected since, or another study's columns leave them out, and the two"
-                    f" updates together would show these few (limits.min_cell = {self.cell})."
-                    " There are too few others to leave out with them."
+                    " corrected since, or another study's columns or shares leave them out, and"
+                    " the two updates together would show these few"
+                    f" (limits.min_cell = {self.cell}). {remedy}"
                 )
             settled = asked.take(kept)
             if is_noted and not any(settled.is_same_as(other) for other in earlier):

@@ -95,13 +95,15 @@ class LocalDataset:
             # The folds of two cuts may nearly agree, so of these all patients are looked at.
             self._measured = [every if study.evaluation.folds is not None else self.split.test]
             if study.selection_fold is not None:
-                self._measured.append(every)  # of whom the part to train on is not settled
+                self._measured.append(every)  # as with the folds of an evaluation
         # What a peer sends of a study with privacy has noise, which hides one patient more or less.
         # Whether others are trained on, and how, must not depend on that one.
         self._is_noised = study.privacy is not None and site.name != study.user
         self.notes = patients.notes
         self._name, self._patients, self.cells = site.name, patients, cells
-        self._asked = self.split.training
+        self._asked = self._whole = self.split.training
+        if site.name == study.user and study.fold is not None:  # whom its study trains on
+            self._whole = np.union1d(self.split.training, self.split.test)
         self.has_begun = False  # whom updates and figures are of is noted
         self._check_measured(is_noted=False)
         self.split = Split(self._settled(is_noted=False), self.split.test)
@@ -150,12 +152,25 @@ class LocalDataset:
 
     def _settled(self, *, is_noted: bool) -> NDArray[np.int64]:
         """Who is trained on, without those left out whom two studies' updates would show."""
-        if self._name == self.study.user and self.study.fold is not None:
-            return self._asked  # the fold is a cell, and its patients are not to come back
         if self._is_noised:
             return self._asked  # of whom nothing exact is told that could be held to another update
-        kept = self.cells.trained_on(self._name, *self._hashed(self._asked), is_noted=is_noted)
-        return self._asked[kept]
+        # All folds together are the study's patients, so whoever is left out is left out of each.
+        whole = self._whole[self._trained_on(self._whole, is_noted=is_noted)]
+        # A fold of an evaluation is a cell, and those of two cuts may nearly agree.
+        if self._name == self.study.user and self.study.selection_fold is not None:
+            self._trained_on(self._asked, is_noted=is_noted)
+        return np.intersect1d(self._asked, whole)
+
+    def _trained_on(self, rows: NDArray[np.int64], *, is_noted: bool) -> NDArray[np.bool_]:
+        """Who of these rows (n,) may be trained on: (n,). Settings are chosen with all or none."""
+        study = self.study
+        chooses = study.selection is not None or study.selection_fold is not None
+        return self.cells.trained_on(
+            self._name,
+            *self._hashed(rows),
+            is_noted=is_noted,
+            may_leave_out=not (chooses and self._name == study.user),
+        )
 
     def _hashed(self, rows: NDArray[np.int64]) -> tuple[Rows, Targets, Groups, Hashes | None]:
         """These rows of the patients as `cells` knows them again."""

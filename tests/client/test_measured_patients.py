@@ -1,12 +1,18 @@
 """Figures of a user's test patients in two studies do not differ by those of a few patients."""
 
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from erosion.client.cells.cells import Cells
+from erosion.client.dataset.kept_patients import KeptPatients
+from erosion.client.dataset.local_dataset import LocalDataset
+from erosion.client.dataset.split import split_patients
 from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import Refusal
@@ -90,6 +96,104 @@ def test_trials_before_and_after_one_patient_came_are_not_both_run(tmp_path: Pat
     for fold in folds:
         with pytest.raises(Refusal, match="nearly these test patients"):
             later._prepare(fold)
+
+
+def selecting(test_share: float, folds: int = 4, **keys: object) -> Study:
+    return study_of(
+        "age", evaluation={"test_share": test_share}, selection={"folds": folds}, **keys
+    )
+
+
+def trials_of(study: Study) -> list[Study]:
+    return [trial for trials_ in trials(study, "fedavg") for trial in trials_]
+
+
+def settled(study: Study) -> Study:
+    """The study as it is run in the end."""
+    return study.model_copy(update={"selection": None})
+
+
+def test_a_trial_is_not_trained_on_nearly_the_patients_of_another_studys_trial(
+    tmp_path: Path,
+) -> None:
+    """A slightly larger test part moves every fold by one place: fold 0 is the other's fold 1."""
+    here = hospital(tmp_path, table(120))
+    one, other = selecting(0.30), selecting(0.31)
+    lots = [
+        split_patients(asked, "a", here._patients.of(asked).rows, here._patients.of(asked).targets)
+        for asked in (trials_of(one)[1], trials_of(other)[0])
+    ]
+    assert len(np.setxor1d(lots[0].training, lots[1].training)) == 1
+    here._prepare(trials_of(one)[1]).begin()
+    for asked in (other, *trials_of(other)):
+        with pytest.raises(Refusal, match="give the study another seed or name"):
+            here._prepare(asked)
+    for asked in trials_of(selecting(0.31, seed=1)):
+        here._prepare(asked).begin()
+
+
+def test_the_trials_of_one_study_are_run_again_and_so_are_other_studies(tmp_path: Path) -> None:
+    study = selecting(0.3)
+    for run in ("first", "resumed", "another"):
+        here = hospital(tmp_path, table(160))  # as a program that was started again
+        for asked in (study, *trials_of(study), settled(study)):
+            before = here._prepare(asked, run)
+            if asked.selection is None:
+                before.begin()
+    for further in (selecting(0.3, name="second"), selecting(0.2, seed=3), selecting(0.3, folds=2)):
+        for asked in (*trials_of(further), settled(further)):
+            here._prepare(asked).begin()
+
+
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.lists(st.tuples(st.floats(0.15, 0.5), st.integers(2, 4)), min_size=2, max_size=3),
+    st.integers(0, 2),
+)
+def test_trials_of_any_shares_and_folds_train_on_sets_that_are_the_same_or_differ_in_a_cell(
+    tmp_path: Path, studies: list[tuple[float, int]], seed: int
+) -> None:
+    """Also those that the studies train on in the end, which trials without each fold add up to."""
+    site = make_site(tmp_path, table(120), limits={"min_cell": 10})
+    cells, kept = Cells(site, b"a site's own"), KeptPatients(site)
+    trained: set[frozenset[int]] = set()
+    for test_share, folds in studies:
+        for asked in trials_of(selecting(test_share, folds, seed=seed)):
+            try:
+                dataset = LocalDataset(site, asked, cells, kept)
+            except Refusal:
+                continue
+            dataset.begin()
+            trained.add(frozenset(dataset.split.training.tolist()))
+            trained.add(frozenset([*dataset.split.training, *dataset.split.test]))
+    for one, other in combinations(trained, 2):
+        assert max(len(one - other), len(other - one)) >= 10
+
+
+def test_the_folds_are_without_a_patient_who_came_since_the_hospital_helped_another(
+    tmp_path: Path,
+) -> None:
+    """Updates without each fold add up to one of all patients."""
+    helped = study_of("age", user="b", name="helped")
+    study = study_of("age", evaluation={"folds": 2})
+    hospital(tmp_path, table(60))._prepare(helped).begin()
+    later = hospital(tmp_path, table(61))
+    trained = []
+    for asked in (*fold_studies(study), study):
+        dataset = later._prepare(asked)
+        dataset.begin()
+        trained.append(dataset.split.training.tolist())
+    assert sorted(trained[0] + trained[1]) == trained[2] == list(range(60))
+
+
+def test_after_the_folds_no_other_study_is_trained_on_a_patient_who_came(tmp_path: Path) -> None:
+    hospital(tmp_path, table(60))._prepare(
+        fold_studies(study_of("age", evaluation={"folds": 2}))[0]
+    ).begin()
+    helped = hospital(tmp_path, table(61))._prepare(study_of("age", user="b", name="helped"))
+    assert helped.split.training.tolist() == list(range(60))
 
 
 def request(study: Study, run: str) -> TrainRequest:
