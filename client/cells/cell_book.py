@@ -82,19 +82,22 @@ class CellBook:
         """Whether figures of nearly the same patients have left, but none of just these.
 
         `kinds`: the patients by each kind of hash; by any of these may they be nearly the same.
-        Where they are not and are to be noted, they count as having left from now on.
+        Where they are not and are to be noted, they count as having left from now on, and those
+        that are known by their values by the other kinds, too.
         """
         sketches = {kind: sketch_of(patients) for kind, patients in kinds.items()}
         with self.locked():
             told = {kind: self._rows(kind)[1] for kind in sketches}
             same = {kind: (told[kind] == sketch).all(1) for kind, sketch in sketches.items()}
-            if same[next(iter(kinds))].any():  # the very same values were told of
-                return False
+            near = {
+                kind: bool((nearly_same(sketch, told[kind], cell) & ~same[kind]).any())
+                for kind, sketch in sketches.items()
+            }
+            is_told = bool(same[next(iter(kinds))].any())  # figures of the very same values
+            if any(near.values()) and not is_told:
+                return True
             for kind, sketch in sketches.items():
-                if (nearly_same(sketch, told[kind], cell) & ~same[kind]).any():
-                    return True
-            for kind, sketch in sketches.items():
-                if is_noted and not same[kind].any():
+                if is_noted and not (near[kind] or same[kind].any()):
                     self._add(kind, label, sketch, "")
         return False
 

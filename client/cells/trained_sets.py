@@ -6,7 +6,7 @@ value of another study's columns, differ by that patient's record. So where a st
 nearly those of an earlier one, the study gets the earlier one's patients; where some of these are
 gone, others are left out with them, drawn by the site's secret, until a cell of patients differs.
 
-A row is known again by its values as the study sees them, or by all that the table says of it; by
+A row is known again by its values as the study sees them, or by all that its source says of it; by
 each of these a set must be the same as an earlier one or differ in a cell. Values that were trained
 on before may be again: that update was given.
 """
@@ -99,7 +99,7 @@ def _may_be_trained_on(asked: TrainedSet, earlier: Sequence[TrainedSet], cell: i
 
 
 def _compared(asked: TrainedSet, earlier: Sequence[TrainedSet]) -> list[_Compared]:
-    """Beside every earlier set, by every kind of hash that both have: images have one."""
+    """Beside every earlier set, by every kind of hash that both have: some have one."""
     return [
         _compare(asked, ours, other, theirs)
         for other in earlier

@@ -30,8 +30,8 @@ class Patients:
     groups: NDArray[np.int64]  # (n,) index of the patient that a row is of, from 0
     notes: tuple[str, ...]  # what the hospital should know, in its own log
     is_test: NDArray[np.bool_] | None = None  # (n,) as the table says; None: it does not
-    row_hashes: NDArray[np.uint64] | None = None  # (n,) of all that the table says of the row, the
-    # columns that the study does not ask for too; None: of images
+    row_hashes: NDArray[np.uint64] | None = None  # (n,) of all that the source says of the row:
+    # the columns that the study does not ask for too, an image as it is stored; None: unknown
     keys: NDArray[np.int64] | None = None  # (n,) equal for rows of one identifier; None: they have
     # none
 
@@ -98,7 +98,15 @@ def _load_table(source: TableSource, task: TabularTask, split_column: str | None
 
 def _load_images(source: ImageSource, task: ImageTask) -> Patients:
     found = source.read(task)
-    read = _Read("images", found.images, found.targets, found.patients, found.places, found.notes)
+    read = _Read(
+        "images",
+        found.images,
+        found.targets,
+        found.patients,
+        found.places,
+        found.notes,
+        found.row_hashes,
+    )
     return _grouped(source, read, found.is_test)
 
 

@@ -1,10 +1,12 @@
-"""A hash for each row of a table, of all its columns and not only of those that a study asks for.
+"""A hash for each row of a table, or for each image, of all that the source says of it.
 
-By it a row is known again in another study, which asks for other columns.
+Of all columns, and not only of those that a study asks for; of the pixels as they are stored. By it
+a row is known again in another study, which asks for other columns or for images of another size.
 """
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +41,35 @@ def hashes_of_table(columns: Mapping[str, "pa.ChunkedArray"], num_rows: int) -> 
             yield TextColumn(tuple(f"{name}\0{text}" for text in found.texts), found.codes)
 
     return hashes_of_rows(readable(), num_rows)
+
+
+def hashes_of_arrays(arrays: Iterable[tuple[str, NDArray[Any]]], num_rows: int) -> RowHashes:
+    """One hash for every place of these named arrays (n, ...), whatever their order."""
+    total = np.zeros(num_rows, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        for name, array in arrays:
+            said = hash_of_text(name)
+            # Numbers of several to a place as they are; a text's bytes would depend on the longest.
+            is_raw = array.ndim > 1 and array.dtype.kind in "biuf"
+            total += np.fromiter(
+                (
+                    hash_of_image(said, [np.ascontiguousarray(value).data])
+                    if is_raw
+                    else hash_of_text(f"{name}\0{value.tolist()}")
+                    for value in array
+                ),
+                dtype=np.uint64,
+                count=num_rows,
+            )
+    return total
+
+
+def hash_of_image(said: int, pixels: Iterable[bytes | memoryview]) -> int:
+    """64 bits of an image's parts, contiguous pixels, and of what is said of it, a hash itself."""
+    digest = hashlib.blake2b(said.to_bytes(8, "little"), digest_size=8)
+    for part in pixels:
+        digest.update(part)
+    return int.from_bytes(digest.digest(), "little")
 
 
 def hash_of_text(text: str) -> int:

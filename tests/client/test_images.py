@@ -132,6 +132,41 @@ def test_a_picture_that_a_camera_took_on_its_side_is_put_upright(
     np.testing.assert_array_equal(found.images[0], shown)
 
 
+def test_pictures_have_hashes_of_what_is_stored_whatever_a_study_asks_for(tmp_path: Path) -> None:
+    for number in range(4):
+        folder = tmp_path / ("cat" if number % 2 else "dog")
+        folder.mkdir(exist_ok=True)
+        Image.fromarray(PIXELS[number % 2, number // 2]).save(folder / f"{number}.png")
+    source = ImageFiles(path=tmp_path, resize="stretch")
+    before = source.read(TASK).row_hashes
+    assert before is not None
+    assert len(set(before.tolist())) == 4
+    for shape in ([1, 4, 5], [1, 9, 2]):
+        read = source.read(image(classes=["dog", "cat"], shape=shape))
+        np.testing.assert_array_equal(read.row_hashes, before)
+    (tmp_path / "cat" / "1.png").rename(tmp_path / "dog" / "1.png")  # a corrected label
+    after = source.read(TASK).row_hashes
+    assert after is not None
+    assert len(np.setdiff1d(after, before)) == 1
+
+
+def test_the_rows_of_an_npz_have_hashes_of_every_array(tmp_path: Path) -> None:
+    def hashes(**arrays: Any) -> Any:
+        names = {"images": PIXELS, "labels": np.array(["dog", "cat"]), "ward": np.array([[1], [2]])}
+        return saved(tmp_path, **{**names, **arrays}).read(TASK).row_hashes
+
+    before = hashes()
+    np.testing.assert_array_equal(hashes(version=np.array(3)), before)  # of no image
+    changed = {
+        "images": np.stack([PIXELS[0], PIXELS[1] + 1]),
+        "labels": np.array(["dog", "dog"]),
+        "ward": np.array([[1], [3]]),
+    }
+    for name, array in changed.items():
+        assert (hashes(**{name: array}) == before).tolist() == [True, False]
+    assert not (hashes(site=np.array(["one", "x"])) == before).any()
+
+
 def test_damaged_notes_of_a_camera_are_no_reason_to_refuse_its_picture(tmp_path: Path) -> None:
     for folder, exif in (("cat", b"Exif\0\0II*\0\xff\xff\xff\xff"), ("dog", b"nonsense")):
         (tmp_path / folder).mkdir()

@@ -83,6 +83,32 @@ def test_images_of_another_size_can_be_resized(tmp_path: Path) -> None:
     assert padded[0].tolist() == [0, 200, 200, 200, 200, 200, 200, 0]
 
 
+@pytest.mark.parametrize("kind", ["dicom", "nifti"])
+@pytest.mark.parametrize("has_table", [False, True])
+def test_scans_have_hashes_of_what_is_stored_whatever_a_study_asks_for(
+    tmp_path: Path, kind: str, has_table: bool
+) -> None:
+    draws = np.random.default_rng(0)
+    for number in range(2):
+        if kind == "dicom":
+            values = draws.integers(0, 256, (6, 8)).astype(np.uint8)
+            write_dicom(tmp_path / f"cold/{number}.dcm", values)
+        else:
+            write_nifti(tmp_path / f"cold/{number}.nii", draws.normal(size=(8, 6, 5)))
+    keys: dict[str, Any] = {"path": tmp_path, "resize": "pad"}
+    if has_table:
+        suffix = "dcm" if kind == "dicom" else "nii"
+        rows = [f"cold/{number}.{suffix},cold" for number in range(2)]
+        keys["labels"] = tmp_path / "labels.csv"
+        keys["labels"].write_text("\n".join(["file,labels", *rows]) + "\n")
+    source = DicomImages(**keys) if kind == "dicom" else NiftiImages(**keys)
+    before = source.read(GREY).row_hashes
+    assert before is not None
+    assert before[0] != before[1]
+    other = image(classes=["warm", "cold"], shape=[1, 5, 5])
+    np.testing.assert_array_equal(source.read(other).row_hashes, before)
+
+
 def test_the_middle_of_a_series_is_found_by_position(tmp_path: Path) -> None:
     for number, z in enumerate([30.0, 10.0, 50.0, 20.0, 40.0]):
         write_dicom(

@@ -9,13 +9,16 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from PIL import Image
 
 from erosion.client.cells.cells import Cells
+from erosion.client.dataset.local_dataset import LocalDataset
 from erosion.client.dataset.row_hashes import hash_of_text
 from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import Refusal
 from erosion.common.protocol.messages import TrainRequest
+from erosion.common.rounds.cross_fitting import fold_studies
 from erosion.common.study.study import Study
 from tests.support.small_study import make_site, make_study
 
@@ -261,6 +264,73 @@ def test_studies_that_differ_in_one_exclusion_do_not_give_the_excluded_record(
 ) -> None:
     """By hand: the full-batch gradient times n is a sum, and two sums differ by one patient."""
     assert not found_record(tmp_path, cell=CELL)
+
+
+def add_picture(folder: Path, number: int) -> None:
+    """Of 8 x 8 grey pixels; every third is ill."""
+    pixels = np.random.default_rng(number).integers(0, 256, (8, 8), dtype=np.uint8)
+    into = folder / "pictures" / ("healthy" if number % 3 else "ill")
+    into.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(into / f"{number}.png")
+
+
+def with_pictures(folder: Path) -> Hospital:
+    for number in range(30):
+        add_picture(folder, number)
+    data = {"source": "images", "path": folder / "pictures", "resize": "stretch"}
+    return Hospital(make_site(folder, name="b", data=data, limits={"min_cell": CELL}), SECRET)
+
+
+def of_pictures(*shape: int, **keys: object) -> Study:
+    task = {"kind": "image", "target": "ill", "classes": ["healthy", "ill"], "shape": shape}
+    return make_study(task=task, **keys)
+
+
+OTHER_SHAPES = [(1, 8, 8), (1, 7, 7), (3, 8, 8), (1, 16, 4)]
+
+
+def test_pictures_are_known_again_where_a_study_asks_for_another_size(tmp_path: Path) -> None:
+    hospital = with_pictures(tmp_path)
+    hospital._prepare(of_pictures(1, 8, 8)).begin()
+    add_picture(tmp_path, 99)
+    for shape in OTHER_SHAPES:
+        after = hospital._prepare(of_pictures(*shape, name="other"))
+        assert len(after.targets) == 31
+        assert after.num_training == 30
+
+
+def test_models_are_not_measured_on_nearly_the_same_pictures_of_another_size(
+    tmp_path: Path,
+) -> None:
+    hospital = with_pictures(tmp_path)
+    asked = {"user": "b", "evaluation": {"folds": 2}}
+    hospital._prepare(fold_studies(of_pictures(1, 8, 8, **asked))[0]).begin()
+    add_picture(tmp_path, 99)
+    for shape in OTHER_SHAPES:
+        with pytest.raises(Refusal, match="nearly these test patients"):
+            hospital._prepare(fold_studies(of_pictures(*shape, **asked, name="other"))[0])
+
+
+def test_pictures_of_a_book_of_an_earlier_version_are_known_by_their_size_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until they are asked for at that size again."""
+    hospital = with_pictures(tmp_path)
+    asked = {"user": "b", "evaluation": {"folds": 2}}
+    (fold, _), (other, _) = (fold_studies(of_pictures(1, s, s, **asked)) for s in (8, 7))
+    with monkeypatch.context() as earlier:
+        earlier.setattr(LocalDataset, "_hashed", without_whole_rows)
+        hospital._prepare(fold).begin()
+    hospital._prepared.clear()  # as a program of this version
+    hospital._prepare(fold).begin()
+    add_picture(tmp_path, 99)
+    with pytest.raises(Refusal, match="nearly these test patients"):
+        hospital._prepare(other)
+
+
+def without_whole_rows(dataset: LocalDataset, rows: NDArray[np.int64]) -> tuple[object, ...]:
+    of = dataset._patients
+    return of.rows[rows], of.targets[rows], of.groups[rows], None
 
 
 def test_the_attack_works_where_nothing_is_settled(

@@ -127,6 +127,8 @@ class LabelledImages:
     patients: NDArray[np.int64] | None = None  # (n,) equal for images of one patient, where known
     notes: tuple[str, ...] = ()  # what was found out in reading them
     is_test: NDArray[np.bool_] | None = None  # (n,) as the source says; None: it does not
+    row_hashes: NDArray[np.uint64] | None = None  # (n,) of the pixels as they are stored, and of
+    # all that is said of each image; None: unknown
 
 
 class ImageSource(DataSource):

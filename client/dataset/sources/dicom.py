@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydantic import Field
 
+from erosion.client.dataset.row_hashes import hash_of_image
 from erosion.client.dataset.sources.data_source import LabelledImages, files_below
 from erosion.client.dataset.sources.image_files import check_decoded
 from erosion.client.dataset.sources.image_targets import faults
@@ -77,6 +78,7 @@ class DicomImages(ScanFolder):
 
     def _images(self, scans: Scans, task: ImageTask) -> LabelledImages:
         images = np.zeros((len(scans.paths), *task.shape), dtype=np.uint8)
+        hashes = np.zeros(len(scans.paths), dtype=np.uint64)
         problems: list[str] = []
         patients: list[str] = []
         modalities: dict[str, str] = {}  # and the first scan of each
@@ -85,7 +87,10 @@ class DicomImages(ScanFolder):
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # of values that break DICOM's own rules
-                    images[index], data = self._scan(path, task)
+                    images[index], slices = self._scan(path, task)
+                    data = slices[0]
+                    pixels = (one.PixelData for one in slices)
+                    hashes[index] = hash_of_image(scans.said[index], pixels)
                     patients.append(self._patient(data))
                     modalities.setdefault(str(data.get("Modality", "unknown")), place)
                     planes.setdefault(_plane(data), place)
@@ -103,20 +108,21 @@ class DicomImages(ScanFolder):
         if len(said := {plane: place for plane, place in planes.items() if plane}) > 1:
             notes.append(f"it mixes the planes {_each(said)}; keep the one that the study is of")
         keys = None if self.patient is None else np.unique(patients, return_inverse=True)[1]
-        return LabelledImages(images, scans.targets, scans.places, keys, tuple(notes))
+        return LabelledImages(
+            images, scans.targets, scans.places, keys, tuple(notes), row_hashes=hashes
+        )
 
-    def _scan(self, path: Path, task: ImageTask) -> tuple[NDArray[np.uint8], "FileDataset"]:
-        """The pixels as the study wants them, and the file, or the series' first, with its tags."""
+    def _scan(self, path: Path, task: ImageTask) -> tuple[NDArray[np.uint8], "list[FileDataset]"]:
+        """The pixels as the study wants them, and the files with them, in the series' order."""
         slices = [_read(path)] if self.slice == "each" else self._series(path)
-        data = slices[0]
         image = (
             fitted_volume(self._stacked(slices), task, self.resize)
             if self.slice == "all"
-            else fitted(self._grey_or_colour(data), task, self.resize)
+            else fitted(self._grey_or_colour(slices[0]), task, self.resize)
         )
         if isinstance(image, str):
             raise _WrongError(image)
-        return image, data
+        return image, slices
 
     def _patient(self, data: "FileDataset") -> str:
         if self.patient is None:

@@ -3,9 +3,9 @@
 import re
 import warnings
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 from pydantic import AfterValidator, model_validator
 
 from erosion.client.dataset.column_values import MISSING_MARKERS
+from erosion.client.dataset.row_hashes import hash_of_image, hash_of_text, hashes_of_arrays
 from erosion.client.dataset.sources.data_source import (
     ImageSource,
     LabelledImages,
@@ -136,6 +137,8 @@ def _read_npz(source: ImageFiles, task: ImageTask) -> LabelledImages:
                 )
             images, *columns = (arrays[name] for name in local)
             keys = None if source.patient is None else arrays[source.patient]
+            num = len(images) if images.ndim else 0
+            hashes = hashes_of_arrays(_of_each(images, local[0], arrays), num)
     except DataError:
         raise
     except Exception as problem:  # noqa: BLE001 - a damaged file may raise anything
@@ -173,7 +176,21 @@ def _read_npz(source: ImageFiles, task: ImageTask) -> LabelledImages:
         tuple(f"number {index}" for index in range(len(images))),
         None if patients is None else np.unique(patients, return_inverse=True)[1],
         tuple(note for target in read for note in target.notes),
+        row_hashes=hashes,
     )
+
+
+def _of_each(
+    images: NDArray[Any], called: str, arrays: Mapping[str, NDArray[Any]]
+) -> Iterator[tuple[str, NDArray[Any]]]:
+    """The images, and every other array of the file with as many values, by name."""
+    for name in arrays:
+        try:
+            array = images if name == called else arrays[name]
+        except Exception:  # noqa: BLE001 - a damaged one, or one of objects, is not asked for
+            continue
+        if array.ndim and images.ndim and len(array) == len(images):
+            yield name, array
 
 
 def _wrong_shapes(
@@ -238,13 +255,14 @@ def _read_folders(source: ImageFiles, task: ImageTask) -> LabelledImages:
         raise faults(path, ["it holds no images; make one folder of images per class"])
     check_decoded(path, len(files) * int(np.prod(task.shape)))
     images = np.zeros((len(files), *task.shape), dtype=np.uint8)
+    hashes = np.zeros(len(files), dtype=np.uint64)
     faulty = []
     for index, (file, _) in enumerate(files):
         image = _read_image(file, task, source.resize)
         if isinstance(image, str):
             faulty.append(f"{file.parent.name}/{file.name} {image}")
         else:
-            images[index] = image
+            images[index], hashes[index] = image
     if faulty:
         raise faults(path, faulty)
     return LabelledImages(
@@ -252,6 +270,7 @@ def _read_folders(source: ImageFiles, task: ImageTask) -> LabelledImages:
         task.targets(np.array([[code] for _, code in files], dtype=np.float64)),
         tuple(f"{file.parent.name}/{file.name}" for file, _ in files),
         patients_in_names(path, source.patient_pattern, [file.name for file, _ in files]),
+        row_hashes=hashes,
     )
 
 
@@ -273,8 +292,8 @@ def patients_in_names(
     return np.unique(keys, return_inverse=True)[1]
 
 
-def _read_image(file: Path, task: ImageTask, resize: Resize) -> NDArray[np.uint8] | str:
-    """The image as (c, h, w), or what is wrong with it and the remedy."""
+def _read_image(file: Path, task: ImageTask, resize: Resize) -> tuple[NDArray[np.uint8], int] | str:
+    """The image as (c, h, w) and its row hash, or what is wrong with it and the remedy."""
     if not file.is_file():  # a pipe never ends, and a link may lead nowhere
         return "is no file that can be read; remove it"
     try:
@@ -292,9 +311,12 @@ def _read_image(file: Path, task: ImageTask, resize: Resize) -> NDArray[np.uint8
                 return f"is of mode {image.mode}; save it in grey or RGB, with 8 bits per channel"
             if (frames := getattr(image, "n_frames", 1)) > 1:
                 return f"holds {frames} images, as films and stacks do; save the one that is meant"
+            stored = f"{file.parent.name}\0{image.mode} {image.size} {image.getpalette()}"
+            row_hash = hash_of_image(hash_of_text(stored), [image.tobytes()])
             pixels = image.convert("L" if task.shape[0] == 1 else "RGB")
             upright = pixels.transpose(UPRIGHT[turn]) if turn in UPRIGHT else pixels
-            return fitted(upright, task, resize)
+            found = fitted(upright, task, resize)
+            return found if isinstance(found, str) else (found, row_hash)
     except (UnidentifiedImageError, Image.DecompressionBombError):
         return "is not an image that can be read; remove it or save it as PNG"
     except (OSError, SyntaxError, ValueError) as problem:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from erosion.client.dataset.row_hashes import hash_of_text
 from erosion.client.dataset.sources.data_source import (
     ImageSource,
     check_path,
@@ -38,6 +39,7 @@ class Scans:
     paths: tuple[Path, ...]
     places: tuple[str, ...]  # (n,) how people find each, relative to the source's folder
     targets: Targets  # (n, ...) as the task has them
+    said: tuple[int, ...]  # (n,) hashes of what is said of each: the class, or a row of the table
     notes: tuple[str, ...] = ()  # what was found out in reading the table
 
 
@@ -84,7 +86,7 @@ class ScanFolder(ImageSource):
         if self.labels is not None:
             return _in_table(self, root, self.labels, task, scans_in)
         found = [
-            (scan, code)
+            (scan, code, hash_of_text(folder.name))
             for folder, code in class_folders(self, root, task)
             for scan in scans_in(folder)
         ]
@@ -92,9 +94,10 @@ class ScanFolder(ImageSource):
             raise faults(
                 root, ["it holds no scans; make one folder of them per class, or give data.labels"]
             )
-        paths = tuple(scan for scan, _ in found)
-        codes: NDArray[np.float64] = np.array([[code] for _, code in found])
-        return Scans(paths, tuple(str(p.relative_to(root)) for p in paths), task.targets(codes))
+        paths = tuple(scan for scan, _, _ in found)
+        codes: NDArray[np.float64] = np.array([[code] for _, code, _ in found])
+        places = tuple(str(path.relative_to(root)) for path in paths)
+        return Scans(paths, places, task.targets(codes), tuple(said for _, _, said in found))
 
 
 def _in_table(
@@ -144,4 +147,5 @@ def _in_table(
         some = ", ".join(str(path.relative_to(root)) for path in others[:SHOWN])
         more = ", ..." if len(others) > SHOWN else ""
         notes.append(f"{len(others)} scans are not in {labels.name}, and not read: {some}{more}")
-    return Scans(paths, tuple(places), targets, tuple(notes))
+    assert table.row_hashes is not None
+    return Scans(paths, tuple(places), targets, tuple(table.row_hashes.tolist()), tuple(notes))

@@ -12,6 +12,7 @@ from PIL import Image
 from pydantic import model_validator
 
 from erosion.client.dataset.column_values import LARGEST_NUMBER
+from erosion.client.dataset.row_hashes import hash_of_image
 from erosion.client.dataset.sources.data_source import LabelledImages, files_below
 from erosion.client.dataset.sources.image_files import (
     PatientPattern,
@@ -67,22 +68,28 @@ class NiftiImages(ScanFolder):
         scans = self.scans(task, _volumes)
         check_decoded(self.path, len(scans.paths) * int(np.prod(task.shape)))
         images = np.zeros((len(scans.paths), *task.shape), dtype=np.uint8)
+        hashes = np.zeros(len(scans.paths), dtype=np.uint64)
         problems = []
         unsaid: list[str] = []  # volumes whose headers do not say how they lie
         for index, (path, place) in enumerate(zip(scans.paths, scans.places, strict=True)):
             volume = _volume(path)
-            image = volume if isinstance(volume, str) else self._image(volume.values, task)
+            if isinstance(volume, str):
+                problems.append(f"{place} {volume}")
+                continue
+            image = self._image(volume.values, task)
             if isinstance(image, str):
                 problems.append(f"{place} {image}")
             else:
                 images[index] = image
-            if isinstance(volume, _Volume) and not volume.says_how_it_lies:
+            axial = (np.ascontiguousarray(one).data for one in volume.values.transpose(2, 0, 1))
+            hashes[index] = hash_of_image(scans.said[index], axial)
+            if not volume.says_how_it_lies:
                 unsaid.append(place)
         if problems:
             raise faults(self.path, problems)
         keys = patients_in_names(self.path, self.patient_pattern, [p.name for p in scans.paths])
         notes = (*scans.notes, *_note_of(unsaid))
-        return LabelledImages(images, scans.targets, scans.places, keys, notes)
+        return LabelledImages(images, scans.targets, scans.places, keys, notes, row_hashes=hashes)
 
     def _image(self, values: NDArray[np.float64], task: ImageTask) -> NDArray[np.uint8] | str:
         """The slice or volume as the study wants it; or what is wrong with it."""
