@@ -85,7 +85,7 @@ class Hospital:
         folder = site.compute.state
         self._kept = KeptState(None if folder is None else folder / site.name)
         self._cells = Cells(site, secret)
-        self._patients = KeptPatients(site)
+        self._patients = KeptPatients(site, self._kept)
         self._prepared: OrderedDict[str, _Prepared] = OrderedDict()  # by study digest, oldest first
         self._noted: set[tuple[str, str]] = set()  # study, and what was written about its data
         torch.set_num_threads(site.compute.threads)
@@ -188,7 +188,7 @@ class Hospital:
         if study.selection_fold is not None:
             raise Refusal("A trial has no final figures: its study has.")
         prepared, fold = self._prepare(study, request.run), study.evaluation_fold
-        prepared.begin()
+        self._begin(prepared, request)
         with faults_of(study.model):
             personal = {arm: self._personal(prepared, request, arm) for arm in request.parameters}
             if study.evaluation.folds is None or fold is not None:
@@ -230,7 +230,7 @@ class Hospital:
             step=request.step,
             values=request.values,
         )
-        prepared.begin()
+        self._begin(prepared, request)
         with faults_of(request.study.model):
             outcome = take_step(settings, work, layout)
         metrics = own_loss = None
@@ -302,6 +302,8 @@ class Hospital:
             self._tell(study, dataset.notes)
         else:
             revision, dataset = known.revision, known.dataset
+            if run is not None and known.run != run:
+                self._patients.of(study, run)  # which its folds are to have, too
         if known is None or run is not None:  # what a run has is not taken from it
             self._prepared[study.digest] = _Prepared(dataset, revision, run)
             self._prepared.move_to_end(study.digest)
@@ -309,6 +311,11 @@ class Hospital:
             self._prepared.popitem(last=False)
         check_limits(self.site, study, dataset.training_counts)
         return dataset
+
+    def _begin(self, prepared: LocalDataset, request: TrainRequest | EvaluateRequest) -> None:
+        """Before the first update or figure: of whom these are is noted."""
+        prepared.begin()
+        self._patients.begin(request.study, request.run)
 
     def _is_as_it_was(self, known: _Prepared) -> bool:
         """Whether the data are those, and of whom it is trained cannot have changed either."""

@@ -11,7 +11,8 @@ back to what they had before.
 
 A run is in one fold at a time: once it keeps something in another fold of its study, what its arms
 kept in the one before goes. Of all else the MOST_FILES files that were written last stay, and those
-of other trials of the run go first. Another coordinator's run may be called alike.
+of other trials of the run go first; with which patients it began stays. Another coordinator's run
+may be called alike.
 """
 
 import contextlib
@@ -34,6 +35,7 @@ VERSION = 2
 MOST_FILES = 100  # arms of other runs than the one under way, and of its other trials
 # In place of an arm, whose name has no brackets; it holds predictions of all folds:
 ACROSS_FOLDS = "(cross-fitted)"
+OF_A_RUN = "(patients)"  # likewise; with which patients the run began
 
 _OF_A_STUDY = "[0-9a-f]" * 16  # a folder of ours; others lie beside them
 
@@ -185,6 +187,8 @@ def _prune(folder: Path, begun: StateKey) -> None:
     for path in folder.glob(f"{_OF_A_STUDY}/*.safetensors"):
         place = _place_of(path)
         is_of_run = place is not None and place.run == begun.run
+        if place is not None and is_of_run and place.arm == OF_A_RUN:
+            continue
         if place is None or not is_of_run or place.whole != begun.whole:
             others.append((not is_of_run, path.stat().st_mtime_ns, path))
         elif place.study != begun.study and ACROSS_FOLDS not in (place.arm, begun.arm):

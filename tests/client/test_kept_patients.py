@@ -5,6 +5,7 @@ import sqlite3
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -116,6 +117,77 @@ def test_a_run_keeps_its_patients_and_the_next_one_sees_what_was_corrected(
     assert num_told("second") == 12
     later = replace(request, run="second")
     assert hospital.train(later).header.num_samples == 12
+
+
+def add_a_patient(folder: Path, kind: str) -> None:
+    if kind == "file":
+        (folder / "a.csv").write_text(f"{twenty_patients()}77,f,1\n")
+        return
+    with sqlite3.connect(folder / "hospital.sqlite") as connection:
+        connection.execute("INSERT INTO patients VALUES (77, 'f', 1)")
+    connection.close()
+
+
+def site_with(folder: Path, kind: str, **changes: Any) -> Site:
+    site = make_site(folder, twenty_patients(), **changes)
+    return site.model_copy(update={"data": database(folder).data}) if kind == "database" else site
+
+
+@pytest.mark.parametrize("kind", ["file", "database"])
+@pytest.mark.parametrize("user", ["a", "b"])
+def test_every_fold_of_a_run_has_the_patients_with_which_it_began(
+    tmp_path: Path, kind: str, user: str
+) -> None:
+    hospital = Hospital(site_with(tmp_path, kind))
+    study = make_study(user=user, hospitals=["a", "b"], evaluation={"folds": 5, "bootstrap": 100})
+    first, second, third, *_ = fold_studies(study)
+    known = [hospital._prepare(each, "run") for each in (study, first)]
+    for dataset in known:
+        dataset.begin()
+    add_a_patient(tmp_path, kind)
+    hospital._prepare(second, "run").begin()
+    hospital.summarise(make_study(seed=5))  # as the data are now, between two folds
+    later = hospital._prepare(third, "run")
+    assert later.fingerprint == known[0].fingerprint
+    assert len(later.targets) == 20
+    assert len(hospital._patients.of(study, "another run").targets) == 21
+
+
+def test_the_folds_have_what_a_run_took_over_from_an_earlier_one(tmp_path: Path) -> None:
+    hospital = Hospital(make_site(tmp_path, twenty_patients()))
+    study = make_study(user="b", hospitals=["a", "b"], evaluation={"folds": 5, "bootstrap": 100})
+    hospital._prepare(study, "first").begin()
+    hospital._prepare(study, "second").begin()  # of data that have not changed
+    add_a_patient(tmp_path, "file")
+    assert len(hospital._prepare(fold_studies(study)[0], "second").targets) == 20
+
+
+@pytest.mark.parametrize("kind", ["file", "database"])
+def test_the_runs_of_several_users_of_a_study_have_the_same_patients(
+    tmp_path: Path, num_reads: Callable[[], int], kind: str
+) -> None:
+    hospital = Hospital(site_with(tmp_path, kind))
+    study = make_study(user="all")
+    hospital._prepare(study.for_user("a"), "run.a").begin()
+    add_a_patient(tmp_path, kind)
+    assert len(hospital._prepare(study.for_user("b"), "run.b").targets) == 20
+    assert num_reads() == 1
+
+
+def test_a_peer_started_anew_in_mid_run_says_that_its_data_changed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    study = make_study(user="b", hospitals=["b", "a"])
+    site = site_with(tmp_path, "file", compute={"state": tmp_path / "state"})
+    request = TrainRequest(study, "fedavg", 1, torch.zeros(6), None, run="run")
+    Hospital(site).train(request)
+    Hospital(site).train(replace(request, round=2))
+    assert "have changed since the run began" not in caplog.text
+    (tmp_path / "a.csv").write_text(twenty_patients(older=5))
+    Hospital(site).train(replace(request, run="another"))
+    assert "have changed since the run began" not in caplog.text
+    Hospital(site).train(replace(request, round=3))
+    assert "data have changed since the run began" in caplog.text
 
 
 def test_other_columns_are_read_again(tmp_path: Path, num_reads: Callable[[], int]) -> None:

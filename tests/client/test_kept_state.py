@@ -13,6 +13,7 @@ from erosion.client.site_file import Site, load_site
 from erosion.client.training.hospital import Hospital
 from erosion.client.training.kept_state import (
     ACROSS_FOLDS,
+    OF_A_RUN,
     KeptState,
     Moment,
     StateKey,
@@ -185,6 +186,16 @@ def test_other_trials_of_a_run_go_before_other_runs(tmp_path: Path) -> None:
         kept.keep(place, Moment(1), {}, ONE)
     found = [value(kept, 2, place) for place in (other_run, *trials)]
     assert found == [1.0, None, None, 1.0, 1.0]
+
+
+@pytest.mark.usefixtures("few")
+def test_with_which_patients_a_run_began_stays(tmp_path: Path) -> None:
+    kept = KeptState(tmp_path)
+    of_the_run = replace(PLACE, arm=OF_A_RUN, study="a" * 64, whole="a" * 64)
+    trials = [replace(PLACE, study=digit * 64, whole=digit * 64) for digit in "bcde"]
+    for place in (of_the_run, *trials):
+        kept.keep(place, Moment(1), {}, ONE)
+    assert value(kept, 2, of_the_run) == 1.0
 
 
 def test_what_else_lies_in_the_folder_stays(tmp_path: Path, few: int) -> None:

@@ -335,16 +335,35 @@ def test_a_fold_gives_no_figures_and_the_end_needs_all_of_them(tmp_path: Path) -
     assert found.header.arms["local"]["log_loss"] == pytest.approx(np.log(2))  # zeros: a half each
 
 
-def test_data_that_change_during_the_run_are_noticed(tmp_path: Path) -> None:
+def test_a_cross_fitted_run_has_its_patients_to_its_end(tmp_path: Path) -> None:
+    """What was trained and predicted in one fold is put beside the others': it is of the same."""
     whole, sites = study(arms=["local"]), hospitals(tmp_path)
     parameters = {"local": torch.zeros(sites["a"]._prepare(whole).dim)}
     *folds, last = fold_studies(whole)
     for fold in folds:
         sites["a"].evaluate(EvaluateRequest(fold, parameters, None, "run"))
-    (tmp_path / "a.csv").write_text(twenty_patients(1))
+    (tmp_path / "a.csv").write_text(f"{twenty_patients(1)}90,f,1\n")
     sites["a"].evaluate(EvaluateRequest(last, parameters, None, "run"))
-    with pytest.raises(Refusal, match="data have changed since the run began"):
-        sites["a"].evaluate(EvaluateRequest(whole, parameters, None, "run"))
+    found = sites["a"].evaluate(EvaluateRequest(whole, parameters, None, "run"))
+    assert found.header.arms["local"].num_samples == 20
+
+
+def test_data_that_changed_before_a_restart_in_mid_run_are_noticed(tmp_path: Path) -> None:
+    whole, (*folds, last) = study(arms=["local"]), fold_studies(study(arms=["local"]))
+    state = {"state": tmp_path / "state"}
+    site = make_site(tmp_path, twenty_patients(), compute=state)
+    before, parameters = Hospital(site), {"local": torch.zeros(6)}
+    for fold in folds:
+        before.evaluate(EvaluateRequest(fold, parameters, None, "run"))
+    (tmp_path / "a.csv").write_text(f"{twenty_patients()}90,f,1\n")
+    after = Hospital(site)
+    for asked in (last, last, whole):
+        with pytest.raises(Refusal, match="data have changed since the run began"):
+            after.evaluate(EvaluateRequest(asked, parameters, None, "run"))
+    (tmp_path / "a.csv").write_text(twenty_patients())
+    for asked in (last, whole):
+        found = after.evaluate(EvaluateRequest(asked, parameters, None, "run"))
+    assert found.header.arms["local"].num_samples == 20
 
 
 def test_an_approved_study_leads_to_its_folds_alone() -> None:
