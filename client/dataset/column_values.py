@@ -29,6 +29,7 @@ Parse = Callable[[str], float | Fault]  # NaN where the value is missing
 
 _LIMIT = re.compile(r"[<>≤≥]=?\s*[\d.,]+")  # of detection
 _WITH_UNIT = re.compile(r"[+-]?\d[\d.,]*\s*[^\W\d_].*")
+_TRUTH = {"true": "1", "false": "0"}  # as which Parquet and a database give them
 _MAP = 'correct it, or map it under [data.values.{key}] ("" means missing)'
 REFUSED = Fault(
     "missing values, which the study refuses",
@@ -121,6 +122,7 @@ def _number_parser(feature: NumberFeature, marks: NumberMarks, unit: UnitChange 
     def parse(text: str) -> float | Fault:
         if text.lower() in MISSING_MARKERS:
             return math.nan
+        text = _TRUTH.get(text.lower(), text)
         if marks.decimal == "," and "." in text and marks.thousands != ".":
             # With a decimal comma a point may group thousands: 1.234 could be either number.
             hint = 'if the point groups thousands, set thousands = "." under [data]; '

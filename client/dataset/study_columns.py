@@ -1,7 +1,8 @@
 """The study's columns as a hospital's table has them, by what its site file declares."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from erosion.client.dataset.column_values import (
     PLAIN_MARKS,
@@ -45,26 +46,30 @@ def study_columns(
 ) -> dict[str, StudyColumn]:
     """Every column of the study, by name: features first, then the target, then a split's."""
     marks = NumberMarks(decimal_mark(table, task, source), source.thousands or "")
-    parsers: dict[str, Parse] = {
-        feature.name: feature_parser(
-            feature,
-            PLAIN_MARKS if feature.name in source.derive else marks,
-            source.units.get(feature.name),
-        )
-        for feature in task.features
-    }
+    texts: dict[str, TextColumn | None] = {}
+    parsers: dict[str, Parse] = {}
+
+    def add(name: str, parser: Callable[[NumberMarks], Parse]) -> None:
+        texts[name] = text = _text(table, source, name)
+        parsers[name] = parser(PLAIN_MARKS if name in source.derive else marks)
+        if text is not None and text.typed:
+            parsers[name] = _by_origin(text.typed, parser(PLAIN_MARKS), parsers[name])
+
+    for feature in task.features:
+        unit = source.units.get(feature.name)
+        add(feature.name, partial(feature_parser, feature, unit=unit))
     for column in task.target_columns if with_target else ():
-        written = PLAIN_MARKS if column.name in source.derive else marks
-        parsers[column.name] = target_parser(column, written, source.units.get(column.name))
+        unit = source.units.get(column.name)
+        add(column.name, partial(target_parser, column, unit=unit))
     if split_column is not None:
-        parsers[split_column] = target_parser(SPLIT)
+        add(split_column, partial(target_parser, SPLIT))
     columns = (*task.features, *task.target_columns)
     numbers = {column.name for column in columns if isinstance(column, NumberFeature)}
     features = {feature.name for feature in task.features}
     return {
         name: StudyColumn(
             name,
-            _text(table, source, name),
+            texts[name],
             parse,
             _mapped(parse, source, name),
             name in numbers,
@@ -105,7 +110,12 @@ def decimal_mark(table: TextTable, task: TabularTask, source: TableSource) -> De
     numbers = [*task.features, *task.target_columns]
     names = [source.local_name(n.name) for n in numbers if isinstance(n, NumberFeature)]
     columns = (table.columns[name] for name in names if name in table.columns)
-    return found_decimal(text for column in columns for text in column.texts)
+    return found_decimal(text for column in columns for text in column.written)
+
+
+def _by_origin(typed: frozenset[str], plain: Parse, written: Parse) -> Parse:
+    """The parser of a column in which these texts are numbers of the source's own."""
+    return lambda text: plain(text) if text in typed else written(text)
 
 
 def _text(table: TextTable, source: TableSource, name: str) -> TextColumn | None:

@@ -192,7 +192,7 @@ class _Check:
         for fault, texts in faulty.items():
             self.problems.append(self._faulty_values(name, column.text, fault, texts))
         if column.is_number:
-            self._numbers(name, column.text.texts, values)
+            self._numbers(name, column.text, values)
         return values[column.text.codes]
 
     def patients(self) -> NDArray[np.int64] | None:
@@ -218,10 +218,11 @@ class _Check:
             )
         return column.codes
 
-    def _numbers(self, name: str, texts: Sequence[str], values: NDArray[np.float64]) -> None:
+    def _numbers(self, name: str, column: TextColumn, values: NDArray[np.float64]) -> None:
         """Say what is read as numbers (texts,) and may be meant otherwise."""
+        texts = column.texts
         is_found_out = self.source.decimal is None and self.source.thousands is None
-        if is_found_out and groups_by_point(texts):
+        if is_found_out and groups_by_point(column.written):
             self.problems.append(
                 f"column {name}: such as 980 and 1.250 stand side by side, so the point seems to"
                 ' group thousands; write thousands = "." under [data], or decimal = "." if it does'

@@ -14,13 +14,20 @@ class TextColumn:
 
     texts: tuple[str, ...]  # distinct, without spaces around; "" where there is none
     codes: NDArray[np.int64]  # (n,) index into `texts`
+    typed: frozenset[str] = frozenset()  # those of `texts` that are numbers of the source's own,
+    # which the site file's decimal and thousands say nothing of
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The others of `texts`, as somebody wrote them."""
+        return tuple(text for text in self.texts if text not in self.typed)
 
     def take(self, rows: NDArray[np.int64]) -> "TextColumn":
         """The column of some rows, in that order."""
         if len(rows) == len(self.codes):
             return self
         kept, codes = np.unique(self.codes[rows], return_inverse=True)
-        return TextColumn(tuple(self.texts[code] for code in kept.tolist()), codes)
+        return TextColumn(tuple(self.texts[code] for code in kept.tolist()), codes, self.typed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,7 @@ def text_column(name: str, column: "pa.ChunkedArray") -> TextColumn:
     """
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
+    is_number = _is_number(column.type)
     try:
         if pa.types.is_duration(column.type):
             raise pa.ArrowNotImplementedError
@@ -65,4 +73,13 @@ def text_column(name: str, column: "pa.ChunkedArray") -> TextColumn:
     texts = list(dict.fromkeys(text.strip() for text in raw))
     position = {text: index for index, text in enumerate(texts)}
     merged = np.array([position[text.strip()] for text in raw], dtype=np.int64)
-    return TextColumn(tuple(texts), merged[np.from_dlpack(encoded.indices)])
+    typed = frozenset(texts) if is_number else frozenset()
+    return TextColumn(tuple(texts), merged[np.from_dlpack(encoded.indices)], typed)
+
+
+def _is_number(kind: "pa.DataType") -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(
+        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    )

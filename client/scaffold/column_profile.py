@@ -74,7 +74,7 @@ def read_whole(path: Path) -> tuple[TextTable, list[Profile]]:
     source = TableFile(path=path)
     header = source.read(()).header
     table = source.read(header)
-    known = [t for name in header for t in table.columns[name].texts]
+    known = [t for name in header for t in table.columns[name].written]
     decimal = found_decimal(text for text in known if NUMBER.fullmatch(text))
     return table, [profile(name, table.columns[name], decimal) for name in header]
 
@@ -89,8 +89,11 @@ def profile(name: str, column: TextColumn, decimal: str = ".") -> Profile:
         )
         if text.lower() not in MISSING_MARKERS
     }
-    thousands = _thousands(counts, decimal)
-    parsed = {text: _number(text, decimal, thousands) for text in counts}
+    thousands = _thousands([text for text in counts if text not in column.typed], decimal)
+    parsed = {
+        text: _number(text, ".", "") if text in column.typed else _number(text, decimal, thousands)
+        for text in counts
+    }
     no_numbers = [text for text, number in parsed.items() if math.isnan(number)]
     unsaid = tuple(text for text in no_numbers if text.lower() in MISSING_WORDS)
     odd = tuple(text for text in no_numbers if text not in unsaid)

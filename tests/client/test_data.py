@@ -1,14 +1,18 @@
 """Tables, and the problems found in them."""
 
+import sqlite3
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
 from erosion.client.dataset.load import load_patients
+from erosion.client.site_file import Site
 from erosion.common.errors import DataError
 from tests.support.small_study import TASK, make_site, make_study
 
@@ -195,6 +199,86 @@ def test_a_decimal_comma_is_found_out_and_said(tmp_path: Path) -> None:
     found = load_patients(site, make_study())
     assert found.rows[:, 0].tolist() == [30.5, 31, 32.25]
     assert found.notes[1:] == ("numbers are written 1,5 (found out; decimal sets it)",)
+
+
+def write_typed(folder: Path, kind: str) -> dict[str, Any]:
+    """A table with a column of numbers beside numbers as text; [data] of its site file."""
+    creatinine, crp, ill = ["0.980", "1.250", "1.125", "0.715"], ["3,7", "1.250,5", "12", "4,4"], [
+        0, 1, 0, 1,
+    ]  # fmt: skip
+    if kind in ("decimal", "float"):
+        exact = pa.array([Decimal(text) for text in creatinine], pa.decimal128(8, 3))
+        numbers = exact if kind == "decimal" else exact.cast(pa.float64())
+        table = pa.table({"creatinine": numbers, "crp": crp, "ill": ill})
+        pyarrow.parquet.write_table(table, folder / "typed.parquet")
+        return {"path": folder / "typed.parquet"}
+    if kind == "duckdb":
+        with duckdb.connect(str(folder / "typed.db")) as connection:
+            connection.execute("CREATE TABLE p (creatinine DECIMAL(8, 3), crp VARCHAR, ill INT)")
+            rows = list(zip(creatinine, crp, ill, strict=True))
+            connection.executemany("INSERT INTO p VALUES (?, ?, ?)", rows)
+        return {"source": "duckdb", "path": folder / "typed.db"}
+    rows = [(float(number), *others) for number, *others in zip(creatinine, crp, ill, strict=True)]
+    with sqlite3.connect(folder / "typed.sqlite") as base:
+        base.execute("CREATE TABLE p (creatinine REAL, crp TEXT, ill INTEGER)")
+        base.executemany("INSERT INTO p VALUES (?, ?, ?)", rows)
+    base.close()
+    url = f"sqlite:///{folder / 'typed.sqlite'}"
+    return {"source": "sql", "url": url, "query": "SELECT * FROM p"}
+
+
+@pytest.mark.parametrize("kind", ["decimal", "float", "duckdb", "sqlite"])
+def test_marks_say_how_text_is_written_and_not_what_a_number_is(tmp_path: Path, kind: str) -> None:
+    """The 1.250 of a column of numbers was read as 1250 where a point groups thousands."""
+    task = {**TASK, "features": [{"name": "creatinine"}, {"name": "crp"}]}
+    study = make_study(task={**task, "classes": ["0", "1"]})
+    source = write_typed(tmp_path, kind)
+    coordinator = {"address": "127.0.0.1:1"}
+
+    def site(**marks: str) -> Site:
+        given = {"name": "b", "data": {**source, **marks}, "coordinator": coordinator}
+        return Site.model_validate(given)
+
+    for marks in ({"decimal": ",", "thousands": "."}, {"thousands": "."}):
+        found = load_patients(site(**marks), study)
+        assert found.rows[:, 0].tolist() == [0.98, 1.25, 1.125, 0.715]
+        assert found.rows[:, 1].tolist() == [3.7, 1250.5, 12, 4.4]
+    message = problem_of(site(decimal=","), study)
+    assert "column crp: a point, where the decimal mark is a comma: '1.250,5'" in message
+    assert "creatinine" not in message
+
+
+def test_of_numbers_and_text_in_one_column_the_marks_are_of_the_text(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "mixed.sqlite") as base:
+        base.execute("CREATE TABLE p (age REAL, sex TEXT, ill INTEGER)")
+        rows = [(31.125, "f", 0), ("40,5", "m", 1), ("1.250,5", "m", 1), (980, "f", 1)]
+        base.executemany("INSERT INTO p VALUES (?, ?, ?)", rows)
+    base.close()
+    data = {
+        "source": "sql",
+        "url": f"sqlite:///{tmp_path / 'mixed.sqlite'}",
+        "query": "SELECT * FROM p",
+        "thousands": ".",
+    }
+    given = {"name": "b", "data": data, "coordinator": {"address": "127.0.0.1:1"}}
+    study = make_study(task={**TASK, "features": ["age", TASK["features"][1]]})
+    found = load_patients(Site.model_validate(given), study)
+    assert found.rows[:, 0].tolist() == [31.125, 40.5, 1250.5, 980]
+
+
+def test_the_decimal_mark_is_found_out_from_text_alone(tmp_path: Path) -> None:
+    table = pa.table({"age": ["30,5", "31", "32"], "dose": [1.5, 980.0, 1.25], "ill": [0, 1, 1]})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    study = make_study(task={**TASK, "features": ["age", "dose"]})
+    found = load_patients(make_site(tmp_path, name="b", file="a.parquet"), study)
+    assert found.rows.tolist() == [[30.5, 1.5], [31, 980], [32, 1.25]]
+    assert found.notes == ("numbers are written 1,5 (found out; decimal sets it)",)
+
+
+@pytest.mark.parametrize("word", ["True", "TRUE", "true"])
+def test_true_and_false_are_numbers_in_text_as_in_parquet(tmp_path: Path, word: str) -> None:
+    site = make_site(tmp_path, f"age,sex,ill\n{word},f,0\nFalse,m,1\n7,m,1\n")
+    assert load_patients(site, make_study()).rows[:, 0].tolist() == [1, 0, 7]
 
 
 def test_a_decimal_comma_is_assumed_only_where_nothing_else_is_possible(tmp_path: Path) -> None:

@@ -268,6 +268,15 @@ def test_repeated_numbers_of_patients_are_a_key_and_no_feature() -> None:
     assert profile("systolic", TextColumn(texts, codes)).kind == "number"
 
 
+def test_a_column_of_numbers_has_no_marks_of_text() -> None:
+    numbers = tuple(f"{n}.{n}" for n in range(100, 120))
+    codes = np.arange(20)
+    assert profile("cells", TextColumn(numbers, codes), ",").thousands == "."
+    found = profile("cells", TextColumn(numbers, codes, frozenset(numbers)), ",")
+    assert found.thousands == ""
+    assert found.numbers.tolist() == [float(text) for text in numbers]
+
+
 SHIPPED = [
     ("indo-rct/indo_rct.csv", "outcome", None),
     ("indo-rct/indo_rct.csv", "risk", None),

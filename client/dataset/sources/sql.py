@@ -289,6 +289,7 @@ class _Encoder:
         self._positions: dict[str, int] = {}
         self._characters = 0
         self._codes: list[int] = []
+        self._typed: set[str] = set()  # numbers of the database's own
 
     def add(self, values: list[Any]) -> None:
         positions = self._positions
@@ -297,6 +298,8 @@ class _Encoder:
             if text not in positions:
                 positions[text] = len(positions)
                 self._characters += len(text)
+                if isinstance(value, int | float | Decimal):
+                    self._typed.add(text)
             self._codes.append(positions[text])
         if self._characters > MOST_CHARACTERS:
             raise DataError(
@@ -305,7 +308,8 @@ class _Encoder:
             )
 
     def column(self) -> TextColumn:
-        return TextColumn(tuple(self._positions), np.array(self._codes, dtype=np.int64))
+        codes = np.array(self._codes, dtype=np.int64)
+        return TextColumn(tuple(self._positions), codes, frozenset(self._typed))
 
     def _text(self, value: object) -> str:
         if value is None:
