@@ -18,7 +18,8 @@ agree in all of its columns, and are several. So do those without a panel of mea
 is missing, one value counts. A table without such columns cannot tell repeated patients from
 similar ones: there, only a patient key helps.
 
-Everything is O(columns x (columns + log n) x n).
+Of a table of very many columns, the strongest MOST_EVIDENCE count: agreement in more of them says
+nothing more. So everything is O(columns x log n x n).
 """
 
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ COARSE = 12  # values of a column
 MOST_BY_CHANCE = 0.25  # other rows expected to agree with a row in every column
 MOST_NEAR_BY_CHANCE = 0.01  # expected to agree nearly
 REPEATS = 5  # rows for each value of a column, on average, that may tell others
+MOST_EVIDENCE = 100  # columns, and as many of which others may be computed
+MOST_JUDGED = 300  # columns that are held against those, the strongest
 LOOKED_AT = 2000  # rows, of which a mean or a fit is taken for that of all
 MOST_TERMS = 8  # values and logarithms that it is computed from
 UNEXPLAINED = 0.05  # of a column's spread: less is left of one that is computed from others
@@ -118,17 +121,20 @@ def _evidence(distinct: NDArray[np.float64], codes: list[NDArray[np.int64]]) -> 
     sizes = [int(of_column.max(initial=-1)) + 1 for of_column in codes]
     fine = [column for column, size in enumerate(sizes) if size > COARSE]
     strength = {column: -_log_chance(codes[column], every).mean() for column in fine}
-    told_by = [column for column in range(len(sizes)) if column not in strength]  # or counted
+    coarse = [column for column in range(len(sizes)) if column not in strength]
+    finest = sorted(coarse, key=lambda column: -sizes[column])
     terms = _terms(distinct[:LOOKED_AT])
     counted: list[int] = []
     repeated: list[tuple[int, _Repeated]] = []  # of those counted: how many values, and their rows
-    for column in sorted(fine, key=lambda column: -strength[column]):
+    for column in sorted(fine, key=lambda column: -strength[column])[:MOST_JUDGED]:
+        told_by = [*sorted(finest[: MOST_EVIDENCE - len(counted)]), *counted]
         if any(sizes[column] <= 2 * size and _follows(codes[column], of) for size, of in repeated):
             continue
         if any(_is_computed(terms[term, :, column], terms[:, :, told_by]) for term in (0, 1)):
             continue
         counted.append(column)
-        told_by.append(column)
+        if len(counted) == MOST_EVIDENCE:
+            break
         if len(distinct) >= REPEATS * sizes[column]:
             repeated.append((sizes[column], _repeated(codes[column])))
     return counted

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 from sklearn.datasets import load_breast_cancer
 
+from erosion.client.dataset import same_patient as same_patient_module
 from erosion.client.dataset.load import load_patients
 from erosion.client.dataset.local_dataset import LocalDataset
 from erosion.client.dataset.same_patient import same_patient
@@ -141,6 +142,33 @@ def test_a_duplicate_is_found_beside_columns_that_are_told_by_others() -> None:
     found = same_patient(np.r_[rows, copies], np.r_[labels, labels[:100]])
     assert found.groups[:100].tolist() == found.groups[569:].tolist()
     assert found.num_patients == 569
+
+
+@pytest.mark.parametrize("kind", ["independent", "of few factors", "coarse but one"])
+def test_of_very_many_columns_the_strongest_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A table of thousands of columns kept a site busy for hours: the work was columns squared."""
+    draws = np.random.default_rng(0)
+    rows = draws.normal(size=(60, 2000))
+    if kind == "of few factors":
+        rows = draws.normal(size=(60, 12)) @ draws.normal(size=(12, 2000))
+    elif kind == "coarse but one":
+        rows = draws.integers(0, 3, size=(60, 2000)).astype(np.float64)
+        rows[:, 7] = np.arange(60)
+    rows[50] = rows[3]
+    compared: list[int] = []
+    original = same_patient_module._is_computed
+
+    def counted(target: NDArray[np.float64], terms: NDArray[np.float64]) -> bool:
+        compared.append(terms.shape[2])
+        return original(target, terms)
+
+    monkeypatch.setattr(same_patient_module, "_is_computed", counted)
+    found = same_patient(rows, np.zeros(60))
+    assert found.exact.tolist() == [50]
+    assert max(compared) <= 100
+    assert len(compared) <= 2 * 300  # values and logarithms
 
 
 def test_half_of_the_columns_in_which_too_many_agree_is_not_looked_at_by_pairs(
