@@ -362,10 +362,11 @@ class LocalDataset:
             known = values[~np.isnan(values)]
             found = own.deviation[start] != NOT_FOUND
             if isinstance(feature, NumberFeature) and not found and len(np.unique(known)) > 1:
+                mean = "the mean" if self.sums and self.sums.count[start] else "0, as its mean,"
                 yield (
                     f"{feature.name}: too few patients have a value, or one that differs, for a"
                     " deviation (limits.min_cell). Where these patients alone scale it, it is not"
-                    f" scaled, and values further than {CUT.unscaled:g} from the mean are cut"
+                    f" scaled, and values further than {CUT.unscaled:g} from {mean} are cut"
                 )
             start += task.width(feature)
 
@@ -379,10 +380,10 @@ class LocalDataset:
     def _missing_values(self) -> tuple[float, ...] | None:
         """What missing values become, where only these patients can tell."""
         task, own = self.study.task, self._own_scaling
-        if own is None or not isinstance(task, TabularTask):
+        if own is None or self.sums is None or not isinstance(task, TabularTask):
             return None
         scaled = self.study.scaling != "none"
         if not stands_in(task, scaled=scaled):
             return None
         rows = self._rows[self.split.training].astype(np.float64, copy=False)
-        return stand_ins(task, rows, own.mean, scaled=scaled)
+        return stand_ins(task, rows, own.mean, self.sums.count, scaled=scaled)

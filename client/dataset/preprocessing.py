@@ -27,12 +27,18 @@ def stands_in(task: Task, *, scaled: bool) -> bool:
 
 
 def stand_ins(
-    task: TabularTask, rows: NDArray[np.float64], means: Sequence[float], *, scaled: bool
+    task: TabularTask,
+    rows: NDArray[np.float64],
+    means: Sequence[float],
+    counts: Sequence[float],
+    *,
+    scaled: bool,
 ) -> tuple[float, ...]:
     """Per encoded column, what stands for a missing value among training rows (n, features).
 
     The column's mean for a number; the indicators of the commonest category for a category that
-    the study replaces by it. Raises DataError where a hospital has no value to go by.
+    the study replaces by it. `means`: of how many values, per encoded column, is in `counts`; 0
+    where they are too few for a mean. Raises DataError where a hospital has no value to go by.
     """
     values: list[float] = []
     for feature, column in zip(task.features, rows.T, strict=True):
@@ -42,10 +48,12 @@ def stand_ins(
                 f"No patient has a value of {feature.name}, so there is no commonest one to stand"
                 ' for it. Let the study say missing = "indicator" there.'
             )
-        if len(known) == 0 and policy == "impute" and not scaled:
+        is_mean_wanted = isinstance(feature, NumberFeature) and policy == "impute" and not scaled
+        if is_mean_wanted and not counts[len(values)]:
+            few = "Too few patients have" if len(known) else "No patient has"
             raise DataError(
-                f"No patient has a value of {feature.name}, so there is no mean to stand for it."
-                ' Let the study say scaling = "federated".'
+                f"{few} a value of {feature.name}, so there is no mean to stand for it"
+                ' (limits.min_cell). Let the study say scaling = "federated".'
             )
         if isinstance(feature, NumberFeature):
             values.append(means[len(values)])

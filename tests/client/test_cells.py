@@ -221,7 +221,8 @@ def test_what_a_hospital_describes_is_of_patients_and_not_of_their_rows(tmp_path
         data={"patient": "id"},
         limits={"min_cell": CELL},
     )
-    age, sex, ill = Hospital(of_patients, SECRET).summarise(make_study(task=task)).columns
+    study = make_study(task=task, scaling="federated")
+    age, sex, ill = Hospital(of_patients, SECRET).summarise(study).columns
     assert (age.count, age.missing, age.mean) == (0, 30, None)
     assert sex.shares == {"f": 0, "m": 30}
     assert ill.count <= 40  # of 31 patients, each of them to a cell

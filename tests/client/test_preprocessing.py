@@ -148,11 +148,14 @@ def with_policies(**policies: str) -> TabularTask:
     return TASK.model_copy(update={"features": tuple(features)})
 
 
+COUNTS = (4, 0, 0, 0)  # values that a mean is of, by column
+
+
 def test_a_missing_category_is_the_commonest_one_or_is_told_the_model() -> None:
     scaling = Scaling(mean=(0, 0, 0, 0), deviation=(1, 1, 1, 1))
     mode = with_policies(stage="mode")
     rows = np.array([[1, 0, 5], [3, 2, 5], [2, 2, 7], [2, NAN, 6]])
-    standing_in = stand_ins(mode, rows, (0, 0, 0, 0), scaled=True)
+    standing_in = stand_ins(mode, rows, (0, 0, 0, 0), COUNTS, scaled=True)
     assert standing_in[1:3] == (0, 1)  # III
     assert mode.input_shape == (4,)
     assert table_inputs(mode, rows, scaling, standing_in)[3].tolist() == [2, 0, 1, 6]
@@ -174,11 +177,33 @@ def test_a_hospital_without_any_value_has_nothing_that_could_stand_for_one() -> 
     with pytest.raises(
         DataError, match="No patient has a value of stage, so there is no commonest"
     ):
-        stand_ins(with_policies(stage="mode"), rows, (2, 0, 0, 0), scaled=True)
+        stand_ins(with_policies(stage="mode"), rows, (2, 0, 0, 0), COUNTS, scaled=True)
     with pytest.raises(DataError, match="No patient has a value of weight, so there is no mean"):
-        stand_ins(with_policies(weight="impute"), rows, (2, 0, 0, 0), scaled=False)
+        stand_ins(with_policies(weight="impute"), rows, (2, 0, 0, 0), COUNTS, scaled=False)
     imputed = with_policies(weight="impute")
-    assert len(stand_ins(imputed, rows, (2, 0, 0, 0), scaled=True)) == 4
+    assert len(stand_ins(imputed, rows, (2, 0, 0, 0), COUNTS, scaled=True)) == 4
+
+
+def test_too_few_values_have_no_mean_that_could_stand_for_one() -> None:
+    """0 stood for it: a pH of 0 beside one of 7.4."""
+    rows = np.array([[1.0, 1, 7.4], [3.0, 2, NAN], [2.0, 2, NAN], [2.0, 2, NAN]])
+    imputed = with_policies(weight="impute")
+    with pytest.raises(DataError, match="Too few patients have a value of weight, so there is no"):
+        stand_ins(imputed, rows, (2, 0, 0, 0), COUNTS, scaled=False)
+    assert stand_ins(imputed, rows, (2, 0, 0, 7.4), (4, 0, 0, 1), scaled=False)[3] == 7.4
+
+
+@pytest.mark.parametrize("user", ["a", "b"])
+def test_a_hospital_with_too_few_values_is_not_scaled_by_none(tmp_path: Path, user: str) -> None:
+    head, *lines = small_study.twenty_patients().splitlines()
+    lines = [line if row < 2 else "," + line.split(",", 1)[1] for row, line in enumerate(lines)]
+    site = make_site(tmp_path, "\n".join([head, *lines]))  # two ages, and a cell is three
+    task = small_study.with_missing("impute")
+    with pytest.raises(DataError, match="a value of age, so there is no mean"):
+        LocalDataset(site, make_study(user=user, task=task, scaling="none"))
+    for scaling in ("federated", "user", "local"):
+        found = LocalDataset(site, make_study(user=user, task=task, scaling=scaling))
+        assert found.missing_values is None  # the mean that a column is scaled by
 
 
 def test_the_policies_of_a_whole_task_hold_where_a_feature_has_none() -> None:
