@@ -17,6 +17,8 @@ from erosion.common.learning.layer_draws import draws_from
 from erosion.common.learning.pretrained import matches, some
 
 ROUNDING = 1e-3  # of the largest output; more is another prediction
+SAME = 1e-4  # likewise, of the same patients by the same parameters
+PASSES = 2  # in training, by which what a model remembers of its patients shows
 
 
 def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
@@ -122,9 +124,13 @@ def try_out(model: nn.Module, input_shape: Sequence[int], num_outputs: int, what
     inputs = torch.randn(2, *input_shape, generator=torch.Generator().manual_seed(0))
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     starts = [parameter.detach().clone() for parameter in trained_parameters(model)]
-    to_training(model)
     with draws_from(0):
         try:
+            elsewhere = [start + 0.1 * torch.randn_like(start) for start in starts]
+            _move(trained_parameters(model), elsewhere)
+            before = _predicted(model, inputs)  # when it has not seen anybody in training
+            _move(trained_parameters(model), starts)
+            to_training(model)
             outputs = model(inputs)
             _check_outputs(outputs, 2, num_outputs, what)
             if not outputs.is_floating_point() or not bool(torch.isfinite(outputs).all()):
@@ -135,12 +141,13 @@ def try_out(model: nn.Module, input_shape: Sequence[int], num_outputs: int, what
                 raise ModelError(_unreached(what))
             torch.autograd.backward(outputs.square().mean())
             reached = any(parameter.grad is not None for parameter in trained_parameters(model))
-            _move(
-                trained_parameters(model),
-                [start + 0.1 * torch.randn_like(start) for start in starts],
-            )
-            model(inputs)  # elsewhere, where a buffer that follows the parameters has changed
+            _move(trained_parameters(model), elsewhere)
+            model(inputs)  # where a buffer that follows the parameters has changed
             _check_predictions(model, inputs, num_outputs, what)
+            to_training(model)
+            for _ in range(PASSES):
+                model(torch.randn_like(inputs))
+            after = _predicted(model, inputs)
         except ModelError:
             raise
         except Exception as problem:  # noqa: BLE001 - somebody else's code
@@ -160,6 +167,12 @@ def try_out(model: nn.Module, input_shape: Sequence[int], num_outputs: int, what
                 f"{what}: the buffer {name} changes in training, and only parameters travel. Use a"
                 " layer without such a buffer, or freeze the part that it belongs to."
             )
+    if not _agree(before, after):
+        raise ModelError(
+            f"{what} predicts something else by the same parameters once it was trained, so it"
+            " keeps something of the patients that is no parameter, and only parameters travel."
+            " Leave out what its forward() changes when self.training is set."
+        )
 
 
 def tied_names(model: nn.Module) -> list[str]:
@@ -223,6 +236,19 @@ def _check_predictions(model: nn.Module, inputs: Tensor, num_outputs: int, what:
             " that it is asked. Let dropout follow self.training, and use no layer that mixes"
             " patients."
         )
+
+
+def _predicted(model: nn.Module, inputs: Tensor) -> Tensor:
+    model.eval()
+    with torch.no_grad():
+        predicted: Tensor = model(inputs)
+    return predicted
+
+
+def _agree(one: Tensor, other: Tensor) -> bool:
+    # Made-up parameters may overflow; nothing can be compared then.
+    most = SAME * one.abs().max()
+    return not torch.isfinite(most) or bool(((one - other).abs() <= most).all())
 
 
 def _unreached(what: str) -> str:

@@ -131,6 +131,30 @@ b = nn.Linear(3, 2)
 b.weight = nn.Parameter(a.weight.data)
 return nn.Sequential(a, nn.Linear(2, 3), b)"""
 
+COUNTING = """class Net(nn.Linear):
+    n = 0
+    def forward(self, i):
+        self.n += self.training
+        return super().forward(i) * (1 + self.n)
+return Net(3, 2)"""
+
+# A running mean of the patients that is no buffer.
+REMEMBERING = """class Net(nn.Linear):
+    m = torch.zeros(3)
+    def forward(self, i):
+        if self.training:
+            self.m = 0.99 * self.m + 0.01 * i.mean(0).detach()
+        return super().forward(i - self.m)
+return Net(3, 2)"""
+
+FIRST_SEEN = """class Net(nn.Linear):
+    m = None
+    def forward(self, i):
+        if self.training and self.m is None:
+            self.m = i.mean(0).detach()
+        return super().forward(i if self.m is None else i - self.m)
+return Net(3, 2)"""
+
 FAULTY = {
     "raise ValueError('no luck')": "could not be made: ValueError: no luck. Correct the package",
     "raise SystemExit(3)": "could not be made: SystemExit: 3",
@@ -155,6 +179,9 @@ FAULTY = {
     forward_of("f(i - i.mean(dim=0))"): "predicts something else for a patient alone",
     forward_of("f(i).squeeze()"): "gives a tensor of shape (2,) for 1 patient; the study's task",
     forward_of("f(i) if x.training else (f(i), i)"): "gives a tuple for 2 patients",
+    COUNTING: "predicts something else by the same parameters once it was trained",
+    REMEMBERING: "predicts something else by the same parameters once it was trained",
+    FIRST_SEEN: "predicts something else by the same parameters once it was trained",
     "import numpy as np\nx = nn.Linear(3, 2)\nx.register_buffer('r', torch.tensor("
     "np.random.default_rng().normal(size=3)))\nreturn x": "r is not the same when the model is",
     TIED_VIEWS: "2.weight and 0.weight are different parameters in the same memory",
