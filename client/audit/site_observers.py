@@ -25,9 +25,13 @@ class SiteObservers:
         name: str,
         coordinator: str,
         budgets: Callable[[], Sequence[str]] = lambda: (),
+        site_file: Callable[[], str] = lambda: "",
     ) -> None:
-        """Keep `folder`/status.json; `budgets` says what is used up, in lines."""
-        self._audit_log, self._budgets = audit_log, budgets
+        """Keep `folder`/status.json.
+
+        `budgets` says what is used up, in lines; `site_file` what has changed in it.
+        """
+        self._audit_log, self._budgets, self._site_file = audit_log, budgets, site_file
         self._looked = float("-inf")  # when the budgets were looked at
         self._sign = StatusFile(
             folder / STATUS_NAME,
@@ -44,7 +48,12 @@ class SiteObservers:
     def connected(self) -> None:
         """The coordinator let this site in."""
         self._looked = time.monotonic()
-        self._sign.show(connected=True, trouble=None, budgets=list(self._budgets()))
+        self._sign.show(
+            connected=True,
+            trouble=None,
+            budgets=list(self._budgets()),
+            site_file=self._site_file(),
+        )
 
     def disconnected(self, why: str) -> None:
         """The connection is down."""

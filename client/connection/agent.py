@@ -151,7 +151,7 @@ class Agent:
                     watcher.disconnected(str(problem))
                 self.stop.wait(LAST_RETRY_SECONDS)
                 continue
-            except SiteError as problem:  # the keys are being replaced, or have expired
+            except SiteError as problem:  # the site's keys or its site file are being replaced
                 if str(problem) != said:
                     said = str(problem)
                     logger.warning("%s", problem)
@@ -181,6 +181,8 @@ class Agent:
         started = time.monotonic()
         try:
             reply = self._app(message, context)
+        except SiteError:  # nothing may leave: this site signs out and says why
+            raise
         except Exception as problem:  # noqa: BLE001 - it is said in the answer and in the log
             # No handler has such a type. Whatever is asked, the site answers and lives.
             reply = _nonsense(message, f"no request of this program ({type(problem).__name__})")

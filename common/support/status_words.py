@@ -119,6 +119,8 @@ def _site(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     lines.append(("state", state))
     lines.append(("sent", f"{values.get('sent')} messages, last {values.get('last_sent')}"))
     lines.append(("log head", str(values.get("log_head"))))
+    if values.get("site_file"):
+        lines.append(("site file", str(values["site_file"])))
     lines += [("used up", str(line)) for line in values.get("budgets") or ()]
     return lines
 

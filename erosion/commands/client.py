@@ -43,7 +43,6 @@ def _run(options: argparse.Namespace) -> int:
         from erosion.client.connection.agent import Until
         from erosion.client.connection.installed_app import load_app_site
         from erosion.client.connection.serve import serve, serve_app
-        from erosion.client.site_file import load_site
         from erosion.common.errors import SiteError
         from erosion.common.support.installed_app import load_app
         from erosion.common.support.parent_process import end_with_stdin
@@ -57,7 +56,7 @@ def _run(options: argparse.Namespace) -> int:
         app = load_app(options.app, ClientApp, SiteError)
         serve_app(load_app_site(options.site), app, until)
         return 0
-    serve(load_site(options.site), until)
+    serve(options.site, until)
     return 0
 
 

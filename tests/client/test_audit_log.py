@@ -19,11 +19,10 @@ from erosion.client.audit import audit_log as audit_log_module
 from erosion.client.audit.audit_check import verify
 from erosion.client.audit.audit_log import AuditLog, NotLogged
 from erosion.client.audit.log_files import full_files, last_line, remove_old
-from erosion.client.connection import agent
+from erosion.client.connection import agent, running_site
 from erosion.client.connection import serve as serving
 from erosion.client.connection.line import Welcome
 from erosion.client.consent.consent import Consent
-from erosion.client.site_file import Site
 from erosion.common.compression.codec import Compression, compress
 from erosion.common.errors import SiteError
 from erosion.common.protocol import wire
@@ -184,14 +183,9 @@ def test_what_no_budget_bounds_is_answered_at_a_pace(
 def test_a_site_tells_its_agent_what_it_answers_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = Site.model_validate(
-        {
-            "name": "b",
-            "data": {"path": "data.csv"},
-            "coordinator": {"address": "127.0.0.1:1"},
-            "records": str(tmp_path / "records"),
-            "compute": {"state": str(tmp_path / "state")},
-        }
+    site = tmp_path / "site.toml"
+    site.write_text(
+        'name = "b"\n[data]\npath = "data.csv"\n[coordinator]\naddress = "127.0.0.1:1"\n'
     )
     consents: list[Consent] = []
     agents: list[agent.Agent] = []
@@ -200,7 +194,7 @@ def test_a_site_tells_its_agent_what_it_answers_again(
         consents.append(consent)
         return ClientApp()
 
-    monkeypatch.setattr(serving, "make_app", make_app)
+    monkeypatch.setattr(running_site, "make_app", make_app)
     monkeypatch.setattr(serving, "_run", lambda made, _watch: agents.append(made))
     serving.serve(site, agent.Until())
     for is_repeated in (True, False):

@@ -18,10 +18,11 @@ from erosion.common.protocol.error_codes import NODE_UNAVAILABLE
 from erosion.common.protocol.messages import TrainRequest
 from erosion.common.study.selection import Fold
 from erosion.common.study.study import Study, load_study
+from erosion.common.support.status_file import read_status_file
 from erosion.experiments.free_ports import free_address
 from erosion.server.run.journal import read_journal
 from erosion.server.run.run_folder import RunFolder, write_study
-from tests.support import programs
+from tests.support import programs, sealed_programs
 from tests.support.federation import Federation, small_study, write_site
 from tests.support.patience import PATIENCE, wait_until
 from tests.support.processes import start
@@ -157,3 +158,61 @@ def test_what_nobody_approved_is_not_answered(tmp_path: Path) -> None:
         ):
             assert "has approved study" in rogue.describe(other)
             assert "has approved study" in rogue.train(other, 1, 0.0)
+
+
+def changed(site_file: Path, old: str, new: str) -> None:
+    """What an editor does."""
+    text = site_file.read_text()
+    assert old in text
+    site_file.write_text(text.replace(old, new))
+
+
+def test_a_limit_that_is_tightened_holds_at_once_and_in_a_run_under_way(tmp_path: Path) -> None:
+    study = small_study(arms={"fedavg": {}}, rounds=3, scaling="local")
+    with Federation(study, tmp_path) as federation:
+        path = federation.site_file("bob")
+        federation.start_program("bob", sealed_programs.serves, path)
+        rogue = Rogue(federation)
+        assert rogue.describe(study) == ""
+        assert rogue.train(study, 1, 0.0) == ""
+        changed(path, "[approval]", '[limits]\nstudies = ["other"]\n[approval]')
+        assert "limits.studies accepts only other" in rogue.train(study, 2, 0.0)
+        assert "limits.studies accepts only other" in rogue.describe(study)
+        status = path.parent / "records" / "status.json"
+        wait_until(lambda: "limits.studies" in status.read_text())
+        changed(path, '"other"', '"*"')
+        assert rogue.train(study, 2, 0.0) == ""
+
+
+def test_columns_that_were_mended_are_read_without_a_restart(tmp_path: Path) -> None:
+    study = small_study(arms={"fedavg": {}}, rounds=2, scaling="local")
+    with Federation(study, tmp_path) as federation:
+        path = federation.site_file("bob")
+        changed(path.parent / "data.csv", "age,dose", "Alter,dose")
+        federation.start_program("bob", sealed_programs.serves, path)
+        rogue = Rogue(federation)
+        assert "DataError" in rogue.describe(study)
+        changed(path, "[coordinator]", '[data.columns]\nage = "Alter"\n[coordinator]')
+        assert rogue.describe(study) == ""
+
+
+def test_a_site_whose_file_is_damaged_signs_out_says_why_and_comes_back(tmp_path: Path) -> None:
+    study = small_study(arms={"fedavg": {}}, rounds=2, scaling="local")
+    with Federation(study, tmp_path) as federation:
+        path = federation.site_file("bob")
+        process = federation.start_program("bob", sealed_programs.serves, path)
+        rogue = Rogue(federation)
+        assert rogue.describe(study) == ""
+        whole = path.read_text()
+        path.write_text(whole + "[limits")
+        status = path.parent / "records" / "status.json"
+
+        def trouble() -> str:
+            seen = read_status_file(status)
+            return "" if seen is None else str(seen.values["trouble"])
+
+        wait_until(lambda: "answers nothing until" in trouble())
+        assert "not valid TOML" in trouble()
+        path.write_text(whole)
+        assert rogue.train(study, 1, 0.0) == ""
+        assert process.is_alive()

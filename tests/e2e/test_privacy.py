@@ -44,7 +44,7 @@ def serves(site_file: str) -> None:
     """What `erosion client` does."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     try:
-        serve(load_site(Path(site_file)), Until())
+        serve(Path(site_file), Until())
     except ErosionError as problem:
         print(problem, flush=True)
         os._exit(problem.exit_code)

@@ -12,7 +12,6 @@ from gmpy2 import mpz
 from erosion.client.connection.agent import Until
 from erosion.client.connection.serve import serve
 from erosion.client.sealed.sealed_site import Greeted, Measured, SealedSite
-from erosion.client.site_file import load_site
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import Refusal
 from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
@@ -27,7 +26,7 @@ def serves(site_file: str) -> None:
     """What `erosion client` does, with its log."""
     configure_logging(0)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    serve(load_site(Path(site_file)), Until())
+    serve(Path(site_file), Until())
 
 
 def is_away_now_and_then(site_file: str) -> None:

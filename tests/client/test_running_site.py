@@ -1,0 +1,136 @@
+"""A program that runs goes by its site file as it is."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Context, Message, RecordDict
+
+from erosion.client.connection import running_site
+from erosion.client.connection.agent import Agent
+from erosion.client.connection.running_site import RunningSite
+from erosion.client.consent.store import ConsentStore
+from erosion.client.site_file import load_site
+from erosion.common.errors import SiteError
+from erosion.common.support.files import version_of
+from tests.client.test_agent import BreaksAfterTheWelcome
+from tests.support.federation import write_site
+from tests.support.sent_logs import request
+
+CONTEXT = Context(1, 2, {}, RecordDict(), {})
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running_site, "SETTLED_SECONDS", 0.0)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return write_site(tmp_path, "bob", "127.0.0.1:9092")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ConsentStore]:
+    store = ConsentStore(tmp_path / "book")
+    yield store
+    store.close()
+
+
+def running(file: Path, store: ConsentStore) -> RunningSite:
+    return RunningSite(file, load_site(file), store, secret=b"s" * 32, version=version_of(file))
+
+
+def change(file: Path, old: str, new: str) -> None:
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new))
+
+
+def test_what_was_computed_by_the_former_file_does_not_leave(
+    file: Path, store: ConsentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody changes it while the site trains, and again before it is asked."""
+    asked: list[Message] = []
+
+    def app(message: Message, _context: Context) -> Message:
+        asked.append(message)
+        if len(asked) == 1:
+            change(file, "[approval]", "[limits]\nas_user = false\n[approval]")
+        return Message(RecordDict(), reply_to=message)
+
+    monkeypatch.setattr(running_site, "make_app", lambda *_: app)
+    site = running(file, store)
+    with pytest.raises(SiteError, match="was changed at"):
+        site(request(), CONTEXT)
+    site.connect()
+    assert site(request(), CONTEXT).has_content()
+    change(file, "false", "true")
+    with pytest.raises(SiteError, match="was changed at"):
+        site(request(), CONTEXT)
+    assert len(asked) == 2
+    assert site.needs_to_connect()
+    site.connect()
+    assert not site.needs_to_connect()
+    assert "limits.as_user" in site.news
+
+
+def test_an_agent_sends_nothing_where_the_site_file_was_changed() -> None:
+    replies: list[Message] = []
+
+    class Line(BreaksAfterTheWelcome):
+        def reply(self, _request: Message, reply: Message, _log_head: str | None) -> None:
+            replies.append(reply)
+
+    def answer(_request: Message, _context: object) -> Message:
+        agent.stop.set()
+        raise SiteError("site.toml was changed")
+
+    line: Any = lambda: Line(num_requests=1)  # noqa: E731
+    agent = Agent(line, answer, address="127.0.0.1:9092")
+    agent.run()
+    assert not replies
+
+
+def test_a_comment_is_no_change(file: Path, store: ConsentStore) -> None:
+    site = running(file, store)
+    file.write_text("# ours\n" + file.read_text())
+    assert not site.needs_to_connect()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("127.0.0.1:9092", "127.0.0.1:9093", "coordinator.address: start `erosion client` anew"),
+        ('name = "bob"', 'name = "carol"', "name: start `erosion client` anew"),
+        ("within_limits", "always", "approval.automatic = 'always'"),
+        ("[approval]", "[approval", "not valid TOML"),
+        ("[compute]", '[compute]\ndevice = "cuda:77"', "compute.device = 'cuda:77'"),
+    ],
+)
+def test_what_a_running_site_cannot_go_by_keeps_it_signed_out_in_words(
+    file: Path, store: ConsentStore, old: str, new: str, said: str
+) -> None:
+    site = running(file, store)
+    whole = file.read_text()
+    change(file, old, new)
+    for _ in range(2):
+        assert site.needs_to_connect()
+        with pytest.raises(SiteError, match="answers nothing until") as problem:
+            site.connect()
+        assert said in str(problem.value)
+    file.write_text(whole)
+    site.connect()
+    assert not site.needs_to_connect()
+
+
+def test_a_site_file_that_is_gone_for_a_moment_is_waited_for(
+    file: Path, store: ConsentStore
+) -> None:
+    site = running(file, store)
+    file.rename(file.with_suffix(".old"))
+    with pytest.raises(SiteError, match="There is no site file"):
+        site.connect()
+    file.with_suffix(".old").rename(file)
+    site.connect()
+    assert not site.needs_to_connect()
