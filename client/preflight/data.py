@@ -1,5 +1,6 @@
 """Checks the patients against a study's contract, and the study against the site's limits."""
 
+import json
 from collections.abc import Iterator
 
 import numpy as np
@@ -8,6 +9,7 @@ from erosion.client.dataset.load import Patients, load_patients
 from erosion.client.dataset.split import split_patients
 from erosion.client.finding import Finding, failed, ok, skipped, warning
 from erosion.client.privacy.privacy_words import has_begun, problem_with_cost, promised
+from erosion.client.scaffold.patient_key import rows_of_patients, undeclared_key
 from erosion.client.site_file import Site
 from erosion.client.training.limits import check_limits, check_study, local_steps
 from erosion.common.errors import DataError, Refusal
@@ -31,6 +33,12 @@ def check_study_here(site: Site, study: Study) -> Iterator[Finding]:
     yield ok("contract", f"{_count(study, patients)} meet it")
     for note in patients.notes:
         yield warning("contract", note, "")
+    if (key := undeclared_key(site.data, study)) is not None:
+        yield warning(
+            "contract",
+            f"{rows_of_patients(key)}, and each row is counted as a patient",
+            f"write patient = {json.dumps(key.name, ensure_ascii=False)} under [data]",
+        )
     yield ok("target", study.task.described(patients.targets))
     split = split_patients(
         study, site.name, patients.rows, patients.targets, patients.groups, patients.is_test

@@ -146,7 +146,7 @@ def _kind(
     if distinct and num_present > MOST_CATEGORIES and numbers is not None and whole:
         first, last = min(numbers), max(numbers)
         counts_rows = first in (0, 1) and last - first == num_present - 1  # 1, 2, 3, ...
-        if counts_rows or _is_id(name):
+        if counts_rows or is_id(name):
             return "identifier"
     if distinct and num_present > MOST_CATEGORIES and numbers is None:
         return "date" if _date_formats(counts) else "identifier"
@@ -158,12 +158,13 @@ def _kind(
         )
     if _date_formats(counts):
         return "date"
-    if _is_id(name) and len(counts) > MOST_CATEGORIES:
+    if is_id(name) and len(counts) > MOST_CATEGORIES:
         return "identifier"
     return "category" if len(counts) <= MOST_CATEGORIES else "text"
 
 
-def _is_id(name: str) -> bool:
+def is_id(name: str) -> bool:
+    """Whether a column is called as one that numbers patients, cases or rows."""
     return IDENTIFIER.search(name) is not None
 
 

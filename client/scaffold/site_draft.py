@@ -5,7 +5,8 @@ from pathlib import Path
 
 from erosion.client.dataset.preparation import UnitChange
 from erosion.client.scaffold.column_match import Match
-from erosion.client.scaffold.column_profile import KEY, Profile
+from erosion.client.scaffold.column_profile import Profile
+from erosion.client.scaffold.patient_key import likely_key, repeats
 from erosion.client.scaffold.study_draft import _escaped
 
 MOST_ODD = 10  # values of a number that are none, listed one by one
@@ -66,13 +67,14 @@ def _marks(matches: Sequence[Match], notes: Sequence[str]) -> list[str]:
 
 
 def _patient(profiles: Sequence[Profile]) -> list[str]:
-    """The column that repeats most is no number of the row; among equals its name tells."""
-    keys = [profile for profile in profiles if profile.kind == "identifier"]
-    likely = sorted(keys, key=lambda p: (len(p.counts), KEY.search(p.name) is None))
-    return [
-        f'# ? patient = "{_escaped(key.name)}"  # if several rows can be of one patient'
-        for key in likely[:1]
-    ]
+    """A key that repeats is written as it is: rows that are grouped wrongly cost power alone."""
+    key = likely_key(profiles)
+    if key is None:
+        return []
+    line = f'patient = "{_escaped(key.name)}"'
+    if repeats(key):
+        return [f"{line}  # rows with the same value are of one patient"]
+    return [f"# ? {line}  # if several rows can be of one patient"]
 
 
 def _absent(matches: Sequence[Match], outcome: Collection[str]) -> list[str]:

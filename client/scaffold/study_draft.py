@@ -12,6 +12,7 @@ from erosion.client.dataset.codes_for_unknown import CODES
 from erosion.client.scaffold.column_profile import Profile
 from erosion.client.scaffold.known_units import header_unit
 from erosion.client.scaffold.known_words import MISSING_WORDS, SAME_VALUES
+from erosion.client.scaffold.patient_key import likely_key, repeats, rows_of_patients
 from erosion.common.errors import DataError
 from erosion.common.settings.codes import canonical
 
@@ -99,6 +100,13 @@ def study_draft(
             remarks += _remarks(profile)
         else:
             left_out.append(f"# {_escaped(profile.name)}: left out, {_why(profile)}")
+    key, num_patients = likely_key(profiles), by_name[target].num_rows
+    if key is not None and repeats(key):
+        num_patients = len(key.counts)
+        remarks.append(
+            f'{rows_of_patients(key)}: each site file names it (patient = "{_escaped(key.name)}"'
+            " under [data]; `erosion site new` writes it), or rows are counted as patients"
+        )
     if not features:
         raise DataError(f"{file} has no column that a model could read, but for the target.")
     text = _HEAD.format(
@@ -110,7 +118,7 @@ def study_draft(
         quorum=min(2, len(hospitals)),
         model='  # or "mlp", with hidden = [32]',
         outcome=outcome,
-        tested=_tested(by_name[target], is_class="classes = [" in outcome),
+        tested=_tested(num_patients, is_class="classes = [" in outcome),
     )
     lines = [
         text,
@@ -124,9 +132,9 @@ def study_draft(
     return "\n".join([*lines, *left_out]) + "\n", remarks
 
 
-def _tested(target: Profile, *, is_class: bool) -> str:
+def _tested(num_patients: int, *, is_class: bool) -> str:
     """Cross-fitting where it was measured and is cheap, else a test part."""
-    if is_class and target.num_rows in CROSS_FITTED:
+    if is_class and num_patients in CROSS_FITTED:
         return (
             "folds = 5  # each patient is predicted by runs of every arm without a fifth of them,\n"
             "repeats = 5  # for so many cuts: 25 runs before the final one. In place of both,\n"

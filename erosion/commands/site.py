@@ -82,6 +82,7 @@ def _run(options: argparse.Namespace) -> int:
 def _write(name: str, table: Path, output: Path, task: object, options: argparse.Namespace) -> None:
     from erosion.client.scaffold.column_match import match_columns
     from erosion.client.scaffold.column_profile import read_whole
+    from erosion.client.scaffold.patient_key import likely_key, repeats, rows_of_patients
     from erosion.client.scaffold.site_draft import is_written, site_draft, unit_text
     from erosion.client.site_file import load_site
     from erosion.common.support.files import write_atomically
@@ -110,6 +111,8 @@ def _write(name: str, table: Path, output: Path, task: object, options: argparse
     say(f"{output}: made from {table}")
     for note in read.notes:
         say(f"  {note}")
+    if (key := likely_key(profiles)) is not None and repeats(key):
+        say(f"  {rows_of_patients(key)}: written as patient under [data]")
     for match in matches:
         if match.between is not None:
             made = f"{match.between.start} and {match.between.end}"

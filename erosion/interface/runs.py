@@ -139,6 +139,7 @@ def _hospitals(
     from erosion.client.site_file import load_site
     from erosion.client.training.hospital import Hospital
     from erosion.experiments.every_user import site_of
+    from erosion.experiments.own_data import warn_of_rows
     from erosion.experiments.sources import HospitalFiles, make_hospitals
 
     if sites is None or isinstance(sites, Mapping):
@@ -147,6 +148,9 @@ def _hospitals(
             if sites is None
             else {name: HospitalFiles(data=Path(path)) for name, path in sites.items()}
         )
+        if sites is not None:
+            for name, place in files.items():
+                warn_of_rows(study, name, place.data)
         found = {name: site_of(name, place, study) for name, place in files.items()}
     else:
         if isinstance(sites, str | os.PathLike):

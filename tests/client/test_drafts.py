@@ -414,7 +414,7 @@ def test_the_number_of_a_row_is_no_feature(tmp_path: Path) -> None:
     }
     study = drafted(tmp_path, "row,age,pid,ill\n" + rows, "ill")
     assert [feature.name for feature in features_of(study)] == ["age"]
-    assert '# ? patient = "pid"' in site_of(tmp_path).read_text()
+    assert '\npatient = "pid"' in site_of(tmp_path).read_text()
 
 
 def test_names_and_values_may_hold_line_ends_and_quotation_marks(tmp_path: Path) -> None:

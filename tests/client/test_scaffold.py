@@ -253,3 +253,57 @@ def test_commands_that_are_printed_to_be_copied_hold_with_spaces_in_a_path(
     assert [Path(copied[2]).stem, Path(copied[4]).name] == ["beta", "study.toml"]
     assert Path(copied[2]).is_file()
     assert Path(copied[4]).is_file()
+
+
+@pytest.fixture
+def visits(tmp_path: Path) -> Path:
+    """Two hospitals of sixty patients, each of whom has two or three rows."""
+    draw = np.random.default_rng(1)
+    for name in ("alpha", "beta"):
+        rows: list[list[object]] = []
+        for i in range(60):
+            age, ill = int(draw.integers(30, 90)), i % 2
+            for _ in range(3 if i < 24 else 2):
+                measured = round(float(draw.normal(5 + ill, 1)), 3)
+                rows.append([f"{name}-{i}", age, measured, "yes" if ill else "no"])
+        write(tmp_path / f"{name}.csv", ["patient_id", "age", "sugar", "ill"], rows)
+    return tmp_path
+
+
+def test_rows_of_one_patient_are_found_said_and_counted_once(
+    visits: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "patient_id: 144 rows of 60 patients, it seems"
+    study_file = visits / "study.toml"
+    assert main(["study", "new", str(visits), "--target", "ill"]) == 0
+    assert said in capsys.readouterr().out
+    text = study_file.read_text()
+    assert "folds = 5" in text
+    study_file.write_text(
+        text.replace("rounds = 30", "rounds = 1").replace("repeats = 5", "repeats = 1")
+    )
+    new = ["site", "new", "--study", str(study_file), "--data", str(visits)]
+    assert main(new) == 0
+    assert said in capsys.readouterr().out
+    site_file = visits / "sites" / "alpha.toml"
+    check = ["check", str(site_file), "--study", str(study_file)]
+    main(check)
+    assert "144 rows of 60 patients meet it" in " ".join(capsys.readouterr().out.split())
+    assert main(["testbed", str(visits), "--simulate", "--workers", "1"]) == 0
+    verdict = " ".join(capsys.readouterr().out.split())
+    assert "60 patients, each predicted by models that never saw them" in verdict
+    site_file.write_text(site_file.read_text().replace("patient =", "# patient ="))
+    main(check)
+    warned = " ".join(capsys.readouterr().out.split())
+    assert f"{said}, and each row is counted as a patient" in warned
+    assert 'write patient = "patient_id" under [data]' in warned
+
+
+def test_tables_without_site_files_are_looked_at_for_rows_of_one_patient(
+    visits: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert main(["study", "new", str(visits), "--target", "ill"]) == 0
+    own_data(load_study(visits / "study.toml"), visits)
+    warned = [line for line in caplog.messages if "144 rows of 60 patients" in line]
+    assert [line.partition(",")[0] for line in warned] == ["alpha", "beta"]
+    assert "erosion site new" in warned[0]
