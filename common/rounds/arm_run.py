@@ -255,8 +255,8 @@ class ArmRun:
         if self.state.skipped_in_a_row >= limit and not self.is_over(num_rounds):
             raise RunError(
                 f"{limit} rounds in a row were skipped in {self.arm}; the last because"
-                f" {record.note.removesuffix('.')}. {self._waiting.remedy}"
-                "federation.max_skipped_rounds says how many are too many."
+                f" {record.note.removesuffix('.')}.{self._waiting.remedy}"
+                " federation.max_skipped_rounds says how many are too many."
             )
 
     def _exchange(

@@ -32,9 +32,10 @@ class Arrival:
         while True:
             members.refresh()
             if study.user in members.declined:
+                why = members.declined[study.user].removesuffix(".")
                 raise UserDeclinedError(
-                    f"The user's own site {study.user!r} cannot take part:"
-                    f" {members.declined[study.user]}."
+                    f"The user's own site {study.user!r} cannot take part: {why}."
+                    f"{self._put_right(study.user)}"
                 )
             waited = transport.now() - begun
             if not members.missing or (waited >= deadline and self._may_begin(resumed=resumed)):
@@ -69,11 +70,15 @@ class Arrival:
         study, members = self.study, self.membership
         why = members.undecided.get(study.user) or members.away.get(study.user)
         if why is not None and study.user not in members.members:
-            return f"The user's own site did not take part within {waited:.0f} s: {why}."
+            return (
+                f"The user's own site did not take part within {waited:.0f} s:"
+                f" {why.removesuffix('.')}.{self._put_right(study.user)}"
+            )
         if study.user not in members.members:
             return (
                 f"The user's own site {study.user!r} did not connect within {waited:.0f} s."
                 f" Start it with `erosion client SITE.toml`{self._whereto()}."
+                f"{self.surroundings.remedy}"
             )
         if len(members.members) < study.federation.quorum:
             ready = len(members.members)
@@ -84,12 +89,23 @@ class Arrival:
                 f" Missing: {self._missing() or 'none'};"
                 f" declined: {in_words([*members.declined]) or 'none'};"
                 f" not approved yet: {in_words([*members.undecided]) or 'none'}."
+                + self._put_right(
+                    *(name for name in study.hospitals if name not in members.members)
+                )
             )
         return (
             f"{self._missing()} did not connect within {waited:.0f} s, and the study"
             " waits for all of its hospitals, so that every arm is compared on the same ones."
-            f" {self.surroundings.remedy}with `--longest-wait SECONDS` it waits longer, with"
+            f"{self.surroundings.remedy} With `--longest-wait SECONDS` it waits longer, with"
             " `--start-with-quorum` it begins without them."
+        )
+
+    def _put_right(self, *hospitals: str) -> str:
+        """What to do where these take no part, and how to go on."""
+        return (
+            f" At {in_words(hospitals)}: `erosion check SITE.toml --study STUDY.toml` says what is"
+            " to be put right, and `erosion client SITE.toml` has to run until the study ends."
+            f"{self.surroundings.remedy}"
         )
 
     def _missing(self) -> str:

@@ -102,7 +102,7 @@ class Surroundings:
     sealing_keys: CoordinatorKeys = field(default_factory=CoordinatorKeys)
     run: str = ""  # what the sites know the run by
     address: str = ""  # where sites find the coordinator, for messages
-    remedy: str = ""  # how to go on with a run that was given up, for messages
+    remedy: str = ""  # how to go on with a run that was given up: a sentence, after a space
     where_states_are: str = ""  # of every arm, for messages
     weights: Path | None = None  # folder with the files that models start from
     longest_wait_seconds: float | None = None  # for hospitals that are needed; None: no end

@@ -54,8 +54,8 @@ class Waiting:
             limit = self._longest_seconds
             if limit is not None and waited >= limit:
                 raise HospitalsAwayError(
-                    f"{in_words(away)} did not come back within {limit:g} s. {self.remedy}"
-                    "`--longest-wait SECONDS` says how long is too long."
+                    f"{in_words(away)} did not come back within {limit:g} s.{self.remedy}"
+                    " `--longest-wait SECONDS` says how long is too long."
                 )
             if waited >= LOOK_SECONDS and away != told:  # most are back in a moment
                 self._listener.waits_for(away)
@@ -74,7 +74,8 @@ class Waiting:
             away = [user] if user in away else []
         if user in away and user in declined:
             raise UserDeclinedError(
-                f"The user's own site {user!r} cannot take part: {declined[user]}. {self.remedy}"
+                f"The user's own site {user!r} cannot take part:"
+                f" {declined[user].removesuffix('.')}.{self.remedy}"
             )
         cohort = self._membership.cohort
         closed = [] if cohort is None else [name for name in away if name not in cohort]
@@ -85,7 +86,7 @@ class Waiting:
             raise RunError(
                 f"{needed.enough} hospitals are needed (federation.quorum), and of"
                 f" {len(needed.hospitals)} only {willing} may still take part. Declined:"
-                f" {words}. {self.remedy}"
+                f" {words.removesuffix('.')}.{self.remedy}"
             )
         return tuple(coming)
 

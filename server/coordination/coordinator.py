@@ -105,8 +105,8 @@ class Coordinator:
                     longest_wait_seconds=self._longest_wait_seconds,
                     start_with_quorum=self._start_with_quorum,
                     every_user=folder.within is not None,
-                    remedy="Put that right, then go on with `erosion server --resume"
-                    f" {quote(str(folder.to_resume))}`; ",
+                    remedy=" Put that right, then go on with `erosion server --resume"
+                    f" {quote(str(folder.to_resume))}`.",
                     where_states_are=" The parameters of every arm are in"
                     f" {folder.path / 'checkpoints'}.",
                 ),

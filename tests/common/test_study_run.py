@@ -42,8 +42,8 @@ def test_without_the_user_rounds_are_skipped_and_then_the_run_stops() -> None:
         everybody(study(federation={"max_skipped_rounds": 2}), respond=respond),
         Kept(),
     )
-    with pytest.raises(RunError, match=r"2 rounds in a row were skipped in fedavg.*Try again; "):
-        study_run(transport, kept, remedy="Try again; ").run()
+    with pytest.raises(RunError, match=r"2 rounds in a row were skipped in fedavg.*Try again\. "):
+        study_run(transport, kept, remedy=" Try again.").run()
     assert [record.outcome for record in kept.records] == ["done", "skipped", "skipped"]
 
 
@@ -112,9 +112,9 @@ def test_a_wait_has_the_end_that_the_study_says_and_names_who_was_missing() -> N
     changes = {**FEDERATION, "longest_wait_seconds": 600.0}
     transport.study = study(federation=changes)
     with pytest.raises(
-        RunError, match=r"b, c did not come back within 600 s. Resume it; `--longest"
+        RunError, match=r"b, c did not come back within 600 s. Resume it. `--longest"
     ):
-        study_run(transport, kept, remedy="Resume it; ").run()
+        study_run(transport, kept, remedy=" Resume it.").run()
     assert 600.0 <= transport.clock <= 602.0
     assert [record.outcome for record in kept.records] == ["done"]
 

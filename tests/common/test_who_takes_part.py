@@ -116,6 +116,30 @@ def test_without_the_user_it_does_not_begin() -> None:
         study_run(transport, Kept()).run()
 
 
+@pytest.mark.parametrize(
+    ("here", "declined", "said"),
+    [
+        (("a",), ("b", "c"), "At b, c: `erosion check"),
+        (("a",), (), "At b, c: `erosion check"),
+        (("b", "c"), ("a",), "At a: `erosion check"),
+        (("b", "c"), (), "`erosion client"),
+        (("a", "b"), (), "--start-with-quorum"),
+    ],
+)
+def test_a_run_that_does_not_begin_says_what_to_do_and_how_to_go_on(
+    here: tuple[str, ...], declined: tuple[str, ...], said: str
+) -> None:
+    transport = Scripted(study(federation={"start": "all", "quorum": 2}))
+    transport.join(*here)
+    for name in declined:
+        transport.decline(name, "limits.studies allows others only")
+    remedy = " Put that right, then go on with `erosion server --resume RUN`."
+    with pytest.raises(RunError) as problem:
+        study_run(transport, Kept(), remedy=remedy).run()
+    assert said in str(problem.value)
+    assert remedy in str(problem.value)
+
+
 @pytest.mark.parametrize("late", ["a", "c"])
 def test_a_site_that_is_late_at_the_start_is_waited_for_and_told_of(late: str) -> None:
     changes = {"start": "all", "longest_wait_seconds": None}
