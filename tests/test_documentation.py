@@ -85,6 +85,14 @@ def test_every_file_that_a_page_names_exists(page: Path) -> None:
     assert [path for path in (*links, *paths) if not (ROOT / path).exists()] == []
 
 
+def test_the_site_guide_names_the_restarts_of_the_unit() -> None:
+    guide = (ROOT / "server" / "kit" / "site_guide.md").read_text()
+    unit = (ROOT / "docker" / "systemd" / "erosion-client.service").read_text()
+    restarts = re.findall(r"^(?:Restart|RestartPreventExitStatus)=.*$", unit, flags=re.MULTILINE)
+    assert len(restarts) == 2
+    assert re.findall(r"`(Restart\w*=[^`]*)`", guide) == restarts
+
+
 needs_git = pytest.mark.skipif(
     shutil.which("git") is None or not (ROOT / ".git").exists(),
     reason="needs git and a checkout: an archive does not say which files are the project's",
