@@ -82,6 +82,8 @@ def _request(options: argparse.Namespace) -> None:
     print(
         f"Made {options.out}, which stays here, and {request_file}, which the coordinator needs:\n"
         f"  erosion enroll sign {quote(request_file.name)}\n"
+        "or, where this hospital has a key already, which this one is to replace:\n"
+        f"  erosion enroll sign {quote(request_file.name)} --replace\n"
         "When the kit comes back (only the first one is unpacked, before that):\n"
         f"  erosion enroll install KIT SITE.toml --key {quote(str(options.out))}\n"
         f"Fingerprint, to compare by telephone: {fingerprint(key)}"

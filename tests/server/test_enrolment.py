@@ -224,9 +224,12 @@ def test_a_renewal_pins_new_hospitals_and_replaces_no_key(
     assert "There is no key of dave among those" in capsys.readouterr().err
 
 
-def test_a_site_may_make_its_own_key(folder: FederationFolder, tmp_path: Path) -> None:
+def test_a_site_may_make_its_own_key(
+    folder: FederationFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     key = tmp_path / "own.key"
     assert main(["enroll", "request", "bob", "--out", str(key)]) == 0
+    assert "erosion enroll sign own.csr --replace" in capsys.readouterr().out
     assert mode(key) == 0o600
     place = ["--folder", str(folder.path)]
     assert main(["enroll", "sign", str(tmp_path / "own.csr"), *place]) == 0
