@@ -23,6 +23,7 @@ from erosion.experiments.free_ports import free_address
 from erosion.experiments.own_data import own_data
 from erosion.experiments.sealed_identities import KEY, write_identities
 from erosion.experiments.sources import HospitalFiles, make_hospitals
+from erosion.server.output.registry import check_outputs
 from erosion.server.run import provenance
 from erosion.server.run.run_folder import RunFolder, new_run_folder
 
@@ -153,6 +154,7 @@ def run_testbed(
     """
     study = load_study(study_file)
     check_start(study, weights)
+    check_outputs(outputs)
     own = own_data(study, study_file.resolve().parent) if study.testbed is None else None
     folder = new_run_folder(runs, study)
     return run_in_testbed(

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.evaluation.predict import SavedModel, apply_model, load_saved_model
 from erosion.common.errors import DataError
+from erosion.interface.checked import check, check_path
 from erosion.interface.frames import pandas
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ def load_model(
     Raises:
         ErosionError: Where there is no such model, or one of another version.
     """
+    check_path("run_folder", run_folder)
+    check("arm", arm, "an arm's name or None", str, type(None))
+    check_path("weights", weights)
     saved = load_saved_model(Path(run_folder), arm, Path(weights))
     of_a_number = len(saved.task.prediction_columns()) == 1
     return ESTIMATORS.get(saved.task.outcome, Regressor if of_a_number else Model)(saved)
@@ -84,6 +88,12 @@ class Model(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
             raise DataError(
                 "The frame has none of the columns that the model needs:"
                 f" {', '.join(self.feature_names_in_[:6])} ..."
+            )
+        if missing := [name for name in self.feature_names_in_ if name not in frame.columns]:
+            raise DataError(
+                f"The frame lacks {len(missing)} of the {self.n_features_in_} columns that the"
+                f" model needs: {', '.join(missing)}. Rename columns of it, or add them; a value"
+                " that is not known is NaN or None."
             )
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "frame.parquet"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from erosion.common.errors import RunError, SiteError, StudyError
 from erosion.common.study.study import Study
+from erosion.interface.checked import check, check_path
 from erosion.interface.run import Run
 from erosion.interface.studies import load_study
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from erosion.client.training.hospital import Hospital
 
 AnyPath = str | os.PathLike[str]
+_SITES = (Mapping, Sequence, str, os.PathLike, type(None))
 AnyStudy = AnyPath | Mapping[str, Any] | Study
 
 
@@ -28,9 +30,14 @@ def read_run(folder: AnyPath) -> Run:
     from erosion.server.output.report.run_data import read_run as read
     from erosion.server.run.run_folder import RunFolder
 
+    check_path("folder", folder)
     path = Path(folder)
     if (path / "users").is_dir():
         raise RunError(f"{path} holds a run for each hospital: give {path}/users/HOSPITAL.")
+    if not RunFolder(path).study.exists():
+        raise RunError(
+            f"There is no run in {path}. Give the folder of a run that finished (runs/TIME-STUDY)."
+        )
     found = read(RunFolder(path))
     metrics = {arm: ended.metrics for arm, ended in found.result.arms.items()}
     return Run(
@@ -43,7 +50,7 @@ def testbed(
     *,
     runs: AnyPath = "runs",
     data_dir: AnyPath | None = None,
-    outputs: Sequence[str] = (),
+    outputs: Sequence[str] | str = (),
 ) -> Run:
     """Run a study with all its hospitals on this machine, as `erosion testbed` does.
 
@@ -57,14 +64,22 @@ def testbed(
         ErosionError: Also, before anything is run, for a study with every hospital as its user.
     """
     from erosion.experiments.testbed import run_in_testbed
+    from erosion.server.output.registry import check_outputs
     from erosion.server.run.run_folder import new_run_folder
 
+    check_path("runs", runs)
+    check_path("data_dir", data_dir, or_none=True)
+    check("outputs", outputs, "a list of names", str, Sequence)
+    outputs = [outputs] if isinstance(outputs, str) else list(outputs)
+    for output in outputs:
+        check("an output", output, "a name", str)
     checked = load_study(study)
     if checked.has_every_user:
         raise StudyError(
             f"Study {checked.name} has every hospital as its user, and a Run is of one. Give one"
             " name as its user, or use `erosion testbed` and read what it leaves in users/HOSPITAL."
         )
+    check_outputs(outputs)
     folder = new_run_folder(Path(runs), checked)
     code = run_in_testbed(checked, folder, data_dir=_data_dir(data_dir), outputs=outputs)
     if code != 0:
@@ -103,6 +118,13 @@ def simulate(
     from erosion.experiments import simulator
     from erosion.server.run.result import verdict, whom_it_tests
 
+    check("sites", sites, "paths by hospital, a list of paths, or a path", *_SITES)
+    if not isinstance(sites, str | os.PathLike):
+        for path in sites.values() if isinstance(sites, Mapping) else sites or ():
+            check_path("a site", path)
+    check_path("data_dir", data_dir, or_none=True)
+    check("workers", workers, "a whole number or None", int, type(None))
+    check("stacked", stacked, "True, False or None", bool, type(None))
     checked = load_study(study)
     with tempfile.TemporaryDirectory() as made:
         hospitals = _hospitals(checked, sites, Path(made), _data_dir(data_dir))

@@ -9,6 +9,7 @@ from erosion.common.errors import StudyError
 from erosion.common.settings.base import validate
 from erosion.common.study import study as study_file
 from erosion.common.study.study import Study
+from erosion.interface.checked import check
 
 
 def load_study(source: str | os.PathLike[str] | Mapping[str, Any] | Study) -> Study:
@@ -23,6 +24,12 @@ def load_study(source: str | os.PathLike[str] | Mapping[str, Any] | Study) -> St
     """
     if isinstance(source, Study):
         return source
+    check(
+        "study",
+        source,
+        "the path of a study file, a study's name, a dictionary or a Study",
+        *(str, os.PathLike, Mapping),
+    )
     if isinstance(source, Mapping):
         return validate(Study, source, "Study", StudyError)
     from erosion.experiments.testbed import study_path

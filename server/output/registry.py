@@ -38,6 +38,11 @@ def open_outputs(wanted: Sequence[str]) -> dict[str, "Observer"]:
     """The observers for `NAME` or `NAME=WHERE`, each on a thread of its own. Raises RunError."""
     from erosion.server.output.background import InBackground
 
+    return {name: InBackground(observer) for name, observer in check_outputs(wanted).items()}
+
+
+def check_outputs(wanted: Sequence[str]) -> dict[str, "Observer"]:
+    """The same without threads, before anything is made for a run. Raises RunError."""
     opened: dict[str, Observer] = {}
     for text in wanted:
         name, _, where = text.partition("=")
@@ -47,8 +52,7 @@ def open_outputs(wanted: Sequence[str]) -> dict[str, "Observer"]:
             raise RunError(f"--output {text}: {name} is given twice. Leave one out.")
         module = import_module(f"erosion.server.output.{OUTPUTS[name].module}")
         try:
-            observer: Observer = module.open_output(where)
+            opened[name] = module.open_output(where)
         except ValueError as problem:
             raise RunError(f"--output {text}: {name} {problem}.") from None
-        opened[name] = InBackground(observer)
     return opened

@@ -5,6 +5,7 @@ import pickle
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,16 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.validation import check_is_fitted
 
 import erosion
+from erosion.command_line import main
+from erosion.experiments.testbed import study_path
 from tests.support.patience import PATIENCE
 from tests.support.saved_model import run_folder
 from tests.support.small_study import TASK, make_study, with_missing
 from tests.support.synthetic_run import make_run
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "python.md"
+STUDY = study_path("breast-cancer")
+UNTYPED: Any = erosion  # as a notebook has it
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
 
 
@@ -88,6 +93,50 @@ def test_every_public_name_is_there_and_no_other() -> None:
 def test_a_wrong_study_is_explained() -> None:
     with pytest.raises(erosion.ErosionError, match="rounds = 0; it must be 1 or more"):
         erosion.load_study({**make_study().model_dump(mode="json"), "rounds": 0})
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: UNTYPED.load_study(5), "study = 5; it must be the path"),
+        (lambda: UNTYPED.load_study(None), "study = None; it must be the path"),
+        (lambda: UNTYPED.simulate("breast-cancer", sites=5), "sites = 5; it must be paths"),
+        (lambda: UNTYPED.simulate("breast-cancer", sites=[5]), "a site = 5; it must be a path"),
+        (lambda: UNTYPED.simulate("breast-cancer", workers="a"), "workers = 'a'; it must be a"),
+        (lambda: UNTYPED.simulate("breast-cancer", workers=True), "workers = True; it must be a"),
+        (lambda: UNTYPED.simulate("breast-cancer", stacked=1), "stacked = 1; it must be True"),
+        (lambda: UNTYPED.testbed("breast-cancer", runs=5), "runs = 5; it must be a path"),
+        (lambda: UNTYPED.testbed("breast-cancer", outputs=5), "outputs = 5; it must be a list"),
+        (lambda: UNTYPED.read_run(5), "folder = 5; it must be a path"),
+        (lambda: UNTYPED.load_model(5), "run_folder = 5; it must be a path"),
+        (lambda: UNTYPED.load_model("run", arm=5), "arm = 5; it must be an arm's name"),
+    ],
+)
+def test_an_argument_of_another_type_is_an_error_in_words(
+    call: Callable[[], object], said: str
+) -> None:
+    with pytest.raises(erosion.ErosionError) as problem:
+        call()
+    assert said in str(problem.value)
+
+
+def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(erosion.ErosionError, match=r"There is no run in .*nix"):
+        erosion.read_run(tmp_path / "nix")
+
+
+@pytest.mark.parametrize("outputs", ["metric", ["metrics", "metric"]])
+def test_an_output_that_is_misspelt_is_noticed_before_anything_is_made(
+    tmp_path: Path, outputs: list[str] | str
+) -> None:
+    runs = tmp_path / "runs"
+    with pytest.raises(erosion.ErosionError, match="metric: there is no such output"):
+        erosion.testbed("breast-cancer", runs=runs, outputs=outputs)
+    named = [outputs] if isinstance(outputs, str) else outputs
+    flags = [f"--output={name}" for name in named]
+    assert main(["testbed", "breast-cancer", "--runs", str(runs), *flags]) == 7
+    assert main(["server", str(STUDY), "--insecure", "--runs", str(runs), *flags]) == 7
+    assert not runs.exists()
 
 
 def test_a_testbed_is_for_one_user_and_says_so_before_it_runs(tmp_path: Path) -> None:
@@ -168,7 +217,7 @@ def test_what_a_model_cannot_use_is_explained(tmp_path: Path, patients: pd.DataF
     model = erosion.load_model(run_folder(tmp_path))
     with pytest.raises(erosion.ErosionError, match="Give a pandas DataFrame with the columns age"):
         model.predict([[1, 2]])
-    with pytest.raises(erosion.ErosionError, match=r"^The frame:\n  column age is missing"):
+    with pytest.raises(erosion.ErosionError, match=r"^The frame lacks 1 of the 2 .*: age\."):
         model.predict(patients[["sex"]])
     with pytest.raises(erosion.ErosionError, match=r"The frame cannot be read: .*column age"):
         model.predict(pd.DataFrame({"age": [50, "60"], "sex": ["f", "m"]}))
