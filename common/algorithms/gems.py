@@ -24,8 +24,9 @@ class Gems(SharedModel, ConvexOptions):
     than `epsilon` of its held-out patients are predicted rightly: a ball. The model taken lies in
     all balls, or as near to that as possible, and in the end each hospital checks it. The journal
     says which balls meet and who would accept the model. A ball is measured along drawn directions
-    and is no guarantee; the check is. Use it where hospitals can meet only once, with logistic
-    regression; network_gems is for networks.
+    and is no guarantee; the check is. Its radius is a mean over as many patients as a site's
+    smallest cell has, and 0 where fewer may be lost. Use it where hospitals can meet only once,
+    with logistic regression; network_gems is for networks.
     Parameters: `epsilon` and `epsilon_of` ("accuracy", or "own_accuracy": `epsilon` is a share of
     what the hospital's own model reaches), `local_rounds` (the optimum takes as long as so many
     rounds of the study's training: as many as its other arms have), `validation_share` (of the

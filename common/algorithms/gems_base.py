@@ -46,7 +46,7 @@ from erosion.common.learning.work_size import WorkSize
 from erosion.common.settings.base import Settings
 from erosion.common.tasks.task import Task
 
-BALL = "ball"  # (5,) of an update: see `SentBall`
+BALL = "ball"  # (4,) of an update: see `SentBall`
 AXES = "axes"  # (dim,) of an update whose ball is an ellipsoid
 CHECK, REST = "check", "rest"
 _MODEL, _NEEDED = "model", "needed"
@@ -203,15 +203,10 @@ class GemsBase(ArmBase, BallOptions):
         _, held_out = self.parts(work)
         features = hidden_features(hidden, held_out.inputs.flatten(1))
         axes = self.axes(output, features, generator)
-        ball = measured_ball(output, features, held_out.targets, self, generator, axes)
-        sent = SentBall(
-            work.agent,
-            ball.radius,
-            ball.certified,
-            ball.accuracy,
-            ball.needed,
-            len(held_out.targets),
+        ball = measured_ball(
+            output, features, held_out.targets, self, generator, axes, held_out.rows_of_a_cell
         )
+        sent = SentBall(work.agent, ball.radius, ball.accuracy, ball.needed, len(held_out.targets))
         needed = torch.tensor(min(ball.needed, 1.0))
         attached = {BALL: sent.tensor} if axes is None else {BALL: sent.tensor, AXES: axes}
         return LocalOutcome(delta, samples_seen, attached, {_NEEDED: needed})

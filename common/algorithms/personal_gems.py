@@ -37,7 +37,8 @@ class PersonalGems(GemsBase):
     training: as many as its other arms have), `tuning_rounds` (of training at the user that
     follow), `gems_rounds` (the run ends after them) and `balls` ("off", or "user": with logistic
     regression the model then stays in the user's ball and as near to the others' as it can, which
-    measured worse the tighter it is). Of balls: `epsilon`, `epsilon_of`, `directions`,
+    measured worse the tighter it is; it is the user's own model where fewer patients may be lost
+    than its smallest cell has). Of balls: `epsilon`, `epsilon_of`, `directions`,
     `validation_share`, `radius` and `preset`, as in gems.
     Source: this project, after Guha, Smith, Model Aggregation via Good-Enough Model Spaces, 2019.
     """

@@ -4,6 +4,10 @@ Along a direction z the margin of a patient against class j is a_j + R b_j, so i
 R* = min a_j / (-b_j) over the classes with b_j < 0. Accuracy falls below epsilon at an order
 statistic of the patients' R*: no bisection is needed. A patient who becomes right again at a
 larger R is not counted, so the radius is never larger than the bisection's.
+
+An order statistic is a figure of one patient. Where a cell is asked for, the radius is the mean of
+the R* of so many patients, the last of whom is the order statistic: it is no larger, and about all
+of them. Where fewer may be lost there is no such mean, and the radius is 0.
 """
 
 from dataclasses import dataclass
@@ -23,7 +27,8 @@ class GoodEnough:
     """A hospital's ball around its own model, and how good that model is."""
 
     radius: float  # along the directions tried
-    certified: float  # every model within this distance is good enough, in any direction
+    certified: float  # every model within this distance is good enough, in any direction; a figure
+    # of one patient, which leaves no site
     accuracy: float  # of the centre
     needed: float  # the accuracy asked for, epsilon
 
@@ -40,13 +45,15 @@ def good_enough_ball(
     epsilon: float,
     directions: Tensor,
     axes: Tensor | None = None,
+    cell: int = 1,
 ) -> GoodEnough:
     """How far `layer` can move along each direction until its accuracy falls below epsilon.
 
     features (n, d) and labels (n,) are patients that it was not trained on, directions (p, C d + C)
     unit vectors. With `axes` (C d + C,) it is an ellipsoid: parameter i moves by axes_i times what
-    it would move in a ball of the same radius. Where `layer` itself is below epsilon the radius is
-    0. Raises ValueError without patients.
+    it would move in a ball of the same radius. The radius is about `cell` rows along the direction
+    that allows least; it is 0 where fewer may be lost, or where `layer` itself is below epsilon.
+    Raises ValueError without patients.
     """
     if not len(labels):
         raise ValueError("no patient to measure a good-enough ball on")
@@ -63,10 +70,12 @@ def good_enough_ball(
         return GoodEnough(LARGEST_RADIUS, LARGEST_RADIUS, accuracy, epsilon)
     if axes is None:
         axes = torch.ones(layer.flat.numel())
-    radius = min(
-        _smallest_radius(part * axes, right, targets, inverse, rank)
-        for part in torch.split(directions, _DIRECTIONS_AT_ONCE)
-    )
+    radius = 0.0
+    if rank >= cell:
+        radius = min(
+            _smallest_radius(part * axes, right, targets, inverse, rank, cell)
+            for part in torch.split(directions, _DIRECTIONS_AT_ONCE)
+        )
     certified = _certified(inverse, right, targets, axes, rank)
     return GoodEnough(radius, certified, accuracy, epsilon)
 
@@ -79,18 +88,24 @@ def _margins(layer: Layer, features: Tensor, labels: Tensor) -> tuple[Tensor, Te
 
 
 def _smallest_radius(
-    directions: Tensor, right: Tensor, targets: Tensor, inverse: Tensor, rank: int
+    directions: Tensor, right: Tensor, targets: Tensor, inverse: Tensor, rank: int, cell: int
 ) -> float:
-    """The smallest radius at which `rank` patients are lost, over some directions (q, C d + C)."""
+    """The smallest radius at which `rank` rows are lost, over some directions (q, C d + C).
+
+    Of each direction it is the mean over the last `cell` of these rows, or the largest radius where
+    so many are never lost.
+    """
     classes, width = inverse.shape[1], right.shape[1]
     weights = directions[:, : classes * width].reshape(-1, width)  # (q C, d)
     slopes = (weights @ right.T).reshape(len(directions), classes, -1)
     slopes += directions[:, classes * width :, None]
     own = slopes.gather(1, targets.expand(len(directions), 1, -1))
     rates = ((slopes - own) * inverse.T).amax(dim=1)  # 1 / R* of every patient: (q, n0)
-    # The rank-th smallest R* is the rank-th largest rate.
-    fastest = float(rates.kthvalue(rates.shape[1] - rank + 1, dim=1).values.max())
-    return 1 / fastest if fastest > 1 / LARGEST_RADIUS else LARGEST_RADIUS
+    # The smallest R* are those of the largest rates.
+    last = rates.topk(rank, dim=1).values[:, rank - cell :].double()
+    # A mean with some who are never lost would be about the others alone.
+    ends = last[:, -1] > 1 / LARGEST_RADIUS
+    return float(last[ends].reciprocal().mean(dim=1).amin()) if ends.any() else LARGEST_RADIUS
 
 
 def _certified(inverse: Tensor, right: Tensor, targets: Tensor, axes: Tensor, rank: int) -> float:

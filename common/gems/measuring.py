@@ -25,17 +25,18 @@ def measured_ball(
     options: BallOptions,
     generator: torch.Generator,
     axes: Tensor | None = None,
+    cell: int = 1,
 ) -> GoodEnough:
     """The ball of output layers around `layer`, on patients that it was not trained on.
 
-    With `axes` (C d + C,) it is an ellipsoid.
+    With `axes` (C d + C,) it is an ellipsoid. The radius is about `cell` rows, or 0.
     """
     epsilon = options.epsilon
     if options.epsilon_of == "own_accuracy":
         epsilon *= accuracy_of(layer, features, labels)
     along = directions(options.directions, layer.flat.numel(), generator)
-    found = good_enough_ball(layer, features, labels, epsilon, along, axes)
-    if options.radius == "midpoint" and found.is_reached:
+    found = good_enough_ball(layer, features, labels, epsilon, along, axes, cell)
+    if options.radius == "midpoint" and found.radius > 0:
         width = LAYER_WIDTH if axes is None else ELLIPSOID_WIDTH
         return replace(found, radius=midpoint(found.radius, width))
     return found

@@ -17,7 +17,6 @@ class SentBall:
 
     hospital: HospitalName
     radius: float
-    certified: float
     accuracy: float  # of its own model, on patients held out
     needed: float  # epsilon
     patients: float  # that were held out
@@ -34,20 +33,23 @@ class SentBall:
         return 0.0 if self.problem else self.radius
 
     @property
+    def is_untold(self) -> bool:
+        """Whether its model is good enough, and fewer than a cell of patients may be lost."""
+        return self.radius == 0 and self.accuracy >= self.needed - 1e-6
+
+    @property
     def tensor(self) -> Tensor:
-        """As an attachment: (5,) float32."""
-        return torch.tensor(
-            [self.radius, self.certified, self.accuracy, self.needed, self.patients]
-        )
+        """As an attachment: (4,) float32."""
+        return torch.tensor([self.radius, self.accuracy, self.needed, self.patients])
 
 
-NUMBERS = 5  # of a ball's attachment
+NUMBERS = 4  # of a ball's attachment
 
 
 def sent_ball(hospital: HospitalName, attachment: Tensor, strange: str | None = None) -> SentBall:
-    """The ball of an attachment (5,)."""
-    radius, certified, accuracy, needed, patients = attachment.tolist()
-    return SentBall(hospital, radius, certified, accuracy, needed, patients, strange)
+    """The ball of an attachment (4,)."""
+    radius, accuracy, needed, patients = attachment.tolist()
+    return SentBall(hospital, radius, accuracy, needed, patients, strange)
 
 
 class Met(Protocol):
@@ -74,6 +76,11 @@ def in_words(sent: Sequence[SentBall], meeting: Met) -> str:
         for ball in sent
         if ball.problem is None and ball.accuracy < ball.needed - 1e-6
     ]
+    if untold := [ball.hospital for ball in sent if ball.is_untold]:
+        sentences.append(
+            f"where fewer patients may be lost than a cell ({_list(untold)}), a ball holds no other"
+            " model"
+        )
     if meeting.in_all:
         return "; ".join([*sentences, f"the model lies in the balls of all {len(believed)}"])
     missed = [
@@ -90,16 +97,17 @@ def apart_in_words(
     """With whom those who refuse the model have none in common.
 
     `meets` says whether two of the balls do. That they do not says little where both hospitals
-    accept the model: a ball is only the part of the good models that was measured.
+    accept the model: a ball is only the part of the good models that was measured. It says nothing
+    of a ball without a radius.
     """
     sentences = []
     for one, ball in enumerate(sent):
-        if ball.hospital not in refusing or ball.problem:
+        if ball.hospital not in refusing or ball.problem or ball.is_untold:
             continue
         strangers = [
             other.hospital
             for number, other in enumerate(sent)
-            if number != one and not other.problem and not meets(one, number)
+            if number != one and not (other.problem or other.is_untold) and not meets(one, number)
         ]
         both = "that is good enough for both, as far as their balls tell"
         if len(strangers) == 1:

@@ -66,6 +66,14 @@ class LocalWork:
         """How many samples there are, as others may know it."""
         return len(self.targets) if self.told_samples is None else self.told_samples
 
+    @property
+    def rows_of_a_cell(self) -> int:
+        """So many rows are of `smallest_cell` patients at least, whichever they are."""
+        if self.patients is None:
+            return self.smallest_cell
+        most = int(torch.unique(self.patients, return_counts=True)[1].max())
+        return (self.smallest_cell - 1) * most + 1
+
     def randomness(self) -> torch.Generator:
         """The step's randomness from its start: asking again gives the same draws."""
         if self.step == "train":

@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from erosion.client.training.hospital import Hospital
+from erosion.common.gems.directions import directions
 from erosion.common.learning.held_out import hold_out, num_left
-from erosion.common.protocol.messages import StepResult, TrainRequest
+from erosion.common.learning.local_sgd import round_generator
+from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
 from erosion.common.study.study import Study
 from tests.support.small_study import make_site, make_study
 
@@ -75,6 +77,40 @@ def test_a_share_that_leaves_one_to_train_on_does_not_give_that_ones_record(
 ) -> None:
     age = mean_age_by_gradient(tmp_path, 0.99)
     assert min(abs(age - one) for one in range(30, 70)) > 0.01
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 0.9, 0.5])
+def test_no_figure_of_a_ball_is_one_patients(tmp_path: Path, epsilon: float) -> None:
+    """Told of a model that says who is ill by the age, how far it may move is a patient's age."""
+    random = torch.Generator().manual_seed(5)
+    ages = (60 + 12 * torch.randn(120, generator=random)).round(decimals=3)
+    ill = ages + 10 * torch.randn(120, generator=random) > 60
+    rows = [f"{age:.3f},{int(is_ill)}" for age, is_ill in zip(ages.tolist(), ill, strict=True)]
+    limits = {"min_cell": CELL}
+    secret = b"a site's own"
+    hospital = Hospital(
+        make_site(tmp_path, "\n".join(["age,ill", *rows]), name="b", file="b.csv", limits=limits),
+        secret=secret,
+    )
+    options = {"epsilon": epsilon, "epsilon_of": "own_accuracy", "directions": 1}
+    study = make_study(
+        task={"kind": "tabular", "target": "ill", "classes": ["0", "1"], "features": ["age"]},
+        hospitals=["a", "b", "c"],
+        arms={"gems": {"validation_share": 0.5, **options}},
+        training={"steps": 2, "batch_size": 16, "learning_rate": 1e-9},
+    )
+    result = hospital.train(request(study, "train", 1, torch.tensor([-1.0, 1.0, 60.0, -60.0])))
+    assert isinstance(result, TrainResult)
+    ball = result.attachments["ball"].double()
+
+    margins = (2 * (ages - 60).abs()).double()
+    in_any_direction = margins / (2 * (ages.double().square() + 1)).sqrt()
+    (z,) = directions(1, 4, round_generator(study.seed, "b", 1, secret)).double()
+    falls = ((z[0] - z[1]) * ages + z[2] - z[3]) * (1 - 2 * (ages < 60).double())
+    along_it = (margins / falls)[falls > 0]
+    of_one = torch.cat([in_any_direction, along_it])
+    assert float((of_one / ball[:, None] - 1).abs().min()) > 1e-5
+    assert (float(ball[0]) > 0) == (epsilon == 0.5)  # else fewer than a cell may be lost
 
 
 @pytest.mark.parametrize("sizes", [(40,), (30, 27), (70, 12, 9), (200, 3, 1)])

@@ -57,6 +57,48 @@ def test_a_share_of_patients_is_not_rounded_up_by_the_machine() -> None:
         assert radius == pytest.approx(2 * 4 / 2**0.5)  # the fourth to be lost is one too many
 
 
+def test_with_a_cell_the_radius_is_the_mean_of_those_who_are_lost_last() -> None:
+    features = torch.arange(1.0, 21.0)[:, None]
+    labels = torch.zeros(20, dtype=torch.long)
+    bias = along(0, 0, -1, 1)  # patient x is lost at R = 2x / sqrt(2)
+    found = good_enough_ball(TWO, features, labels, 0.5, bias, cell=4)
+    assert found.radius == pytest.approx(2 * (8 + 9 + 10 + 11) / 4 / 2**0.5)
+    whole = good_enough_ball(TWO, features, labels, 0.5, bias, cell=11)
+    assert whole.radius == pytest.approx(2 * 6 / 2**0.5)
+
+
+def test_where_fewer_may_be_lost_than_a_cell_there_is_no_radius() -> None:
+    features = torch.arange(1.0, 21.0)[:, None]
+    labels = torch.zeros(20, dtype=torch.long)
+    found = good_enough_ball(TWO, features, labels, 0.5, along(0, 0, -1, 1), cell=12)
+    assert found.is_reached
+    assert found.radius == 0
+    theirs = GemsOptions(preset="authors", epsilon=0.5, directions=5)
+    generator = torch.Generator().manual_seed(1)
+    assert measured_ball(TWO, features, labels, theirs, generator, cell=12).radius == 0
+
+
+def test_a_direction_that_loses_fewer_than_a_cell_tells_nothing_of_them() -> None:
+    """Of those who are never lost the radius is known, so that a mean would give the others'."""
+    features = torch.tensor([[1.0]] * 3 + [[-1.0]] * 17)
+    labels = torch.tensor([0] * 3 + [1] * 17)
+    bias = along(0, 0, -1, 1)  # only the three of class 0 are lost
+    assert good_enough_ball(TWO, features, labels, 0.5, bias).radius == LARGEST_RADIUS
+    assert good_enough_ball(TWO, features, labels, 0.5, bias, cell=10).radius == LARGEST_RADIUS
+
+
+def test_one_patient_moves_a_cells_radius_by_no_more_than_its_share() -> None:
+    features = torch.arange(1.0, 21.0)[:, None]
+    labels = torch.zeros(20, dtype=torch.long)
+    other = features.clone()
+    other[10] += 0.5  # the one at the rank
+    radii = [
+        good_enough_ball(TWO, x, labels, 0.5, along(0, 0, -1, 1), cell=10).radius
+        for x in (features, other)
+    ]
+    assert radii[1] - radii[0] == pytest.approx(2 * 0.5 / 10 / 2**0.5, rel=1e-4)
+
+
 def a_problem() -> tuple[Layer, Tensor, Tensor, Tensor]:
     random = torch.Generator().manual_seed(1)
     features = torch.randn(60, 4, generator=random)
@@ -85,6 +127,7 @@ def test_it_is_never_larger_than_the_bisections_and_nearly_as_large() -> None:
         ours = good_enough_ball(layer, features, labels, epsilon, tried).radius
         plain = plain_radius(layer, features, labels, epsilon, tried)
         assert 0.8 * plain <= ours <= plain + 1e-4
+        assert good_enough_ball(layer, features, labels, epsilon, tried, cell=5).radius <= ours
 
 
 def test_the_radius_falls_as_epsilon_rises_and_the_certified_one_is_smaller() -> None:

@@ -40,7 +40,7 @@ MLP = {"name": "mlp", "hidden": [12]}
 
 
 def update(agent: str, *delta: float, radius: float = 1.0) -> Update:
-    ball = SentBall(agent, radius, radius / 10, 0.9, 0.7, 8)
+    ball = SentBall(agent, radius, 0.9, 0.7, 8)
     return Update(agent, 1, torch.tensor(delta), 10, 10, {BALL: ball.tensor})
 
 
@@ -68,7 +68,7 @@ def with_axes(given: Update, *axes: float) -> Update:
 
 def test_an_ellipsoids_axes_come_with_it() -> None:
     arm = Gems(shape="ellipsoid")
-    assert arm.attachment_sizes(7) == {BALL: 5, AXES: 7}
+    assert arm.attachment_sizes(7) == {BALL: 4, AXES: 7}
     assert AXES not in Gems().attachment_sizes(7)
 
 

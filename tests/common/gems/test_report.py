@@ -15,7 +15,7 @@ from erosion.common.gems.report import (
 
 
 def ball(hospital: str, radius: float = 1.0, accuracy: float = 0.9) -> SentBall:
-    return SentBall(hospital, radius, 0.1, accuracy, 0.8, 20)
+    return SentBall(hospital, radius, accuracy, 0.8, 20)
 
 
 def meets(one: int, other: int) -> bool:
@@ -24,7 +24,7 @@ def meets(one: int, other: int) -> bool:
 
 
 def test_a_ball_survives_its_attachment() -> None:
-    sent = SentBall("a", 2.0, 0.5, 0.75, 0.5, 16)
+    sent = SentBall("a", 2.0, 0.75, 0.5, 16)
     assert sent_ball("a", sent.tensor) == sent
 
 
@@ -44,6 +44,16 @@ def test_with_several_they_are_listed_and_those_whose_balls_meet_are_not() -> No
 
 def test_balls_that_do_not_meet_say_nothing_where_both_accept_the_model() -> None:
     assert apart_in_words([ball("a"), ball("b")], meets, []) == ""
+
+
+def test_a_ball_without_a_radius_says_nothing_of_what_hospitals_have_in_common() -> None:
+    three = [ball("a", radius=0.0), ball("b"), ball("c", radius=0.0)]
+    assert apart_in_words(three, meets, ["a", "b"]) == ""
+    meeting = Meeting(torch.ones(3) / 3, torch.tensor([0.5, 0.0, 0.0]), 0.5, 3)
+    assert in_words(three, meeting) == (
+        "where fewer patients may be lost than a cell (a and c), a ball holds no other model; no"
+        " model in all balls: the nearest misses a's by 0.5"
+    )
 
 
 def test_the_checks_say_who_accepts_and_who_does_not() -> None:
