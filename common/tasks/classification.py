@@ -88,7 +88,7 @@ class Classification(Task):
             "accuracy",
             "share of test patients",
             "higher",
-            base_rate=COMMONEST,
+            beside="majority_accuracy",
             least=0.0,
             most=1.0,
         ),

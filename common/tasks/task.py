@@ -89,6 +89,16 @@ class Task(Settings):
         """The metrics that are the same for every model."""
         return [metric for metric in cls.metrics if metric.of_data]
 
+    @classmethod
+    def beside(cls, metric: Metric) -> tuple[str, str]:
+        """What a metric is to beat: what that is called, and which of the base rate's it is.
+
+        With folds the base rate is another one in each, and has no accuracy of naming one class.
+        """
+        if metric.beside:
+            return cls.metric(metric.beside).label, metric.beside
+        return "base rate", metric.name
+
     @property
     @abstractmethod
     def input_shape(self) -> tuple[int, ...]:

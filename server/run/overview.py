@@ -225,8 +225,9 @@ def verdict(overview: Overview, shifted_by: str = "") -> str:
     figures = []
     for metric in overview.task.shown(overview.task.headline):
         name = metric.name
-        base = overview.mean_base_rate(name)
-        beside = "" if base is None else f" ({metric.base_rate}: {base:.3f})"
+        called, of_base_rate = overview.task.beside(metric)
+        base = overview.mean_base_rate(of_base_rate)
+        beside = "" if base is None else f" ({called}: {base:.3f})"
         of_both = (
             f"{_text(overview.mean(arm, name))} against {_text(overview.mean(reference, name))}"
         )

@@ -248,7 +248,8 @@ def beside_each_other(
     """The headline's metrics of two arms, e.g. "log loss 0.31 against 0.36 (base rate: 0.66)"."""
     parts = []
     for metric in task.shown(task.headline):
-        base = f" ({metric.base_rate}: {_figure(base_rate, metric.name)})" if base_rate else ""
+        called, beside = task.beside(metric)
+        base = f" ({called}: {_figure(base_rate, beside)})" if base_rate else ""
         two = f"{_figure(arm, metric.name)} against {_figure(reference, metric.name)}"
         parts.append(f"{metric.label} {two}{base}")
     return ", ".join(parts)

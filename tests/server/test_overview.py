@@ -236,6 +236,21 @@ def test_each_arm_that_is_worse_than_the_base_rate_is_named_with_its_hospitals()
     assert "trained with class weights, which shift probabilities" in weighted.verdict
 
 
+def test_the_commonest_class_of_cross_fitted_hospitals_is_that_of_their_patients() -> None:
+    figures = {**line(0.4).arms["local"].model_dump(), "accuracy": 0.456}
+    lines = {
+        user: line(0.3).model_copy(
+            update={
+                "base_rate": FinalMetrics.model_validate({**figures, "majority_accuracy": share})
+            }
+        )
+        for user, share in (("a", 0.5), ("b", 0.522))
+    }
+    said = of(lines).verdict
+    assert "(commonest class: 0.511)" in said
+    assert "0.456" not in said
+
+
 def test_classes_are_those_of_patients_and_the_commonest_one_of_their_rows() -> None:
     several = of({"a": line(0.3).model_copy(update={"num_patients": 25}), "b": line(0.4)})
     page = Page(render_overview(several, {})).text

@@ -160,6 +160,22 @@ def test_the_page_says_whose_means_a_cross_fitted_study_was_scaled_by(
     assert (included in text) == (scaling == "federated")
 
 
+def test_the_commonest_class_of_a_cross_fitted_study_is_that_of_all_patients(folder: Path) -> None:
+    """Each fold is predicted by the others' commonest class, which is another thing."""
+    run = make_run()
+    assert run.result.base_rate is not None
+    figures = {**run.result.base_rate.model_dump(), "accuracy": 0.456, "majority_accuracy": 0.511}
+    base_rate = FinalMetrics.model_validate(figures)
+    finals = {arm: found.metrics for arm, found in run.result.arms.items()}
+    said = verdict(run.result.task, run.result.comparison, finals, base_rate)
+    assert "(commonest class: 0.511)" in said.text
+    cross = {"cross_fitting": CrossFitting(folds=8, repeats=1), "base_rate": base_rate}
+    result = run.result.model_copy(update={**cross, "verdict": said})
+    text = Page(written(replace(run, result=result), folder)).text
+    assert "commonest class 0.511" in text  # in the figure
+    assert text.count("0.456") == 1  # of the base rate's row in the table
+
+
 def test_a_rule_that_leaves_the_users_own_update_out_has_other_weights(folder: Path) -> None:
     run = make_run(rounds=3)
     usual = Page(written(run, folder)).text

@@ -15,8 +15,9 @@ def metric_figure(run: RunData, metric: Metric) -> str:
         Line(arm, metric_points(run, arm, metric.name), style)
         for style, arm in enumerate(run.result.arms)
     ]
+    called, beside = run.result.task.beside(metric)
     found = run.result.base_rate
-    base_rate = None if found is None else found.get(metric.name)
+    base_rate = None if found is None else found.get(beside)
     chart = Chart(
         title=f"{metric.label} of {run.result.user} after each round, one line for each arm",
         lines=lines,
@@ -24,7 +25,7 @@ def metric_figure(run: RunData, metric: Metric) -> str:
         y_label=f"{metric.label} ({metric.unit})",
         last_round=max(x for line in lines for x, _ in line.points),
         from_zero=metric.from_zero,
-        reference=None if base_rate is None else (metric.base_rate, base_rate),
+        reference=None if base_rate is None else (called, base_rate),
     )
     return draw(chart)
 
