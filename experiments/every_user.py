@@ -55,7 +55,7 @@ def _line(study: Study, user: str, found: Simulation) -> UserResult:
         cross_fitting=None if folds is None else CrossFitting(folds=folds, repeats=repeats),
         base_rate=found.evaluation.base_rate,
         comparison=found.evaluation.comparison,
-        weights=mean_weights(ledger, user, len(records)),
+        weights=mean_weights(ledger, user),
         stopped={
             arm: EarlyStop(round=final.round, reason=found.records[arm][-1].note)
             for arm, final in found.finals.items()

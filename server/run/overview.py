@@ -48,7 +48,7 @@ class UserResult(Settings):
     adjusted_p_value: float | None = None  # Holm's, over all hospitals that were compared
     conclusion: str = ""  # by the adjusted p-value
     absent: tuple[Absent, ...] = ()  # hospitals that rounds of its part went without
-    weights: dict[str, float]  # of each hospital in the first arm: mean over all rounds, own is 1
+    weights: dict[str, float]  # of each hospital in the first arm: see `mean_weights`
     stopped: dict[str, EarlyStop] = Field(default_factory=dict)  # by arm, those that ended early
 
     @property
@@ -150,7 +150,6 @@ def overview(
 
 def line_of(result: Result) -> UserResult:
     """A hospital's line, from its own result."""
-    first = next(iter(result.arms.values()))
     return UserResult(
         arms={arm: ended.metrics for arm, ended in result.arms.items()},
         num_patients=result.num_patients,
@@ -159,7 +158,7 @@ def line_of(result: Result) -> UserResult:
         base_rate=result.base_rate,
         comparison=result.comparison,
         absent=result.absent,
-        weights=mean_weights(result.contributions, result.user, first.rounds),
+        weights=mean_weights(result.contributions, result.user),
         stopped={
             arm: EarlyStop(round=ended.rounds, reason=ended.stopped)
             for arm, ended in result.arms.items()
@@ -168,12 +167,13 @@ def line_of(result: Result) -> UserResult:
     )
 
 
-def mean_weights(
-    contributions: Mapping[str, Contribution], user: str, num_rounds: int
-) -> dict[str, float]:
-    """Each hospital's weight, averaged over all rounds; one that was away counts as 0 there."""
-    weights = {name: given.weight_sum / num_rounds for name, given in contributions.items()}
-    return {**weights, user: 1.0}
+def mean_weights(contributions: Mapping[str, Contribution], user: str) -> dict[str, float]:
+    """Each hospital's weight, averaged over the rounds that made the user's model.
+
+    One that was away counts as 0 there.
+    """
+    num_rounds = max(1, contributions[user].rounds)
+    return {name: given.weight_sum / num_rounds for name, given in contributions.items()}
 
 
 def adjusted(users: Mapping[str, UserResult]) -> dict[str, UserResult]:

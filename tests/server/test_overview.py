@@ -25,7 +25,7 @@ from erosion.server.run.overview import (
 )
 from erosion.server.run.result import Contribution, CrossFitting
 from tests.support.html_page import EVIL, Page
-from tests.support.synthetic_run import make_run, make_study
+from tests.support.synthetic_run import HOSPITALS, make_run, make_study
 
 USERS = ("a", "b", "c", "d")
 
@@ -266,7 +266,34 @@ def test_a_round_without_a_hospital_counts_as_weight_zero() -> None:
         "a": Contribution(rounds=4, weight_sum=4.0, samples_seen=1),
         "b": Contribution(rounds=2, weight_sum=1.0, samples_seen=1),
     }
-    assert mean_weights(given, "a", 4) == {"a": 1.0, "b": 0.25}
+    assert mean_weights(given, "a") == {"a": 1.0, "b": 0.25}
+
+
+def test_weights_are_means_over_the_rounds_that_made_the_model() -> None:
+    """Not over one that only ended the arm, as that of a rule that needs a single round does."""
+    run = make_run(rounds=1)
+    arm, ended = next(iter(run.result.arms.items()))
+    twice = ended.model_copy(update={"rounds": 2, "stopped": "one round is all it needs"})
+    once = {name: Contribution(rounds=1, weight_sum=1.0, samples_seen=9) for name in HOSPITALS}
+    changed = {"arms": {**run.result.arms, arm: twice}, "contributions": once}
+    assert line_of(run.result.model_copy(update=changed)).weights == dict.fromkeys(HOSPITALS, 1.0)
+    skipped = {name: Contribution(rounds=0, weight_sum=0.0, samples_seen=0) for name in HOSPITALS}
+    changed["contributions"] = skipped
+    assert line_of(run.result.model_copy(update=changed)).weights == dict.fromkeys(HOSPITALS, 0.0)
+
+
+def test_the_weight_of_a_user_whom_the_rule_leaves_out_is_shown() -> None:
+    given = {
+        name: Contribution(rounds=5, weight_sum=total, samples_seen=1)
+        for name, total in (("a", 1.0), ("b", 4.0))
+    }
+    left_out = line(0.5).model_copy(update={"weights": mean_weights(given, "a")})
+    page = Page(render_overview(of({"a": left_out}), {})).text
+    assert "a 0.20 0.80" in page
+    assert "where the rule leaves the user’s own out, the largest is 1" in page
+    usual = Page(render_overview(of({"a": line(0.5)}), {})).text
+    assert "a · 0.25" in usual
+    assert "(the user’s own is 1)" in usual
 
 
 def test_the_page_shows_all_and_no_name_becomes_part_of_it(tmp_path: Path) -> None:

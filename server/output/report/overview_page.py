@@ -144,6 +144,9 @@ def _weights(overview: Overview) -> str:
     if not any(others):
         return ""
     largest = max(others)
+    unit = "the user’s own is 1"
+    if any(line.weights.get(user) not in (None, 1.0) for user, line in overview.users.items()):
+        unit = "where the rule leaves the user’s own out, the largest is 1; a dot: own is 1"
     head = "".join(f'<th scope="col">{text(name)}</th>' for name in hospitals)
     body = "\n".join(
         f'<tr><th scope="row">{text(user)}</th>'
@@ -154,7 +157,8 @@ def _weights(overview: Overview) -> str:
     return (
         f"<h2>Who helped whom in {text(overview.arms[0])}</h2>\n"
         '<p class="note">A row is a user, a column a hospital whose updates it used: that'
-        " hospital’s weight, averaged over all rounds (the user’s own is 1).</p>\n"
+        " hospital’s weight, averaged over the rounds that made the user’s model"
+        f" ({unit}).</p>\n"
         '<div class="scroll"><table class="matrix">\n'
         f'<thead><tr><th scope="col">for</th>{head}</tr></thead>\n<tbody>\n{body}\n'
         "</tbody></table></div>"
@@ -162,7 +166,7 @@ def _weights(overview: Overview) -> str:
 
 
 def _weight(weight: float | None, is_own: bool, largest: float) -> str:
-    if is_own:
+    if is_own and weight in (None, 1.0):
         return "<td>·</td>"
     strength = STRONGEST * min(1.0, (weight or 0.0) / largest)
     style = f"background: rgba(0, 114, 178, {strength:.3f})"
