@@ -13,7 +13,7 @@ from erosion.common.errors import StudyError
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.simulator import Simulation, simulate
 from erosion.experiments.testbed_sites import testbed_sites
-from erosion.server.output.plain_text import figure_text
+from erosion.server.output.plain_text import metric_text
 from erosion.server.output.result_words import absences
 from erosion.server.run.absences import absences as absent
 from erosion.server.run.result import verdict, whom_it_tests
@@ -60,7 +60,7 @@ def _print(console: Console, study: Study, found: Simulation) -> None:
     table.add_row("arm", *(metric.column for metric in task.metrics), style="dim")
     lines = {**ended.arms, **({"base rate": ended.base_rate} if ended.base_rate else {})}
     for arm, metrics in lines.items():
-        table.add_row(arm, *(figure_text(metrics.get(metric.name)) for metric in task.metrics))
+        table.add_row(arm, *(metric_text(m, metrics.get(m.name)) for m in task.metrics))
     console.print(table)
     console.print()
     tested = whom_it_tests(study)

@@ -1,7 +1,7 @@
 """One metric: what people read of it in tables, curves and sentences."""
 
 from dataclasses import dataclass
-from math import inf
+from math import floor, inf, log10
 from typing import Literal
 
 ROUNDING = 1e-6  # beyond a bound, for a bound of at most 1; else as a share of it
@@ -21,6 +21,7 @@ class Metric:
     remark: str = ""  # what people must know to read it: a sentence for the report
     caption: str = ""  # the same below its curve
     of_data: bool = False  # a figure of the patients, the same for every model
+    in_target_unit: bool = False  # which may be small or large: written with four digits
     least: float = -inf  # whatever the model and the patients are, it is no smaller
     most: float = inf  # and no larger
 
@@ -33,6 +34,17 @@ class Metric:
     def column(self) -> str:
         """A narrow table's heading."""
         return self.short or self.label
+
+    def form(self, value: float) -> str:
+        """How figures of about this size are written: with three decimals, or four digits."""
+        if not self.in_target_unit:
+            return "z.3f"
+        power = floor(log10(abs(value))) if value else 3
+        return f"z.{max(0, 3 - power)}f" if -5 <= power < 9 else "z.3e"
+
+    def text(self, value: float) -> str:
+        """A finite figure of it, for people."""
+        return format(value, self.form(value))
 
     def allows(self, value: float) -> bool:
         """Whether it can have this value, but for rounding."""

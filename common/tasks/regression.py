@@ -36,8 +36,24 @@ class Regression(Task):
     spread: float = Field(gt=0)
 
     metrics: ClassVar[tuple[Metric, ...]] = (
-        Metric("rmse", "RMSE", "in the target's unit", "lower", from_zero=True, least=0.0),
-        Metric("mae", "MAE", "in the target's unit", "lower", from_zero=True, least=0.0),
+        Metric(
+            "rmse",
+            "RMSE",
+            "in the target's unit",
+            "lower",
+            from_zero=True,
+            in_target_unit=True,
+            least=0.0,
+        ),
+        Metric(
+            "mae",
+            "MAE",
+            "in the target's unit",
+            "lower",
+            from_zero=True,
+            in_target_unit=True,
+            least=0.0,
+        ),
         Metric(
             "r2",
             "R²",

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 from erosion.common.support.plain_text import printable as printable
+from erosion.common.tasks.metric import Metric
 
 
 def shortened(name: str, width: int) -> str:
@@ -27,7 +28,12 @@ def seconds_text(seconds: float) -> str:
 
 def figure_text(value: float | None, digits: int = 3) -> str:
     """A figure with `digits` decimals, or a dash where there is none."""
-    return "–" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
+    return "–" if value is None or not math.isfinite(value) else f"{value:z.{digits}f}"
+
+
+def metric_text(metric: Metric, value: float | None) -> str:
+    """A metric's figure, or a dash where there is none."""
+    return "–" if value is None or not math.isfinite(value) else metric.text(value)
 
 
 def ranges_text(rounds: Sequence[int]) -> str:

@@ -154,10 +154,14 @@ def of_rows(metric: Metric, name: str, *, several_rows: bool) -> str:
     return f"{name} of rows" if several_rows and metric.of_data else name
 
 
-def interval_text(metrics: FinalMetrics, name: str) -> str:
-    """The 95 % interval of the metric `name`, e.g. "0.91–0.98", or "" where there is none."""
-    interval = metrics.intervals.get(name)
-    return "" if interval is None else f"{interval.low:.2f}–{interval.high:.2f}"
+def interval_text(metrics: FinalMetrics, metric: Metric) -> str:
+    """The metric's 95 % interval, e.g. "0.91–0.98", or "" where there is none."""
+    interval = metrics.intervals.get(metric.name)
+    if interval is None:
+        return ""
+    figure = metrics.get(metric.name) or interval.high
+    form = metric.form(figure) if metric.in_target_unit else "z.2f"
+    return f"{interval.low:{form}}–{interval.high:{form}}"
 
 
 def chosen_text(selected: Selected) -> str:

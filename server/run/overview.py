@@ -12,6 +12,7 @@ from erosion.common.settings.base import Settings
 from erosion.common.study.study import Study
 from erosion.common.support.holm import adjusted_p_values
 from erosion.common.tasks import DEFAULT, REGISTRY
+from erosion.common.tasks.metric import Metric
 from erosion.common.tasks.task import Task
 from erosion.server.run import provenance
 from erosion.server.run.absences import Absent
@@ -224,12 +225,11 @@ def verdict(overview: Overview, shifted_by: str = "") -> str:
         finding = finding[0].upper() + finding[1:]
     figures = []
     for metric in overview.task.shown(overview.task.headline):
-        name = metric.name
         called, of_base_rate = overview.task.beside(metric)
         base = overview.mean_base_rate(of_base_rate)
-        beside = "" if base is None else f" ({called}: {base:.3f})"
-        of_both = (
-            f"{_text(overview.mean(arm, name))} against {_text(overview.mean(reference, name))}"
+        beside = "" if base is None else f" ({called}: {_text(base, metric)})"
+        of_both = " against ".join(
+            _text(overview.mean(each, metric.name), metric) for each in (arm, reference)
         )
         figures.append(f"{metric.label} {of_both}{beside}")
     text = f"{finding}. Mean over the hospitals: {', '.join(figures)}."
@@ -263,8 +263,8 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
-def _text(value: float | None) -> str:
-    return "undefined" if value is None else f"{value:.3f}"
+def _text(value: float | None, metric: Metric) -> str:
+    return "undefined" if value is None else metric.text(value)
 
 
 def _counted(names: list[str]) -> str:

@@ -18,6 +18,7 @@ from erosion.common.rounds.model_selection import SelectedSettings, chosen
 from erosion.common.settings.base import Settings
 from erosion.common.study.study import Study
 from erosion.common.tasks import DEFAULT, REGISTRY
+from erosion.common.tasks.metric import Metric
 from erosion.common.tasks.task import Task
 from erosion.server.run.absences import Absent
 from erosion.server.run.privacy_spent import PrivacySpent
@@ -249,8 +250,8 @@ def beside_each_other(
     parts = []
     for metric in task.shown(task.headline):
         called, beside = task.beside(metric)
-        base = f" ({called}: {_figure(base_rate, beside)})" if base_rate else ""
-        two = f"{_figure(arm, metric.name)} against {_figure(reference, metric.name)}"
+        base = f" ({called}: {_figure(base_rate, task.metric(beside))})" if base_rate else ""
+        two = f"{_figure(arm, metric)} against {_figure(reference, metric)}"
         parts.append(f"{metric.label} {two}{base}")
     return ", ".join(parts)
 
@@ -290,6 +291,6 @@ def _with_warning(text: str, worse: Sequence[str], delivered: str, shifted_by: s
     return f"{warning} {text}" if delivered in worse else f"{text} {warning}"
 
 
-def _figure(metrics: Metrics, name: str) -> str:
-    value = metrics.get(name)
-    return "undefined" if value is None else f"{value:.3f}"
+def _figure(metrics: Metrics, metric: Metric) -> str:
+    value = metrics.get(metric.name)
+    return "undefined" if value is None else metric.text(value)

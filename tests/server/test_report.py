@@ -1,14 +1,17 @@
 """The page that a run leaves for people."""
 
+import io
 import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 
 from erosion.common.errors import CheckpointError, StudyError
-from erosion.common.protocol.messages import Comparison, FinalMetrics
+from erosion.common.protocol.messages import Comparison, FinalMetrics, Metrics
 from erosion.common.rounds.records import HospitalRecord, RoundRecord
 from erosion.common.study.study import Study
 from erosion.common.tasks import REGISTRY
@@ -19,8 +22,15 @@ from erosion.server.output.report.figures import metric_points, weight_figure
 from erosion.server.output.report.page import MOST_EVENTS
 from erosion.server.output.report.run_data import RunData, read_run
 from erosion.server.output.report.write import write_report
-from erosion.server.output.result_words import class_sizes, class_sizes_of, what_may_be_unseen
+from erosion.server.output.result_words import (
+    class_sizes,
+    class_sizes_of,
+    interval_text,
+    what_may_be_unseen,
+)
 from erosion.server.output.round_news import grouped, news_of
+from erosion.server.output.terminal.arm_progress import ArmProgress
+from erosion.server.output.terminal.summary import print_summary
 from erosion.server.run.absences import absences
 from erosion.server.run.privacy_spent import privacy_spent
 from erosion.server.run.result import CrossFitting, Selected, verdict
@@ -174,6 +184,75 @@ def test_the_commonest_class_of_a_cross_fitted_study_is_that_of_all_patients(fol
     text = Page(written(replace(run, result=result), folder)).text
     assert "commonest class 0.511" in text  # in the figure
     assert text.count("0.456") == 1  # of the base rate's row in the table
+
+
+def in_target_unit(run: Run, scale: float) -> Run:
+    """The same of a regression, with an RMSE of .178 `scale` (.141 to .212)."""
+    task = REGISTRY["regression"]
+    raw: dict[str, Any] = dict.fromkeys(("r2", "calibration_slope", "squared_error"), 0.25)
+    raw |= {"num_samples": 91, "mae": 0.14 * scale}
+    ends = {"rmse": {"low": 0.141 * scale, "high": 0.212 * scale}}
+    figures = {
+        name: FinalMetrics.model_validate({**raw, "rmse": rmse * scale, "intervals": ends})
+        for name, rmse in zip((*ARMS, "base rate"), (0.178, 0.2, 0.25, 0.35), strict=True)
+    }
+    base_rate = figures.pop("base rate")
+    said = verdict(task, run.result.comparison, figures, base_rate)
+    arms = {
+        name: arm.model_copy(update={"metrics": figures[name]})
+        for name, arm in run.result.arms.items()
+    }
+    update = {"arms": arms, "outcome": "regression", "class_counts": {}, "base_rate": base_rate}
+    result = run.result.model_copy(update={**update, "verdict": said})
+    metrics = Metrics.model_validate({**raw, "rmse": 0.178 * scale})
+    records = [replace(record, user_metrics=metrics) for record in run.records]
+    return replace(run, result=result, records=records)
+
+
+@pytest.mark.parametrize(
+    ("scale", "first", "interval", "second", "base_rate"),
+    [
+        (1e-3, "0.0001780", "0.0001410–0.0002120", "0.0002500", "0.0003500"),
+        (1e-6, "1.780e-07", "1.410e-07–2.120e-07", "2.500e-07", "3.500e-07"),
+        (10, "1.780", "1.410–2.120", "2.500", "3.500"),
+        (1e6, "178000", "141000–212000", "250000", "350000"),
+        (1e12, "1.780e+11", "1.410e+11–2.120e+11", "2.500e+11", "3.500e+11"),
+    ],
+)
+def test_a_figure_in_the_targets_unit_has_four_digits_whatever_its_size(
+    folder: Path, scale: float, first: str, interval: str, second: str, base_rate: str
+) -> None:
+    run = in_target_unit(make_run(rounds=3), scale)
+    assert f"RMSE {first} against {second} (base rate: {base_rate})" in run.result.verdict.text
+    text = Page(written(run, folder)).text
+    assert f"{ARMS[0]} {first} {interval} " in text  # in the table
+    assert f"{ARMS[0]} {first} " in text[text.index("How well each arm") :]  # in the figure
+    stream = io.StringIO()
+    print_summary(Console(file=stream, width=80), run.result, folder / "report.html")
+    assert f"RMSE {first} against {second}" in " ".join(stream.getvalue().split())
+    assert f"({interval})" in stream.getvalue()
+    figures = ArmProgress(ARMS[0], 3, HOSPITALS, run.result.task.shown(["rmse", "r2"]))
+    figures.take(run.records[0])
+    assert figures.figures == f"RMSE {first}  R² 0.250"
+    assert not re.search(r"\b0\.000(?!\d)", text + stream.getvalue())
+
+
+def test_nothing_in_the_targets_unit_is_written_as_nothing() -> None:
+    rmse = REGISTRY["regression"].metric("rmse")
+    raw = {"num_samples": 9, "rmse": 0.0, "intervals": {"rmse": {"low": 0, "high": 0.0212}}}
+    assert rmse.text(0.0) == "0"
+    assert interval_text(FinalMetrics.model_validate(raw), rmse) == "0.00000–0.02120"
+
+
+def test_long_numbers_leave_the_axis_its_name() -> None:
+    def left_of_the_plot(scale: float) -> float:
+        svg = draw(Chart("t", [Line("a", [(0, 1.0 * scale), (1, 2.0 * scale)], 0)], "x", "y", 1))
+        found = re.search(r'<g id="patch_2">\s*<path d="M ([\d.]+) ', svg)
+        assert found is not None
+        return float(found[1])
+
+    assert left_of_the_plot(1e7) > left_of_the_plot(1.0) + 20  # points
+    assert left_of_the_plot(1e100) == left_of_the_plot(1.0)  # the power stands above the axis
 
 
 def test_a_rule_that_leaves_the_users_own_update_out_has_other_weights(folder: Path) -> None:

@@ -5,7 +5,7 @@ Drawn with matplotlib's object interface: nothing global is left behind.
 
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -25,11 +25,12 @@ SERIES = tuple(f"#fe001{number}" for number in range(7))
 DASHES = ("-", (0, (5, 1.6)), (0, (1.2, 1.4)), (0, (6, 1.5, 1.2, 1.5)))  # after seven colours
 
 WIDTH, HEIGHT = 9.0, 3.3  # inches; the SVG scales with the page
-LEFT, BOTTOM, TOP = 0.62, 0.52, 0.12  # margins in inches
-RIGHT = 2.1  # at least; more where labels are long
+BOTTOM, TOP = 0.52, 0.12  # margins in inches
+LEFT, RIGHT = 0.62, 2.1  # at least; more where numbers and labels are long
 FONT = 9.0  # points
 LINE_HEIGHT = 0.165  # inches between two labels
 LONGEST_NAME = 30
+LONGEST_POWERS = (-9, 9)  # of ten; beyond, a power stands above the axis and not in its numbers
 MOST_POINTS = 500  # a line; finer would not be seen and makes the file large
 WIDE_RANGE = 40.0  # largest over smallest value from which a logarithmic axis is easier to read
 
@@ -53,7 +54,7 @@ class Chart:
     x_label: str
     y_label: str
     last_round: int
-    digits: int = 3  # of the value behind a line's name
+    written: Callable[[float], str] = "{:z.3f}".format  # the value behind a line's name
     from_zero: bool = False
     may_be_logarithmic: bool = False
     reference: tuple[str, float] | None = None  # a labelled horizontal line
@@ -69,11 +70,14 @@ def draw(chart: Chart) -> str:
     height = plot_height + BOTTOM + TOP
     with drawing(chart.title):
         figure = Figure(figsize=(WIDTH, height))
-        axes = figure.add_axes(
-            (LEFT / WIDTH, BOTTOM / height, 1 - (LEFT + right) / WIDTH, plot_height / height)
-        )
+        axes = figure.add_axes((0, 0, 1, plot_height / height))
         _draw_lines(axes, chart)
         _set_scales(axes, chart)
+        numbers = axes.yaxis.get_major_formatter().format_ticks(axes.get_yticks())
+        left = LEFT + 0.1 * max(0, max(map(len, numbers), default=0) - 5)
+        axes.set_position(
+            (left / WIDTH, BOTTOM / height, 1 - (left + right) / WIDTH, plot_height / height)
+        )
         _label_lines(axes, chart, gap=LINE_HEIGHT / plot_height)
         return as_svg(figure, chart.title)
 
@@ -125,6 +129,7 @@ def _set_scales(axes: Axes, chart: Chart) -> None:
         y_label = f"{chart.y_label}, logarithmic"
     else:
         y_label = chart.y_label
+        axes.ticklabel_format(axis="y", scilimits=LONGEST_POWERS, useOffset=False)
         if chart.from_zero:
             axes.set_ylim(bottom=0)
     axes.set_xlabel(chart.x_label, color=INK, parse_math=False)
@@ -195,14 +200,14 @@ def _label_lines(axes: Axes, chart: Chart, gap: float) -> None:
 def _labels(chart: Chart) -> Iterator[_Label]:
     if chart.reference is not None:
         name, value = chart.reference
-        text = f"{name} {value:.{chart.digits}f}"
+        text = f"{name} {chart.written(value)}"
         yield _Label(chart.last_round, value, 0, text, _REFERENCE_LOOK)
     for line in chart.lines:
         known = [(x, y) for x, y in line.points if y is not None and isfinite(y)]
         if known:
             x, value = known[-1]
             since = next((x for x, y in reversed(known) if y != value), 0)
-            ending = line.ending or f"{value:.{chart.digits}f}"
+            ending = line.ending or chart.written(value)
             text = f"{shortened(printable(line.name), LONGEST_NAME)} {ending}"
             yield _Label(x, value, since, text, _look(line.style))
 

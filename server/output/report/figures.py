@@ -24,6 +24,7 @@ def metric_figure(run: RunData, metric: Metric) -> str:
         x_label="rounds finished",
         y_label=f"{metric.label} ({metric.unit})",
         last_round=max(x for line in lines for x, _ in line.points),
+        written=metric.text,
         from_zero=metric.from_zero,
         reference=None if base_rate is None else (called, base_rate),
     )
@@ -118,7 +119,7 @@ def _peers_figure(
             x_label="round",
             y_label=y_label,
             last_round=records[-1].round,
-            digits=2,
+            written="{:z.2f}".format,
             from_zero=True,
             may_be_logarithmic=may_be_logarithmic,
             reference=reference,

@@ -2,7 +2,7 @@
 
 from erosion.common.protocol.messages import FinalMetrics
 from erosion.common.tasks.task import Task
-from erosion.server.output.plain_text import figure_text
+from erosion.server.output.plain_text import metric_text
 from erosion.server.output.report.html_table import Cell
 from erosion.server.output.result_words import interval_text
 from erosion.server.run.result import Result
@@ -12,8 +12,8 @@ def metric_cells(task: type[Task], metrics: FinalMetrics) -> list[Cell]:
     """A cell for each of the task's metrics, with its interval."""
     return [
         Cell(
-            figure_text(metrics.get(metric.name)),
-            "" if metric.of_data else interval_text(metrics, metric.name),
+            metric_text(metric, metrics.get(metric.name)),
+            "" if metric.of_data else interval_text(metrics, metric),
         )
         for metric in task.metrics
     ]

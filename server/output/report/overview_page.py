@@ -7,7 +7,7 @@ from erosion.common.protocol.messages import FEWEST_OF_A_CLASS, SIGNIFICANCE
 from erosion.common.support.files import write_atomically
 from erosion.common.tasks.metric import Metric
 from erosion.common.tasks.task import Task
-from erosion.server.output.plain_text import figure_text, seconds_text
+from erosion.server.output.plain_text import figure_text, metric_text, seconds_text
 from erosion.server.output.report.html_table import Cell, table, text
 from erosion.server.output.report.overview_figures import loss_figure
 from erosion.server.output.report.page import day, verdict_box, whole_page
@@ -84,9 +84,12 @@ def _figures(overview: Overview, links: Mapping[str, str]) -> str:
         (
             Cell(user, link=links.get(user, "")),
             Cell(line.tested_size, _classes(line, task)),
-            *(figure_text(line.arms[arm].get(metric.name)) for metric in task.of_patients()),
-            *(_beside(line, arm, reference, metric.name) for metric in shown),
-            figure_text(line.of_base_rate(task.verdict_metric)),
+            *(
+                metric_text(metric, line.arms[arm].get(metric.name))
+                for metric in task.of_patients()
+            ),
+            *(_beside(line, arm, reference, metric) for metric in shown),
+            metric_text(loss, line.of_base_rate(loss.name)),
             "–" if line.adjusted_p_value is None else p_value_text(line.adjusted_p_value),
             line.conclusion,
         )
@@ -114,10 +117,11 @@ def _figures(overview: Overview, links: Mapping[str, str]) -> str:
     )
 
 
-def _beside(line: UserResult, arm: str, reference: str, metric: str) -> Cell:
+def _beside(line: UserResult, arm: str, reference: str, metric: Metric) -> Cell:
     """One arm's figure with the reference arm's below it."""
     value, beside = (
-        figure_text(line.arms[name].get(metric)) if name else "" for name in (arm, reference)
+        metric_text(metric, line.arms[name].get(metric.name)) if name else ""
+        for name in (arm, reference)
     )
     return Cell(value, f"{reference} {beside}" if reference else "")
 
@@ -176,12 +180,12 @@ def _weight(weight: float | None, is_own: bool, largest: float) -> str:
 def _means(overview: Overview) -> str:
     metrics = overview.task.metrics
     rows = [
-        (arm, *(figure_text(overview.mean(arm, metric.name)) for metric in metrics))
+        (arm, *(metric_text(m, overview.mean(arm, m.name)) for m in metrics))
         for arm in overview.arms
     ]
     if any(line.base_rate for line in overview.users.values()):
-        base_rates = (overview.mean_base_rate(metric.name) for metric in metrics)
-        rows.append(("Base rate", *map(figure_text, base_rates)))
+        base_rates = (metric_text(m, overview.mean_base_rate(m.name)) for m in metrics)
+        rows.append(("Base rate", *base_rates))
     return (
         "<h2>Means over the hospitals</h2>\n"
         f'<p class="note">Each hospital counts once, however many {overview.tested} it has. These'

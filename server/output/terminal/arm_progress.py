@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from erosion.common.protocol.messages import Metrics
 from erosion.common.rounds.records import RoundRecord
 from erosion.common.tasks.metric import Metric
-from erosion.server.output.plain_text import figure_text, seconds_text
+from erosion.server.output.plain_text import metric_text, seconds_text
 from erosion.server.output.round_news import News, news_of
 
 REMARKS = {"absent": "absent", "rejected": "rejected"}  # by a hospital's outcome
@@ -81,7 +81,7 @@ class ArmProgress:
         if self.metrics is None:
             return ""
         metrics = self.metrics
-        return "  ".join(f"{m.label} {figure_text(metrics.get(m.name))}" for m in self._shown)
+        return "  ".join(f"{m.label} {metric_text(m, metrics.get(m.name))}" for m in self._shown)
 
     @property
     def dated_figures(self) -> str:

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from erosion.common.protocol.messages import FinalMetrics
 from erosion.common.tasks.metric import Metric
-from erosion.server.output.plain_text import figure_text
+from erosion.server.output.plain_text import metric_text
 from erosion.server.output.result_words import (
     absences_by_user,
     of_rows,
@@ -55,16 +55,17 @@ def _means(overview: Overview) -> RenderableType:
     metrics = [*task.of_patients(), *task.shown(task.in_progress)]
     table = _table("arm", *(_heading(metric, overview) for metric in metrics))
     for arm in overview.arms:
-        table.add_row(arm, *(figure_text(overview.mean(arm, m.name)) for m in metrics))
+        table.add_row(arm, *(metric_text(m, overview.mean(arm, m.name)) for m in metrics))
     if _has_base_rates(overview):
-        figures = (overview.mean_base_rate(metric.name) for metric in metrics)
-        table.add_row("base rate", *map(figure_text, figures))
+        figures = (metric_text(m, overview.mean_base_rate(m.name)) for m in metrics)
+        table.add_row("base rate", *figures)
     return table
 
 
 def _lines(overview: Overview, arms: list[str]) -> RenderableType:
     task = overview.task
     given, shown = task.of_patients(), task.shown(task.in_progress)
+    loss = task.metric(task.verdict_metric)
     headings = [_heading(metric, overview) for metric in (*given, *shown)]
     base_rate = ["base rate"] if _has_base_rates(overview) else []
     table = _table("for", "test", *headings, *base_rate, "p", "")
@@ -73,9 +74,9 @@ def _lines(overview: Overview, arms: list[str]) -> RenderableType:
         table.add_row(
             user,
             line.tested_size,
-            *(figure_text(first.get(metric.name)) for metric in given),
-            *(_pair([line.arms[arm] for arm in arms], metric.name) for metric in shown),
-            *(figure_text(line.of_base_rate(task.verdict_metric)) for _ in base_rate),
+            *(metric_text(metric, first.get(metric.name)) for metric in given),
+            *(_pair([line.arms[arm] for arm in arms], metric) for metric in shown),
+            *(metric_text(loss, line.of_base_rate(loss.name)) for _ in base_rate),
             "–" if line.adjusted_p_value is None else p_value_text(line.adjusted_p_value),
             _finding(line),
         )
@@ -99,8 +100,8 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _pair(metrics: list[FinalMetrics], name: str) -> str:
-    return " / ".join(figure_text(found.get(name)) for found in metrics)
+def _pair(metrics: list[FinalMetrics], metric: Metric) -> str:
+    return " / ".join(metric_text(metric, found.get(metric.name)) for found in metrics)
 
 
 def _finding(line: UserResult) -> Text:

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from erosion.common.protocol.messages import FinalMetrics
 from erosion.common.tasks.task import Task
-from erosion.server.output.plain_text import figure_text, seconds_text
+from erosion.server.output.plain_text import metric_text, seconds_text
 from erosion.server.output.result_words import (
     absences,
     chosen_text,
@@ -128,12 +128,9 @@ def _columns(result: Result) -> list[str]:
 
 
 def _cells(task: type[Task], metrics: FinalMetrics) -> list[str]:
-    first, *others = (metric.name for metric in task.metrics)
-    interval = interval_text(metrics, first)
-    return [
-        figure_text(metrics.get(first)) + (f" ({interval})" if interval else ""),
-        *(figure_text(metrics.get(name)) for name in others),
-    ]
+    first, *others = (metric_text(metric, metrics.get(metric.name)) for metric in task.metrics)
+    interval = interval_text(metrics, task.metrics[0])
+    return [first + (f" ({interval})" if interval else ""), *others]
 
 
 def _pace(arm: ArmResult) -> list[str]:
