@@ -142,6 +142,7 @@ class Classification(Task):
     in_progress: ClassVar[tuple[str, ...]] = ("accuracy", "log_loss")
     verdict_metric: ClassVar[str] = "log_loss"
     any_row_group: ClassVar[int | None] = -1
+    of_group: ClassVar[str] = "of the class {}"
     group_word: ClassVar[str] = "outside the commonest class"
     verdict_needs: ClassVar[str] = "at least {fewest} {tested} are not of the commonest class"
     unmeasurable_remedy: ClassVar[str] = (

@@ -70,6 +70,7 @@ class Task(Settings):
     verdict_metric: ClassVar[str]  # the mean of `patient_losses`; less is better
     any_row_group: ClassVar[int | None] = None  # place in `groups` of the last stratum, if it is
     # one of them: a patient with any row of it counts there
+    of_group: ClassVar[str] = "{}"  # who is in one of `groups`, e.g. "of the class {}"
     group_word: ClassVar[str]  # what `smallest_group` counts, e.g. "outside the commonest class"
     verdict_needs: ClassVar[str]  # e.g. "at least {fewest} {tested} had the event"
     unmeasurable_remedy: ClassVar[str]  # what to do about `why_unmeasurable`

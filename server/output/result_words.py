@@ -21,26 +21,36 @@ def verdict_sentences(text: str) -> tuple[str, str]:
     return finding + stop.strip(), figures
 
 
-def what_may_be_unseen(num_patients: int, class_counts: Mapping[str, int | None]) -> str:
+def what_may_be_unseen(
+    num_patients: int, class_counts: Mapping[str, int | None], task: type[Task]
+) -> str:
     """What no test of so many patients can see, to stand beside a verdict.
 
     Of errors on one in k patients, 3 k patients show none with a chance of 5 %. `class_counts`: of
-    them by class; None is what the hospital does not tell, because they are few.
+    them by class; None is what the hospital does not tell: it is small, or would give away one
+    that is.
     """
-    rare = [
-        printable(name)
-        for name, count in class_counts.items()
-        if count is None or count < FEWEST_OF_A_CLASS
+    counts = {printable(name): count for name, count in class_counts.items()}
+    few = [
+        name for name, count in counts.items() if count is not None and count < FEWEST_OF_A_CLASS
     ]
-    of_classes = (
-        f" Too few were of the class {' or '.join(rare)} for the verdict to be about those."
-        if rare and len(class_counts) > len(rare)
-        else ""
-    )
-    return (
+    hidden = [name for name, count in counts.items() if count is None]
+    said = (
         f"What a model gets badly wrong on fewer than 1 in {max(2, num_patients // 3)} patients may"
-        f" have shown on none of these {num_patients}.{of_classes}"
+        f" have shown on none of these {num_patients}."
     )
+    if few and len(counts) > len(few):
+        said += (
+            f" Too few were {task.of_group.format(' or '.join(few))} for the verdict to be about"
+            " those."
+        )
+    if hidden:
+        of_which = " of one of these at least" if hidden[1:] else ""
+        said += (
+            f" The hospital does not tell how many were {task.of_group.format(' or '.join(hidden))}:"
+            f"{of_which} there were too few for that, and the verdict may not be about those."
+        )
+    return said
 
 
 def stops(result: Result) -> list[str]:
@@ -135,7 +145,7 @@ def class_sizes_of(
     Where patients have several rows, it says of whom a patient is whose rows differ.
     """
     sizes = [
-        f"{'too few to tell' if count is None else count} {printable(name)}"
+        f"{'not told' if count is None else count} {printable(name)}"
         for name, count in counts.items()
     ]
     if not several_rows or not sizes or task.any_row_group is None:

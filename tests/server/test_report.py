@@ -639,12 +639,31 @@ def test_a_share_above_the_level_is_not_rounded_to_it(folder: Path) -> None:
 
 
 def test_a_class_of_few_test_patients_is_named_beside_the_verdict() -> None:
-    counts = {"naevus": 60, "melanoma": 28, "vascular": 3, "wart": None}
-    assert what_may_be_unseen(91, counts).endswith(
+    task = REGISTRY["classification"]
+    counts = {"naevus": 60, "melanoma": 28, "vascular": 3, "wart": 0}
+    assert what_may_be_unseen(91, counts, task).endswith(
         "Too few were of the class vascular or wart for the verdict to be about those."
     )
-    assert "Too few" not in what_may_be_unseen(91, {"benign": 57, "malignant": 34})
-    assert "Too few" not in what_may_be_unseen(91, {})
+    for enough in ({"benign": 57, "malignant": 34}, {}):
+        assert what_may_be_unseen(91, enough, task).endswith("on none of these 91.")
+
+
+def test_a_count_that_is_not_told_is_not_called_small() -> None:
+    """With the number of all, a larger one beside it would give the small one away."""
+    task, survival = REGISTRY["classification"], REGISTRY["survival"]
+    hidden = {"a": None, "b": 27, "c": None}
+    assert class_sizes_of(hidden, task, several_rows=False) == "not told a, 27 b, not told c"
+    said = what_may_be_unseen(47, hidden, task)
+    assert said.endswith(
+        "of these 47. The hospital does not tell how many were of the class a or c: of one of these"
+        " at least there were too few for that, and the verdict may not be about those."
+    )
+    alone = {"a": 20, "b": 27, "c": None}
+    assert "were of the class c: there were too few for that" in what_may_be_unseen(47, alone, task)
+    both = what_may_be_unseen(40, {"with the event": None, "censored": None}, survival)
+    assert "does not tell how many were with the event or censored: of one of these" in both
+    few = what_may_be_unseen(40, {"with the event": 37, "censored": 3}, survival)
+    assert few.endswith("Too few were censored for the verdict to be about those.")
 
 
 def test_distances_are_told_as_the_rule_measures_them(folder: Path) -> None:

@@ -181,7 +181,7 @@ def _what_is_assumed(result: Result, comparison: Comparison) -> str:
     """What the test cannot see."""
     return (
         " The test knows only patients like these."
-        f" {text(what_may_be_unseen(comparison.num_samples, result.class_counts))}"
+        f" {text(what_may_be_unseen(comparison.num_samples, result.class_counts, result.task))}"
     )
 
 

@@ -53,7 +53,7 @@ def print_summary(console: Console, result: Result, report: Path) -> None:
     console.print(Text(finding, style="bold"))
     console.print(Text(figures))
     if result.comparison is not None and result.verdict.best_arm is not None:
-        unseen = what_may_be_unseen(result.comparison.num_samples, result.class_counts)
+        unseen = what_may_be_unseen(result.comparison.num_samples, result.class_counts, result.task)
         console.print(Text(unseen, style="dim"))
     for sentence in absences(result.absent):
         console.print(Text(sentence, style="yellow"))
