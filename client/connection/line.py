@@ -5,6 +5,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import count
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,9 +16,11 @@ from erosion.client.connection.send_queue import LineClosed, SendQueue
 from erosion.common.line.assembly import Assembly, MemorySpace
 from erosion.common.line.envelope import FrameSize, data_frames, describe, read_description
 from erosion.common.line.frames import (
+    ARRIVING_PATIENCE,
     LARGEST_HEAD_BYTES,
     LONGEST_REASON,
     PATH,
+    PING_TIMEOUT,
     WIRE,
     Kind,
     LineFault,
@@ -39,6 +42,7 @@ GREETING_SECONDS = 30.0  # for the connection, TLS and the coordinator's greetin
 GOODBYE_SECONDS = 2.0
 TICK_SECONDS = 1.0
 SILENT_TICKS = 30  # of silence, after which the line counts as dead; the coordinator asks each 5 s
+SIGN_TICKS = 5  # between two signs of life, unasked, while a request is arriving
 MEMORY_SHARE = 0.5  # of this machine's; more in requests would be a fault of the coordinator
 MOST_WAITING = 64  # requests that are wanted and have not been looked at
 MOST_DROPPED = 1000
@@ -82,6 +86,7 @@ class SiteLine:
             ("grpc.max_send_message_length", -1),
             ("grpc.max_receive_message_length", 16 * LARGEST_HEAD_BYTES),
             ("grpc.enable_retries", 0),
+            PING_TIMEOUT,
             # A connection of its own: what is wrong with an earlier one does not linger.
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.enable_http_proxy", 0),  # the site file and we decide
@@ -200,7 +205,6 @@ class SiteLine:
                 raise LineFault("no greeting")
             said = json_body(body)
             took = precise_now() - asked
-            self._frame_size = FrameSize.told(said.get("frame_bytes"))
             theirs = _time_in(said, "time")
             return Welcome(
                 versions=Versions.read(said),
@@ -228,8 +232,7 @@ class SiteLine:
             self._call.cancel()
             problem = LostLine(f"it sent {fault}")
         except grpc.RpcError as lost:
-            silent = self._silent_ticks >= SILENT_TICKS
-            problem = LostLine("nothing was heard of it") if silent else lost
+            problem = LostLine("nothing was heard of it") if self._is_silent() else lost
         except ValueError:
             problem = LostLine("the connection was closed")
         except Exception as nonsense:  # noqa: BLE001 - the line ends, and the agent says why
@@ -308,11 +311,20 @@ class SiteLine:
 
     def _watch(self) -> None:
         """Give a dead line up. Only seconds in which this program runs count."""
-        while not self._received.wait(TICK_SECONDS):
+        for tick in count(1):
+            if self._received.wait(TICK_SECONDS):
+                return
             self._silent_ticks += 1
-            if self._silent_ticks >= SILENT_TICKS:
+            if self._is_silent():
                 self._call.cancel()
                 return
+            # The coordinator's question waits behind what it has sent, for minutes on a slow line.
+            if self._arriving is not None and tick % SIGN_TICKS == 0:
+                self._queue.say(frame(Kind.PONG), once=True)
+
+    def _is_silent(self) -> bool:
+        patience = 1 if self._arriving is None else ARRIVING_PATIENCE
+        return self._silent_ticks >= patience * SILENT_TICKS
 
     def _close(self) -> None:
         self._queue.close()

@@ -8,11 +8,11 @@ of memory, known in size before the first byte comes, and use it where it lies.
 import base64
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from erosion.common.line.frames import LARGEST_DATA_BYTES, MODEST_DATA_BYTES, Kind, LineFault
+from erosion.common.line.frames import LARGEST_DATA_BYTES, SMALLEST_DATA_BYTES, Kind, LineFault
 from erosion.common.protocol.flower_arrays import BufferArray, buffer_of
 
 ALIGNMENT = 8  # bytes
@@ -80,25 +80,19 @@ def _with_padding(buffers: Sequence[memoryview]) -> Iterator[memoryview]:
 class FrameSize:
     """How much goes into a frame: so much that the line takes it within a moment.
 
-    Large frames cost less; on a slow line small ones let a sign of life through in time.
+    Large frames cost less; on a slow line small ones let a sign of life through in time. gRPC and
+    the kernel take a few megabytes before they wait for the line, so frames grow on any.
     """
 
-    num_bytes: int = MODEST_DATA_BYTES
+    num_bytes: int = SMALLEST_DATA_BYTES
     most_bytes: int = LARGEST_DATA_BYTES
-
-    @classmethod
-    def told(cls, most_bytes: object) -> Self:
-        """As the other side asked for; what it cannot mean counts for nothing."""
-        if type(most_bytes) is not int:
-            return cls()
-        return cls(most_bytes=min(max(most_bytes, MODEST_DATA_BYTES), LARGEST_DATA_BYTES))
 
     def took(self, seconds: float) -> None:
         """Handing over the last frame took so long."""
         if seconds < 0.25:
             self.num_bytes = min(self.most_bytes, 2 * self.num_bytes)
         elif seconds > 1:
-            self.num_bytes = max(2**15, self.num_bytes // 2)
+            self.num_bytes = max(SMALLEST_DATA_BYTES, self.num_bytes // 2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,11 +25,15 @@ WIRE = 1  # raised when a frame changes its meaning
 SERVICE, METHOD = "erosion.v1.Line", "Connect"
 PATH = f"/{SERVICE}/{METHOD}"
 
-LARGEST_DATA_BYTES = 2 * 2**20  # of one frame
-MODEST_DATA_BYTES = 2**18  # of one frame, to a coordinator that is short of memory
+SMALLEST_DATA_BYTES = 2**15  # of a frame that does not end its message
+LARGEST_DATA_BYTES = 2**18  # of one frame: each is a sign of life, once it is whole
+ARRIVING_PATIENCE = 4  # times the silence that is borne else, while a message is arriving
 LARGEST_HEAD_BYTES = 4 * 2**20  # of a request's or a reply's JSON
 LARGEST_GREETING_BYTES = 2**16  # of the JSON of one who was not asked anything yet
 LARGEST_FRAME_BYTES = LARGEST_HEAD_BYTES + 64  # what gRPC takes in at a time
+# gRPC's own end of a connection whose HTTP/2 pings are not answered within 60 s: on a slow line the
+# answer waits behind megabytes. The frames' signs of life take its place. Milliseconds; never.
+PING_TIMEOUT = ("grpc.http2.ping_timeout_ms", 2**31 - 1)
 LONGEST_TEXT = 1000  # characters of a version, a name
 LONGEST_REASON = 10_000  # characters of an error
 

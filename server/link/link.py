@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 
 from erosion.common.errors import EnrolmentError, LinkError
-from erosion.common.line.frames import LARGEST_FRAME_BYTES, WIRE, Versions
+from erosion.common.line.frames import LARGEST_FRAME_BYTES, PING_TIMEOUT, WIRE, Versions
 from erosion.common.protocol.admission_terms import Reason
 from erosion.common.protocol.flower_identity import identify
 from erosion.common.protocol.messages import PROTOCOL
@@ -264,5 +264,6 @@ def _options(most_connections: int, *, is_short_of_memory: bool) -> list[tuple[s
         ("grpc.absolute_max_metadata_size", METADATA_BYTES),
         ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_SECONDS * 1000)),
         ("grpc.max_connection_idle_ms", int(IDLE_SECONDS * 1000)),
+        PING_TIMEOUT,
         *(window if is_short_of_memory else []),
     ]

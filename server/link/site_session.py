@@ -22,8 +22,10 @@ from erosion.common.line.envelope import (
     read_description,
 )
 from erosion.common.line.frames import (
+    ARRIVING_PATIENCE,
     LARGEST_GREETING_BYTES,
     LONGEST_REASON,
+    SMALLEST_DATA_BYTES,
     Kind,
     LineFault,
     frame,
@@ -41,7 +43,6 @@ TICK_SECONDS = 1.0
 PING_TICKS = 5  # in which nothing was heard of a site, or nothing said to it
 SILENT_TICKS = 25  # in which nothing was heard of a site, until it is given up
 PROBE_SECONDS = 5.0  # for an answer, where a second connection with a site's key comes
-SMALLEST_DATA_BYTES = 2**15  # of a frame that does not end its message
 FRAMES_PER_TICK, MOST_FRAMES = 50, 500  # other than data and replies that were asked for
 FRAME_BYTES = 2**16  # of a head, each counts as a frame: reading one of 4 MiB takes a while
 LARGE_BYTES = 2**20  # a transfer from here on takes its turn where memory is short
@@ -130,7 +131,8 @@ class SiteSession:
         is_due = self._unsaid_ticks % PING_TICKS == 0
         if self._is_reading:
             self._silent_ticks += 1
-            if self._silent_ticks >= SILENT_TICKS:
+            patience = 1 if self._arriving is None else ARRIVING_PATIENCE
+            if self._silent_ticks >= patience * SILENT_TICKS:
                 self.end(Reason.SILENT, "nothing was heard of the site")
                 return
             is_due = is_due or self._silent_ticks % PING_TICKS == 0

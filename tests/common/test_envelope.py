@@ -21,7 +21,7 @@ from erosion.common.line.envelope import (
 )
 from erosion.common.line.frames import (
     LARGEST_DATA_BYTES,
-    MODEST_DATA_BYTES,
+    SMALLEST_DATA_BYTES,
     Kind,
     LineFault,
     Versions,
@@ -152,18 +152,4 @@ def test_frames_grow_on_a_fast_line_and_shrink_on_a_slow_one() -> None:
     assert size.num_bytes == LARGEST_DATA_BYTES
     for _ in range(10):
         size.took(5.0)
-    assert size.num_bytes == 2**15
-
-
-def test_frames_stay_as_small_as_a_coordinator_short_of_memory_asks() -> None:
-    size = FrameSize.told(MODEST_DATA_BYTES)
-    for _ in range(10):
-        size.took(0.001)
-    assert size.num_bytes == MODEST_DATA_BYTES
-
-
-@pytest.mark.parametrize("told", [None, "1", True, 1.5, 0, -1, 10**12])
-def test_a_frame_size_that_makes_no_sense_changes_nothing_much(told: object) -> None:
-    size = FrameSize.told(told)
-    assert size.num_bytes == MODEST_DATA_BYTES
-    assert MODEST_DATA_BYTES <= size.most_bytes <= LARGEST_DATA_BYTES
+    assert size.num_bytes == SMALLEST_DATA_BYTES

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 import torch
 from flwr.app import ConfigRecord, Error, Message, RecordDict
@@ -14,7 +15,7 @@ from erosion.client.connection import line as line_module
 from erosion.client.connection.line import SiteLine
 from erosion.common.errors import LinkError
 from erosion.common.line.envelope import FrameSize
-from erosion.common.line.frames import LARGEST_HEAD_BYTES, LONGEST_REASON
+from erosion.common.line.frames import LARGEST_DATA_BYTES, LARGEST_HEAD_BYTES, LONGEST_REASON
 from erosion.common.protocol.flower_arrays import to_array, to_record
 from erosion.common.protocol.flower_messages import BoundedMessage
 from erosion.experiments.slow_line import SlowLine
@@ -189,6 +190,48 @@ def test_an_upload_may_last_longer_than_the_silence_that_a_site_bears(
     finally:
         link.stop()
     assert not reply.has_error(), reply.error
+
+
+def test_a_model_and_an_update_of_many_frames_go_over_a_slow_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What gRPC and the kernel have taken keeps the line busy for longer than silence is borne."""
+    bits_per_second = 1.5e6
+    for module in (link_module, line_module):
+        monkeypatch.setattr(module, "TICK_SECONDS", 0.1)
+    values = torch.ones(6 * LARGEST_DATA_BYTES // 4)  # 8 s; it is 2.5 s of silence that are borne
+
+    def content() -> RecordDict:
+        return RecordDict({"arrays": to_record({"values": to_array(values)})})
+
+    link = Link("127.0.0.1:0")
+    link.start()
+    try:
+        with (
+            SlowLine(bits_per_second, 0.01).to(link.address) as begins,
+            SiteLine(begins) as line,
+        ):
+            wait_until(lambda: link.grid.get_node_ids())
+            (node_id,) = link.grid.get_node_ids()
+            asked = link.grid.push_messages([Message(content(), node_id, "train")])
+            request = line.receive(PATIENCE)
+            assert request is not None
+            line.reply(request, Message(content(), reply_to=request))
+            reply = reply_to(link, asked)
+    finally:
+        link.stop()
+    assert not reply.has_error(), reply.error
+
+
+def test_grpc_ends_no_line_whose_pings_wait_behind_what_it_was_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After 60 s it would; a few megabytes take that long on a slow line."""
+    never, given = ("grpc.http2.ping_timeout_ms", 2**31 - 1), []
+    monkeypatch.setattr(grpc, "insecure_channel", lambda _address, options: given.append(options))
+    SiteLine("127.0.0.1:1")
+    given += [link_module._options(100, is_short_of_memory=short) for short in (False, True)]
+    assert [never in options for options in given] == [True] * 3
 
 
 def test_the_words_of_a_site_that_declines_are_cut_before_they_are_sent() -> None:

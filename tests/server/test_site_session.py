@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 from flwr.app import RecordDict
 
-from erosion.common.line.frames import LARGEST_HEAD_BYTES, Kind, LineFault, frame, json_frame
+from erosion.common.line.frames import (
+    ARRIVING_PATIENCE,
+    LARGEST_HEAD_BYTES,
+    SMALLEST_DATA_BYTES,
+    Kind,
+    LineFault,
+    frame,
+    json_frame,
+)
 from erosion.common.protocol.flower_messages import RequestMessage
 from erosion.server.link.exchange import Asked, Exchange
 from erosion.server.link.file_space import FileSpace
@@ -19,7 +27,6 @@ from erosion.server.link.site_session import (
     MOST_FRAMES,
     PING_TICKS,
     SILENT_TICKS,
-    SMALLEST_DATA_BYTES,
     Peer,
     SiteSession,
 )
@@ -163,6 +170,22 @@ def test_a_site_that_is_told_much_is_asked_whether_it_lives_and_given_up() -> No
             played.session.drop(f"r{tick}")
             pings = await played.pings_in(1)
             assert pings == (tick % PING_TICKS == 0)
+        assert not played.session.over.is_set()
+        await played.pings_in(1)
+        assert played.session.over.is_set()
+
+    play(played, script)
+
+
+def test_more_silence_is_borne_while_a_reply_is_arriving() -> None:
+    exchange, num_bytes = Exchange(), 4 * SMALLEST_DATA_BYTES
+    ask(exchange, "r1", most_bytes=num_bytes)
+    played = Played(exchange)
+    arrays = {"a": {"arrays": [["x", "uint8", [num_bytes], "raw", num_bytes]]}}
+
+    async def script() -> None:
+        played.arriving.put_nowait(json_frame(Kind.MESSAGE, {"re": "r1", "records": arrays}))
+        await played.pings_in(ARRIVING_PATIENCE * SILENT_TICKS - 1)
         assert not played.session.over.is_set()
         await played.pings_in(1)
         assert played.session.over.is_set()
