@@ -195,6 +195,8 @@ class Agent:
         if connection.is_dropped(message):
             where = printable(metadata.group_id)
             logger.info("round %s went on without this site's answer", where)
+            if metadata.message_type == wire.DESCRIBE:  # it comes too late for this study
+                self._takes_part = self._takes_part or False
             return
         self._send(connection, message, reply)
 
@@ -214,8 +216,10 @@ class Agent:
             self._takes_part = False
             return
         if self._until.study_ends:
-            # An app's run asks nobody whether it takes part. Another study may be to come.
-            self._has_heard_an_end = self._takes_part is False
+            # An app's run asks nobody whether it takes part. Another study may be to come. Where
+            # its confirmation is lost, the same end is told again.
+            again = self._has_heard_an_end and self._takes_part is None
+            self._has_heard_an_end = self._takes_part is False or again
             if not self._has_heard_an_end:
                 self.stop.set()
         self._takes_part = None

@@ -24,6 +24,7 @@ from erosion.common.study.study import Study
 from erosion.common.support.files import write_atomically
 from erosion.common.support.memory import peak_megabytes
 from erosion.server.coordination.event_listener import EventListener
+from erosion.server.coordination.farewells import Farewells
 from erosion.server.coordination.network import NetworkTransport
 from erosion.server.coordination.run_keeper import RunKeeper
 from erosion.server.coordination.strategy import PersonalizedStrategy
@@ -61,12 +62,13 @@ class Coordinator:
         longest_wait_seconds: float | None = None,
         start_with_quorum: bool = False,
         others_stay: bool = False,
+        farewells: Farewells | None = None,
     ) -> None:
         """The caller starts and stops `link`.
 
         `weights`: where files that models start from are. `longest_wait_seconds`: for hospitals
         that are needed; None: no end. `start_with_quorum`: whatever the study says of its start.
-        `others_stay`: see `NetworkTransport`.
+        `others_stay` and `farewells`: see `NetworkTransport`.
         """
         self._weights = weights
         self._longest_wait_seconds = longest_wait_seconds
@@ -78,6 +80,7 @@ class Coordinator:
             link.grid,
             authorizer,
             others_stay=others_stay,
+            farewells=farewells,
             run=folder.run,
             witness=Witness(folder.witness),
         )

@@ -33,6 +33,7 @@ from erosion.common.rounds.transport import (
 )
 from erosion.common.study.study import Study
 from erosion.common.support.plain_text import printable
+from erosion.server.coordination.farewells import Farewells
 from erosion.server.enrolment.rejections import TurnedAway
 from erosion.server.link import LEFT, NODE_LEFT, UNREADABLE, LinkGrid
 
@@ -90,16 +91,18 @@ class NetworkTransport:
         authorizer: NodeAuthorizer | None = None,
         *,
         others_stay: bool = False,
+        farewells: Farewells | None = None,
         run: str = "",
         witness: Callable[[HospitalName, str, str], None] = lambda *_: None,
     ) -> None:
         """`authorizer` binds nodes to names; None: a site's own word is taken (loopback only).
 
-        `others_stay`: sites that this study does not want wait for another one. `run`: what sites
-        know the study's run by. `witness` is given
-        the hash of its log that a hospital sends with every reply, and to which kind of request it
-        was.
+        `others_stay`: sites that this study does not want wait for another one. `farewells` notes
+        who is asked about this study, and tells others of earlier ones. `run`: what sites know the
+        study's run by. `witness` is given the hash of its log that a hospital sends with every
+        reply, and to which kind of request it was.
         """
+        self._farewells = farewells
         self._witness = witness
         self._grid, self._authorizer, self._others_stay = grid, authorizer, others_stay
         self._study, self._run = study, run
@@ -123,6 +126,8 @@ class NetworkTransport:
         for node_id, session in sorted(set(sessions.items()) - known):
             if not self._is_for_another_study(node_id):
                 self._describe(_Site(node_id, session, self.now()))
+        if self._farewells is not None:
+            self._farewells.catch_up(self._study.hospitals)
         for confirmed in self._grid.pull_messages(list(self._notices)):
             self._note_log(confirmed, self._name_of(confirmed.metadata.src_node_id))
             self._notices.discard(confirmed.metadata.reply_to_message_id)
@@ -256,6 +261,9 @@ class NetworkTransport:
             self._introduction = wire.encode_describe(self._study, self._run)
         self._num_connections += 1
         self._sites[self._num_connections] = site
+        name = None if self._authorizer is None else self._authorizer.hospital_of(site.node_id)
+        if self._farewells is not None and name is not None:
+            self._farewells.asks(name)
         message = BoundedMessage(
             self._introduction,
             site.node_id,

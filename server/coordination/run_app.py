@@ -11,7 +11,7 @@ from erosion.common.errors import ErosionError, RunError, StudyError
 from erosion.common.line.run_news import Plain, RunNews
 from erosion.common.protocol.flower_identity import COORDINATOR_NODE_ID, identify
 from erosion.server.coordination.app_grid import AppGrid
-from erosion.server.coordination.run_study import say_goodbye
+from erosion.server.coordination.farewells import FAILED, Farewells
 from erosion.server.enrolment.federation_folder import FederationFolder
 from erosion.server.link.open_link import make_link
 
@@ -37,9 +37,9 @@ def run_app(
         try:
             _call(app, AppGrid(link.grid), context)
         except ErosionError:  # an app's run is never resumed
-            say_goodbye(link, text="the study has failed")
+            Farewells(link).say(text=FAILED)
             raise
-        say_goodbye(link)
+        Farewells(link).say()
         ended = True
     finally:
         link.stop(completed=ended)

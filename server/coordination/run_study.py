@@ -9,8 +9,6 @@ from typing import Literal
 
 from erosion.common.errors import CheckpointError, DiskError, ErosionError, HopelessError, RunError
 from erosion.common.formats.json_file import write_json
-from erosion.common.protocol import wire
-from erosion.common.protocol.flower_messages import BoundedMessage
 from erosion.common.rounds.head_bounds import check_heads
 from erosion.common.rounds.study_run import check_start
 from erosion.common.rounds.waiting import HospitalsAwayError, UserDeclinedError
@@ -18,6 +16,7 @@ from erosion.common.study.study import Study
 from erosion.common.support.allocator import keep_freed_memory, return_freed_memory
 from erosion.common.support.memory import memory_bytes
 from erosion.server.coordination.coordinator import Coordinator
+from erosion.server.coordination.farewells import FAILED, Farewells
 from erosion.server.coordination.study_queue import StudyQueue
 from erosion.server.enrolment.federation_folder import FederationFolder
 from erosion.server.link import Link
@@ -89,6 +88,7 @@ def run_queue(
     spool = None if setup.updates == "memory" else queue / ".spool"
     link = make_link(None, setup.address, setup.federation, spool=spool)
     link.start()
+    farewells = Farewells(link)
     logger.info("listening on %s for the studies in %s", link.address, queue)
 
     def run_one(study: Study, folder: RunFolder) -> None:
@@ -102,13 +102,15 @@ def run_queue(
         status.show(run=str(folder.path))
         try:
             with alone_in(folder.path), observers_of() as observers:
-                run_on(link, study, folder, observers, bounded, others_stay=True)
+                run_on(
+                    link, study, folder, observers, bounded, others_stay=True, farewells=farewells
+                )
         finally:
             status.show(run="")
 
     try:
         with queue_status(queue, lambda: link.certificate_expires) as status:
-            StudyQueue(queue, runs, run_one).serve(until_empty=until_empty)
+            StudyQueue(queue, runs, run_one, farewells.catch_up).serve(until_empty=until_empty)
     except (OSError, DiskError) as problem:
         raise RunError(
             f"The queue {queue} cannot be gone on with ({problem.__cause__ or problem}). Put that"
@@ -149,11 +151,14 @@ def run_on(
     setup: Setup,
     *,
     others_stay: bool = False,
+    farewells: Farewells | None = None,
 ) -> Result | Overview:
     """Run the study over a link that is open already. Raises RunError.
 
-    `others_stay`: sites that this study does not want wait for another one.
+    `others_stay`: sites that this study does not want wait for another one. `farewells`: of all
+    studies of the link; None: there is one.
     """
+    farewells = farewells or Farewells(link)
     longest = _longest_wait(study, setup)
     if longest is None and study.has_every_user:  # one that is away must not keep the others
         longest = study.federation.join_deadline_seconds
@@ -170,6 +175,7 @@ def run_on(
             longest_wait_seconds=longest,
             start_with_quorum=setup.start_with_quorum,
             others_stay=others_stay,
+            farewells=farewells,
         )
         status.waiting_for = coordinator.waiting_for
         return coordinator.run()
@@ -190,10 +196,10 @@ def run_on(
     except BaseException as problem:  # Ctrl-C, too, is to be seen in the status
         observers.notify(StudyFailed(str(problem) or "interrupted"))
         if _is_over(problem, in_queue=others_stay):
-            say_goodbye(link, study, "the study has failed")
+            farewells.say(study, FAILED)
         raise
     status.ended()
-    say_goodbye(link, study)
+    farewells.say(study)
     return result
 
 
@@ -273,18 +279,3 @@ def _finished(part: RunFolder) -> Result | None:
         return read_result(part.result)
     except CheckpointError as problem:  # written by another version, or edited
         raise RunError(f"{problem} To do so, delete {part.path} and resume.") from None
-
-
-def say_goodbye(link: Link, study: Study | None = None, text: str = "the study has ended") -> None:
-    """Tell the sites; those that do not hear it in time see the connection close.
-
-    `study`: only its hospitals are told, as far as sites are enrolled; None: everybody.
-    """
-    content = wire.encode_notice(wire.Notice(text=text, final=False, study_ended=True))
-    farewells = [
-        BoundedMessage(content, node_id, wire.NOTICE, most_reply_bytes=0, ttl=5.0)
-        for node_id in link.grid.get_node_ids()
-        if study is None or not link.enrolled_only or link.hospital_of(node_id) in study.hospitals
-    ]
-    for _heard in link.grid.send_and_receive(farewells, timeout=2.0):
-        pass

@@ -33,9 +33,11 @@ LEAVES = ".leaves.json"  # the file that is being put away, and where to
 class StudyQueue:
     """Use `serve`. Nothing is remembered but by the files."""
 
-    def __init__(self, folder: Path, runs: Path, run: RunOne) -> None:
-        """`runs`: where run folders are made."""
-        self._folder, self._runs, self._run = folder, runs, run
+    def __init__(
+        self, folder: Path, runs: Path, run: RunOne, idle: Callable[[], None] = lambda: None
+    ) -> None:
+        """`runs`: where run folders are made. `idle` is called while there is no study to run."""
+        self._folder, self._runs, self._run, self._idle = folder, runs, run, idle
         self._turns: Counter[str] = Counter()  # that a waiting file has had
         self._seen: dict[Path, tuple[int, ...]] = {}  # to let a file be written to its end
 
@@ -48,6 +50,7 @@ class StudyQueue:
             elif until_empty and not self._waiting():
                 return
             else:
+                self._idle()
                 time.sleep(LOOK_SECONDS)
 
     def _waiting(self) -> list[Path]:

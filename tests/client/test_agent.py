@@ -54,8 +54,8 @@ class BreaksAfterTheWelcome:
     def run_of(self, _request: Message) -> None:
         """Of no app's run."""
 
-    def is_dropped(self, _request: Message) -> bool:
-        return False
+    def is_dropped(self, request: Message) -> bool:
+        return request.metadata.group_id == "comes too late"
 
     def reply(self, _request: Message, _reply: Message, _log_head: str | None) -> None:
         """It has gone."""
@@ -177,6 +177,7 @@ def after(*came: str, connect: Any = None, until: Until | None = None) -> Agent:
     line: Any = BreaksAfterTheWelcome(0)
     replies: dict[str, Any] = {
         "joins": RecordDict(),
+        "comes too late": RecordDict(),
         "declines": Error(0, "it is not among the study's hospitals"),
         "trains": RecordDict(),
         "describes": RecordDict(),
@@ -213,6 +214,8 @@ TOO_LATE, ENDED = "the study began without this site", "the study has ended"
         (["declines", ENDED, "joins", "trains", ENDED], True),
         (["declines", "joins", "trains", ENDED], True),  # somebody approved it meanwhile
         (["joins", "trains", "declines", ENDED], True),  # not as the user
+        (["comes too late", ENDED], False),  # with its description
+        (["declines", ENDED, ENDED], False),  # its confirmation of the first was lost
     ],
 )
 def test_a_site_ends_with_a_study_that_it_took_part_in(came: list[str], is_over: bool) -> None:
@@ -221,7 +224,12 @@ def test_a_site_ends_with_a_study_that_it_took_part_in(came: list[str], is_over:
 
 @pytest.mark.parametrize(
     ("came", "tries"),
-    [(["declines", ENDED], 3), (["declines"], 9), (["declines", ENDED, "joins"], 9)],
+    [
+        (["declines", ENDED], 3),
+        (["comes too late", ENDED], 3),
+        (["declines"], 9),
+        (["declines", ENDED, "joins"], 9),
+    ],
 )
 def test_a_site_that_declined_ends_once_the_coordinator_has_gone(
     came: list[str], tries: int, monkeypatch: pytest.MonkeyPatch
@@ -249,6 +257,7 @@ def test_a_site_that_declined_ends_once_the_coordinator_has_gone(
         (["trains"], Until(study_ends=True), 3),  # an app's run
         (["declines"], Until(study_ends=True), 3),
         (["joins", TOO_LATE], Until(study_ends=True), 3),
+        (["comes too late"], Until(study_ends=True), 3),
         (["joins"], Until(give_up_seconds=2 * LOST_SECONDS, study_ends=True), 5),
         ([], Until(give_up_seconds=2 * LOST_SECONDS, study_ends=True), 5),  # it was started again
         (["joins"], Until(), None),

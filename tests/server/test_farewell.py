@@ -1,22 +1,40 @@
 """Sites are told that a study is over, also where it failed and nobody goes on with it."""
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from flwr.app import Context, Message
+import tomli_w
+from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
+from erosion.client.connection import agent as agent_module
+from erosion.client.connection.agent import Agent, Until
+from erosion.client.connection.credentials import credentials_for
+from erosion.client.connection.line import LostLine, SiteLine
+from erosion.client.site_file import load_site
 from erosion.common.errors import DiskError, HopelessError, RunError
 from erosion.common.protocol import wire
+from erosion.common.protocol.flower_messages import ReplyMessage, RequestMessage
+from erosion.common.protocol.messages import DescribeReply
+from erosion.common.rounds.transport import Introduced
 from erosion.common.rounds.waiting import HospitalsAwayError, UserDeclinedError
 from erosion.common.study.study import Study
-from erosion.server.coordination import run_app, run_study
+from erosion.common.support.running_time import RunningTime
+from erosion.server.coordination import run_app, run_study, study_queue
+from erosion.server.coordination.farewells import Farewells
+from erosion.server.coordination.network import NetworkTransport
+from erosion.server.link import Link
+from erosion.server.link.open_link import make_link
 from erosion.server.output.observers import Observers
 from erosion.server.run.overview import Overview
 from erosion.server.run.result import Result
 from erosion.server.run.run_folder import new_run_folder
+from tests.support.enrolled import make_federation, unpack_kit
+from tests.support.patience import PATIENCE, wait_until
 from tests.support.small_study import make_study
 from tests.support.synthetic_run import make_run
 
@@ -28,22 +46,23 @@ class StubLink:
 
     def __init__(self) -> None:
         self.told: list[str] = []
-        self.grid = self
+        self.grid, self.clock = self, RunningTime()
 
     def get_node_ids(self) -> list[int]:
         return [2]
 
-    def send_and_receive(self, messages: Sequence[Message], *, timeout: float) -> Iterator[Message]:
-        del timeout
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
         notices = [wire.decode_notice(message.content) for message in messages]
         self.told += [notice.text for notice in notices if notice.study_ended]
-        return iter(())
+        return []
 
     def start(self) -> None:
         pass
 
-    def stop(self, *, completed: bool) -> None:
+    def stop(self, *, completed: bool = False) -> None:
         del completed
+
+    def keep_updates(self, *, on_disk: bool) -> None: ...
 
 
 @pytest.mark.parametrize("user", ["a", "all"])
@@ -132,3 +151,200 @@ def test_an_app_that_fails_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RunError, match="The app failed"):
         run_app.run_app(app, {}, None, None)
     assert link.told == ["the study has failed"]
+
+
+class Site:
+    """An agent of `b` that is to end with its study, in a thread."""
+
+    def __init__(
+        self, connect: Callable[[], SiteLine], train: Callable[[], None] = lambda: None
+    ) -> None:
+        self.lines: list[SiteLine] = []
+        self.is_cut_off = threading.Event()
+
+        def come() -> SiteLine:
+            if self.is_cut_off.is_set():
+                raise LostLine("out of reach")
+            self.lines.append(connect())
+            return self.lines[-1]
+
+        def reply(request: Message, _context: Context) -> Message:
+            if request.metadata.message_type == wire.DESCRIBE:
+                described = DescribeReply(hospital="b", num_samples=10, software="test")
+                return Message(wire.encode_describe_reply(described), reply_to=request)
+            train()
+            return Message(RecordDict(), reply_to=request)
+
+        self._agent = Agent(
+            come,
+            reply,
+            address="here",
+            until=Until(study_ends=True),
+            anew=self.is_cut_off.is_set,
+        )
+        self.problem: Exception | None = None
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._agent.run()
+        except Exception as problem:  # noqa: BLE001 - for the test's own thread
+            self.problem = problem
+
+    def end(self) -> None:
+        """Whatever has become of it."""
+        self._agent.stop.set()
+        self.thread.join(PATIENCE)
+
+
+@pytest.mark.parametrize("in_queue", [False, True])
+def test_a_site_that_is_busy_as_its_study_ends_hears_of_it_afterwards(
+    monkeypatch: pytest.MonkeyPatch, in_queue: bool
+) -> None:
+    monkeypatch.setattr(agent_module, "LOST_SECONDS", 1.0)
+    begun, done = threading.Event(), threading.Event()
+    link = Link("127.0.0.1:0")
+    link.start()
+
+    def train() -> None:
+        begun.set()
+        done.wait(PATIENCE)
+
+    site = Site(lambda: SiteLine(link.address), train)
+    try:
+        wait_until(link.grid.get_node_ids)
+        (node,) = link.grid.get_node_ids()
+        late = link.grid.push_messages([Message(RecordDict(), node, wire.TRAIN)])
+        begun.wait(PATIENCE)
+        link.grid.forget(late)  # its round is over
+        Farewells(link).say()
+        wait_until(lambda: site.lines[0]._waiting)
+        if not in_queue:
+            link.stop()
+        done.set()
+        wait_until(lambda: not site.thread.is_alive())
+        assert site.problem is None
+    finally:
+        done.set()
+        site.end()
+        link.stop()
+
+
+def test_a_site_that_is_away_as_its_study_ends_is_told_once_it_is_back(tmp_path: Path) -> None:
+    study = make_study(hospitals=["a", "b"])
+    keys = make_federation(tmp_path / "federation", "a", "b", "other")
+    link = make_link(study, "127.0.0.1:0", keys)
+    link.start()
+    file = load_site(unpack_kit(keys, "b", tmp_path) / "site.toml").coordinator
+    line = credentials_for(file.model_copy(update={"address": link.address}))
+    farewells = Farewells(link)
+    transport = NetworkTransport(study, link.grid, link, others_stay=True, farewells=farewells)
+    following = NetworkTransport(
+        make_study(user="other", hospitals=["other", "a"]),
+        link.grid,
+        link,
+        others_stay=True,
+        farewells=farewells,
+    )
+    site = Site(line.connect)
+    try:
+        wait_until(lambda: any(isinstance(event, Introduced) for event in transport.news()))
+        site.is_cut_off.set()
+        wait_until(lambda: not link.grid.get_node_ids())
+        farewells.say(study)
+        site.is_cut_off.clear()
+        wait_until(lambda: list(following.news()) or not site.thread.is_alive())
+        assert site.problem is None
+    finally:
+        site.end()
+        link.stop()
+
+
+class Present(StubLink):
+    """One site, of `a`, where sites are enrolled; it confirms what it is told when it is let."""
+
+    enrolled_only = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.confirms, self.is_here = False, False
+
+    def get_node_ids(self) -> list[int]:
+        return [2] if self.is_here else []
+
+    def hospital_of(self, _node: int) -> str:
+        return "a"
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        super().push_messages(messages)
+        return [f"r{len(self.told)}"]
+
+    def pull_messages(self, requests: list[str]) -> list[Message]:
+        if not self.confirms:
+            return []
+        notices = [
+            RequestMessage(RecordDict(), request, 2, wire.NOTICE, group_id="", ttl=60.0)
+            for request in requests
+        ]
+        return [ReplyMessage(RecordDict(), notice) for notice in notices]
+
+    def wait_for_news(self, _seconds: float) -> None: ...
+
+
+def test_the_end_of_a_study_is_owed_to_who_was_asked_about_it_until_another_one_asks() -> None:
+    link = Present()
+    untyped: Any = link
+    farewells, study = Farewells(untyped), make_study(user="a", hospitals=["a", "b"])
+    farewells.say(study)
+    link.is_here = True
+    farewells.catch_up()
+    assert not link.told  # it was asked nothing
+    link.is_here = False
+    farewells.asks("a")
+    farewells.say(study)
+    link.is_here = True
+    farewells.catch_up(["a"])
+    assert not link.told  # the study that is under way names it
+    farewells.asks("a")
+    farewells.catch_up()
+    assert not link.told
+    link.is_here = False
+    farewells.say(study)
+    link.is_here = True
+    farewells.catch_up()
+    farewells.catch_up()
+    assert len(link.told) == 1  # it is busy, and has the notice
+    link.confirms = True
+    farewells.catch_up()
+    farewells.catch_up()
+    assert len(link.told) == 1
+
+
+def test_a_queue_without_a_study_tells_who_was_away_as_the_last_one_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, queue = Present(), tmp_path / "queue"
+    queue.mkdir()
+    study = make_study(user="a", hospitals=["a", "b"])
+    values = study.model_dump(mode="json", exclude_none=True)
+    (queue / "1.toml").write_text(tomli_w.dumps(values))
+
+    class Ends:
+        def __init__(self, *_: object, farewells: Farewells, **__: object) -> None:
+            self.waiting_for = list
+            farewells.asks("a")
+
+        def run(self) -> None: ...
+
+    def sleep(_seconds: float) -> None:
+        link.is_here = (queue / "done").exists()
+        if link.told:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_study, "make_link", lambda *_, **__: link)
+    monkeypatch.setattr(run_study, "Coordinator", Ends)
+    monkeypatch.setattr(study_queue, "time", SimpleNamespace(sleep=sleep))
+    with pytest.raises(KeyboardInterrupt):
+        run_study.run_queue(queue, tmp_path / "runs", lambda: Observers({}), run_study.Setup())
+    assert link.told == ["the study has ended"]
