@@ -119,31 +119,6 @@ class Agent:
                 sentence = trouble.text[:1].upper() + trouble.text[1:]
                 if trouble.is_final:
                     raise LinkError(f"{sentence}.") from None
-                if lost_at is None:
-                    lost_at = time.monotonic()
-                if trouble.text != said:
-                    said = trouble.text
-                    logger.warning("%s; trying again", sentence)
-                    for watcher in self._watchers:
-                        watcher.disconnected(sentence)
-                out_of_reach = time.monotonic() - lost_at
-                is_over = self._has_heard_an_end and not self._takes_part
-                if is_over and out_of_reach >= GONE_SECONDS:
-                    logger.info("the coordinator has gone, and no other study is to come")
-                    return
-                longest, missed = self._until.give_up_seconds, ""
-                if longest is None and self._until.study_ends and self._takes_part is not None:
-                    longest = LOST_SECONDS
-                    missed = (
-                        " The study that this site was asked about may have ended meanwhile: ask"
-                        " the coordinator, and start this site again where it goes on."
-                    )
-                if longest is not None and out_of_reach >= longest:
-                    raise LinkError(
-                        f"{sentence}. Gave up after {out_of_reach:.0f} s.{missed} Check that the"
-                        " coordinator runs and that coordinator.address is right; `erosion check`"
-                        " looks into it."
-                    ) from None
             except NotLogged as problem:
                 # Signed out, so that no round waits for an answer that must not be sent.
                 logger.error("%s", problem)
@@ -151,17 +126,47 @@ class Agent:
                     watcher.disconnected(str(problem))
                 self.stop.wait(LAST_RETRY_SECONDS)
                 continue
-            except SiteError as problem:  # the site's keys or its site file are being replaced
-                if str(problem) != said:
-                    said = str(problem)
-                    logger.warning("%s", problem)
-                    for watcher in self._watchers:
-                        watcher.disconnected(said)
+            except (
+                SiteError
+            ) as problem:  # keys or the site file are being replaced, or keys have expired
+                sentence = str(problem).removesuffix(".")
+            if lost_at is None:
+                lost_at = time.monotonic()
+            if sentence != said:
+                said = sentence
+                logger.warning("%s; trying again", sentence)
+                for watcher in self._watchers:
+                    watcher.disconnected(sentence)
+            if self._gives_up(sentence, time.monotonic() - lost_at):
+                return
             # Full jitter: after an outage a hundred sites must not all come back at once.
             doubled = min(tries, MOST_DOUBLINGS)  # an outage of hours is a thousand tries
             longest = min(LAST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2**doubled)
             self.stop.wait(random.uniform(FIRST_RETRY_SECONDS / 2, longest))
             tries += 1
+
+    def _gives_up(self, why: str, out_of_reach: float) -> bool:
+        """Whether no other study is to come. `out_of_reach`: the coordinator was for so long.
+
+        Raises LinkError where that was too long.
+        """
+        is_over = self._has_heard_an_end and not self._takes_part
+        if is_over and out_of_reach >= GONE_SECONDS:
+            logger.info("the coordinator has gone, and no other study is to come")
+            return True
+        longest, missed = self._until.give_up_seconds, ""
+        if longest is None and self._until.study_ends and self._takes_part is not None:
+            longest = LOST_SECONDS
+            missed = (
+                " The study that this site was asked about may have ended meanwhile: ask the"
+                " coordinator, and start this site again where it goes on."
+            )
+        if longest is not None and out_of_reach >= longest:
+            raise LinkError(
+                f"{why}. Gave up after {out_of_reach:.0f} s.{missed} Check that the coordinator"
+                " runs and that coordinator.address is right; `erosion check` looks into it."
+            )
+        return False
 
     def _serve(self, connection: SiteLine) -> None:
         once_a_day = expiry.OnceADay()

@@ -133,7 +133,7 @@ def test_an_outage_is_not_counted_from_the_one_before_where_keys_were_replaced_b
     clock = [0.0]
 
     def connect() -> Any:
-        clock[0] += 3600.0
+        clock[0] += 30.0
         answered.clear()
         if (problem := happens.pop(0)) is not None:
             raise problem
@@ -286,6 +286,26 @@ def test_a_site_that_may_have_missed_the_end_of_its_study_gives_up(
     with pytest.raises(LinkError, match=said):
         agent.run()
     assert clock[0] == tries * LOST_SECONDS / 2
+
+
+@pytest.mark.parametrize("until", [Until(give_up_seconds=0.5), Until(study_ends=True)])
+def test_a_site_whose_own_certificate_has_expired_gives_up_as_any_other(
+    until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+
+    def expired() -> None:
+        clock[0] += LOST_SECONDS
+        if clock[0] == 9 * LOST_SECONDS:
+            agent.stop.set()
+        raise SiteError("This site's certificate node.crt expired yesterday.")
+
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(random, "uniform", lambda *_bounds: 0.0)
+    agent = after("joins", connect=expired, until=until)
+    with pytest.raises(LinkError, match=r"expired yesterday\. Gave up after 600 s\."):
+        agent.run()
+    assert clock[0] == 2 * LOST_SECONDS
 
 
 def test_hospitals_in_containers_are_left_alone_where_the_coordinator_is_gone_for_good() -> None:
