@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from flwr.app import Message, RecordDict
+from flwr.app import Error, Message, RecordDict
 
 from erosion.common.aggregation.cohort import HospitalName
 from erosion.common.errors import ErosionError
@@ -31,6 +31,7 @@ from erosion.common.rounds.transport import (
     Result,
     too_late,
 )
+from erosion.common.settings.names import is_name
 from erosion.common.study.study import Study
 from erosion.common.support.plain_text import printable
 from erosion.server.coordination.farewells import Farewells
@@ -299,9 +300,7 @@ class NetworkTransport:
         if self._authorizer is not None:
             self._note_log(reply, self._authorizer.hospital_of(site.node_id))
         if reply.has_error():
-            name, _, reason = (reply.error.reason or "").partition(": ")
-            if self._may_be(name, site.node_id):
-                yield Declined(connection, name, reason, reply.error.code == UNDECIDED)
+            yield from self._declined(connection, reply.error)
             return
         try:
             described = wire.decode_describe_reply(reply.content)
@@ -318,6 +317,33 @@ class NetworkTransport:
         site.hospital = name
         site.studies.add(self._study.digest)
         yield Introduced(connection, described)
+
+    def _declined(self, connection: Connection, error: Error) -> Iterator[News]:
+        """A site does not take part, or goes by a name that the study does not have for it."""
+        node_id = self._sites[connection].node_id
+        known = None if self._authorizer is None else self._authorizer.hospital_of(node_id)
+        said, _, reason = (error.reason or "it gave no reason").partition(": ")
+        if error.code in (NODE_LEFT, UNREADABLE) or (
+            self._authorizer is not None and known is None
+        ):
+            return  # it is gone, or will be
+        hospital = known or said
+        if not is_name(said):  # no words of its hospital's
+            who, reason = known or f"node {node_id}", printable(error.reason or said)
+        elif hospital not in self._study.hospitals:
+            who, reason = hospital, f"the study has no hospital {hospital!r}"
+            if known is None:
+                reason += "; check `name` in the site file"
+        elif said == hospital:
+            yield Declined(connection, hospital, reason, error.code == UNDECIDED)
+            return
+        else:
+            who = hospital
+            reason = f"its site file calls it {said!r}; `name` there must be {hospital!r}"
+        if known in self._study.hospitals:
+            yield Away(known, reason)
+        elif not self._others_stay:  # else it waits for another study
+            yield KeptOut(who, None, reason)
 
     def _kept_out(self, connection: Connection, who: str, reason: str) -> KeptOut:
         who, reason = printable(who), printable(reason)  # a site's own words may be megabytes

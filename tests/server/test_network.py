@@ -3,16 +3,17 @@
 from collections.abc import Iterable, Sequence
 
 import pytest
-from flwr.app import Message
+from flwr.app import Error, Message, RecordDict
 
 from erosion.common.protocol import wire
+from erosion.common.protocol.error_codes import CLIENT_APP_RAISED_EXCEPTION, NODE_UNAVAILABLE
 from erosion.common.protocol.flower_messages import ReplyMessage
 from erosion.common.protocol.messages import DescribeReply, TrainRequest
 from erosion.common.protocol.wire import DESCRIBE, NOTICE, TRAIN
 from erosion.common.rounds import head_bounds
 from erosion.common.rounds.records import Absence
 from erosion.common.rounds.study_run import first_state
-from erosion.common.rounds.transport import Away, Introduced, KeptOut, Left, News
+from erosion.common.rounds.transport import Away, Declined, Introduced, KeptOut, Left, News
 from erosion.common.study.study import Study
 from erosion.common.support.running_time import RunningTime
 from erosion.server.coordination.network import NetworkTransport
@@ -53,12 +54,15 @@ class Keys:
 class Port:
     """What there is of a line before anything is sent."""
 
-    def __init__(self, study: Study, keys: "Keys | None" = None) -> None:
+    def __init__(
+        self, study: Study, keys: "Keys | None" = None, *, others_stay: bool = False
+    ) -> None:
         self.exchange, self.seconds = Exchange(), 0.0
         self.sessions = Sessions(self.exchange, RejectionLog(None))
         clock = RunningTime()
         clock.now = lambda: self.seconds  # type: ignore[method-assign]
-        self.transport = NetworkTransport(study, LinkGrid(self.sessions, clock), keys)
+        grid = LinkGrid(self.sessions, clock)
+        self.transport = NetworkTransport(study, grid, keys, others_stay=others_stay)
 
     def connect(self, name: str) -> SiteSession:
         """A site comes and introduces itself."""
@@ -76,13 +80,15 @@ class Port:
 
     def introduce(self, name: str) -> None:
         """It answers."""
-        (request_id,) = list(self.exchange._asked)
         described = DescribeReply(hospital=name, num_samples=10, software="test")
+        self.answer(wire.encode_describe_reply(described))
+
+    def answer(self, content: RecordDict | Error) -> None:
+        """It answers with this."""
+        (request_id,) = list(self.exchange._asked)
         asked = self.exchange.asked(request_id)
         assert asked is not None
-        content = wire.encode_describe_reply(described)
-        reply: Message = ReplyMessage(content, asked.request)
-        self.exchange.deliver(request_id, reply)
+        self.exchange.deliver(request_id, ReplyMessage(content, asked.request))
 
 
 def test_a_site_that_leaves_just_before_it_is_asked_has_left_and_is_not_late() -> None:
@@ -164,3 +170,48 @@ def test_a_site_that_lives_and_does_not_introduce_itself_is_told_of_once_and_may
     if told is Away or keys is None:
         port.introduce("a")
         assert [type(event) for event in port.transport.news()] == [Introduced]
+
+
+CALLED_B2 = "b2: it is not among the study's hospitals (a, b)"
+NO_B2 = "the study has no hospital 'b2'; check `name` in the site file"
+
+
+@pytest.mark.parametrize(
+    ("keys", "others_stay", "said", "told"),
+    [
+        (None, False, "b: not now", [Declined(1, "b", "not now")]),
+        (None, False, CALLED_B2, [KeptOut("b2", None, NO_B2)]),
+        (None, True, CALLED_B2, []),
+        (None, False, "\x1b[2J: no", [KeptOut("node 7", None, "\N{REPLACEMENT CHARACTER}[2J: no")]),
+        (Keys("b"), False, "b: not now", [Declined(1, "b", "not now")]),
+        (
+            Keys("b"),
+            True,
+            CALLED_B2,
+            [Away("b", "its site file calls it 'b2'; `name` there must be 'b'")],
+        ),
+        (
+            Keys("b"),
+            False,
+            "a: not now",
+            [Away("b", "its site file calls it 'a'; `name` there must be 'b'")],
+        ),
+        (Keys("b"), False, "no idea", [Away("b", "no idea")]),
+        (Keys("b2"), False, CALLED_B2, [KeptOut("b2", None, "the study has no hospital 'b2'")]),
+    ],
+)
+def test_a_site_that_goes_by_a_name_which_the_study_does_not_have_for_it_is_told_of(
+    keys: Keys | None, others_stay: bool, said: str, told: list[News]
+) -> None:
+    """Else its hospital would be waited for, and nobody would know why."""
+    port = Port(make_study(hospitals=["a", "b"]), keys, others_stay=others_stay)
+    port.begin()
+    port.answer(Error(CLIENT_APP_RAISED_EXCEPTION, said))
+    assert list(port.transport.news()) == told
+
+
+def test_a_site_that_leaves_before_it_describes_itself_is_not_taken_for_one_that_declines() -> None:
+    port = Port(make_study())
+    port.begin()
+    port.answer(Error(NODE_UNAVAILABLE, "the site left or lost its connection"))
+    assert list(port.transport.news()) == []
