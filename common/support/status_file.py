@@ -9,11 +9,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from erosion.common.errors import RunError
+from erosion.common.errors import ErosionError, RunError
 from erosion.common.support.files import read_named, write_atomically
 
 logger = logging.getLogger("erosion.status")
@@ -58,7 +59,8 @@ class StatusFile:
             self._write()
 
     def _write(self) -> None:
-        self.show(**self._live())
+        with suppress(OSError, ErosionError):  # what cannot be told now stays as it was
+            self.show(**self._live())
         with self._lock:
             values, changed, self._changed = dict(self._values), self._changed, False
         try:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from erosion.command_line import main
-from erosion.common.errors import RunError
+from erosion.common.errors import EnrolmentError, RunError
 from erosion.common.support.status_words import find_status
 from erosion.server.output.events import (
     ArmStarted,
@@ -281,3 +281,14 @@ def test_the_ledger_is_a_table_of_every_arm() -> None:
     assert lines[0] == "arm,hospital,rounds,weight_sum,samples_seen"
     assert len(lines) == 1 + 3 * 5
     assert "local,alike,0,0,0" in lines
+
+
+def test_a_queue_whose_certificate_cannot_be_read_for_a_while_still_shows_that_it_lives(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def unreadable() -> datetime:
+        raise EnrolmentError("coordinator.crt cannot be read")
+
+    with queue_status(tmp_path, unreadable):
+        code, said = shown(tmp_path, capsys)
+    assert code == 0, said
