@@ -12,12 +12,15 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import grpc
 import pytest
 import tomli_w
 
 from erosion.client.connection.credentials import credentials_for
+from erosion.client.connection.line import SiteLine
 from erosion.client.site_file import load_site
 from erosion.common.errors import SiteError
+from erosion.common.line.frames import PATH, Kind
 from erosion.common.settings.base import read_toml
 from erosion.experiments.faults.program import Program
 from erosion.experiments.free_ports import free_address
@@ -30,6 +33,7 @@ from tests.support.federation import small_study
 from tests.support.patience import PATIENCE, wait_until
 
 CONNECTIONS = 300
+BOMB_MEGABYTES = 128  # of blanks; a frame has at most 4 MiB
 JSON_LOG = ("--log-format", "json")
 
 
@@ -140,3 +144,30 @@ def is_open(address: str) -> bool:
     host, _, port = address.rpartition(":")
     with socket.socket() as probe:
         return probe.connect_ex((host, int(port))) == 0
+
+
+def test_a_greeting_that_unpacks_to_far_too_much_is_refused_before_it_has_taken_the_memory(
+    tmp_path: Path,
+) -> None:
+    study, address = tmp_path / "study.toml", free_address()
+    study.write_text(tomli_w.dumps(small_study().model_dump(mode="json", exclude_none=True)))
+    options = ["--address", address, "--insecure", "--runs", str(tmp_path)]
+    log = tmp_path / "coordinator.log"
+    with ExitStack() as stack:
+        coordinator = Program("coordinator", ["server", str(study), *options], log)
+        stack.callback(coordinator.close)
+        wait_until(lambda: is_open(address))
+        assert SiteLine(address).check(seconds=PATIENCE).problem is None
+        before = coordinator.peak_megabytes
+        channel = grpc.insecure_channel(
+            address,
+            options=[("grpc.max_send_message_length", -1)],
+            compression=grpc.Compression.Gzip,
+        )
+        stack.enter_context(channel)
+        bomb = bytes((Kind.HELLO,)) + b" " * BOMB_MEGABYTES * 10**6
+        with pytest.raises(grpc.RpcError) as refused:
+            next(channel.stream_stream(PATH)(iter([bomb])))
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert SiteLine(address).check(seconds=PATIENCE).problem is None
+        assert coordinator.peak_megabytes - before < BOMB_MEGABYTES / 2
