@@ -39,10 +39,16 @@ def first_mistake(problem: ValidationError, whole: str) -> str:
     return f"{'.'.join(str(part) for part in first['loc']) or whole} is wrong: {first['msg']}"
 
 
-def read_toml(path: Path, what: str, error: type[ErosionError]) -> dict[str, Any]:
-    """Parse `path`; `what` names the kind of file in the messages, e.g. "study file"."""
+def read_toml(
+    path: Path, what: str, error: type[ErosionError], content: bytes | None = None
+) -> dict[str, Any]:
+    """Parse `path`; `what` names the kind of file in the messages, e.g. "study file".
+
+    `content`: what it holds, where it was read already.
+    """
     try:
-        text = read_named(path).decode("utf-8-sig")  # Windows editors put a mark in front
+        held = read_named(path) if content is None else content
+        text = held.decode("utf-8-sig")  # Windows editors put a mark in front
     except FileNotFoundError:
         raise error(f"There is no {what} at {path}. Check the path.") from None
     except IsADirectoryError:

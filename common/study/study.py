@@ -406,9 +406,12 @@ class Study(Settings):
         return copied
 
 
-def load_study(path: Path) -> Study:
-    """Read a study file; raises StudyError with every problem and its remedy."""
-    raw = read_toml(path, "study file", StudyError)
+def load_study(path: Path, content: bytes | None = None) -> Study:
+    """Read a study file; raises StudyError with every problem and its remedy.
+
+    `content`: what it holds, where it was read already.
+    """
+    raw = read_toml(path, "study file", StudyError, content)
     return validate(Study, raw, f"Study file {path}", StudyError)
 
 

@@ -69,7 +69,7 @@ class StudyQueue:
     def _take(self, path: Path) -> None:
         content = _content(path)
         try:
-            study = load_study(path)
+            study = load_study(path, content)
             folder = self._run_folder(path, study)
             if not folder.has_ended:  # else it was cut off before its file was put away
                 self._run(study, folder)

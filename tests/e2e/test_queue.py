@@ -13,6 +13,7 @@ from erosion.common.rounds.waiting import HospitalsAwayError
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.faults.program import Program
 from erosion.experiments.free_ports import free_address
+from erosion.server.coordination import study_queue
 from erosion.server.coordination.study_queue import StudyQueue
 from erosion.server.run.run_folder import RunFolder
 from tests.support.enrolled import make_federation, unpack_kit
@@ -179,6 +180,25 @@ def test_a_file_that_is_changed_while_it_runs_has_a_turn_of_its_own(
     assert first.read_bytes() == before
     assert load_study(then).rounds == 5
     assert not list(queue.glob("*.toml"))
+
+
+def test_what_is_put_away_is_what_was_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the file is changed between two looks at it."""
+    queue, seen = tmp_path / "queue", []
+    put(queue, "a.toml", small_study(rounds=4))
+    read = study_queue._content
+
+    def read_and_change(path: Path) -> bytes | None:
+        content = read(path)
+        if not seen:
+            put(queue, "a.toml", small_study(rounds=5))
+        return content
+
+    monkeypatch.setattr(study_queue, "_content", read_and_change)
+    run_all(queue, lambda study, _folder: seen.append(study.rounds))
+    assert seen == [4, 5]
+    done = [load_study(queue / "done" / name).rounds for name in ("a.toml", "a-2.toml")]
+    assert done == seen
 
 
 def test_nothing_that_was_put_away_is_overwritten(tmp_path: Path) -> None:
