@@ -126,9 +126,7 @@ class Agent:
                     watcher.disconnected(str(problem))
                 self.stop.wait(LAST_RETRY_SECONDS)
                 continue
-            except (
-                SiteError
-            ) as problem:  # keys or the site file are being replaced, or keys have expired
+            except SiteError as problem:  # keys have expired; they or the site file are replaced
                 sentence = str(problem).removesuffix(".")
             if lost_at is None:
                 lost_at = time.monotonic()
