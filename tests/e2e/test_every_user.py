@@ -8,6 +8,8 @@ import torch
 
 from erosion.client.site_file import load_site
 from erosion.client.training.hospital import Hospital
+from erosion.common.errors import CheckpointError
+from erosion.common.formats.json_file import read_json
 from erosion.common.rounds import checkpoint
 from erosion.common.study.study import EVERY_USER
 from erosion.experiments.every_user import for_every_user
@@ -46,7 +48,7 @@ def test_every_hospital_gets_what_a_simulation_gives_it_also_after_a_kill(tmp_pa
         for site in sites:
             site.kill()
             site.join(PATIENCE)
-    found = Overview.model_validate_json(whole.result.read_text())
+    found = read_json(whole.result, Overview, version=1, error=CheckpointError, remedy="")
     hospitals = {name: Hospital(load_site(path)) for name, path in files.items()}
     simulated = for_every_user(study, hospitals)
     assert list(found.users) == list(study.hospitals)
