@@ -8,6 +8,7 @@ removed; of the patients only keyed sums of hashes are kept.
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,31 @@ create table if not exists trained (
   patients blob not null
 );
 """
+
+
+_Told = tuple[list[str], NDArray[np.uint64], list[str]]  # labels, sketches (k, BUCKETS), figures
+
+
+@dataclass(frozen=True, slots=True)
+class _Near:
+    """What was told of nearly the same patients."""
+
+    figures: str
+    is_same: bool  # of just these
+
+
+def _nearest(sketch: Sketch, label: str, told: _Told, cell: int) -> _Near | None:
+    """Of the nearest set, and of those the same label's; None where none is near."""
+    labels, sketches, figures = told
+    others = np.array([found != label for found in labels], dtype=bool)
+    near = nearly_same(sketch, sketches, cell)
+    # Another column's values may agree by chance with a few of a small set.
+    near &= ~others | mostly_same(sketch, sketches)
+    if not near.any():
+        return None
+    apart = num_differing(sketch, sketches)
+    place = int(np.lexsort((others, apart, ~near))[0])
+    return _Near(figures[place], bool(apart[place] == 0))
 
 
 class CellBook:
@@ -103,36 +129,40 @@ class CellBook:
 
     def tell(
         self,
-        kind: str,
+        kinds: Mapping[str, Hashes],
         label: str,
-        patients: Hashes,
         cell: int,
         most: int,
         compute: Callable[[], str],
     ) -> str:
         """The figures of a set of patients: an earlier set's where the two nearly agree.
 
-        `kind` and `label` say what the figures are of. Raises Refusal where `most` sets were told
-        of under this label already.
+        `kinds`: the patients by each kind of hash, the first before the next; they and `label` say
+        what the figures are of. Raises Refusal where `most` sets were told of under this label
+        already.
         """
-        sketch = sketch_of(patients)
+        sketches = {kind: sketch_of(patients) for kind, patients in kinds.items()}
         with self.locked():
-            labels, sketches, told = self._rows(kind)
-            others = np.array([found != label for found in labels], dtype=bool)
-            near = nearly_same(sketch, sketches, cell)
-            # Another column's values may agree by chance with a few of a small set.
-            near &= ~others | mostly_same(sketch, sketches)
-            if near.any():
-                # The nearest, and of those the same label's.
-                apart = num_differing(sketch, sketches)
-                return told[int(np.lexsort((others, apart, ~near))[0])]
-            if sum(found == label for found in labels) >= most:
+            told = {kind: self._rows(kind) for kind in kinds}
+            near = {
+                kind: found
+                for kind, sketch in sketches.items()
+                if (found := _nearest(sketch, label, told[kind], cell)) is not None
+            }
+            if near:
+                figures = next(iter(near.values())).figures
+            elif max(labels.count(label) for labels, _, _ in told.values()) >= most:
                 raise Refusal(
                     f"Figures of {label} have left for {most} different sets of patients;"
                     f" budget.sets = {most}. Ask the hospital to raise it in its site file."
                 )
-            figures = compute()
-            self._add(kind, label, sketch, figures)
+            else:
+                figures = compute()
+            # Just these patients are known by one kind of hash: so they are by the others, too.
+            if not near or any(found.is_same for found in near.values()):
+                for kind, sketch in sketches.items():
+                    if kind not in near:
+                        self._add(kind, label, sketch, figures)
         return figures
 
     def num_told(self, kind: str) -> dict[str, int]:
@@ -161,7 +191,7 @@ class CellBook:
             (kind, label, sketch.tobytes(), figures),
         )
 
-    def _rows(self, kind: str) -> tuple[list[str], NDArray[np.uint64], list[str]]:
+    def _rows(self, kind: str) -> _Told:
         rows = self._file.execute(
             "select label, sketch, figures from told where kind = ? order by number", (kind,)
         )

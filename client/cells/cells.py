@@ -13,11 +13,13 @@ from erosion.client.cells.column_figures import ColumnFigures, column_figures, s
 from erosion.client.cells.rounding import draw, rounded_count
 from erosion.client.cells.sketch import (
     Hashes,
+    hashes_of_patients,
     keys_of,
     mixed,
     patient_hashes,
     row_hashes,
     sketch_of,
+    text_hashes,
 )
 from erosion.client.cells.trained_sets import set_of, settle
 from erosion.client.site_file import Site
@@ -45,7 +47,7 @@ class Cells:
         """`secret`: the site's, from which roundings are drawn; empty in a simulation."""
         self.cell = site.limits.min_cell
         self._most, self._secret = site.budget.sets, secret
-        self._keys = keys_of(secret)
+        self._keys, self._local_name = keys_of(secret), site.data.local_name
         folder = site.compute.state
         self._book = CellBook(None if folder is None else folder / site.name)
         if secret:
@@ -55,20 +57,39 @@ class Cells:
         """What is noted within is noted as a whole, or not at all where an error ends it."""
         return self._book.locked()
 
-    def num_samples(self, rows: Rows, groups: Groups, identified: Groups | None = None) -> int:
+    def num_samples(
+        self,
+        rows: Rows,
+        groups: Groups,
+        identified: Groups | None = None,
+        whole_rows: Hashes | None = None,
+    ) -> int:
         """How many samples there are, to a multiple of the cell.
 
         `identified`: (n,) as `groups`, by the rows' identifiers alone; None: they have none.
+        `whole_rows`: see `check_test_part`.
         """
-        return self._numbers(rows, groups, identified)[0]
+        return self._numbers(rows, groups, identified, whole_rows)[0]
 
-    def num_patients(self, rows: Rows, groups: Groups, identified: Groups | None = None) -> int:
+    def num_patients(
+        self,
+        rows: Rows,
+        groups: Groups,
+        identified: Groups | None = None,
+        whole_rows: Hashes | None = None,
+    ) -> int:
         """The same of the patients whom the samples are of."""
-        return self._numbers(rows, groups, identified)[1]
+        return self._numbers(rows, groups, identified, whole_rows)[1]
 
-    def _numbers(self, rows: Rows, groups: Groups, identified: Groups | None) -> tuple[int, int]:
+    def _numbers(
+        self, rows: Rows, groups: Groups, identified: Groups | None, whole_rows: Hashes | None
+    ) -> tuple[int, int]:
         """Of samples and of patients. Both are noted with the first question for either."""
         patients = patient_hashes(rows, groups, self._keys)
+        kinds = {PATIENTS: patients}
+        if whole_rows is not None:
+            keyed = mixed(whole_rows ^ self._keys[0])
+            kinds[f"{PATIENTS}, whole rows"] = hashes_of_patients(keyed, groups, self._keys)
 
         def compute() -> str:
             at = draw(self._secret, "number", self._name_of(patients))
@@ -76,7 +97,7 @@ class Cells:
             told = [rounded_count(count, self.cell, at) for count in counts]
             return " ".join(map(str, dict.fromkeys(told)))  # one number where both are the same
 
-        told = self._book.tell(PATIENTS, PATIENTS, patients, self.cell, _ANY_NUMBER, compute)
+        told = self._book.tell(kinds, PATIENTS, self.cell, _ANY_NUMBER, compute)
         try:
             numbers = [int(number) for number in told.split(" ")]
         except ValueError:
@@ -102,7 +123,7 @@ class Cells:
         if not is_told:
             return compute()
         told = self._book.tell(
-            COLUMN, name, patients, self.cell, self._most, lambda: compute().model_dump_json()
+            {COLUMN: patients}, name, self.cell, self._most, lambda: compute().model_dump_json()
         )
         try:
             return ColumnFigures.model_validate_json(told)
@@ -110,10 +131,28 @@ class Cells:
             raise self._book.damaged(f"what was told of {name}") from None
 
     def counts(
-        self, name: str, counts: Mapping[str, int], values: NDArray[np.float64], groups: Groups
+        self,
+        name: str,
+        counts: Mapping[str, int],
+        values: NDArray[np.float64],
+        groups: Groups,
+        texts: Mapping[str, str] | None = None,
     ) -> dict[str, int]:
-        """`counts` of patients by category of a column (n,), or by another property, rounded."""
+        """`counts` of patients by category of a column (n,), or by another property, rounded.
+
+        `texts`: of each category, in the order of the column's codes, what it is in the data: by it
+        patients are known again, whatever the study's order. None: the column is of numbers.
+        """
         patients = patient_hashes(values, groups, self._keys)
+        column = self._local_name(name)  # which is one, whatever a study calls it
+        if texts is None:
+            kinds = {f"{COUNTS}: {', '.join(counts)} of {column}": patients}
+        else:
+            codes = np.where(np.isnan(values), len(texts), values).astype(np.int64)
+            rows = mixed(text_hashes([*texts.values(), ""])[codes] ^ self._keys[0])
+            by_text = hashes_of_patients(rows, groups, self._keys)
+            kinds = {f"{COUNTS}: categories of {column}": by_text}
+        kinds[f"{COUNTS} {name}"] = patients  # as earlier versions know them again
 
         def compute() -> str:
             of = self._name_of(patients)
@@ -121,14 +160,15 @@ class Cells:
                 what: rounded_count(count, self.cell, draw(self._secret, name, what, of))
                 for what, count in counts.items()
             }
-            return json.dumps(told)
+            return json.dumps(told | {text: told[what] for what, text in (texts or {}).items()})
 
-        told = self._book.tell(f"{COUNTS} {name}", name, patients, self.cell, self._most, compute)
+        told = self._book.tell(kinds, name, self.cell, self._most, compute)
         try:
             known = {str(what): int(count) for what, count in json.loads(told).items()}
         except (ValueError, TypeError, AttributeError, RecursionError):
             raise self._book.damaged(f"what was told of {name}") from None
-        return {what: known.get(what, 0) for what in counts}
+        called = texts or {}  # a study may call its classes anything
+        return {what: known.get(called.get(what, what), known.get(what, 0)) for what in counts}
 
     def sums(
         self, task: TabularTask, rows: NDArray[np.float64], groups: Groups, *, is_told: bool

@@ -7,6 +7,7 @@ by chance: then a site takes two sets to be nearer than they are, which tells le
 """
 
 import hashlib
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,11 +33,23 @@ def patient_hashes(
     """
     if not len(values):
         return np.zeros(0, dtype=np.uint64)
-    rows = row_hashes(values, keys)
+    return hashes_of_patients(row_hashes(values, keys), groups, keys)
+
+
+def hashes_of_patients(rows: Hashes, groups: NDArray[np.int64], keys: Hashes) -> Hashes:
+    """The same of rows (n,) that have hashes."""
+    if not len(rows):
+        return np.zeros(0, dtype=np.uint64)
     _, places = np.unique(groups, return_inverse=True)
     patients = np.zeros(int(places.max()) + 1, dtype=np.uint64)
     np.add.at(patients, places, mixed(rows ^ keys[2]))
     return mixed(patients ^ mixed(times_before(patients) ^ keys[3]))
+
+
+def text_hashes(texts: Sequence[str]) -> Hashes:
+    """One hash for every text: (n,)."""
+    found = [_of_bytes(text.encode(errors="surrogatepass")) for text in texts]
+    return np.array(found, dtype=np.uint64)
 
 
 def row_hashes(values: NDArray[np.float64] | NDArray[np.uint8], keys: Hashes) -> Hashes:

@@ -1,6 +1,6 @@
 """A hospital's columns as it tells them: counts, missing values, means and quantiles, rounded."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +9,7 @@ from erosion.client.cells.cells import Cells
 from erosion.common.protocol.summary import ColumnSummary
 from erosion.common.tasks.features import NumberFeature
 from erosion.common.tasks.inputs import TabularTask
-from erosion.common.tasks.task import Targets, Task
+from erosion.common.tasks.task import CodedColumn, Targets, Task
 
 Groups = NDArray[np.int64]
 
@@ -28,14 +28,16 @@ def column_summaries(
                 category: _num_patients(groups[values == code])
                 for code, category in enumerate(feature.categories)
             }
-            yield _by_category(cells, feature.name, "category", counts, values, groups)
+            texts = {category: category for category in feature.categories}
+            yield _by_category(cells, feature.name, "category", counts, values, groups, texts)
     counts = task.groups(task.targets_of_patients(targets, groups))
-    outcome = task.target_columns[0].name
-    values = targets.reshape(len(targets), -1).astype(np.float64)
-    if counts:
-        yield _by_category(cells, outcome, "outcome", counts, values[:, 0], groups)
-    else:
-        yield number_summary(cells, outcome, "outcome", values[:, 0], groups)
+    outcome = task.target_columns[0]
+    values = targets.reshape(len(targets), -1).astype(np.float64)[:, 0]
+    if not counts:
+        yield number_summary(cells, outcome.name, "outcome", values, groups)
+        return
+    classes = _texts(outcome, counts) if isinstance(outcome, CodedColumn) else None
+    yield _by_category(cells, outcome.name, "outcome", counts, values, groups, classes)
 
 
 def number_summary(
@@ -65,9 +67,10 @@ def _by_category(
     counts: dict[str, int],
     values: NDArray[np.float64],
     groups: Groups,
+    texts: dict[str, str] | None,
 ) -> ColumnSummary:
     told = cells.counts(
-        name, {**counts, "": _num_patients(groups[np.isnan(values)])}, values, groups
+        name, {**counts, "": _num_patients(groups[np.isnan(values)])}, values, groups, texts
     )  # "" is no category
     missing = told.pop("")
     return ColumnSummary(
@@ -77,6 +80,14 @@ def _by_category(
         missing=missing,
         shares=told,
     )
+
+
+def _texts(column: CodedColumn, classes: Iterable[str]) -> dict[str, str]:
+    """Of each class, in the order of their codes, the values in the data that mean it."""
+    return {
+        name: "\0".join(sorted(text for text, found in column.codes.items() if found == code))
+        for code, name in enumerate(classes)
+    }
 
 
 def _num_patients(groups: Groups) -> int:

@@ -126,7 +126,8 @@ class LocalDataset:
         # A private step is over patients, so with privacy the number is that of patients.
         number = cells.num_samples if study.privacy is None else cells.num_patients
         keys = None if patients.keys is None else patients.keys[training]
-        self.told_samples = number(patients.rows[training], patients.groups[training], keys)
+        hashes = None if patients.row_hashes is None else patients.row_hashes[training]
+        self.told_samples = number(patients.rows[training], patients.groups[training], keys, hashes)
         self.missing_values = self._missing_values()
 
     def begin(self) -> None:

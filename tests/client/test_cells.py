@@ -26,6 +26,7 @@ from erosion.client.cells.sketch import keys_of, num_differing, patient_hashes, 
 from erosion.client.site_file import Limits, Site
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import Refusal, SiteError
+from erosion.common.study.study import Study
 from tests.support.small_study import TASK, make_site, make_study, twenty_patients
 
 CELL = 10
@@ -288,6 +289,104 @@ def test_test_parts_that_share_nobody_are_both_measured(cell: int) -> None:
         cells.check_test_part("a", rows, targets, each, whole[part * cell + each])
 
 
+PATIENTS = "age,sex,ill\n" + "".join(
+    f"{30 + i % 50}.{i % 7},{'fmmmmf'[i % 6]},{i % 3 % 2}\n" for i in range(115)
+)
+
+
+def of_sex(*categories: str, name: str = "sex", classes: object = ("0", "1")) -> Study:
+    features = ["age", {"name": name, "categories": categories}]
+    task = {"kind": "tabular", "target": "ill", "classes": classes, "features": features}
+    return make_study(task=task)
+
+
+def described(folder: Path, study: Study, **data: object) -> tuple[int, dict[str, int], list[int]]:
+    """The number of patients, and the counts of the categories and of the classes."""
+    where = make_site(
+        folder,
+        PATIENTS,
+        limits={"min_cell": CELL},
+        name="b",
+        data=data,
+        compute={"state": str(folder / "state")},
+    )
+    found = Hospital(where, SECRET).summarise(study)
+    _, sex, ill = (column.shares or {} for column in found.columns)
+    return found.num_samples, {k: v for k, v in sex.items() if k in "fm"}, list(ill.values())
+
+
+def test_counts_are_the_same_in_whatever_order_a_study_writes_the_categories(
+    tmp_path: Path,
+) -> None:
+    """Also with one that nobody has, or where classes are called otherwise."""
+    before = described(tmp_path, of_sex("f", "m"))
+    for categories in (("m", "f"), ("x", "f", "m"), ("f", "y", "m")):
+        assert described(tmp_path, of_sex(*categories)) == before
+    called = [{"name": "well", "values": [0]}, {"name": "0", "values": ["1"]}]
+    assert described(tmp_path, of_sex("f", "m", classes=called)) == before
+    turned = described(tmp_path, of_sex("f", "m", classes=["1", "0"]))
+    assert turned == (before[0], before[1], before[2][::-1])
+
+
+def test_counts_are_the_same_by_whatever_name_a_study_calls_the_column(tmp_path: Path) -> None:
+    data = {"columns": {"gender": "sex"}}
+    before = described(tmp_path, of_sex("f", "m"), **data)
+    assert described(tmp_path, of_sex("m", "f", name="gender"), **data) == before
+
+
+def test_columns_of_few_values_have_counts_of_their_own() -> None:
+    """Though a few patients with one, and some more with another, may seem nearly the same."""
+    cells, each = Cells(site(), SECRET), np.arange(200)
+    for name, num in (("asthma", 9), ("gout", 18), ("stroke", 27)):
+        values = (each < num).astype(float)
+        told = cells.counts(
+            name, {"no": 200 - num, "yes": num}, values, each, {"no": "0", "yes": "1"}
+        )
+        assert abs(told["yes"] - num) < CELL
+
+
+def test_the_number_of_patients_is_the_same_whatever_columns_a_study_asks_for() -> None:
+    cells, each = Cells(site(), SECRET), np.arange(115)
+    whole = np.arange(115, dtype=np.uint64) * np.uint64(7919)
+    told = {
+        cells.num_samples(normal(115, seed)[:num, None], each[:num], None, whole[:num])
+        for seed in range(8)
+        for num in (115, 114)
+    }
+    assert len(told) == 1
+    stamped = whole + np.uint64(1)  # by another export no row is known as a whole
+    assert cells.num_samples(normal(115)[:, None], each, None, stamped) in told
+    assert cells.num_samples(normal(115, 9)[:, None], each, None, stamped) in told
+
+
+def test_what_the_version_before_told_is_told_again(tmp_path: Path) -> None:
+    """It knew patients again by the place of their category, and by the study's columns alone."""
+    where, keys = site(tmp_path), keys_of(SECRET)
+    rows, each = np.arange(60.0)[:, None], np.arange(60)
+    whole = np.arange(60, dtype=np.uint64) * np.uint64(7919)
+    sex = (each % 3 == 0).astype(float)
+    kinds = {
+        "patients": patient_hashes(rows, each, keys),
+        "counts sex": patient_hashes(sex, each, keys),
+    }
+    book = CellBook(tmp_path / "a")
+    book.tell({"patients": kinds["patients"]}, "patients", CELL, 9, lambda: "70")
+    figures = '{"woman": 50, "man": 30, "": 0}'  # which no draw gives
+    book.tell({"counts sex": kinds["counts sex"]}, "sex", CELL, 9, lambda: figures)
+    book.close()
+    cells = Cells(where, SECRET)
+    assert cells.num_samples(rows, each, None, whole) == 70
+    assert cells.num_samples(rows * 2, each, None, whole) == 70
+    counts = {"woman": 40, "man": 20, "": 0}
+    texts = {"woman": "f", "man": "m"}
+    for order in (1, -1, 1):
+        codes = sex if order == 1 else 1 - sex
+        asked = dict(list(texts.items())[::order])
+        told = cells.counts("sex", counts, codes, each, asked)
+        assert told == {"woman": 50, "man": 30, "": 0}
+        assert cells.counts("sex", counts, codes[1:], each[1:], asked) == told
+
+
 def test_sets_of_patients_are_a_budget() -> None:
     cells = Cells(site(budget={"sets": 2}), SECRET)
     told(cells, normal(60))
@@ -387,7 +486,7 @@ def test_a_book_with_damaged_figures_is_told_of_and_tells_nothing(
     before = ask_all()
     assert ask_all() == before
     path = tmp_path / "a" / "cells.sqlite"
-    for kind in ("patients", "column", "counts sex"):
+    for kind in ("patients", "column", "counts: ill, healthy of sex"):
         shutil.copy(path, tmp_path / "whole")
         with closing(sqlite3.connect(path)) as file:
             changed = change.replace("1, 9", "1, 0") if kind == "patients" else change
