@@ -1,6 +1,8 @@
 """Images from npz files and from class folders."""
 
 import os
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,8 @@ def test_arrays_and_labels_can_be_mapped(tmp_path: Path) -> None:
     [
         ({"images": PIXELS}, "has no array 'labels'; it has images"),
         ({"images": PIXELS, "labels": [0, 1]}, "labels '0', '1' are not of the study's classes"),
+        ({"images": PIXELS, "labels": ["cat", ""]}, "labels is missing for 1 images; leave them"),
+        ({"images": PIXELS, "labels": [np.nan, 1]}, "labels is missing for 1 images; leave them"),
         ({"images": PIXELS / 255, "labels": ["cat", "dog"]}, "images are float64; store pixels"),
         ({"images": PIXELS[..., 1:], "labels": ["cat", "dog"]}, "images are of shape (2, 3, 4, 4)"),
         ({"images": PIXELS, "labels": ["cat"]}, "2 images and 1 labels"),
@@ -195,6 +199,75 @@ def test_class_folder_problems_are_explained(tmp_path: Path) -> None:
     assert "cat/patient-1: folders in the folder of a class are not read; move their" in message
     (tmp_path / "bird").mkdir()
     assert "folder 'bird' is not of the study's classes" in problem_of(ImageFiles(path=tmp_path))
+
+
+def deep_png(kind: int, pixels: "np.ndarray[Any, Any]") -> bytes:
+    """A PNG of 16 bits per channel (h, w, channels), which Pillow does not write."""
+    height, width, _ = pixels.shape
+    lines = b"".join(b"\0" + line.astype(">u2").tobytes() for line in pixels)
+
+    def chunk(name: bytes, content: bytes) -> bytes:
+        checked = name + content
+        return struct.pack(">I", len(content)) + checked + struct.pack(">I", zlib.crc32(checked))
+
+    head = struct.pack(">IIBBBBB", width, height, 16, kind, 0, 0, 0)
+    chunks = (b"IHDR", head), (b"IDAT", zlib.compress(lines)), (b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*each) for each in chunks)
+
+
+def deep_tiff(pixels: "np.ndarray[Any, Any]") -> bytes:
+    """A TIFF of 16 bits per channel (h, w, 3)."""
+    height, width, _ = pixels.shape
+    content = pixels.astype("<u2").tobytes()
+    bits = 8 + 2 + 12 * 9 + 4  # where they stand, behind the header and nine tags
+    fields = [
+        (256, 4, 1, width),
+        (257, 4, 1, height),
+        (258, 3, 3, bits),
+        (259, 4, 1, 1),
+        (262, 4, 1, 2),
+        (273, 4, 1, bits + 6),
+        (277, 4, 1, 3),
+        (278, 4, 1, height),
+        (279, 4, 1, len(content)),
+    ]
+    tags = b"".join(struct.pack("<HHII", *field) for field in fields)
+    head = b"II*\0" + struct.pack("<IH", 8, len(fields)) + tags + struct.pack("<I", 0)
+    return head + struct.pack("<HHH", 16, 16, 16) + content
+
+
+@pytest.mark.parametrize("kind", ["RGB", "grey with alpha", "RGB with alpha", "TIFF", "PPM"])
+def test_pictures_of_sixteen_bits_are_refused_and_not_cut_to_eight(
+    tmp_path: Path, kind: str
+) -> None:
+    """Of values up to 4095 nothing but 0 to 15 came in."""
+    (tmp_path / "cat").mkdir()
+    codes = {"RGB": (2, 3), "grey with alpha": (4, 2), "RGB with alpha": (6, 4)}
+    pixels = np.full((4, 5, 3), 4095)
+    if kind == "TIFF":
+        content, name = deep_tiff(pixels), "deep.tif"
+    elif kind == "PPM":
+        content, name = b"P6 5 4 65535\n" + pixels.astype(">u2").tobytes(), "deep.ppm"
+    else:
+        code, channels = codes[kind]
+        content, name = deep_png(code, np.full((4, 5, channels), 4095)), "deep.png"
+    (tmp_path / "cat" / name).write_bytes(content)
+    message = problem_of(ImageFiles(path=tmp_path))
+    assert f"cat/{name} has more than 8 bits per channel; save it in grey or RGB" in message
+
+
+@pytest.mark.parametrize("suffix", ["png", "tiff", "ppm", "bmp", "gif", "jpg", "webp"])
+def test_pictures_of_eight_bits_are_read(tmp_path: Path, suffix: str) -> None:
+    (tmp_path / "cat").mkdir()
+    Image.new("RGB", (5, 4), "white").save(tmp_path / f"cat/white.{suffix}")
+    assert ImageFiles(path=tmp_path).read(TASK).images.min() > 250
+
+
+def test_transparency_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "cat").mkdir()
+    Image.new("RGBA", (5, 4), (10, 20, 30, 0)).save(tmp_path / "cat/clear.png")
+    found = ImageFiles(path=tmp_path).read(TASK).images
+    assert found[0, :, 0, 0].tolist() == [10, 20, 30]
 
 
 def test_what_is_no_file_is_not_left_out_silently(tmp_path: Path) -> None:

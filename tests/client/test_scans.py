@@ -160,7 +160,7 @@ def test_a_table_of_labels_can_name_the_files(tmp_path: Path) -> None:
     table.write_text("image,diagnosis\nscans/z.dcm,W\nscans/x.dcm,?\n")
     message = problem_of(source)
     assert "line 2 names 'scans/z.dcm', and there is no such file or folder" in message
-    assert "labels '?' are not of the study's classes" in message
+    assert "labels is missing for 1 images; leave them out" in message
     table.write_text("file,labels\nscans/y.dcm,W\n")
     assert "has no column 'image' and no column 'diagnosis'; it has file" in problem_of(source)
 

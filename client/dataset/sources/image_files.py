@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL.TiffImagePlugin import BITSPERSAMPLE, TiffImageFile
 from pydantic import AfterValidator, model_validator
 
 from erosion.client.dataset.column_values import MISSING_MARKERS
@@ -302,13 +303,16 @@ def _read_image(file: Path, task: ImageTask, resize: Resize) -> tuple[NDArray[np
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             image = Image.open(file)
         with image:
-            turn = _orientation(image)
+            is_deep = _is_deep(image)
+            turn = _orientation(image)  # for which some kinds of file are decoded
             size = image.size[::-1] if turn in ON_ITS_SIDE else image.size
             if resize == "refuse" and (wrong := wrong_size(size, task)):
                 return wrong
             if image.mode not in ("1", "L", "LA", "P", "RGB", "RGBA"):
                 # Pillow would clip 16-bit pixels to white.
                 return f"is of mode {image.mode}; save it in grey or RGB, with 8 bits per channel"
+            if is_deep:  # of these it would take the higher byte alone
+                return "has more than 8 bits per channel; save it in grey or RGB, with 8"
             if (frames := getattr(image, "n_frames", 1)) > 1:
                 return f"holds {frames} images, as films and stacks do; save the one that is meant"
             stored = f"{file.parent.name}\0{image.mode} {image.size} {image.getpalette()}"
@@ -321,6 +325,17 @@ def _read_image(file: Path, task: ImageTask, resize: Resize) -> tuple[NDArray[np
         return "is not an image that can be read; remove it or save it as PNG"
     except (OSError, SyntaxError, ValueError) as problem:
         return f"cannot be read ({problem}); save it again"
+
+
+def _is_deep(image: Image.Image) -> bool:
+    """Whether the file, not decoded yet, has more than 8 bits for a channel."""
+    if isinstance(image, TiffImageFile):
+        bits = image.tag_v2.get(BITSPERSAMPLE, (8,))
+        return max(bits if isinstance(bits, tuple) else (bits,)) > 8
+    if image.format == "PPM":
+        deepest = image.tile[0].args
+        return isinstance(deepest, tuple) and deepest[-1] > 255
+    return any(";16" in str(tile.args) for tile in getattr(image, "tile", ()))
 
 
 def _orientation(image: Image.Image) -> int:

@@ -47,7 +47,7 @@ def read_target(values: Sequence[str], source: DataSource, column: TargetColumn)
     is_number = not isinstance(column, CodedColumn)
     marks = NumberMarks(found_decimal(texts) if is_number else ".")
     parsed = _parsed(texts, source, column, marks)
-    missing = [text for text, number in parsed.items() if is_number and number == MISSING]
+    missing = [text for text, number in parsed.items() if number == MISSING]
     faulty = [text for text, n in parsed.items() if isinstance(n, str) and text not in missing]
     problems: list[str] = []
     notes: list[str] = []
