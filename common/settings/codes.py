@@ -10,7 +10,9 @@ def canonical(value: object) -> str:
     """How a category or class value is compared: `1`, `1.0` and ` 1 ` are the same."""
     text = str(value).strip()
     if re.fullmatch(r"[+-]?[0-9]+", text):  # long codes (SNOMED CT) are more than a float holds
-        return str(int(text))
+        # As text, since Python makes no number of more than 4300 digits.
+        digits = text.lstrip("+-").lstrip("0") or "0"
+        return f"-{digits}" if text.startswith("-") and digits != "0" else digits
     try:
         number = float(text)
     except ValueError:

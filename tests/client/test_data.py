@@ -290,6 +290,16 @@ def test_a_decimal_comma_is_assumed_only_where_nothing_else_is_possible(tmp_path
     assert "a point, where the decimal mark is a comma: '1.234'" in problem_of(site, make_study())
 
 
+def test_a_number_of_thousands_of_digits_is_a_value_like_another(tmp_path: Path) -> None:
+    """Python makes no number of it, and the fault was taken for one of this program."""
+    digits = "1" * 5000
+    for row in (f"40,{digits},1", f"40,m,{digits}"):
+        site = make_site(tmp_path, f"age,sex,ill\n30,f,0\n{row}\n")
+        assert f"{digits[:40]!r} on line 3" in problem_of(site, make_study())
+    site = make_site(tmp_path, f"age,sex,ill\n30,f,0\n{digits},m,1\n")
+    assert "column age: beyond" in problem_of(site, make_study())
+
+
 def test_one_column_cannot_be_the_target_and_a_feature(tmp_path: Path) -> None:
     site = make_site(tmp_path, "age,sex,ill\n1,f,0\n", data={"columns": {"age": "ill"}})
     assert "columns age and ill are both read from 'ill'" in problem_of(site, make_study())
