@@ -1,11 +1,12 @@
 """Patients in a real PostgreSQL database, laid out as the OMOP common data model says."""
 
+import math
 import socket
 import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -46,6 +47,26 @@ def problem_of(data: dict[str, Any]) -> str:
     assert SECRET not in str(problem.value)
     assert "\n" not in str(problem.value).strip()
     return str(problem.value)
+
+
+def test_a_row_is_known_again_by_the_bytes_that_it_holds() -> None:
+    """Some drivers give them as a memoryview, whose text is another one each time."""
+
+    class Result:
+        def __init__(self, content: bytes) -> None:
+            self.batches = [[(30, memoryview(content))], []]
+
+        def keys(self) -> list[str]:
+            return ["age", "scan"]
+
+        def fetchmany(self, _: int) -> list[tuple[int, memoryview]]:
+            return self.batches.pop(0)
+
+    source = SqlQuery(url="sqlite:///x.sqlite", query="SELECT 1")
+    contents = (b"one", b"one", b"two")
+    tables = [source._table(cast(Any, Result(c)), {"age"}, math.inf) for c in contents]
+    one, again, two = (int(t.row_hashes[0]) for t in tables if t.row_hashes is not None)
+    assert one == again != two
 
 
 def test_a_querys_rows_are_patients(keys: dict[str, Any]) -> None:

@@ -169,7 +169,7 @@ class SqlQuery(TableSource):
                 )
             for index, encoder in places:
                 encoder.add([row[index] for row in batch])
-            hashes += [hash_of_text(repr(tuple(row))) for row in batch]
+            hashes += [hash_of_text(repr(tuple(map(_as_bytes, row)))) for row in batch]
         if num_rows == 0:
             raise DataError(
                 f"{self.describe()} gives no rows. Check its conditions in the database's own"
@@ -270,6 +270,11 @@ class SqlQuery(TableSource):
         reason = lines[0] if lines else "no reason given"
         password = self._password()
         return (reason.replace(password, "***") if password else reason).rstrip(".")
+
+
+def _as_bytes(value: object) -> object:
+    """What says by its text what it holds: of a memoryview, as some drivers give, an address."""
+    return bytes(value) if isinstance(value, memoryview) else value
 
 
 def _cancel(connection: "Connection") -> None:
