@@ -203,9 +203,9 @@ def test_a_decimal_comma_is_found_out_and_said(tmp_path: Path) -> None:
 
 def write_typed(folder: Path, kind: str) -> dict[str, Any]:
     """A table with a column of numbers beside numbers as text; [data] of its site file."""
-    creatinine, crp, ill = ["0.980", "1.250", "1.125", "0.715"], ["3,7", "1.250,5", "12", "4,4"], [
-        0, 1, 0, 1,
-    ]  # fmt: skip
+    creatinine = ["0.980", "1.250", "1.125", "0.715"]
+    crp = ["3,7", "1.250,5", "12", "4,4"]
+    ill = [0, 1, 0, 1]
     if kind in ("decimal", "float"):
         exact = pa.array([Decimal(text) for text in creatinine], pa.decimal128(8, 3))
         numbers = exact if kind == "decimal" else exact.cast(pa.float64())
@@ -218,10 +218,11 @@ def write_typed(folder: Path, kind: str) -> dict[str, Any]:
             rows = list(zip(creatinine, crp, ill, strict=True))
             connection.executemany("INSERT INTO p VALUES (?, ?, ?)", rows)
         return {"source": "duckdb", "path": folder / "typed.db"}
-    rows = [(float(number), *others) for number, *others in zip(creatinine, crp, ill, strict=True)]
+    measured = [float(text) for text in creatinine]
+    entered = list(zip(measured, crp, ill, strict=True))
     with sqlite3.connect(folder / "typed.sqlite") as base:
         base.execute("CREATE TABLE p (creatinine REAL, crp TEXT, ill INTEGER)")
-        base.executemany("INSERT INTO p VALUES (?, ?, ?)", rows)
+        base.executemany("INSERT INTO p VALUES (?, ?, ?)", entered)
     base.close()
     url = f"sqlite:///{folder / 'typed.sqlite'}"
     return {"source": "sql", "url": url, "query": "SELECT * FROM p"}

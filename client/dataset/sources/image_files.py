@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL.ImageFile import ImageFile
 from PIL.TiffImagePlugin import BITSPERSAMPLE, TiffImageFile
 from pydantic import AfterValidator, model_validator
 
@@ -331,11 +332,13 @@ def _is_deep(image: Image.Image) -> bool:
     """Whether the file, not decoded yet, has more than 8 bits for a channel."""
     if isinstance(image, TiffImageFile):
         bits = image.tag_v2.get(BITSPERSAMPLE, (8,))
-        return max(bits if isinstance(bits, tuple) else (bits,)) > 8
-    if image.format == "PPM":
-        deepest = image.tile[0].args
-        return isinstance(deepest, tuple) and deepest[-1] > 255
-    return any(";16" in str(tile.args) for tile in getattr(image, "tile", ()))
+        return any(bit > 8 for bit in (bits if isinstance(bits, tuple) else (bits,)))
+    if not isinstance(image, ImageFile):
+        return False
+    coded = [tile.args for tile in image.tile]
+    if image.format == "PPM":  # whose largest value comes last
+        return any(isinstance(args, tuple) and int(args[-1]) > 255 for args in coded)
+    return any(";16" in str(args) for args in coded)
 
 
 def _orientation(image: Image.Image) -> int:
