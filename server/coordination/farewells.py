@@ -11,6 +11,7 @@ from erosion.server.link import Link
 CONFIRMED_SECONDS = 2.0  # that are waited for sites to confirm; who is busy does so later
 TTL_SECONDS = 3600.0
 ENDED, FAILED = "the study has ended", "the study has failed"
+WITHDRAWN = "the study was taken out of the queue"
 
 
 class Farewells:

@@ -16,7 +16,7 @@ from erosion.common.study.study import Study
 from erosion.common.support.allocator import keep_freed_memory, return_freed_memory
 from erosion.common.support.memory import memory_bytes
 from erosion.server.coordination.coordinator import Coordinator
-from erosion.server.coordination.farewells import FAILED, Farewells
+from erosion.server.coordination.farewells import FAILED, WITHDRAWN, Farewells
 from erosion.server.coordination.study_queue import StudyQueue
 from erosion.server.enrolment.federation_folder import FederationFolder
 from erosion.server.link import Link
@@ -110,7 +110,13 @@ def run_queue(
 
     try:
         with queue_status(queue, lambda: link.certificate_expires) as status:
-            StudyQueue(queue, runs, run_one, farewells.catch_up).serve(until_empty=until_empty)
+            StudyQueue(
+                queue,
+                runs,
+                run_one,
+                idle=farewells.catch_up,
+                withdrawn=lambda study: farewells.say(study, WITHDRAWN),
+            ).serve(until_empty=until_empty)
     except (OSError, DiskError) as problem:
         raise RunError(
             f"The queue {queue} cannot be gone on with ({problem.__cause__ or problem}). Put that"

@@ -34,17 +34,29 @@ class StudyQueue:
     """Use `serve`. Nothing is remembered but by the files."""
 
     def __init__(
-        self, folder: Path, runs: Path, run: RunOne, idle: Callable[[], None] = lambda: None
+        self,
+        folder: Path,
+        runs: Path,
+        run: RunOne,
+        *,
+        idle: Callable[[], None] = lambda: None,
+        withdrawn: Callable[[Study], None] = lambda _study: None,
     ) -> None:
-        """`runs`: where run folders are made. `idle` is called while there is no study to run."""
-        self._folder, self._runs, self._run, self._idle = folder, runs, run, idle
+        """`runs`: where run folders are made. `idle` is called while there is no study to run.
+
+        `withdrawn` is given a study that has had a turn, and whose file was then taken away.
+        """
+        self._folder, self._runs, self._run = folder, runs, run
+        self._idle, self._withdrawn = idle, withdrawn
         self._turns: Counter[str] = Counter()  # that a waiting file has had
+        self._gave_way: dict[str, Study] = {}  # by the file's name
         self._seen: dict[Path, tuple[int, ...]] = {}  # to let a file be written to its end
 
     def serve(self, *, until_empty: bool) -> None:
         """Run whatever is there and whatever comes; `until_empty`: return when nothing is left."""
         self._forget_what_left()
         while True:
+            self._part_with_those_taken_away()
             if (path := self._next()) is not None:
                 self._take(path)
             elif until_empty and not self._waiting():
@@ -55,6 +67,11 @@ class StudyQueue:
 
     def _waiting(self) -> list[Path]:
         return sorted(self._folder.glob("*.toml"))
+
+    def _part_with_those_taken_away(self) -> None:
+        for name in self._gave_way.keys() - {path.name for path in self._waiting()}:
+            del self._turns[name]
+            self._withdrawn(self._gave_way.pop(name))
 
     def _next(self) -> Path | None:
         """The file whose turn it is, once nobody is writing it any more."""
@@ -75,6 +92,7 @@ class StudyQueue:
                 self._run(study, folder)
         except HospitalsAwayError as problem:
             self._turns[path.name] += 1
+            self._gave_way[path.name] = study
             logger.warning("%s waits for its next turn: %s", path.name, problem)
         except (OSError, DiskError):  # no study's fault: the next one would end so, too
             raise
@@ -134,6 +152,7 @@ class StudyQueue:
             if content is not None:
                 write_atomically(target, content)
         self._turns.pop(path.name, None)
+        self._gave_way.pop(path.name, None)
         self._forget_what_left()
 
     def _forget_what_left(self) -> None:

@@ -182,6 +182,26 @@ def test_a_file_that_is_changed_while_it_runs_has_a_turn_of_its_own(
     assert not list(queue.glob("*.toml"))
 
 
+def test_a_study_that_is_taken_away_between_two_of_its_turns_is_told_of_once(
+    tmp_path: Path,
+) -> None:
+    queue, turns, withdrawn = tmp_path / "queue", [], []
+    put(queue, "a.toml", small_study(name="first"))
+    put(queue, "b.toml", small_study(name="second"))
+
+    def run(study: Study, _folder: RunFolder) -> None:
+        turns.append(study.name)
+        if turns == ["first", "second"]:
+            (queue / "a.toml").unlink()
+        if study.name == "first" or len(turns) < 3:
+            raise HospitalsAwayError("alice did not connect")
+
+    runs = tmp_path / "runs"
+    StudyQueue(queue, runs, run, withdrawn=withdrawn.append).serve(until_empty=True)
+    assert turns == ["first", "second", "second"]
+    assert [study.name for study in withdrawn] == ["first"]
+
+
 def test_what_is_put_away_is_what_was_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the file is changed between two looks at it."""
     queue, seen = tmp_path / "queue", []
