@@ -21,14 +21,14 @@ class Farewells:
         self._link = link
         self._asked: set[HospitalName] = set()  # about a study whose end they have not heard of
         self._owed: dict[HospitalName, str] = {}  # of these, those whose study has ended: the words
-        # Notices that are under way, and whose confirmation is waited for; None: nobody's.
+        # Notices that are under way, and to whom; None: to a site that nobody has enrolled.
         self._told: dict[str, HospitalName | None] = {}
 
     def asks(self, hospital: HospitalName) -> None:
         """A site of this hospital is asked about a study: it is to hear of that one's end."""
         self._owed.pop(hospital, None)
         self._asked.add(hospital)
-        self._told = {i: None if name == hospital else name for i, name in self._told.items()}
+        self._let_go(hospital)
 
     def say(self, study: Study | None = None, text: str = ENDED) -> None:
         """Tell the sites that are here, and wait a moment for them to confirm it.
@@ -45,6 +45,7 @@ class Farewells:
         while self._told and (left := end - clock.now()) > 0:
             self._link.grid.wait_for_news(left)
             self._take_confirmations()
+        self._let_go(None)  # it comes back as another
 
     def catch_up(self, named: Collection[HospitalName] = ()) -> None:
         """Tell those who are owed it and are here now, but for the hospitals `named`."""
@@ -64,6 +65,13 @@ class Farewells:
             name = self._link.hospital_of(node) if self._link.enrolled_only else None
             for request in self._link.grid.push_messages([message]):
                 self._told[request] = name
+
+    def _let_go(self, hospital: HospitalName | None) -> None:
+        """Wait for its confirmation no more. The notice stays where it is."""
+        requests = [request for request, name in self._told.items() if name == hospital]
+        for request in requests:
+            del self._told[request]
+        self._link.grid.forget(requests, is_told=False)
 
     def _take_confirmations(self) -> None:
         for reply in self._link.grid.pull_messages(list(self._told)):

@@ -128,11 +128,15 @@ class LinkGrid(MessageGrid):
         session = self._sessions.live(node_id)
         return session is not None and session.is_heard
 
-    def forget(self, message_ids: Iterable[str]) -> None:
-        """Drop requests and whatever arrived or will arrive in reply to them."""
+    def forget(self, message_ids: Iterable[str], *, is_told: bool = True) -> None:
+        """Drop requests and whatever arrived or will arrive in reply to them.
+
+        `is_told`: the sites are, and do not look at a request any more that waits there.
+        """
         for request_id, asked in self._exchange.forget(message_ids):
-            drop = partial(_drop, request_id=request_id)
-            self._sessions.call(asked.node_id, asked.session, drop)
+            if is_told:
+                drop = partial(_drop, request_id=request_id)
+                self._sessions.call(asked.node_id, asked.session, drop)
 
     def _arriving(self, waiting: set[str], deadline: float) -> Iterator[Message]:
         try:

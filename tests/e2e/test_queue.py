@@ -185,7 +185,9 @@ def test_a_file_that_is_changed_while_it_runs_has_a_turn_of_its_own(
 def test_a_study_that_is_taken_away_between_two_of_its_turns_is_told_of_once(
     tmp_path: Path,
 ) -> None:
-    queue, turns, withdrawn = tmp_path / "queue", [], []
+    queue = tmp_path / "queue"
+    turns: list[str] = []
+    withdrawn: list[Study] = []
     put(queue, "a.toml", small_study(name="first"))
     put(queue, "b.toml", small_study(name="second"))
 
@@ -204,7 +206,8 @@ def test_a_study_that_is_taken_away_between_two_of_its_turns_is_told_of_once(
 
 def test_what_is_put_away_is_what_was_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the file is changed between two looks at it."""
-    queue, seen = tmp_path / "queue", []
+    queue = tmp_path / "queue"
+    seen: list[int] = []
     put(queue, "a.toml", small_study(rounds=4))
     read = study_queue._content
 

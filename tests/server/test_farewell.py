@@ -1,7 +1,7 @@
 """Sites are told that a study is over, also where it failed and nobody goes on with it."""
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -55,6 +55,9 @@ class StubLink:
         notices = [wire.decode_notice(message.content) for message in messages]
         self.told += [notice.text for notice in notices if notice.study_ended]
         return []
+
+    def forget(self, _requests: Sequence[str], *, is_told: bool) -> None:
+        assert not is_told
 
     def start(self) -> None:
         pass
