@@ -73,5 +73,6 @@ def _print(console: Console, study: Study, found: Simulation) -> None:
         shifted_by=study.task.shifted_by,
     )
     console.print(Text(said.text))
-    for sentence in absences(absent(study.hospitals, study.user, found.records)):
+    missing = absent(study.hospitals, study.user, found.records)
+    for sentence in absences(missing, named_in=""):
         console.print(Text(sentence))

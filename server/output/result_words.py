@@ -45,10 +45,11 @@ def what_may_be_unseen(
             " those."
         )
     if hidden:
+        who = task.of_group.format(" or ".join(hidden))
         of_which = " of one of these at least" if hidden[1:] else ""
         said += (
-            f" The hospital does not tell how many were {task.of_group.format(' or '.join(hidden))}:"
-            f"{of_which} there were too few for that, and the verdict may not be about those."
+            f" The hospital does not tell how many were {who}:{of_which} there were too few for"
+            " that, and the verdict may not be about those."
         )
     return said
 
@@ -62,8 +63,11 @@ def stops(result: Result) -> list[str]:
     ]
 
 
-def absences(missing: Sequence[Absent]) -> list[str]:
-    """Who was missing, to stand beside the verdict; empty where nobody was."""
+def absences(missing: Sequence[Absent], *, named_in: str = "result.json") -> list[str]:
+    """Who was missing, to stand beside the verdict; empty where nobody was.
+
+    `named_in`: where all of them are; "" for nowhere.
+    """
     everywhere = [a for a in missing if a.everywhere]
     at_times = [a for a in missing if not a.everywhere]
     said = [
@@ -81,8 +85,9 @@ def absences(missing: Sequence[Absent]) -> list[str]:
         )
     more = len(missing) - len(said)
     if more:
-        said.append(f"Hospitals missing beside these: {more}. The report's events name them.")
-    if at_times:
+        named = f"; {named_in} names them" if named_in else ""
+        said.append(f"Hospitals missing beside these: {more}{named}.")
+    if any(absent.arms_differ for absent in at_times):
         said.append("So the arms were not trained with the same hospitals throughout.")
     return said
 

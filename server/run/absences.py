@@ -16,6 +16,7 @@ class Absent(Settings):
     wanted: dict[str, int]  # arm -> rounds in which it was wanted, of the same arms
     everywhere: bool  # it gave nothing to any arm
     reason: str  # the latest, completing "the hospital ..."
+    arms_differ: bool = False  # arms that wanted it went without it in different rounds
 
 
 def absences(
@@ -32,6 +33,15 @@ def absences(
         if name == user or not any(missed.values()):
             continue
         short = {arm: es for arm, es in missed.items() if es}
+        when = [
+            [
+                at
+                for at, record in enumerate(of_arm)
+                if name in record.hospitals and record.hospitals[name].outcome in MISSED
+            ]
+            for arm, of_arm in records.items()
+            if any(entry.outcome != "not_asked" for entry in entries[arm])
+        ]
         gave = any(e.outcome == "accepted" for es in entries.values() for e in es)
         found.append(
             Absent(
@@ -40,6 +50,7 @@ def absences(
                 wanted={arm: sum(e.outcome != "not_asked" for e in entries[arm]) for arm in short},
                 everywhere=not gave,
                 reason=list(short.values())[-1][-1].reason,
+                arms_differ=any(rounds != when[0] for rounds in when),
             )
         )
     return tuple(found)

@@ -22,6 +22,7 @@ from erosion.server.output.report.figures import metric_points, weight_figure
 from erosion.server.output.report.page import MOST_EVENTS
 from erosion.server.output.report.run_data import RunData, read_run
 from erosion.server.output.report.write import write_report
+from erosion.server.output.result_words import absences as absence_sentences
 from erosion.server.output.result_words import (
     class_sizes,
     class_sizes_of,
@@ -31,7 +32,7 @@ from erosion.server.output.result_words import (
 from erosion.server.output.round_news import grouped, news_of
 from erosion.server.output.terminal.arm_progress import ArmProgress
 from erosion.server.output.terminal.summary import print_summary
-from erosion.server.run.absences import absences
+from erosion.server.run.absences import Absent, absences
 from erosion.server.run.privacy_spent import privacy_spent
 from erosion.server.run.result import CrossFitting, Selected, verdict
 from erosion.server.run.run_folder import RunFolder
@@ -382,6 +383,58 @@ def test_who_was_missing_stands_beside_the_verdict(folder: Path) -> None:
     text = Page(written(told, folder)).text
     assert text.index("was missing in some rounds") < text.index("The verdict rests on")
     assert "was missing" not in Page(written(run, folder / "whole")).text
+
+
+def test_arms_are_said_to_differ_only_where_they_do() -> None:
+    differ = "So the arms were not trained with the same hospitals throughout."
+    accepted, away = HospitalRecord("accepted"), HospitalRecord("absent", "did not answer")
+    not_asked = HospitalRecord("not_asked")
+
+    def told(**arms: list[HospitalRecord | None]) -> bool:
+        records = {
+            arm: [
+                RoundRecord(arm, number, "done", "", {} if entry is None else {"b": entry})
+                for number, entry in enumerate(entries, start=1)
+            ]
+            for arm, entries in arms.items()
+        }
+        return differ in absence_sentences(absences(["a", "b"], "a", records))
+
+    assert told(x=[accepted, away, accepted], y=[accepted, accepted, away])
+    assert told(x=[accepted, away], y=[accepted, accepted])
+    assert not told(x=[accepted, away])
+    assert not told(x=[accepted, away], local=[None, None])
+    assert not told(x=[accepted, away], y=[accepted, away])
+    assert not told(x=[away, accepted, not_asked], y=[away, accepted, accepted])
+
+
+def test_hospitals_beyond_the_first_six_are_named_where_all_are() -> None:
+    names = [f"h{number}" for number in range(8)]
+    away = HospitalRecord("absent", "did not answer")
+    records = {"x": [RoundRecord("x", 1, "done", "", dict.fromkeys(names, away))]}
+    missing = absences(["a", *names], "a", records)
+    said = "Hospitals missing beside these: 2"
+    assert f"{said}; result.json names them." in absence_sentences(missing)
+    assert f"{said}." in absence_sentences(missing, named_in="")
+
+
+def test_a_cross_fitted_report_says_which_rounds_its_events_are_of(folder: Path) -> None:
+    """Those of the folds are elsewhere, and a hospital may have been missing in them."""
+    run = make_run(arms=("fedavg", "local"), hospitals=("home", "alike"), rounds=2)
+    everybody = "Every hospital that was asked answered in every round."
+    whole = Page(written(run, folder)).text
+    assert everybody in whole
+    assert "trials.jsonl" not in whole
+    away = Absent(
+        hospital="alike", rounds={"fedavg": 1}, wanted={"fedavg": 9}, everywhere=False, reason="no"
+    )
+    update = {"cross_fitting": CrossFitting(folds=4, repeats=1), "absent": (away,)}
+    result = run.result.model_copy(update=update)
+    text = Page(written(replace(run, result=result), folder.with_name("folds"))).text
+    assert "alike was missing in some rounds: 1 of 9 in fedavg" in text
+    assert everybody not in text
+    assert "Those of the folds, which the figures are of, are in trials.jsonl." in text
+    assert "Every hospital that was asked answered in every one of these rounds." in text
 
 
 def test_an_arm_that_stopped_is_told_of_in_a_sentence(folder: Path) -> None:

@@ -352,8 +352,15 @@ def _samples(entry: HospitalRecord) -> str:
 def _events(run: RunData) -> str:
     groups = [group for group in grouped(run.records) if group.first.kind != "note"]
     heading = "<h2>What happened on the way</h2>\n"
+    others = _other_rounds(run.result)
+    if others:
+        heading += (
+            '<p class="note">In the rounds that made the models in the run folder. Those of the'
+            f" {others} are in trials.jsonl.</p>\n"
+        )
     if not groups:
-        return heading + "<p>Every hospital that was asked answered in every round.</p>"
+        these = "one of these rounds" if others else "round"
+        return heading + f"<p>Every hospital that was asked answered in every {these}.</p>"
     rows = [
         (
             group.first.arm,
@@ -366,6 +373,14 @@ def _events(run: RunData) -> str:
     more = len(groups) - len(rows)
     rest = f'<p class="note">And {more} more: see rounds.jsonl.</p>' if more else ""
     return heading + table(("Arm", "Rounds", "Hospital", "What"), rows, style="events") + rest
+
+
+def _other_rounds(result: Result) -> str:
+    """What had rounds of its own before those that made the models; "" for nothing."""
+    if result.cross_fitting is not None:
+        return "folds, which the figures are of,"
+    is_selected = any(arm.selected is not None for arm in result.arms.values())
+    return "trials, by which settings were chosen," if is_selected else ""
 
 
 def _making(run: RunData, study_file: str, versions: Mapping[str, str]) -> str:
