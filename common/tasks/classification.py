@@ -264,9 +264,9 @@ class Classification(Task):
         return [*(f"probability_{label.name}" for label in self.classes), "predicted"]
 
     def prediction_cells(self, prediction: Sequence[float]) -> list[str]:
-        """With six decimals."""
+        """In all their digits: patients who differ in the last ones are ranked by them."""
         likeliest = self.classes[int(np.argmax(prediction))].name
-        return [*(f"{value:.6f}" for value in prediction), likeliest]
+        return [*(repr(float(value)) for value in prediction), likeliest]
 
     def usable(self, predictions: Floats) -> Floats:
         """Every class as likely where outputs overflowed."""

@@ -162,8 +162,8 @@ class Regression(Task):
         return ["predicted"]
 
     def prediction_cells(self, prediction: Sequence[float]) -> list[str]:
-        """With seven digits."""
-        return [f"{prediction[0]:.7g}"]
+        """In all its digits."""
+        return [repr(float(prediction[0]))]
 
     def usable(self, predictions: Floats) -> Floats:
         """The centre where the model has no number to give, and nothing absurdly far from it."""

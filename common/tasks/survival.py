@@ -209,8 +209,8 @@ class Survival(Task):
         return [*(f"event_free_at_{point}" for point in points), "risk"]
 
     def prediction_cells(self, prediction: Sequence[float]) -> list[str]:
-        """With six decimals."""
-        return [f"{value:.6f}" for value in (*prediction, 1 - prediction[-1])]
+        """In all their digits: patients who differ in the last ones are ranked by them."""
+        return [repr(float(value)) for value in (*prediction, 1 - prediction[-1])]
 
     def usable(self, predictions: Floats) -> Floats:
         """A half at all times where outputs overflowed."""

@@ -212,7 +212,7 @@ class Task(Settings):
 
     @abstractmethod
     def prediction_cells(self, prediction: Sequence[float]) -> list[str]:
-        """One patient's prediction (k,) under those headings."""
+        """One patient's prediction (k,) under those headings, its numbers in all their digits."""
 
     # --- measuring
 

@@ -115,6 +115,8 @@ def test_predictions_may_be_averaged_and_are_what_predict_writes(name: str) -> N
     assert bool(np.isfinite(task.patient_losses(mean, patients(task))).all())
     cells = task.prediction_cells(mean[0].tolist())
     assert len(cells) == len(task.prediction_columns())
+    told = [float(cell) for cell in cells[: mean.shape[1]]]
+    assert told == mean[0].tolist()  # to the last digit: patients are ranked by it
 
 
 @every_task
