@@ -1,6 +1,6 @@
 """Classification: which of two or more classes a patient is of."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite, log
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -98,8 +98,8 @@ class Classification(Task):
             "share of test patients",
             "higher",
             "majority",
-            remark="“Commonest class” is the accuracy of always naming it: a model below that is of"
-            " no use.",
+            remark="“Commonest class” is the accuracy of always naming that of the training"
+            " patients: a model below it is of no use.",
             of_data=True,
             least=0.0,
             most=1.0,
@@ -169,6 +169,16 @@ class Classification(Task):
         }
         some = ", ".join(list(codes)[:MOST_SHOWN]) + (", ..." if len(codes) > MOST_SHOWN else "")
         return (CodedColumn(self.target, codes, f"not a value of the study's classes ({some})"),)
+
+    @classmethod
+    def remark_on(
+        cls, metrics: Mapping[str, Any], num_patients: int, groups: Mapping[str, int | None]
+    ) -> str:
+        """That the training part's commonest class is not that of those measured."""
+        share = metrics["majority_accuracy"]
+        largest = max((count for count in groups.values() if count is not None), default=0)
+        is_commonest = share is None or round(share * num_patients) >= largest
+        return "" if is_commonest else "Of the patients measured another class is the commonest."
 
     def targets(self, columns: Floats) -> NDArray[np.int64]:
         """Index of each patient's class: (n,)."""

@@ -100,6 +100,17 @@ class Task(Settings):
             return cls.metric(metric.beside).label, metric.beside
         return "base rate", metric.name
 
+    @classmethod
+    def remark_on(
+        cls, metrics: Mapping[str, Any], num_patients: int, groups: Mapping[str, int | None]
+    ) -> str:
+        """What people must know to read these metrics of so many patients; "" for nothing.
+
+        `groups`: how many of them are of each; None: not told.
+        """
+        del metrics, num_patients, groups
+        return ""
+
     @property
     @abstractmethod
     def input_shape(self) -> tuple[int, ...]:

@@ -385,6 +385,26 @@ def test_who_was_missing_stands_beside_the_verdict(folder: Path) -> None:
     assert "was missing" not in Page(written(run, folder / "whole")).text
 
 
+def test_it_is_said_where_the_commonest_class_is_not_that_of_those_measured(folder: Path) -> None:
+    """It is the training part's, and a model above it may still do worse than naming the other."""
+    run = make_run()
+    another = "Of the patients measured another class is the commonest."
+    usual = Page(written(run, folder)).text
+    assert "is the accuracy of always naming that of the training patients:" in usual
+    assert another not in usual
+
+    def text_of(**changes: Any) -> str:
+        result = run.result.model_copy(update=changes)
+        return Page(written(replace(run, result=result), folder.with_name(str(len(changes))))).text
+
+    assert another in text_of(class_counts={"benign": 20, "malignant": 71})
+    hidden = {"class_counts": {"benign": 57, "malignant": None, "other": None}}
+    assert another not in text_of(**hidden, num_patients=91)
+    # Of rows and patients nothing of the kind is known.
+    rows = {"class_counts": {"benign": 0, "malignant": 80}, "comparison": None}
+    assert another not in text_of(**rows, num_patients=80)
+
+
 def test_arms_are_said_to_differ_only_where_they_do() -> None:
     differ = "So the arms were not trained with the same hospitals throughout."
     accepted, away = HospitalRecord("accepted"), HospitalRecord("absent", "did not answer")
