@@ -405,6 +405,22 @@ def test_it_is_said_where_the_commonest_class_is_not_that_of_those_measured(fold
     assert another not in text_of(**rows, num_patients=80)
 
 
+@pytest.mark.parametrize(
+    ("evaluation", "told"),
+    [
+        ({"test_share": 0.3}, "Evaluation test_share = 0.3, bootstrap = 1000"),
+        ({"split_column": "split"}, "Evaluation split_column = split, bootstrap = 1000"),
+        ({"folds": 4, "repeats": 2}, "Evaluation folds = 4, repeats = 2, bootstrap = 1000"),
+    ],
+)
+def test_what_has_no_meaning_is_not_told_of_the_evaluation(
+    folder: Path, evaluation: dict[str, Any], told: str
+) -> None:
+    run = make_run(rounds=1)
+    study = Study.model_validate({**run.study.model_dump(mode="json"), "evaluation": evaluation})
+    assert told in Page(written(replace(run, study=study), folder)).text
+
+
 def test_arms_are_said_to_differ_only_where_they_do() -> None:
     differ = "So the arms were not trained with the same hospitals throughout."
     accepted, away = HospitalRecord("accepted"), HospitalRecord("absent", "did not answer")

@@ -1,12 +1,13 @@
 """The report's sections, the answer first."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from datetime import datetime
 from html import escape
 
 from erosion.common.protocol.messages import FEWEST_OF_A_CLASS, Comparison
 from erosion.common.rounds.records import HospitalRecord
 from erosion.common.settings.base import Settings
+from erosion.common.study.study import Evaluation
 from erosion.common.tasks.metric import Metric
 from erosion.server.output.plain_text import figure_text, ranges_text, seconds_text
 from erosion.server.output.report.figures import distance_figure, metric_figure, weight_figure
@@ -401,7 +402,7 @@ def _making(run: RunData, study_file: str, versions: Mapping[str, str]) -> str:
             (f"Arm {name}", _settings(arm))
             for name, arm in study_as_run(study, result).arms.items()
         ),
-        ("Evaluation", _settings(study.evaluation)),
+        ("Evaluation", _settings(study.evaluation, without=_idle(study.evaluation))),
         ("Federation", _settings(study.federation)),
     ]
     return (
@@ -412,8 +413,14 @@ def _making(run: RunData, study_file: str, versions: Mapping[str, str]) -> str:
     )
 
 
-def _settings(settings: Settings) -> str:
-    values = settings.model_dump(mode="json", exclude_none=True)
+def _idle(evaluation: Evaluation) -> set[str]:
+    """Keys that have no meaning beside the others."""
+    is_drawn = evaluation.folds is None and evaluation.split_column is None
+    return {*(() if is_drawn else ("test_share",)), *(() if evaluation.folds else ("repeats",))}
+
+
+def _settings(settings: Settings, without: Set[str] = frozenset()) -> str:
+    values = settings.model_dump(mode="json", exclude_none=True, exclude=set(without))
     return ", ".join(f"{key} = {value}" for key, value in values.items())
 
 
