@@ -86,7 +86,7 @@ class Classification(Task):
         Metric(
             "accuracy",
             "accuracy",
-            "share of test patients",
+            "share of {all}",
             "higher",
             beside="majority_accuracy",
             least=0.0,
@@ -95,7 +95,7 @@ class Classification(Task):
         Metric(
             "majority_accuracy",
             COMMONEST,
-            "share of test patients",
+            "share of {all}",
             "higher",
             "majority",
             remark="“Commonest class” is the accuracy of always naming that of the training"
@@ -129,7 +129,7 @@ class Classification(Task):
         Metric(
             "log_loss",
             "log loss",
-            "nats per patient",
+            "nats per {one}",
             "lower",
             from_zero=True,
             caption="It also counts how sure a model was of a wrong answer.",

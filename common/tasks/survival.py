@@ -109,7 +109,7 @@ class Survival(Task):
         Metric(
             "log_loss",
             "log loss",
-            "nats per patient",
+            "nats per {one}",
             "lower",
             from_zero=True,
             remark="The log loss is that of what was seen of a patient: the interval of the event,"

@@ -169,6 +169,15 @@ def of_rows(metric: Metric, name: str, *, several_rows: bool) -> str:
     return f"{name} of rows" if several_rows and metric.of_data else name
 
 
+def unit_of(metric: Metric, tested: str, *, several_rows: bool) -> str:
+    """A metric's unit: it is a mean over rows where patients have several.
+
+    `tested`: what the patients are called.
+    """
+    one, every = ("row", f"rows of {tested}") if several_rows else ("patient", tested)
+    return metric.unit.format(one=one, all=every)
+
+
 def interval_text(metrics: FinalMetrics, metric: Metric) -> str:
     """The metric's 95 % interval, e.g. "0.91–0.98", or "" where there is none."""
     interval = metrics.intervals.get(metric.name)

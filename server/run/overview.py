@@ -22,6 +22,7 @@ from erosion.server.run.result import (
     CrossFitting,
     Result,
     num_tested,
+    p_value_text,
     worse_sentence,
     worse_than_base_rate,
 )
@@ -71,6 +72,13 @@ class UserResult(Settings):
     def tested_size(self) -> str:
         """How many they are, e.g. "40"; "93 rows" where only that is known."""
         return f"{self.num_rows} rows" if self.num_tested is None else str(self.num_tested)
+
+    @property
+    def p_value_text(self) -> str:
+        """The adjusted p-value; a dash where there is none."""
+        if self.comparison is None or self.adjusted_p_value is None:
+            return "–"
+        return p_value_text(self.adjusted_p_value, self.comparison.level)
 
     def of_base_rate(self, metric: str) -> float | None:
         """A metric of its base rate; None where it is undefined or was not measured."""

@@ -227,20 +227,26 @@ def verdict(
             )
         case _:
             best, finding = None, f"On {size}, no clear difference between {arm} and {reference}."
-    text = (
-        f"{finding} {figures[0].upper()}{figures[1:]}, p {p_value_text(comparison.p_value, '= ')}."
-    )
+    p_value = p_value_text(comparison.p_value, comparison.level, "= ")
+    text = f"{finding} {figures[0].upper()}{figures[1:]}, p {p_value}."
     return Verdict(
         best_arm=best, text=_with_warning(text, worse, best or next(iter(arms)), shifted_by)
     )
 
 
-def p_value_text(p_value: float, equal: str = "") -> str:
-    """With the three digits that count: 0.005 could be on either side of a level of 0.005.
+def p_value_text(p_value: float, level: float, equal: str = "") -> str:
+    """On its side of the level; `equal` stands before a number that is no bound."""
+    if p_value < 0.001:
+        return "< 0.001"
+    return f"{equal}{p_value:.{digits_beyond(level, p_value)}g}"
 
-    `equal` stands before a number that is no bound.
-    """
-    return "< 0.001" if p_value < 0.001 else f"{equal}{p_value:.3g}"
+
+def digits_beyond(level: float, p_value: float) -> int:
+    """With how many digits it is told: three, or more where it would be rounded onto the level."""
+    digits = 3
+    while float(f"{p_value:.{digits}g}") <= level < p_value:
+        digits += 1
+    return digits
 
 
 def beside_each_other(

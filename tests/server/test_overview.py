@@ -130,6 +130,13 @@ def test_adjusted_p_values_are_held_against_the_level_of_the_comparison() -> Non
     assert "at most 0.01 and" in render_overview(of(lines), {})
 
 
+def test_an_adjusted_p_value_above_the_level_is_not_rounded_onto_it() -> None:
+    found = of({"a": line(401 / 40_002), "b": line(0.5)})  # adjusted, 0.02005 of 0.02
+    assert found.users["a"].conclusion == UNCLEAR
+    assert "0.02005" in printed(found)
+    assert " 0.02005 " in Page(render_overview(found, {})).text
+
+
 def test_a_p_value_is_never_above_one_and_hospitals_with_too_few_patients_do_not_count() -> None:
     lines = adjusted({"a": line(0.9), "b": line(0.01), "c": line(0.001, TOO_FEW)})
     assert lines["a"].adjusted_p_value == 0.9
@@ -259,6 +266,8 @@ def test_classes_are_those_of_patients_and_the_commonest_one_of_their_rows() -> 
     assert "Commonest class of rows" in page
     assert "majority of rows" in printed(several)
     assert "of rows" not in printed(of({"b": line(0.4)}))
+    assert "log loss (nats per row)" in page
+    assert "log loss (nats per patient)" in Page(render_overview(of({"b": line(0.4)}), {})).text
 
 
 def test_a_round_without_a_hospital_counts_as_weight_zero() -> None:

@@ -15,10 +15,16 @@ from erosion.common.protocol.messages import Comparison, FinalMetrics, Metrics
 from erosion.common.rounds.records import HospitalRecord, RoundRecord
 from erosion.common.study.study import Study
 from erosion.common.tasks import REGISTRY
-from erosion.server.output.plain_text import printable, ranges_text, seconds_text, shortened
+from erosion.server.output.plain_text import (
+    figure_text,
+    printable,
+    ranges_text,
+    seconds_text,
+    shortened,
+)
 from erosion.server.output.report import figures
 from erosion.server.output.report.chart import Chart, Line, draw, spread, thinned
-from erosion.server.output.report.figures import metric_points, weight_figure
+from erosion.server.output.report.figures import metric_figure, metric_points, weight_figure
 from erosion.server.output.report.page import MOST_EVENTS
 from erosion.server.output.report.run_data import RunData, read_run
 from erosion.server.output.report.write import write_report
@@ -663,6 +669,9 @@ def test_too_few_patients_is_said_without_a_winner(folder: Path) -> None:
         (1 / 20_001, "p < 0.001."),
         (0.0052, "p = 0.0052."),
         (0.0204, "p = 0.0204."),
+        (401 / 20_001, "p = 0.02005."),  # above the level of 0.02
+        (0.020000001, "p = 0.020000001."),
+        (0.02, "p = 0.02."),
         (0.6, "p = 0.6."),
     ],
 )
@@ -725,6 +734,44 @@ def test_a_share_above_the_level_is_not_rounded_to_it(folder: Path) -> None:
         written(replace(run, result=run.result.model_copy(update={"comparison": unclear})), folder)
     ).text
     assert "in 2.04 % of such studies. A difference is claimed only where this share is" in text
+    hardly = unclear.model_copy(update={"p_value": 401 / 20_001})
+    result = run.result.model_copy(update={"comparison": hardly})
+    text = Page(written(replace(run, result=result), folder.with_name("hardly"))).text
+    assert "in 2.005 % of such studies. A difference is claimed only where this share is" in text
+    assert "at most 2 %" in text
+
+
+def test_what_rounds_to_nothing_has_no_sign(folder: Path) -> None:
+    assert figure_text(-1e-9) == "0.000"
+    assert figure_text(-0.001) == "-0.001"
+    r2 = REGISTRY["regression"].metric("r2")
+    raw = {"num_samples": 9, "r2": -1e-9, "intervals": {"r2": {"low": -0.12, "high": -1e-9}}}
+    assert interval_text(FinalMetrics.model_validate(raw), r2) == "-0.12–0.00"
+    assert r2.text(-1e-9) == "0.000"
+    run = make_run(rounds=1)
+    assert run.result.comparison is not None
+    equal = run.result.comparison.model_copy(update={"mean_difference": -1e-9})
+    result = run.result.model_copy(update={"comparison": equal})
+    text = Page(written(replace(run, result=result), folder)).text
+    assert "The mean difference is +0.000 (below 0" in text
+
+
+def test_an_axis_says_whom_a_figure_is_over() -> None:
+    """Of all patients where each was predicted with its fold; of rows where some have several."""
+    run = data_of(make_run(rounds=1))
+
+    def labels(**changes: Any) -> list[str]:
+        result = run.result.model_copy(update=changes)
+        metrics = (run.result.task.metric(name) for name in run.result.task.curves)
+        svgs = [metric_figure(replace(run, result=result), metric) for metric in metrics]
+        return [
+            found for svg in svgs for found in re.findall(r">[^<]* \(([^<()]* [^<()]*)\)<", svg)
+        ]
+
+    cross = CrossFitting(folds=4, repeats=1)
+    assert labels() == ["share of test patients", "nats per patient"]
+    assert labels(cross_fitting=cross) == ["share of patients", "nats per patient"]
+    assert labels(num_patients=40) == ["share of rows of test patients", "nats per row"]
 
 
 def test_a_class_of_few_test_patients_is_named_beside_the_verdict() -> None:

@@ -18,7 +18,7 @@ from erosion.server.output.result_words import (
     stops_by_user,
 )
 from erosion.server.run.overview import Overview, UserResult
-from erosion.server.run.result import OWN_PATIENTS, p_value_text
+from erosion.server.run.result import OWN_PATIENTS
 from erosion.server.run.run_folder import USERS
 
 STRONGEST = 0.55  # opacity of a weight's colour at the largest weight; the figure stays legible
@@ -90,7 +90,7 @@ def _figures(overview: Overview, links: Mapping[str, str]) -> str:
             ),
             *(_beside(line, arm, reference, metric) for metric in shown),
             metric_text(loss, line.of_base_rate(loss.name)),
-            "–" if line.adjusted_p_value is None else p_value_text(line.adjusted_p_value),
+            line.p_value_text,
             line.conclusion,
         )
         for user, line in overview.users.items()

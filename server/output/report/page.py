@@ -27,7 +27,7 @@ from erosion.server.output.result_words import (
     what_may_be_unseen,
 )
 from erosion.server.output.round_news import grouped
-from erosion.server.run.result import ArmResult, Result, study_as_run
+from erosion.server.run.result import ArmResult, Result, digits_beyond, study_as_run
 
 MOST_EVENTS = 200  # rows; the journal has them all
 
@@ -118,7 +118,7 @@ def _group(result: Result) -> str:
 
 def _what_chance_does(result: Result, comparison: Comparison) -> str:
     """What the p-value says, which is less where the models share most of their patients."""
-    share = _share(comparison.p_value)
+    share = _share(comparison.p_value, comparison.level)
     if result.cross_fitting is None:
         return (
             "Were the two equally good, chance alone would give a difference as large in"
@@ -425,14 +425,16 @@ def _settings(settings: Settings, without: Set[str] = frozenset()) -> str:
 
 
 def _signed(value: float) -> str:
-    return f"{value:+.3f}".replace("-", "−")
+    return f"{value:+z.3f}".replace("-", "−")
 
 
-def _share(p_value: float) -> str:
-    """In percent, with the digits that show on which side of a level it is."""
+def _share(p_value: float, level: float) -> str:
+    """In percent, with the digits that show on which side of the level it is."""
     if p_value < 0.001:
         return "fewer than 0.1 %"
-    return f"{100 * p_value:.0f} %" if p_value >= 0.1 else f"{100 * p_value:.3g} %"
+    if p_value >= 0.1:
+        return f"{100 * p_value:.0f} %"
+    return f"{100 * p_value:.{digits_beyond(level, p_value)}g} %"
 
 
 def day(started: str) -> str:

@@ -16,7 +16,6 @@ from erosion.server.output.result_words import (
     verdict_sentences,
 )
 from erosion.server.run.overview import TOO_FEW, UNCLEAR, Overview, UserResult
-from erosion.server.run.result import p_value_text
 
 SHORT = {UNCLEAR: "unclear", TOO_FEW: "too few"}
 
@@ -77,7 +76,7 @@ def _lines(overview: Overview, arms: list[str]) -> RenderableType:
             *(metric_text(metric, first.get(metric.name)) for metric in given),
             *(_pair([line.arms[arm] for arm in arms], metric) for metric in shown),
             *(metric_text(loss, line.of_base_rate(loss.name)) for _ in base_rate),
-            "–" if line.adjusted_p_value is None else p_value_text(line.adjusted_p_value),
+            line.p_value_text,
             _finding(line),
         )
     return table
