@@ -174,7 +174,7 @@ def unit_of(metric: Metric, tested: str, *, several_rows: bool) -> str:
 
     `tested`: what the patients are called.
     """
-    one, every = ("row", f"rows of {tested}") if several_rows else ("patient", tested)
+    one, every = ("row", "rows") if several_rows else ("patient", tested)
     return metric.unit.format(one=one, all=every)
 
 

@@ -771,7 +771,7 @@ def test_an_axis_says_whom_a_figure_is_over() -> None:
     cross = CrossFitting(folds=4, repeats=1)
     assert labels() == ["share of test patients", "nats per patient"]
     assert labels(cross_fitting=cross) == ["share of patients", "nats per patient"]
-    assert labels(num_patients=40) == ["share of rows of test patients", "nats per row"]
+    assert labels(num_patients=40) == ["share of rows", "nats per row"]
 
 
 def test_a_class_of_few_test_patients_is_named_beside_the_verdict() -> None:

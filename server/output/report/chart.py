@@ -73,7 +73,7 @@ def draw(chart: Chart) -> str:
         axes = figure.add_axes((0, 0, 1, plot_height / height))
         _draw_lines(axes, chart)
         _set_scales(axes, chart)
-        numbers = axes.yaxis.get_major_formatter().format_ticks(axes.get_yticks())
+        numbers = axes.yaxis.get_major_formatter().format_ticks(axes.get_yticks().tolist())
         left = LEFT + 0.1 * max(0, max(map(len, numbers), default=0) - 5)
         axes.set_position(
             (left / WIDTH, BOTTOM / height, 1 - (left + right) / WIDTH, plot_height / height)
