@@ -26,6 +26,7 @@ from erosion.common.support.files import version_of
 logger = logging.getLogger("erosion.site")
 
 SETTLED_SECONDS = 0.5  # that a changed file stays as it is: half of one may read well, too
+MOST_LOOKS = 20  # at a file that changes each time
 # What a program that runs keeps: its name, its log, and where its books are.
 _KEPT = ("name", "coordinator.address", "records", "log", "compute.state")
 
@@ -129,13 +130,14 @@ def known_as(credentials: Credentials) -> str:
 
 
 def _settled(path: Path) -> tuple[int, ...]:
-    """The file's version, once it has been the same for a moment."""
+    """The file's version, once it has been the same for a moment. Raises SiteError."""
     version = version_of(path)
-    while True:
+    for _look in range(MOST_LOOKS):
         time.sleep(SETTLED_SECONDS)
         seen, version = version, version_of(path)
         if seen == version:
             return version
+    raise SiteError(f"{path} is being written all the time")
 
 
 def _changed_at(path: Path) -> str:
