@@ -58,10 +58,12 @@ class SealedSteps:
             received=received_hash(request.parameters, as_text(request.scaling), request.enclosed),
         )
         # A study has one arm whose updates are summed; in another they would be summed once more.
-        if request.study.arms[request.arm].user_only:
-            raise Refusal(f"{request.arm} asks no hospital but the user.")
-        self._rounds.identify(self._identity)  # keys may have been pinned or renewed meanwhile
         settings, layout = request.study.arms[request.arm], request.study.build_context.layout
+        if settings.user_only:
+            raise Refusal(f"{request.arm} asks no hospital but the user.")
+        if problem := request.study.problem_with_sealed_values(update):
+            raise Refusal(f"The update of this site would not be hidden: {problem}.")
+        self._rounds.identify(self._identity)  # keys may have been pinned or renewed meanwhile
         values = update.contiguous().numpy()
         return HelloKeys.of(self._rounds.hello(context, values, settings.sealed_measure(layout)))
 

@@ -7,10 +7,16 @@ out before. Every sum is of three other hospitals or more.
 
 from collections.abc import Mapping
 
-from erosion.common.algorithms.base import ArmBase
+from torch import Tensor
+
+from erosion.common.algorithms.base import ArmBase, Layout
+from erosion.common.algorithms.personal_layers import OUTPUT_LAYER, own_places
 from erosion.common.learning.training import Training
 
 FEWEST = 4  # the user and three others
+FEWEST_VALUES = 8  # of an update, that its distance is of: of one value it tells all but the sign
+LENGTHS = 2  # numbers told beside the distance, where a method needs lengths
+NOTHING = 1e-6  # of an update's largest value: less does not show in a distance
 _MANY = 1 << 20  # parameters of a model; what grows with them is no single number
 
 
@@ -52,3 +58,33 @@ def problem_with_arms(arms: Mapping[str, ArmBase], training: Training) -> str | 
         if length > 1:
             return f"arms.{asking[0]} sends {name!r} of each hospital in the clear"
     return None
+
+
+def problem_with_values(
+    arm: ArmBase, layout: Layout, classes: int, update: Tensor | None = None
+) -> str | None:
+    """Why what is told of an update would give it away, or None: it has too few values.
+
+    What stays at hospitals, or has no weight in the distance, hides nothing there. `classes`: of a
+    softmax, whose outputs' updates sum to zero, so that one of them follows from the others; 1:
+    there is none. With the `update` (dim,) itself only values that moved count, as far as distances
+    can tell: a coordinator may choose parameters at which the others do not.
+    """
+    measure = arm.sealed_measure(lambda: layout)
+    counts = ~own_places(arm.own_parameters, layout)
+    for place, weight in measure.places:
+        if weight == 0:
+            counts[place] = False
+    if update is not None:
+        counts &= (update.abs() > NOTHING * update.abs().max()).cpu()
+    found = int(counts.sum())
+    if classes > 1 and list(layout)[-1].endswith("bias"):
+        found -= int(counts[own_places([OUTPUT_LAYER], layout)].sum()) // classes
+    fewest = FEWEST_VALUES + LENGTHS * measure.needs_lengths
+    if found >= fewest:
+        return None
+    return (
+        f"the distances of sealed rounds are of {found} values of an update that do not follow from"
+        f" each other, and must be of {fewest} or more, because of fewer they tell too much; share"
+        " more parameters, or take a model with more"
+    )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
+from torch import Tensor
 
 from erosion.common.algorithms import AnyArm, ArmSettings
 from erosion.common.algorithms.base import ArmBase, BuildContext
@@ -205,7 +206,24 @@ class Study(Settings):
             or self.fold is not None
             or self.evaluation.folds is not None,
             every_user=self.has_every_user,
-        ) or sealing.problem_with_arms(self.arms, self.training)
+        ) or (
+            sealing.problem_with_arms(self.arms, self.training)
+            or (self.problem_with_sealed_values() if self.model.has_free_shapes else None)
+        )
+
+    def problem_with_sealed_values(self, update: Tensor | None = None) -> str | None:
+        """Why the distances of sealed rounds would give updates away, or this one (dim,), or None.
+
+        Raises ModelError.
+        """
+        classes = self.task.num_outputs if self.task.outcome == "classification" else 1
+        layout = self.build_context.layout()
+        for name, arm in self.arms.items():
+            if arm.user_only:
+                continue
+            if problem := sealing.problem_with_values(arm, layout, classes, update):
+                return f"arms.{name}: {problem}"
+        return None
 
     def _check_folds(self) -> None:
         evaluation = self.evaluation
@@ -280,6 +298,8 @@ class Study(Settings):
         for name, arm_settings in self.arms.items():
             if problem := self._problem_with_model(arm_settings):
                 raise ModelError(f"Study {self.name}: arms.{name}: {problem}.")
+        if self.federation.sealed and (problem := self.problem_with_sealed_values()):
+            raise ModelError(f"Study {self.name}: federation.sealed = true: {problem}.")
         self.build_context.layout()
 
     def _check_candidates(self) -> None:

@@ -24,15 +24,17 @@ from tests.common.sealed.vectors import f32
 from tests.support.remote_site import START, RemoteSite, context
 from tests.support.rogue import RealSite, Rogue, rogue_coordinator
 from tests.support.sealed_study import sealed_study
+from tests.support.small_study import sixty_patients
 
 KEYS = {name: new_private_key() for name in ("carol", "dave")}
 PUBLIC = {name: key.public_key() for name, key in KEYS.items()}
-UPDATE = f32([0.1, -0.1, 0.2, -0.2, 0.1, -0.1])
+UPDATE = f32([0.1, -0.1, 0.2, -0.2, *[0.1, -0.1] * 9])
 NUMBERS = count()
 EQUAL = dict.fromkeys(["bob", "carol", "dave"], 0.2)
 
 
 def prepare(site: RealSite) -> None:
+    (site.folder / "data.csv").write_text(sixty_patients("bob"))
     (site.folder / pinned_keys.NAME).write_text(pinned_keys.as_text(PUBLIC))
     site.file.write_text(site.file.read_text() + "[budget]\nruns_per_study = 100\n")
 
@@ -70,7 +72,7 @@ def round_of(rogue: Rogue, run: str, attempt: int = 0, number: int = 1) -> Scrip
             legs.DISTANCE,
             {"roster": {}, "modulus": "", "scale": "0x1p+0"},
             {
-                legs.SEALED_OWN: torch.zeros(6, 0, dtype=torch.uint8),
+                legs.SEALED_OWN: torch.zeros(22, 0, dtype=torch.uint8),
                 legs.MODULUS_PROOF: torch.zeros(11, 0, dtype=torch.uint8),
             },
         ),

@@ -130,7 +130,7 @@ def test_killed_in_several_legs_with_absences_a_sealed_run_is_the_plain_one(
         assert shown == {
             TRAIN: {"update": [0]},
             f"{TRAIN}.{DISTANCE}": {"sealed_distance": [768]},
-            f"{TRAIN}.{MASKED}": {"words": [6]},
+            f"{TRAIN}.{MASKED}": {"words": [22]},
             f"{TRAIN}.{UNMASK}": {},
         }
 

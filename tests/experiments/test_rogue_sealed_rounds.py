@@ -16,8 +16,8 @@ VICTIM = "bob"
 
 
 def vanishing(request: TrainRequest) -> TrainRequest:
-    """A scaling by which nothing is left of the patients' values."""
-    return replace(request, scaling=Scaling(mean=(0.0, 0.0), deviation=(1e30, 1e30)))
+    """A scaling by which hardly anything is left of the patients' values."""
+    return replace(request, scaling=Scaling(mean=(0.0,) * 10, deviation=(1e6,) * 10))
 
 
 def from_elsewhere(request: TrainRequest) -> TrainRequest:
@@ -28,7 +28,7 @@ def from_elsewhere(request: TrainRequest) -> TrainRequest:
 
 def pulled(request: TrainRequest) -> TrainRequest:
     """A tensor beside the parameters, which a method might train towards."""
-    return replace(request, enclosed={"centre": torch.zeros(6)})
+    return replace(request, enclosed={"centre": torch.zeros(22)})
 
 
 @pytest.mark.parametrize("change", [vanishing, from_elsewhere, pulled])

@@ -207,7 +207,7 @@ class Refuses(SealedSite):
         (NoSuchRules, "its own limits allow no such sum: 4 hospitals"),
         (FarAway, "out of all proportion"),
         (FartherAway, "out of all proportion"),
-        (FewWords, "'words' of shape (5,), expected (6,)"),
+        (FewWords, "'words' of shape (21,), expected (22,)"),
     ],
 )
 def test_garbage_in_any_leg_of_any_round_costs_its_sender_its_part(

@@ -93,6 +93,7 @@ def test_processes_end_where_one_process_ends_whatever_the_study(
 def test_sealed_rounds_end_alike_but_for_the_random_masks(tmp_path: Path) -> None:
     study = study_with(
         scaling="local",
+        model={"name": "mlp", "hidden": [4]},  # enough values for a distance
         arms={"fedavg": {"weighting": "uniform"}},
         federation={"sealed": True, "quorum": 5},
         rounds=2,

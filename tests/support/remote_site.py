@@ -29,7 +29,7 @@ from erosion.common.study.study import Study
 from tests.support.rogue import Rogue
 from tests.support.sealed_study import ARM
 
-START = torch.zeros(6)
+START = torch.zeros(22)
 
 
 def context(study: Study, number: int = 1, attempt: int = 0, run: str = "r1") -> RoundContext:

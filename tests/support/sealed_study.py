@@ -24,7 +24,7 @@ from erosion.experiments.sealed_identities import introduce
 from erosion.server.coordination.run_keeper import RunKeeper
 from erosion.server.run.run_folder import RunFolder, new_run_folder
 from tests.common.sealed.keys import paillier_key
-from tests.support.small_study import TWO_NUMBERS, make_site, make_study, sixty_patients
+from tests.support.small_study import TEN_NUMBERS, make_site, make_study, sixty_patients
 
 USER, PEERS = "alice", ("bob", "carol", "dave", "erin")
 HOSPITALS = (USER, *PEERS)
@@ -32,14 +32,14 @@ ARM = "weight_erosion"
 
 
 def sealed_study(**changes: Any) -> Study:
-    """Two features and a few rounds; `sealed` and `quorum` are the federation's."""
+    """Ten features and a few rounds; `sealed` and `quorum` are the federation's."""
     federation = {"sealed": changes.pop("sealed", True), "quorum": changes.pop("quorum", 4)}
     values: dict[str, Any] = {
         "user": USER,
         "hospitals": list(HOSPITALS),
         "rounds": 4,
         "seed": 3,
-        "task": TWO_NUMBERS,
+        "task": TEN_NUMBERS,
         "training": {"steps": 3, "batch_size": 8, "learning_rate": 0.5},
         "arms": {ARM: {"distance_penalty": 0.02}, "local": {}},
         "evaluation": {"test_share": 0.5, "bootstrap": 100},

@@ -26,6 +26,11 @@ TWO_NUMBERS: dict[str, Any] = {
     "features": ["age", "dose"],
 }
 
+TEN_NUMBERS: dict[str, Any] = {  # of which updates have enough values for sealed rounds
+    **TWO_NUMBERS,
+    "features": ["age", "dose", *(f"value {letter}" for letter in "abcdefgh")],
+}
+
 
 def make_study(**changes: Any) -> Study:
     """A study of hospitals a (the user) and b; keyword arguments replace top-level keys."""
@@ -68,15 +73,20 @@ def twenty_patients(older: int = 0) -> str:
 
 
 def sixty_patients(name: str, shift: float = 0.0) -> str:
-    """Sixty patients of TWO_NUMBERS as CSV; who they are depends on the hospital's name alone.
+    """Sixty patients of TEN_NUMBERS as CSV; who they are depends on the hospital's name alone.
 
-    The more `shift`, the fewer of them are ill.
+    The first two of these numbers, those of TWO_NUMBERS, tell who is ill. The more `shift`, the
+    fewer are.
     """
     draws = np.random.default_rng(sum(map(ord, name)))
     rows = draws.normal(size=(60, 2)) + 1
     ill = np.where(rows @ [1.0, -0.5] + draws.normal(size=60) * 0.5 > 0.5 + shift, "yes", "no")
-    lines = [f"{a:.4f},{d:.4f},{i}" for (a, d), i in zip(rows, ill, strict=True)]
-    return "\n".join(["age,dose,ill", *lines]) + "\n"
+    further = draws.normal(size=(60, 8)) + 1
+    lines = [
+        ",".join([*(f"{value:.4f}" for value in (*numbers, *more)), is_ill])
+        for numbers, more, is_ill in zip(rows, further, ill, strict=True)
+    ]
+    return "\n".join([",".join([*TEN_NUMBERS["features"], "ill"]), *lines]) + "\n"
 
 
 def with_missing(missing: str) -> dict[str, Any]:

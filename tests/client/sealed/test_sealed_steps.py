@@ -12,7 +12,7 @@ from erosion.client.sealed.sealed_site import Greeted, Identity
 from erosion.client.training.hospital import Hospital
 from erosion.client.training.limits import check_limits
 from erosion.common.errors import Refusal
-from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
+from erosion.common.protocol.messages import Scaling, StepResult, TrainRequest, TrainResult
 from erosion.common.sealed import legs
 from erosion.common.sealed.distances.modulus_proof import prove
 from erosion.common.sealed.distances.numbers import to_rows
@@ -32,7 +32,7 @@ def request(step: str = "train", **changes: Any) -> TrainRequest:
         "study": sealed_study(),
         "arm": ARM,
         "round": 1,
-        "parameters": torch.zeros(6) if step == "train" else None,
+        "parameters": torch.zeros(22) if step == "train" else None,
         "scaling": None,
         "run": "run",
         "step": step,
@@ -49,10 +49,18 @@ def test_a_peer_answers_a_sealed_study_without_its_update(tmp_path: Path) -> Non
     assert result.header.sealed is not None
 
 
+def test_a_peer_gives_no_distance_of_an_update_in_which_few_values_can_move(tmp_path: Path) -> None:
+    """By this scaling nothing is left of the patients' values: the biases alone are trained."""
+    bob, study = hospitals(tmp_path)["bob"], sealed_study(scaling="user")
+    nothing = Scaling(mean=(0.0,) * 10, deviation=(1e30,) * 10)
+    with pytest.raises(Refusal, match="are of 1 values of an update"):
+        bob.answer(request(study=study, scaling=nothing))
+
+
 def test_the_user_answers_its_own_coordinator_in_the_clear(tmp_path: Path) -> None:
     result = hospitals(tmp_path)["alice"].answer(request())
     assert isinstance(result, TrainResult)
-    assert result.delta.numel() == 6
+    assert result.delta.numel() == 22
     assert result.header.sealed is None
 
 
@@ -67,7 +75,7 @@ def with_roster(*names: str) -> dict[str, Any]:
 
 def question(**changes: Any) -> TrainRequest:
     key = paillier_key()
-    sealed = [key.public.encrypt(value, noise()) for value in range(6)]
+    sealed = [key.public.encrypt(value, noise()) for value in range(22)]
     options: dict[str, Any] = {
         "values": with_roster("bob", "carol", "dave"),
         "enclosed": {
@@ -88,7 +96,7 @@ def question(**changes: Any) -> TrainRequest:
         (request(legs.UNMASK, values={"delivered": {}}), "not due at this site"),
         (question(values={}), "roster is wrong"),
         (question(enclosed={}), "brings no 'sealed_own'"),
-        (question(enclosed={legs.SEALED_OWN: torch.zeros(6, 512)}), "brings no 'sealed_own'"),
+        (question(enclosed={legs.SEALED_OWN: torch.zeros(22, 512)}), "brings no 'sealed_own'"),
         (question(), "other keys for this site"),
         (question(study=sealed_study(user="erin")), "another sealed round"),
         (question(run="other"), "another sealed round"),
@@ -169,7 +177,7 @@ def test_parameters_that_differ_by_a_hair_do_not_give_the_same_update_in_another
         bob = Hospital(site, secret)
         bob.identify(Identity("bob", new_private_key()))
         first = update_of(bob, request())
-        second = update_of(bob, request(run="another", parameters=torch.full((6,), 1e-6)))
+        second = update_of(bob, request(run="another", parameters=torch.full((22,), 1e-6)))
         apart[secret] = float((second - first).norm() / first.norm())
         assert not torch.equal(first, second)  # so that it is another update to the ledger
     assert apart[b""] < 1e-4
@@ -258,4 +266,4 @@ def test_the_more_patients_a_round_goes_over_the_more_its_updates_are_alike(
         mean = all_of_them.mean(dim=0)
         spread.append(float((all_of_them - mean).norm(dim=1).mean() / mean.norm()))
     assert spread[0] > 0.1
-    assert spread[1] < 0.03
+    assert spread[1] < 0.05

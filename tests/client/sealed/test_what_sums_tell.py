@@ -9,7 +9,7 @@ from erosion.client.training.hospital import Hospital
 from erosion.common.protocol.messages import TrainRequest
 from erosion.common.sealed.sums.sum_rules import SumRules
 from tests.support.sealed_study import ARM, PEERS, sealed_study
-from tests.support.small_study import make_site, sixty_patients
+from tests.support.small_study import TWO_NUMBERS, make_site, sixty_patients
 
 ROUNDS = 40
 
@@ -18,7 +18,7 @@ def test_rounds_that_all_begin_from_the_same_parameters_tell_each_ones_typical_u
     tmp_path: Path,
 ) -> None:
     """A weakness that the threat model names: three hospitals with weight, others each round."""
-    study = sealed_study(sealed=False, rounds=ROUNDS)
+    study = sealed_study(sealed=False, rounds=ROUNDS, task=TWO_NUMBERS)
     updates = np.array(
         [
             [

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from erosion.common.algorithms import catalogue
 from erosion.common.algorithms.fedavg import FedAvg
 from tests.support.sealed_study import sealed_study
+from tests.support.small_study import TEN_NUMBERS
 
 LOCAL: dict[str, Any] = {"local": {}}
 
@@ -42,6 +43,41 @@ def test_a_study_whose_method_has_one_step_more_is_refused(monkeypatch: pytest.M
     monkeypatch.setattr(FedAvg, "site_steps", lambda arm: {"length": arm.train, "train": arm.train})
     with pytest.raises(ValidationError, match=r"arms\.fedavg: it asks for more than updates"):
         sealed_study(arms={"fedavg": {}, **LOCAL})
+
+
+def features(number: int) -> dict[str, Any]:
+    return {"task": {**TEN_NUMBERS, "features": TEN_NUMBERS["features"][:number]}}
+
+
+@pytest.mark.parametrize(
+    ("number", "arms", "values"),
+    [
+        # of one value the distance tells all but the sign
+        (1, {"weight_erosion": {"own_parameters": ["output_bias"]}}, 1),
+        (1, {"evidence_erosion": {}}, 1),  # which keeps that bias, too
+        (2, {"fedavg": {"own_parameters": ["*weight"]}}, 1),  # the bias of no and that of yes
+        (6, {"fedavg": {}}, 7),
+        (9, {"weight_erosion": {"layer_weights": {"1.weight": 0.0}}}, 1),
+        (8, {"weight_erosion": {"distance": "cosine"}}, 9),  # two lengths are told, too
+    ],
+)
+def test_an_update_of_so_few_values_that_its_distance_gives_it_away_is_not_sealed(
+    number: int, arms: dict[str, Any], values: int
+) -> None:
+    with pytest.raises(ValidationError, match=rf"are of {values} values .* share more parameters"):
+        sealed_study(**features(number), arms={**arms, **LOCAL})
+    assert not sealed_study(
+        **features(number), arms={**arms, **LOCAL}, sealed=False
+    ).federation.sealed
+
+
+def test_enough_values_are_sealed() -> None:
+    for number, arms in (
+        (7, {"fedavg": {}}),
+        (9, {"weight_erosion": {"distance": "cosine"}}),
+        (8, {"evidence_erosion": {}}),
+    ):
+        assert sealed_study(**features(number), arms={**arms, **LOCAL}).federation.sealed
 
 
 def test_a_bound_on_norms_cannot_be_kept() -> None:
