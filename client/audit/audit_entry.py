@@ -7,11 +7,11 @@ from pydantic import Field, JsonValue
 from erosion.common.settings.base import Settings
 
 FIRST = "0" * 64  # the first line's `previous`
-LARGEST_FIGURES = 2**18  # bytes of JSON; of larger ones only the hash is kept
+MOST_VALUES = 16  # of an array that is written down itself
 
 
 class AuditEntry(Settings):
-    """One message handed to the network; its SHA-256 stands for the arrays, which may be large."""
+    """One message handed to the network; its SHA-256 stands for arrays, which may be large."""
 
     number: int  # from 1
     time: str  # ISO 8601, UTC
@@ -26,8 +26,11 @@ class AuditEntry(Settings):
     # site's own: of the description of its records, then the arrays as it serialised them
     sha256: str  # of the same
     arrays: dict[str, tuple[int, ...]] = Field(default_factory=dict)  # name -> shape
+    values: dict[str, tuple[float | None, ...]] = Field(default_factory=dict)  # of arrays of up to
+    # 16 numbers, flat; None: not finite. Lines of earlier programs have none
     norm: float | None = None  # Euclidean, of the update; None where there is none or not finite
-    figures: JsonValue = None  # the header itself: the sums, counts and metrics that were sent
+    figures: JsonValue = None  # the header itself: the sums, counts and metrics that were sent; of
+    # an app of the site's own, the description. Earlier programs left out those of more than 256 kB
     error: str | None = None  # the words that were sent in place of an answer
     previous: str  # SHA-256 of the line before
 

@@ -2,8 +2,9 @@
 
 Every line holds the SHA-256 of the line before it, so a line that is changed, removed or moved
 later shows (`erosion log verify`). The counts, sums and metrics that were sent stand in it as they
-were sent; of an update, its norm and its hash. What a request says of itself is quoted short and
-printable. When a file is full the chain goes on in another (`log_files`).
+were sent, and so do arrays of a few numbers; of an update, its norm and its hash. What a request
+says of itself is quoted short and printable. When a file is full the chain goes on in another
+(`log_files`).
 """
 
 import contextlib
@@ -22,7 +23,7 @@ from typing import Any, Self
 import numpy as np
 from flwr.app import Message, RecordDict
 
-from erosion.client.audit.audit_entry import FIRST, LARGEST_FIGURES, AuditEntry, hash_of
+from erosion.client.audit.audit_entry import FIRST, MOST_VALUES, AuditEntry, hash_of
 from erosion.client.audit.log_files import (
     FILE_NAME,
     full_files,
@@ -33,6 +34,7 @@ from erosion.client.audit.log_files import (
 )
 from erosion.common.errors import SiteError
 from erosion.common.line.envelope import describe
+from erosion.common.line.frames import LARGEST_HEAD_BYTES
 from erosion.common.protocol import wire
 from erosion.common.support.files import sync_folder, whole_bytes
 from erosion.common.support.plain_text import printable
@@ -216,11 +218,14 @@ def _line(number: int, previous: str, request: Message, reply: Message) -> Audit
     header = text.encode()
     digest, num_bytes = hashlib.sha256(header), len(header)
     shapes: dict[str, tuple[int, ...]] = {}
+    values: dict[str, tuple[float | None, ...]] = {}
     squares = 0.0 if wire.UPDATE in reply.content.get("arrays", {}) else None
-    for name, shape, _kind, buffer in wire.arrays_of(reply.content):
+    for name, shape, kind, buffer in wire.arrays_of(reply.content):
         shapes[name] = shape
         digest.update(buffer)  # as it is sent: what was just encoded is not decoded again
         num_bytes += buffer.nbytes
+        if math.prod(shape) <= MOST_VALUES:
+            values[name] = _values(buffer, kind)
         if name == wire.UPDATE and squares is not None:
             for at in range(0, buffer.nbytes, PART_BYTES):
                 part = np.frombuffer(buffer[at : at + PART_BYTES], dtype="<f4").astype(np.float64)
@@ -234,6 +239,7 @@ def _line(number: int, previous: str, request: Message, reply: Message) -> Audit
             "sha256": digest.hexdigest(),
             "figures": _figures(text),
             "arrays": shapes,
+            "values": values,
             "norm": length if length is not None and math.isfinite(length) else None,
         }
     )
@@ -252,7 +258,12 @@ def _figures_of(content: RecordDict) -> dict[str, Any]:
         for key, array in record.items()
     }
     num_bytes = len(text) + sum(buffer.nbytes for buffer in buffers)
-    return {"bytes": num_bytes, "sha256": digest.hexdigest(), "arrays": arrays}
+    return {
+        "bytes": num_bytes,
+        "sha256": digest.hexdigest(),
+        "arrays": arrays,
+        "figures": _figures(text.decode()),
+    }
 
 
 def _quoted(values: dict[str, Any], name: str, kind: type) -> Any:
@@ -263,5 +274,16 @@ def _quoted(values: dict[str, Any], name: str, kind: type) -> Any:
 
 
 def _figures(header: str) -> Any:
-    """What was sent beside arrays, as it was sent; None where it is too large to be kept."""
-    return json.loads(header) if 0 < len(header) <= LARGEST_FIGURES else None
+    """What is sent beside arrays, as it is sent. Raises NotLogged where no message may have it."""
+    if len(header) > LARGEST_HEAD_BYTES:
+        raise NotLogged(
+            f"An answer has {len(header) / 2**20:.1f} MiB beside its arrays, and"
+            f" {LARGEST_HEAD_BYTES // 2**20} MiB are the most that a message may have, so nothing"
+            " was sent. Ask the coordinator for a study of fewer columns or categories."
+        )
+    return json.loads(header)
+
+
+def _values(buffer: memoryview, kind: str) -> tuple[float | None, ...]:
+    numbers = np.frombuffer(buffer, dtype=np.dtype(kind).newbyteorder("<")).tolist()
+    return tuple(float(number) if math.isfinite(number) else None for number in numbers)

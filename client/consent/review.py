@@ -17,6 +17,7 @@ from erosion.common.study.study import Study
 from erosion.common.support.plain_text import printable
 
 _MOST_CHANGES = 40  # lines
+_MANY_CATEGORIES = 20  # of a column
 
 
 def review(site: Site, study: Study, store: ConsentStore) -> list[str]:
@@ -169,8 +170,16 @@ def _inputs(study: Study) -> str:
     features = getattr(study.task, "features", None)
     if features is None:
         return f"images of shape {tuple(study.task.input_shape)} and their {outcome}{also}"
-    names = ", ".join(_column(feature.name) for feature in features)
+    names = ", ".join(
+        _column(feature.name) + _many(len(getattr(feature, "categories", ())))
+        for feature in features
+    )
     return f"{len(features)} columns ({names}), the outcome ({outcome}){also}"
+
+
+def _many(categories: int) -> str:
+    """How many categories a column has, where they are many: patients are counted by each."""
+    return f" ({categories:,} categories)" if categories > _MANY_CATEGORIES else ""
 
 
 def _column(name: str) -> str:

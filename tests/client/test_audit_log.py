@@ -6,13 +6,15 @@ import json
 import os
 import stat
 import tracemalloc
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from erosion.client.audit import audit_log as audit_log_module
@@ -28,9 +30,18 @@ from erosion.common.errors import SiteError
 from erosion.common.protocol import wire
 from erosion.common.protocol.messages import (
     DescribeReply,
+    EvaluateReply,
+    EvaluateResult,
     FeatureSums,
+    FinalMetrics,
+    Metrics,
+    Scaling,
+    StepReply,
+    StepResult,
+    TrainReply,
     TrainResult,
 )
+from erosion.common.protocol.summary import ColumnSummary, SummaryReply
 from tests.support.sent_logs import UPDATE, long_log, reply, request, sent
 from tests.support.small_study import make_study
 
@@ -464,6 +475,131 @@ def test_the_norm_of_a_compressed_update_is_in_the_log(tmp_path: Path, kind: Com
         line = json.loads(audit_log.path.read_text())
     assert line["norm"] == pytest.approx(5.0, rel=0.01)
     assert line["arrays"][f"update.{kind}"] == [6 if kind == "int8" else 12]
+
+
+MANY = {f"code {number:06d}": number for number in range(20_000)}
+MANY_CODES = ColumnSummary(name="sex", kind="category", count=120, missing=0, shares=MANY)
+AGE = ColumnSummary(name="age", kind="number", count=120, missing=0, mean=54.7, deviation=19.03)
+DESCRIBED = FeatureSums(count=(20, 0), total=(900.5, 0.0), squares=(41_000.25, 0.0))
+METRICS = {"num_samples": 30, "accuracy": 0.9375, "log_loss": 0.25}
+INTERVALS = {"intervals": {"accuracy": {"low": 0.8125, "high": 1.0}}}
+ANSWERS = {
+    "describe": wire.encode_describe_reply(
+        DescribeReply(hospital="b", num_samples=20, sums=DESCRIBED, software="1")
+    ),
+    "summary": wire.encode_summary_reply(
+        SummaryReply(
+            hospital="b", software="1", min_cell=10, num_samples=120, columns=(AGE, MANY_CODES)
+        )
+    ),
+    "train": wire.encode_train_result(
+        TrainResult(
+            TrainReply(
+                hospital="b",
+                arm="gems",
+                round=1,
+                num_samples=20,
+                samples_seen=8,
+                seconds=0.125,
+                metrics=Metrics.model_validate(METRICS),
+                own_loss=0.75,
+            ),
+            torch.zeros(600),
+            {"ball": torch.tensor([1.5, 0.875, 0.625, 16.0]), "noise": torch.tensor([0.3125])},
+        )
+    ),
+    "step": wire.encode_step_result(
+        StepResult(
+            StepReply(
+                hospital="b",
+                arm="gems",
+                round=1,
+                step="check",
+                seconds=0.25,
+                values={"accuracy": 0.84375, "each": [0.5, {"of": 17}]},
+            ),
+            {"radii": torch.tensor([2.5, 3.5]), "codes": torch.tensor([7, 9], dtype=torch.uint8)},
+        )
+    ),
+    "evaluate": wire.encode_evaluate_result(
+        EvaluateResult(
+            EvaluateReply(
+                hospital="a",
+                arms={"local": FinalMetrics.model_validate({**METRICS, **INTERVALS})},
+                comparison=None,
+                scaling=Scaling(mean=(51.5,), deviation=(16.0,)),
+                num_patients=30,
+                class_counts={"ill": 14},
+            ),
+            {"local": torch.tensor([[0.15625, -0.5], [2.0, 4.0]])},
+        )
+    ),
+}
+
+
+def numbers_in(value: object) -> list[float]:
+    """Every number of JSON."""
+    if isinstance(value, dict):
+        return [number for inner in value.values() for number in numbers_in(inner)]
+    if isinstance(value, list):
+        return [number for inner in value for number in numbers_in(inner)]
+    return [float(value)] if type(value) in (int, float) else []  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_every_number_that_is_told_is_in_the_log(tmp_path: Path, kind: str) -> None:
+    asked, answer = request(), ANSWERS[kind]
+    with AuditLog(tmp_path) as audit_log:
+        audit_log.record(asked, Message(answer, reply_to=asked))
+        line = json.loads(audit_log.path.read_text())
+        assert verify(audit_log.path).num_lines == 1
+    assert line["figures"] == json.loads(wire.header_text(answer))
+    told = numbers_in(json.loads(wire.header_text(answer)))
+    for name, array in answer.array_records.get("arrays", {}).items():
+        values = np.frombuffer(array.data, array.dtype).tolist()
+        assert line["values"].get(name) == (values if len(values) <= 16 else None)
+        told += values if len(values) <= 16 else []
+    assert len(told) >= 5
+    assert not Counter(told) - Counter(numbers_in({k: line[k] for k in ("figures", "values")}))
+
+
+def test_a_few_numbers_that_are_not_finite_leave_a_line_that_can_be_read(tmp_path: Path) -> None:
+    asked = request()
+    header = wire.decode_train_result(reply(asked).content).header
+    strange = TrainResult(header, torch.zeros(600), {"ball": torch.tensor([torch.nan, 1.5])})
+    with AuditLog(tmp_path) as audit_log:
+        audit_log.record(asked, Message(wire.encode_train_result(strange), reply_to=asked))
+        assert json.loads(audit_log.path.read_text())["values"] == {"ball": [None, 1.5]}
+        assert verify(audit_log.path).num_lines == 1
+
+
+def test_what_an_app_of_the_sites_own_tells_is_in_the_log(tmp_path: Path) -> None:
+    asked = Message(RecordDict(), 1, wire.TRAIN)
+    told = RecordDict({"mine": MetricRecord({"accuracy": 0.875, "each": [1, 2]})})
+    with AuditLog(tmp_path) as audit_log:
+        audit_log.record(asked, Message(told, reply_to=asked))
+        line = json.loads(audit_log.path.read_text())
+    assert line["figures"] == {"mine": {"metrics": {"accuracy": 0.875, "each": [1, 2]}}}
+
+
+def test_an_answer_that_the_log_cannot_hold_is_not_sent(tmp_path: Path) -> None:
+    asked, header = request(), ConfigRecord({"json": json.dumps({"figures": "1" * (4 * 2**20)})})
+    with AuditLog(tmp_path) as audit_log:
+        with pytest.raises(NotLogged, match="4 MiB are the most"):
+            audit_log.record(asked, Message(RecordDict({"header": header}), reply_to=asked))
+        audit_log.record(asked, reply(asked))
+        assert verify(audit_log.path).num_lines == 1
+
+
+def test_a_line_of_an_earlier_program_is_one_still(tmp_path: Path) -> None:
+    """Which wrote down no arrays, and no figures of more than 256 kB."""
+    line = json.loads(sent(tmp_path, 1).read_text())
+    del line["values"]
+    path = tmp_path / "sent.jsonl"
+    path.write_text(json.dumps({**line, "figures": None}) + "\n")
+    with AuditLog(tmp_path) as audit_log:
+        audit_log.record(request(2), reply(request(2), 2))
+    assert verify(path).num_lines == 2
 
 
 def test_half_a_line_of_any_length_is_not_held_in_memory(tmp_path: Path) -> None:

@@ -477,6 +477,18 @@ def test_the_review_names_every_column_that_is_asked_for(
     assert "30%" not in text
 
 
+def test_the_review_says_of_columns_with_many_categories_how_many(
+    tmp_path: Path, store: ConsentStore
+) -> None:
+    many = {"name": "sex", "categories": ["f", "m", *(f"code {n}" for n in range(1_500))]}
+    task = {"kind": "tabular", "target": "ill", "classes": ["no", "yes"], "features": ["age", many]}
+    text = "\n".join(review(site(tmp_path), study(task=task), store))
+    assert "2 columns (age, sex (1,502 categories)), the outcome" in text
+    few = {**task, "features": ["age", {**many, "categories": ["f", "m"]}]}
+    text = "\n".join(review(site(tmp_path), study(task=few), store))
+    assert "2 columns (age, sex), the outcome" in text
+
+
 def test_the_review_names_the_further_steps_of_a_method(
     tmp_path: Path, store: ConsentStore
 ) -> None:
