@@ -84,7 +84,7 @@ def problem_with_values(
     if found >= fewest:
         return None
     return (
-        f"the distances of sealed rounds are of {found} values of an update that do not follow from"
-        f" each other, and must be of {fewest} or more, because of fewer they tell too much; share"
-        " more parameters, or take a model with more"
+        f"of an update's values {found} count in the distances of sealed rounds without following"
+        f" from the others, and {fewest} must at least, or a distance tells too much; share more"
+        " parameters, or take a model with more"
     )

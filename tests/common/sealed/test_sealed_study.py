@@ -64,7 +64,7 @@ def features(number: int) -> dict[str, Any]:
 def test_an_update_of_so_few_values_that_its_distance_gives_it_away_is_not_sealed(
     number: int, arms: dict[str, Any], values: int
 ) -> None:
-    with pytest.raises(ValidationError, match=rf"are of {values} values .* share more parameters"):
+    with pytest.raises(ValidationError, match=rf"values {values} count .* share more parameters"):
         sealed_study(**features(number), arms={**arms, **LOCAL})
     assert not sealed_study(
         **features(number), arms={**arms, **LOCAL}, sealed=False
