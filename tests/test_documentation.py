@@ -3,29 +3,18 @@
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from erosion.client.site_file import load_site
-from erosion.common.algorithms import REGISTRY
 from erosion.common.learning.training import Training
 from erosion.common.study import privacy, sealing
 from erosion.common.study.study import load_study
-from tests.common import test_site_contract as site_contract
+from tests.support.extending_page import SECTIONS, method_with_two_exchanges, python_of
 
 ROOT = Path(__file__).resolve().parents[1]
-EXTENDING = (ROOT / "docs" / "extending.md").read_text()
-SECTIONS = [
-    section.split("\n", 1) for section in re.split(r"^## ", EXTENDING, flags=re.MULTILINE)[1:]
-]
 PAGES = [ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")]
-
-
-def python_of(text: str) -> str:
-    return "\n".join(re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL))
 
 
 @pytest.mark.parametrize(("title", "text"), SECTIONS, ids=[title for title, _ in SECTIONS])
@@ -40,34 +29,12 @@ def test_the_method_with_two_exchanges_has_neither_privacy_nor_sealed_rounds(
     promises: dict[str, bool],
 ) -> None:
     """Nor has it where its flags say so, as those that it would inherit do."""
-    example: dict[str, Any] = {"__name__": "example"}
-    exec(python_of(dict(SECTIONS)["A method with two exchanges"]), example)
-    arms = {"median_length": type("Promising", (example["MedianLength"],), promises)()}
+    arms = {"median_length": type("Promising", (method_with_two_exchanges(),), promises)()}
     assert "more than noised updates" in (privacy.problem_with_arms(arms) or "")
     problem = sealing.problem_with_arms(arms, Training(steps=1))
     assert problem == (
         "arms.median_length: it asks for more than updates, which would leave in the clear"
     )
-
-
-@pytest.mark.parametrize(
-    "promise",
-    [
-        site_contract.test_it_changes_nothing_that_it_was_given,
-        site_contract.test_it_repeats_and_draws_nothing_from_the_global_generator,
-        site_contract.test_the_user_can_predict_before_and_after_training,
-        site_contract.test_own_parameters_stay_whatever_the_method,
-        site_contract.test_it_tells_its_steps_where_it_compares_by_them,
-    ],
-    ids=lambda promise: promise.__name__,
-)
-def test_the_method_with_two_exchanges_keeps_the_sites_contract(
-    promise: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    example: dict[str, Any] = {"__name__": "example"}
-    exec(python_of(dict(SECTIONS)["A method with two exchanges"]), example)
-    monkeypatch.setitem(REGISTRY, "median_length", example["MedianLength"])
-    promise("median_length")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -4,8 +4,7 @@ import random
 import re
 import time
 from datetime import timedelta
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from flwr.app import Error, Message, RecordDict
@@ -25,40 +24,8 @@ from erosion.common.errors import LinkError, SiteError
 from erosion.common.protocol import wire
 from erosion.common.protocol.flower_messages import RequestMessage
 from erosion.common.support import expiry
+from tests.support.broken_line import BreaksAfterTheWelcome
 from tests.support.docker_engine import ROOT
-
-
-class BreaksAfterTheWelcome:
-    """A connection that brings so many requests and ends; it stands in for a SiteLine."""
-
-    def __init__(self, num_requests: int) -> None:
-        self.welcome, self._num_requests = Welcome(), num_requests
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Nothing is open."""
-
-    def receive(self, _seconds: float) -> Message:
-        if not self._num_requests:
-            raise LostLine("it sent a head of 6842066 bytes; at most 4194304 are accepted")
-        self._num_requests -= 1
-        return RequestMessage(RecordDict(), "r", 2, "train", group_id="", ttl=60.0)
-
-    def run_of(self, _request: Message) -> None:
-        """Of no app's run."""
-
-    def is_dropped(self, request: Message) -> bool:
-        return request.metadata.group_id == "comes too late"
-
-    def reply(self, _request: Message, _reply: Message, _log_head: str | None) -> None:
-        """It has gone."""
 
 
 def longest_pauses(monkeypatch: pytest.MonkeyPatch, num_requests: int, times: int) -> list[float]:

@@ -14,7 +14,7 @@ from erosion.client.consent.store import ConsentStore
 from erosion.client.site_file import load_site
 from erosion.common.errors import SiteError
 from erosion.common.support.files import version_of
-from tests.client.test_agent import BreaksAfterTheWelcome
+from tests.support.broken_line import BreaksAfterTheWelcome
 from tests.support.federation import write_site
 from tests.support.sent_logs import request
 

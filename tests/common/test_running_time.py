@@ -45,6 +45,7 @@ def test_a_gap_counts_as_one_second_whoever_looks_first(stopped: float) -> None:
 WALL_CLOCK = {
     "client/audit/audit_log.py",
     "client/audit/site_observers.py",
+    "client/connection/running_site.py",
     "client/consent/store.py",
     "common/protocol/flower_messages.py",
     "common/support/expiry.py",

@@ -3,6 +3,7 @@
 Like the algorithms' contract: a new method is picked up from the registry.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from erosion.common.algorithms import REGISTRY
 from erosion.common.algorithms.personal_layers import personal_parameters
 from erosion.common.learning.local_work import LocalOutcome, LocalWork, Tensors
 from tests.support.contexts import CONTEXT
+from tests.support.extending_page import method_with_two_exchanges
 from tests.support.local_works import DIM, layout, local_round, work
 from tests.support.registry_cohorts import DIM as STATE_DIM
 from tests.support.registry_cohorts import PEERS, after_rounds, same
@@ -106,9 +108,9 @@ def test_own_parameters_stay_whatever_the_method(name: str) -> None:
     for outcome in (first, second):
         assert outcome.delta[2:].tolist() == [0.0, 0.0]
         assert outcome.delta[:2].abs().max() > 0
-        for attachment in outcome.attachments.values():
-            if attachment.shape == (DIM,):
-                assert attachment[2:].tolist() == [0.0, 0.0]
+        sizes, larger = arm.attachment_sizes(DIM), arm.attachment_sizes(DIM + 1)
+        for attachment in (a for a in sizes if sizes[a] == DIM != larger[a]):
+            assert outcome.attachments[attachment][2:].tolist() == [0.0, 0.0]
     assert not torch.equal(first.keep["own_parameters"], second.keep["own_parameters"])
     personal = personal_parameters(arm, replace(task(round=3), kept=second.keep), layout)
     assert not torch.equal(personal.reshape(-1, DIM)[0, 2:], task().received[2:])
@@ -124,3 +126,21 @@ def test_every_broadcast_tensor_has_the_models_length() -> None:
                 assert tensor.shape[-1] == STATE_DIM
                 senders.add(name)
     assert {"scaffold", "fedfomo", "ensemble"} <= senders
+
+
+@pytest.mark.parametrize(
+    "promise",
+    [
+        test_it_changes_nothing_that_it_was_given,
+        test_it_repeats_and_draws_nothing_from_the_global_generator,
+        test_the_user_can_predict_before_and_after_training,
+        test_own_parameters_stay_whatever_the_method,
+        test_it_tells_its_steps_where_it_compares_by_them,
+    ],
+    ids=lambda promise: promise.__name__,
+)
+def test_the_documented_method_with_two_exchanges_keeps_the_contract(
+    promise: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(REGISTRY, "median_length", method_with_two_exchanges())
+    promise("median_length")

@@ -1,0 +1,23 @@
+"""The examples of docs/extending.md."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from erosion.common.algorithms.base import ArmBase
+
+_PAGE = (Path(__file__).resolve().parents[2] / "docs" / "extending.md").read_text()
+SECTIONS = [  # title and text
+    section.split("\n", 1) for section in re.split(r"^## ", _PAGE, flags=re.MULTILINE)[1:]
+]
+
+
+def python_of(text: str) -> str:
+    return "\n".join(re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL))
+
+
+def method_with_two_exchanges() -> type[ArmBase]:
+    example: dict[str, Any] = {"__name__": "example"}
+    exec(python_of(dict(SECTIONS)["A method with two exchanges"]), example)
+    method: type[ArmBase] = example["MedianLength"]
+    return method
