@@ -5,8 +5,7 @@ from typing import Self
 
 from flwr.app import Message, RecordDict
 
-from erosion.client.connection.line import LostLine
-from erosion.client.connection.line import Welcome
+from erosion.client.connection.line import LostLine, Welcome
 from erosion.common.protocol.flower_messages import RequestMessage
 
 
