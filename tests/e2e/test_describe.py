@@ -21,7 +21,7 @@ def test_hospitals_are_compared_before_any_training_and_who_declines_is_named(
         carol = federation.site_file("carol")
         carol.write_text(carol.read_text() + '[limits]\nstudies = ["others"]\n')
         lines = [line.split(",") for line in data.read_text().splitlines()]
-        wrong = [lines[0], *([f"{float(a) + 10:.2f}", d, ill] for a, d, ill in lines[1:])]
+        wrong = [lines[0], *([f"{float(age) + 10:.2f}", *rest] for age, *rest in lines[1:])]
         data.write_text("\n".join(map(",".join, wrong)) + "\n")
         federation.start_program("carol", programs.honest, carol)
         found = ask_all(study, federation.link, PATIENCE)
