@@ -205,6 +205,7 @@ class SiteLine:
                 raise LineFault("no greeting")
             said = json_body(body)
             took = precise_now() - asked
+            self._frame_size = FrameSize.told(said.get("frame_bytes"))
             theirs = _time_in(said, "time")
             return Welcome(
                 versions=Versions.read(said),

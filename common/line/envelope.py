@@ -8,11 +8,19 @@ of memory, known in size before the first byte comes, and use it where it lies.
 import base64
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from erosion.common.line.frames import LARGEST_DATA_BYTES, SMALLEST_DATA_BYTES, Kind, LineFault
+from erosion.common.line.frames import (
+    FAST_BYTES,
+    FAST_BYTES_PER_SECOND,
+    LARGEST_DATA_BYTES,
+    MODEST_DATA_BYTES,
+    SMALLEST_DATA_BYTES,
+    Kind,
+    LineFault,
+)
 from erosion.common.protocol.flower_arrays import BufferArray, buffer_of
 
 ALIGNMENT = 8  # bytes
@@ -51,6 +59,7 @@ def describe(content: RecordDict) -> tuple[dict[str, Any], list[memoryview]]:
 def data_frames(buffers: Sequence[memoryview], size: "FrameSize") -> Iterator[bytes]:
     """The arrays' bytes as frames, made one at a time: each byte is copied once, into its frame."""
     parts: list[bytes | memoryview] = [_DATA]
+    size.begin()
     room = size.num_bytes
     for piece in _with_padding(buffers):
         at = 0
@@ -81,16 +90,35 @@ class FrameSize:
     """How much goes into a frame: so much that the line takes it within a moment.
 
     Large frames cost less; on a slow line small ones let a sign of life through in time. gRPC and
-    the kernel take a few megabytes before they wait for the line, so frames grow on any.
+    the kernel take a few megabytes before they wait for the line, so only a message of which the
+    line has taken more than that, and soon, has frames that are larger than modest.
     """
 
     num_bytes: int = SMALLEST_DATA_BYTES
     most_bytes: int = LARGEST_DATA_BYTES
+    _taken: int = 0  # of the message under way, in bytes
+    _seconds: float = 0.0  # that this took
+
+    @classmethod
+    def told(cls, most_bytes: object) -> Self:
+        """As the other side asked for; what it cannot mean counts for nothing."""
+        if type(most_bytes) is not int:
+            return cls()
+        return cls(most_bytes=min(max(most_bytes, MODEST_DATA_BYTES), LARGEST_DATA_BYTES))
+
+    def begin(self) -> None:
+        """With another message: what the last one left behind may be on its way still."""
+        self._taken, self._seconds = 0, 0.0
+        self.num_bytes = min(self.num_bytes, MODEST_DATA_BYTES)
 
     def took(self, seconds: float) -> None:
         """Handing over the last frame took so long."""
+        self._taken += self.num_bytes
+        self._seconds += seconds
         if seconds < 0.25:
-            self.num_bytes = min(self.most_bytes, 2 * self.num_bytes)
+            is_fast = self._taken >= max(FAST_BYTES, FAST_BYTES_PER_SECOND * self._seconds)
+            most = self.most_bytes if is_fast else min(self.most_bytes, MODEST_DATA_BYTES)
+            self.num_bytes = min(most, 2 * self.num_bytes)
         elif seconds > 1:
             self.num_bytes = max(SMALLEST_DATA_BYTES, self.num_bytes // 2)
 

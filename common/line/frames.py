@@ -26,7 +26,10 @@ SERVICE, METHOD = "erosion.v1.Line", "Connect"
 PATH = f"/{SERVICE}/{METHOD}"
 
 SMALLEST_DATA_BYTES = 2**15  # of a frame that does not end its message
-LARGEST_DATA_BYTES = 2**18  # of one frame: each is a sign of life, once it is whole
+# Of one frame, which is a sign of life once it is whole: on a line whose speed is not known or to a
+# coordinator that is short of memory, and on one that has taken FAST_BYTES of a message in time.
+MODEST_DATA_BYTES, LARGEST_DATA_BYTES = 2**18, 2**21
+FAST_BYTES, FAST_BYTES_PER_SECOND = 2**24, 2**22
 ARRIVING_PATIENCE = 4  # times the silence that is borne else, while a message is arriving
 LARGEST_HEAD_BYTES = 4 * 2**20  # of a request's or a reply's JSON
 LARGEST_GREETING_BYTES = 2**16  # of the JSON of one who was not asked anything yet

@@ -12,8 +12,10 @@ import grpc
 from cryptography import x509
 
 from erosion.common.line.frames import (
+    LARGEST_DATA_BYTES,
     LARGEST_GREETING_BYTES,
     METHOD,
+    MODEST_DATA_BYTES,
     SERVICE,
     Kind,
     LineFault,
@@ -143,6 +145,8 @@ class Service:
             "hospital": None if verdict is None else verdict.hospital,
             "expires": None if verdict is None else verdict.expires.isoformat(),
             "certificate_expires": None if ends is None else ends.isoformat(),
+            # A site that waits for its turn has a frame under way, which gRPC keeps in memory.
+            "frame_bytes": LARGEST_DATA_BYTES if self._spool is None else MODEST_DATA_BYTES,
         }
 
     async def _make_room(self, peer: Peer, context: Any) -> None:

@@ -20,7 +20,9 @@ from erosion.common.line.envelope import (
     read_description,
 )
 from erosion.common.line.frames import (
+    FAST_BYTES,
     LARGEST_DATA_BYTES,
+    MODEST_DATA_BYTES,
     SMALLEST_DATA_BYTES,
     Kind,
     LineFault,
@@ -145,11 +147,41 @@ def test_data_beyond_what_was_announced_is_refused() -> None:
         assembly.take(memoryview(b"x"))
 
 
+def sizes_while(size: FrameSize, num_bytes: int, seconds: float) -> list[int]:
+    """Of the frames in which so many bytes go, each within so many seconds."""
+    sizes: list[int] = []
+    while sum(sizes) < num_bytes:
+        sizes.append(size.num_bytes)
+        size.took(seconds)
+    return sizes
+
+
 def test_frames_grow_on_a_fast_line_and_shrink_on_a_slow_one() -> None:
     size = FrameSize()
-    for _ in range(10):
-        size.took(0.001)
-    assert size.num_bytes == LARGEST_DATA_BYTES
+    sizes = sizes_while(size, FAST_BYTES, 0.001)
+    assert max(sizes) == MODEST_DATA_BYTES  # gRPC and the kernel may have taken these
+    assert sizes_while(size, FAST_BYTES, 0.001)[-1] == LARGEST_DATA_BYTES
+    size.begin()
+    assert size.num_bytes == MODEST_DATA_BYTES
     for _ in range(10):
         size.took(5.0)
     assert size.num_bytes == SMALLEST_DATA_BYTES
+
+
+def test_frames_stay_modest_where_what_was_taken_goes_on_slowly() -> None:
+    size = FrameSize()
+    sizes = sizes_while(size, FAST_BYTES // 2, 0.001)  # what gRPC and the kernel hold
+    sizes += sizes_while(size, 4 * FAST_BYTES, 0.2)  # 1.3 MB/s
+    assert max(sizes) == MODEST_DATA_BYTES
+
+
+def test_frames_stay_as_small_as_a_coordinator_short_of_memory_asks() -> None:
+    size = FrameSize.told(MODEST_DATA_BYTES)
+    assert max(sizes_while(size, 2 * FAST_BYTES, 0.001)) == MODEST_DATA_BYTES
+
+
+@pytest.mark.parametrize("told", [None, "1", True, 1.5, 0, -1, 10**12])
+def test_a_frame_size_that_makes_no_sense_changes_nothing_much(told: object) -> None:
+    size = FrameSize.told(told)
+    assert size.num_bytes == SMALLEST_DATA_BYTES
+    assert MODEST_DATA_BYTES <= size.most_bytes <= LARGEST_DATA_BYTES

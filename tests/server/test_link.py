@@ -15,7 +15,7 @@ from erosion.client.connection import line as line_module
 from erosion.client.connection.line import SiteLine
 from erosion.common.errors import LinkError
 from erosion.common.line.envelope import FrameSize
-from erosion.common.line.frames import LARGEST_DATA_BYTES, LARGEST_HEAD_BYTES, LONGEST_REASON
+from erosion.common.line.frames import LARGEST_HEAD_BYTES, LONGEST_REASON, MODEST_DATA_BYTES
 from erosion.common.protocol.flower_arrays import to_array, to_record
 from erosion.common.protocol.flower_messages import BoundedMessage
 from erosion.experiments.slow_line import SlowLine
@@ -199,7 +199,7 @@ def test_a_model_and_an_update_of_many_frames_go_over_a_slow_line(
     bits_per_second = 1.5e6
     for module in (link_module, line_module):
         monkeypatch.setattr(module, "TICK_SECONDS", 0.1)
-    values = torch.ones(6 * LARGEST_DATA_BYTES // 4)  # 8 s; it is 2.5 s of silence that are borne
+    values = torch.ones(6 * MODEST_DATA_BYTES // 4)  # 8 s; it is 2.5 s of silence that are borne
 
     def content() -> RecordDict:
         return RecordDict({"arrays": to_record({"values": to_array(values)})})
