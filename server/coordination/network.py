@@ -341,7 +341,7 @@ class NetworkTransport:
             who = hospital
             reason = f"its site file calls it {said!r}; `name` there must be {hospital!r}"
         if known in self._study.hospitals:
-            yield Away(known, reason)
+            yield Away(known, reason, connection)
         elif not self._others_stay:  # else it waits for another study
             yield KeptOut(who, None, reason)
 

@@ -188,15 +188,15 @@ NO_B2 = "the study has no hospital 'b2'; check `name` in the site file"
             Keys("b"),
             True,
             CALLED_B2,
-            [Away("b", "its site file calls it 'b2'; `name` there must be 'b'")],
+            [Away("b", "its site file calls it 'b2'; `name` there must be 'b'", 1)],
         ),
         (
             Keys("b"),
             False,
             "a: not now",
-            [Away("b", "its site file calls it 'a'; `name` there must be 'b'")],
+            [Away("b", "its site file calls it 'a'; `name` there must be 'b'", 1)],
         ),
-        (Keys("b"), False, "no idea", [Away("b", "no idea")]),
+        (Keys("b"), False, "no idea", [Away("b", "no idea", 1)]),
         (Keys("b2"), False, CALLED_B2, [KeptOut("b2", None, "the study has no hospital 'b2'")]),
     ],
 )
