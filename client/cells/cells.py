@@ -57,34 +57,18 @@ class Cells:
         """What is noted within is noted as a whole, or not at all where an error ends it."""
         return self._book.locked()
 
-    def num_samples(
+    def numbers(
         self,
         rows: Rows,
         groups: Groups,
         identified: Groups | None = None,
         whole_rows: Hashes | None = None,
-    ) -> int:
-        """How many samples there are, to a multiple of the cell.
+    ) -> tuple[int, int]:
+        """How many samples there are, and how many patients, to a multiple of the cell.
 
         `identified`: (n,) as `groups`, by the rows' identifiers alone; None: they have none.
-        `whole_rows`: see `check_test_part`.
+        `whole_rows`: see `check_test_part`. Both are noted, whichever is told.
         """
-        return self._numbers(rows, groups, identified, whole_rows)[0]
-
-    def num_patients(
-        self,
-        rows: Rows,
-        groups: Groups,
-        identified: Groups | None = None,
-        whole_rows: Hashes | None = None,
-    ) -> int:
-        """The same of the patients whom the samples are of."""
-        return self._numbers(rows, groups, identified, whole_rows)[1]
-
-    def _numbers(
-        self, rows: Rows, groups: Groups, identified: Groups | None, whole_rows: Hashes | None
-    ) -> tuple[int, int]:
-        """Of samples and of patients. Both are noted with the first question for either."""
         patients = patient_hashes(rows, groups, self._keys)
         kinds = {PATIENTS: patients}
         if whole_rows is not None:

@@ -119,6 +119,10 @@ class Agent:
                 sentence = trouble.text[:1].upper() + trouble.text[1:]
                 if trouble.is_final:
                     raise LinkError(f"{sentence}.") from None
+                remedy = (
+                    " Check that the coordinator runs and that coordinator.address is right;"
+                    " `erosion check` looks into it."
+                )
             except NotLogged as problem:
                 # Signed out, so that no round waits for an answer that must not be sent.
                 logger.error("%s", problem)
@@ -127,7 +131,7 @@ class Agent:
                 self.stop.wait(LAST_RETRY_SECONDS)
                 continue
             except SiteError as problem:  # keys have expired; they or the site file are replaced
-                sentence = str(problem).removesuffix(".")
+                sentence, remedy = str(problem).removesuffix("."), " `erosion check` looks into it."
             if lost_at is None:
                 lost_at = time.monotonic()
             if sentence != said:
@@ -135,7 +139,7 @@ class Agent:
                 logger.warning("%s; trying again", sentence)
                 for watcher in self._watchers:
                     watcher.disconnected(sentence)
-            if self._gives_up(sentence, time.monotonic() - lost_at):
+            if self._gives_up(sentence, time.monotonic() - lost_at, remedy):
                 return
             # Full jitter: after an outage a hundred sites must not all come back at once.
             doubled = min(tries, MOST_DOUBLINGS)  # an outage of hours is a thousand tries
@@ -143,14 +147,14 @@ class Agent:
             self.stop.wait(random.uniform(FIRST_RETRY_SECONDS / 2, longest))
             tries += 1
 
-    def _gives_up(self, why: str, out_of_reach: float) -> bool:
+    def _gives_up(self, why: str, out_of_reach: float, remedy: str) -> bool:
         """Whether no other study is to come. `out_of_reach`: the coordinator was for so long.
 
         Raises LinkError where that was too long.
         """
         is_over = self._has_heard_an_end and not self._takes_part
         if is_over and out_of_reach >= GONE_SECONDS:
-            logger.info("the coordinator has gone, and no other study is to come")
+            logger.info("no other study is to come: %s", why)
             return True
         longest, missed = self._until.give_up_seconds, ""
         if longest is None and self._until.study_ends and self._takes_part is not None:
@@ -160,10 +164,7 @@ class Agent:
                 " coordinator, and start this site again where it goes on."
             )
         if longest is not None and out_of_reach >= longest:
-            raise LinkError(
-                f"{why}. Gave up after {out_of_reach:.0f} s.{missed} Check that the coordinator"
-                " runs and that coordinator.address is right; `erosion check` looks into it."
-            )
+            raise LinkError(f"{why}. Gave up after {out_of_reach:.0f} s.{missed}{remedy}")
         return False
 
     def _serve(self, connection: SiteLine) -> None:

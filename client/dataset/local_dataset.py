@@ -123,11 +123,13 @@ class LocalDataset:
         self.sums = self._training_sums(is_told=self._tells_sums(site.name))
         self.notes += tuple(self._unscaled())
         training = self.split.training
-        # A private step is over patients, so with privacy the number is that of patients.
-        number = cells.num_samples if study.privacy is None else cells.num_patients
         keys = None if patients.keys is None else patients.keys[training]
         hashes = None if patients.row_hashes is None else patients.row_hashes[training]
-        self.told_samples = number(patients.rows[training], patients.groups[training], keys, hashes)
+        num_samples, num_patients = cells.numbers(
+            patients.rows[training], patients.groups[training], keys, hashes
+        )
+        # A private step is over patients, so with privacy the number is that of patients.
+        self.told_samples = num_samples if study.privacy is None else num_patients
         self.missing_values = self._missing_values()
 
     def begin(self) -> None:

@@ -162,25 +162,22 @@ def test_one_patient_more_or_less_changes_nothing(column: list[float], data: st.
     values = np.array(column)
     cells = Cells(site(), SECRET)
     rows = values[:, None]
-    before = told(cells, values), cells.num_samples(rows, one_each(values))
+    before = told(cells, values), cells.numbers(rows, one_each(values))[0]
     without = np.delete(values, data.draw(st.integers(0, len(values) - 1)))
     with_one = np.append(values, data.draw(st.sampled_from([0.0, 2.0, 1e9, np.nan])))
     for others in (without, with_one):
         assert told(cells, others) == before[0]
-        assert cells.num_samples(others[:, None], one_each(others)) == before[1]
+        assert cells.numbers(others[:, None], one_each(others))[0] == before[1]
 
 
-def test_samples_and_patients_are_told_of_one_set_whichever_is_asked_for_first() -> None:
+def test_samples_and_patients_are_told_of_one_set() -> None:
     """So that a number told later is not of one patient more, by another draw."""
     rows = normal(600)[:, None]
     of_ten = np.repeat(np.arange(60), 10)
     fewer, fewer_of_ten = rows[:-3], of_ten[:-3]
-    for first, second in ((Cells.num_samples, Cells.num_patients), (Cells.num_patients,) * 2):
-        cells = Cells(site(), SECRET)
-        first(cells, rows, of_ten)
-        assert second(cells, fewer, fewer_of_ten) == 60
-        assert cells.num_samples(fewer, fewer_of_ten) == 600
-    assert Cells(site(), SECRET).num_patients(rows, of_ten, np.arange(600)) == 600
+    cells = Cells(site(), SECRET)
+    assert cells.numbers(rows, of_ten) == cells.numbers(fewer, fewer_of_ten) == (600, 60)
+    assert Cells(site(), SECRET).numbers(rows, of_ten, np.arange(600))[1] == 600
 
 
 def test_a_patient_with_many_rows_is_one_patient() -> None:
@@ -349,14 +346,14 @@ def test_the_number_of_patients_is_the_same_whatever_columns_a_study_asks_for() 
     cells, each = Cells(site(), SECRET), np.arange(115)
     whole = np.arange(115, dtype=np.uint64) * np.uint64(7919)
     told = {
-        cells.num_samples(normal(115, seed)[:num, None], each[:num], None, whole[:num])
+        cells.numbers(normal(115, seed)[:num, None], each[:num], None, whole[:num])[0]
         for seed in range(8)
         for num in (115, 114)
     }
     assert len(told) == 1
     stamped = whole + np.uint64(1)  # by another export no row is known as a whole
-    assert cells.num_samples(normal(115)[:, None], each, None, stamped) in told
-    assert cells.num_samples(normal(115, 9)[:, None], each, None, stamped) in told
+    assert cells.numbers(normal(115)[:, None], each, None, stamped)[0] in told
+    assert cells.numbers(normal(115, 9)[:, None], each, None, stamped)[0] in told
 
 
 def test_what_the_version_before_told_is_told_again(tmp_path: Path) -> None:
@@ -375,8 +372,8 @@ def test_what_the_version_before_told_is_told_again(tmp_path: Path) -> None:
     book.tell({"counts sex": kinds["counts sex"]}, "sex", CELL, 9, lambda: figures)
     book.close()
     cells = Cells(where, SECRET)
-    assert cells.num_samples(rows, each, None, whole) == 70
-    assert cells.num_samples(rows * 2, each, None, whole) == 70
+    assert cells.numbers(rows, each, None, whole)[0] == 70
+    assert cells.numbers(rows * 2, each, None, whole)[0] == 70
     counts = {"woman": 40, "man": 20, "": 0}
     texts = {"woman": "f", "man": "m"}
     for order in (1, -1, 1):
@@ -478,7 +475,7 @@ def test_a_book_with_damaged_figures_is_told_of_and_tells_nothing(
     def ask_all() -> list[object]:
         cells, each = Cells(site(tmp_path), SECRET), one_each(values)
         return [
-            cells.num_samples(values[:, None], each),
+            cells.numbers(values[:, None], each)[0],
             told(cells, values),
             cells.counts("sex", ill, values, each),
         ]

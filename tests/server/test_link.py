@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,22 @@ def reply_to(link: Link, asked: list[str]) -> Message:
     return replies[0]
 
 
+@contextmanager
+def over_slow_line(bits_per_second: float) -> Iterator[tuple[Link, SiteLine]]:
+    """A coordinator, and the only site that is connected to it."""
+    link = Link("127.0.0.1:0")
+    link.start()
+    try:
+        with (
+            SlowLine(bits_per_second, 0.01).to(link.address) as begins,
+            SiteLine(begins) as line,
+        ):
+            wait_until(lambda: link.grid.get_node_ids())
+            yield link, line
+    finally:
+        link.stop()
+
+
 def test_an_upload_may_last_longer_than_the_silence_that_a_site_bears(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -171,24 +188,15 @@ def test_an_upload_may_last_longer_than_the_silence_that_a_site_bears(
     monkeypatch.setattr(site_session, "PING_TICKS", 10)
     monkeypatch.setattr(site_session, "SILENT_TICKS", 10**6)  # what the coordinator bears
     update = torch.ones(round(2 * borne_seconds * bits_per_second / 32))
-    link = Link("127.0.0.1:0")
-    link.start()
-    try:
-        with (
-            SlowLine(bits_per_second, 0.01).to(link.address) as begins,
-            SiteLine(begins) as line,
-        ):
-            wait_until(lambda: link.grid.get_node_ids())
-            (node_id,) = link.grid.get_node_ids()
-            asked = link.grid.push_messages([Message(RecordDict(), node_id, "train")])
-            request = line.receive(PATIENCE)
-            assert request is not None
-            monkeypatch.setattr(line, "_frame_size", frames)
-            content = RecordDict({"arrays": to_record({"update": to_array(update)})})
-            line.reply(request, Message(content, reply_to=request))
-            reply = reply_to(link, asked)
-    finally:
-        link.stop()
+    with over_slow_line(bits_per_second) as (link, line):
+        (node_id,) = link.grid.get_node_ids()
+        asked = link.grid.push_messages([Message(RecordDict(), node_id, "train")])
+        request = line.receive(PATIENCE)
+        assert request is not None
+        monkeypatch.setattr(line, "_frame_size", frames)
+        content = RecordDict({"arrays": to_record({"update": to_array(update)})})
+        line.reply(request, Message(content, reply_to=request))
+        reply = reply_to(link, asked)
     assert not reply.has_error(), reply.error
 
 
@@ -204,22 +212,13 @@ def test_a_model_and_an_update_of_many_frames_go_over_a_slow_line(
     def content() -> RecordDict:
         return RecordDict({"arrays": to_record({"values": to_array(values)})})
 
-    link = Link("127.0.0.1:0")
-    link.start()
-    try:
-        with (
-            SlowLine(bits_per_second, 0.01).to(link.address) as begins,
-            SiteLine(begins) as line,
-        ):
-            wait_until(lambda: link.grid.get_node_ids())
-            (node_id,) = link.grid.get_node_ids()
-            asked = link.grid.push_messages([Message(content(), node_id, "train")])
-            request = line.receive(PATIENCE)
-            assert request is not None
-            line.reply(request, Message(content(), reply_to=request))
-            reply = reply_to(link, asked)
-    finally:
-        link.stop()
+    with over_slow_line(bits_per_second) as (link, line):
+        (node_id,) = link.grid.get_node_ids()
+        asked = link.grid.push_messages([Message(content(), node_id, "train")])
+        request = line.receive(PATIENCE)
+        assert request is not None
+        line.reply(request, Message(content(), reply_to=request))
+        reply = reply_to(link, asked)
     assert not reply.has_error(), reply.error
 
 
