@@ -7,7 +7,7 @@ from typing import Any
 
 from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.scaffold.patient_key import rows_of_patients, undeclared_key
-from erosion.client.scaffold.table_folder import SUFFIXES, tables_in
+from erosion.client.scaffold.table_folder import SUFFIXES, shared_rows, tables_in
 from erosion.client.site_file import load_site
 from erosion.common.errors import DataError, StudyError
 from erosion.common.study.study import Study
@@ -18,7 +18,8 @@ logger = logging.getLogger("erosion.testbed")
 def own_data(study: Study, folder: Path) -> Mapping[str, Mapping[str, Any]]:
     """[data] of every hospital's site file: that of sites/NAME.toml, else NAME.csv as it is.
 
-    Of a site file nothing but [data] is taken over. Raises StudyError where a hospital has
+    Of a site file nothing but [data] is taken over. Warns of rows that seem to be of one patient,
+    and of tables that share rows. Raises StudyError where a hospital has
     neither, SiteError for a site file, DataError for a folder without tables.
     """
     sites = {name: folder / "sites" / f"{name}.toml" for name in study.hospitals}
@@ -34,6 +35,12 @@ def own_data(study: Study, folder: Path) -> Mapping[str, Mapping[str, Any]]:
     for name in study.hospitals:
         if name not in drafted:
             warn_of_rows(study, name, tables[name])
+    sources = {
+        name: load_site(drafted[name]).data if name in drafted else TableFile(path=tables[name])
+        for name in study.hospitals
+    }
+    for warning in shared_rows(sources):
+        logger.warning("%s", warning)
     return {
         name: _as_written(drafted[name]) if name in drafted else {"path": str(tables[name])}
         for name in study.hospitals

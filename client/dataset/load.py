@@ -172,6 +172,8 @@ def checked_for(study: Study, site: Site, patients: Patients) -> Patients:
             " (evaluation.split_column): figures of them are not of new patients"
         )
         patients = replace(patients, notes=(*patients.notes, note))
+    if doubt := study.task.doubt_about(patients.targets):
+        patients = replace(patients, notes=(*patients.notes, doubt))
     what = study.task.why_unmeasurable(patients.targets)
     if not what:
         return patients

@@ -14,6 +14,9 @@ from erosion.common.tasks.features import NumberFeature
 from erosion.common.tasks.inputs import ImageTask, TabularTask
 from erosion.common.tasks.task import Task
 
+UNIT_APART = 3.0  # deviations from the training mean to the median of new patients
+FAR = 4.0  # deviations from the training mean; few patients whom a model learned from are farther
+
 
 def stands_in(task: Task, *, scaled: bool) -> bool:
     """Does any missing value stand for something that only a hospital's patients can tell?
@@ -122,6 +125,42 @@ def notes_of_cut(
                     f" the mean: {num_cut} of {known}. Look for slips, or for another unit"
                 )
         start += task.width(feature)
+
+
+def notes_of_unlike(
+    task: TabularTask, rows: NDArray[np.float64], scaling: Scaling
+) -> Iterator[str]:
+    """Where new patients (n, features) are unlike those whom the model learned from.
+
+    A note of each number whose median lies far off, as in another unit, and one of all other
+    numbers with values that few patients in training had. A column without a deviation says
+    nothing.
+    """
+    far = []
+    start = 0  # of the feature's columns
+    for feature, values in zip(task.features, rows.T, strict=True):
+        mean, deviation = scaling.mean[start], scaling.deviation[start]
+        known = values[~np.isnan(values)]
+        if isinstance(feature, NumberFeature) and deviation != NOT_FOUND and len(known):
+            apart = np.abs(known - mean) / deviation
+            learned = f"{mean:.3g} ± {deviation:.2g}"
+            if abs((median := float(np.median(known))) - mean) > UNIT_APART * deviation:
+                guess = "another unit? [data.units] changes it"
+                if median == 0:
+                    guess = "does 0 stand for missing values? [data.values] says so"
+                yield (
+                    f"{feature.name}: typically {median:.3g}, of the patients whom the model"
+                    f" learned from {learned}: {guess}"
+                )
+            elif num_far := int((apart > FAR).sum()):
+                far.append(f"{feature.name} {num_far} of {len(known)} ({learned})")
+        start += task.width(feature)
+    if far:
+        yield (
+            f"values more than {FAR:g} deviations from the mean that the model learned from, where"
+            f" its predictions are hardly measured: {', '.join(far)}. Look for slips, and for a"
+            " number such as 0 that stands for a missing value"
+        )
 
 
 def image_inputs(task: ImageTask, pixels: NDArray[np.uint8]) -> Tensor:

@@ -17,7 +17,7 @@ from erosion.client.dataset.preparation import NOT_A_DATE, YEARS, time_between
 from erosion.client.dataset.sources.data_source import TableSource
 from erosion.client.dataset.text_table import TextColumn, TextTable
 from erosion.common.settings.codes import canonical
-from erosion.common.tasks.features import NumberFeature
+from erosion.common.tasks.features import NumberFeature, Range
 from erosion.common.tasks.inputs import TabularTask
 from erosion.common.tasks.task import CodedColumn
 
@@ -34,6 +34,7 @@ class StudyColumn:
     parse: Parse  # of a text in the data
     is_number: bool
     can_be_absent: bool  # nothing stands for an outcome, nor for who is a test patient
+    typical: Range | None  # about the middle half of a number's values; None: it is not said
 
 
 def study_columns(
@@ -64,7 +65,7 @@ def study_columns(
     if split_column is not None:
         add(split_column, partial(target_parser, SPLIT))
     columns = (*task.features, *task.target_columns)
-    numbers = {column.name for column in columns if isinstance(column, NumberFeature)}
+    numbers = {c.name: c.typical for c in columns if isinstance(c, NumberFeature)}
     features = {feature.name for feature in task.features}
     return {
         name: StudyColumn(
@@ -74,6 +75,7 @@ def study_columns(
             _mapped(parse, source, name),
             name in numbers,
             name in features,
+            numbers.get(name),
         )
         for name, parse in parsers.items()
     }

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.client.dataset.codes_for_unknown import CODES, standing_apart
+from erosion.client.dataset.codes_for_unknown import CODES, to_be_asked_about
 from erosion.client.dataset.column_values import MISSING_MARKERS, REFUSED, Fault, toml_key
 from erosion.client.dataset.decimal_mark import groups_by_point
 from erosion.client.dataset.declared_maps import check_maps
@@ -26,6 +26,8 @@ MAX_PROBLEMS = 30  # a message longer than a screen is not read
 SHOWN_VALUES = 3  # examples of each problem
 ALIKE = 0.8  # of two columns' names, from 0 to 1, for one to be asked about
 MOST_UNFIT = 0.05  # of the values of such a column
+FEWEST_FOR_TYPICAL = 20  # values, for their median to be compared with the study's `typical`
+UNTYPICAL = 2.0  # widths of `typical` to the median; of a normal distribution 3.4 deviations
 STANDS_FOR = {"mode": " (the commonest)", "indicator": " (as missing)"}  # beside their number
 
 
@@ -228,16 +230,30 @@ class _Check:
                 ' group thousands; write thousands = "." under [data], or decimal = "." if it does'
                 " not"
             )
-        if not np.isin(values, list(CODES)).any():
+        self._typical(name, values[column.codes])
+        if not np.isin(values, [0, *CODES]).any():
             return
         known = {
             text: v for text, v in zip(texts, values.tolist(), strict=True) if not math.isnan(v)
         }
-        if codes := standing_apart(known):
+        if codes := to_be_asked_about(known):
             self.notes.append(
                 f"column {name}: {', '.join(map(repr, codes))} is taken for a measurement, and lies"
                 " far from all others; if it stands for “not known”, write"
                 f' "{codes[0]}" = "" under [data.values.{toml_key(name)}]'
+            )
+
+    def _typical(self, name: str, values: NDArray[np.float64]) -> None:
+        """Say where most values (n,) lie far from where the study has them."""
+        typical, known = self.study[name].typical, values[~np.isnan(values)]
+        if typical is None or len(known) < FEWEST_FOR_TYPICAL:
+            return
+        low, high = typical
+        median = float(np.median(known))
+        if max(low - median, median - high) > UNTYPICAL * (high - low):
+            self.notes.append(
+                f"column {name}: typically {median:.3g}, in the study {low:g} to {high:g}; if it is"
+                f" in another unit, write the factor under [data.units]: {toml_key(name)} = FACTOR"
             )
 
     def _missing_column(self, name: str, local: str) -> str:

@@ -11,7 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from erosion.client.dataset.preprocessing import notes_of_cut, stands_in, table_inputs
+from erosion.client.dataset.preprocessing import (
+    notes_of_cut,
+    notes_of_unlike,
+    stands_in,
+    table_inputs,
+)
 from erosion.client.dataset.sources.data_source import TableSource
 from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.dataset.study_columns import columns_of
@@ -46,7 +51,7 @@ class Applied:
     num_rows: int  # of the table to its last patient, those left out included
     key_name: str  # column that says who a patient is; "" where the source names none
     keys: Mapping[int, str]  # what it says, by row
-    notes: tuple[str, ...]  # what was found out, imputed, left out or cut
+    notes: tuple[str, ...]  # what was found out, imputed, left out, cut or unlike in training
 
 
 def predict(
@@ -55,6 +60,7 @@ def predict(
     output: Path | None,
     *,
     source: TableSource | None = None,
+    hospital: str | None = None,
     arm: str | None = None,
     weights: Path | None = None,
 ) -> None:
@@ -62,12 +68,14 @@ def predict(
 
     The patients are in the table file `data_path`, or without one where `source` (of a site file)
     has them; their columns are named as in the study, or as `source` maps them. They need no target
-    column. `output` is a CSV file, or None for the standard output. `arm`: another than the one
-    that the run ended with. `weights`: the folder with the file that the model started from, where
-    parts of it are frozen. A patient who lacks a value that the study drops patients for gets
-    empty cells. What was found out in reading, imputed, left out or cut is told on the standard
-    error. Raises CheckpointError for the run folder, ModelError for its model's code or weights,
-    and DataError for the data.
+    column. `output` is a CSV file, or None for the standard output. `hospital`: whose patients they
+    are, where a site file says so. `arm`: another than the one that the run ended with. `weights`:
+    the folder with the file that the model started from, where parts of it are frozen. A patient
+    who lacks a value that the study drops patients for gets empty cells. What was found out in
+    reading, imputed, left out or cut, that the model was made for another hospital, and where the
+    patients are unlike those whom it learned from, is told on the standard error. Raises
+    CheckpointError for the run folder, ModelError for its model's code or weights, and DataError
+    for the data.
     """
     saved = load_saved_model(run_folder, arm, weights)
     patients = _source(data_path, source)
@@ -79,6 +87,12 @@ def predict(
         if source is None and NEEDS_SITE in str(problem):
             raise DataError(f"{problem}\n  ({GIVE_SITE})") from None
         raise
+    if hospital not in (None, saved.card.user):
+        print(
+            f"Noted: this model was made for {saved.card.user}; its predictions for {hospital}'s"
+            " patients were not measured",
+            file=sys.stderr,
+        )
     for note in applied.notes:
         print(f"Noted: {note}", file=sys.stderr)
     if source is None and any(NEEDS_SITE in note for note in applied.notes):
@@ -111,6 +125,8 @@ def apply_model(saved: SavedModel, source: TableSource) -> Applied:
     card, scaling = saved.card, saved.card.scaling
     inputs = table_inputs(saved.task, checked.rows, scaling, card.missing_means, card.cut)
     notes = checked.notes
+    if scaling:
+        notes += tuple(notes_of_unlike(saved.task, checked.rows, scaling))
     if scaling and card.cut:
         notes += tuple(notes_of_cut(saved.task, checked.rows, scaling, card.cut))
     rows = np.arange(table.num_rows) if table.positions is None else table.positions

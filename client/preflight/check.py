@@ -14,7 +14,7 @@ from erosion.client.preflight.approval import check_approval
 from erosion.client.preflight.budgets import check_budgets
 from erosion.client.preflight.compute import check_compute
 from erosion.client.preflight.data import check_study_here
-from erosion.client.preflight.files import check_files, check_site_file
+from erosion.client.preflight.files import check_files, check_proposals, check_site_file
 from erosion.client.preflight.model import check_model
 from erosion.client.preflight.network import check_network
 from erosion.client.preflight.overview import ColumnCounts, column_counts
@@ -63,6 +63,7 @@ def _findings(
     site: Site, site_file: Path, study: Study | None, study_file: Path | None
 ) -> Iterator[Finding]:
     yield check_site_file(site, site_file)
+    yield from check_proposals(site_file)
     yield from check_files(site)
     yield (state := check_state(site))
     is_usable = state.outcome is not Outcome.FAILED

@@ -33,6 +33,18 @@ def check_site_file(site: Site, path: Path) -> Finding:
     return ok("site file", f"{path} is {site.name}'s")
 
 
+def check_proposals(path: Path) -> Iterator[Finding]:
+    """What `erosion site new` proposed in the site file and nobody has decided yet."""
+    text = read_named(path).decode("utf-8-sig")
+    lines = [n for n, line in enumerate(text.splitlines(), 1) if line.startswith("# ?")]
+    if lines:
+        yield warning(
+            "site file",
+            f"proposals are still open, on line {', '.join(map(str, lines))}",
+            "remove the mark `# ?` where they are right, and the line where they are not",
+        )
+
+
 def check_files(site: Site) -> Iterator[Finding]:
     """The keys, the folder of records, and the data."""
     coordinator = site.coordinator

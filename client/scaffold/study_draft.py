@@ -123,8 +123,8 @@ def study_draft(
     lines = [
         text,
         "# Fill in the units, so that a wrong one is noticed. Values out of range are refused.",
-        "# `typical` is about the middle half of the values. Nothing is checked against it, but it",
-        "# tells columns and units apart (`erosion site new`). Leave it out to tell nobody.",
+        "# `typical` is about the middle half of the values. Nothing is refused by it; it tells",
+        "# columns and units apart (`erosion site new`, `check`). Leave it out to tell nobody.",
         "features = [",
         *features,
         "]",

@@ -2,14 +2,23 @@
 
 import re
 import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import combinations
 from pathlib import Path
 
-from erosion.client.dataset.sources.data_source import entries_of
+import numpy as np
+
+from erosion.client.dataset.row_hashes import RowHashes, hashes_of_rows
+from erosion.client.dataset.sources.data_source import DataSource, TableSource, entries_of
 from erosion.client.dataset.sources.table_file import PARQUET, SEPARATORS
+from erosion.client.dataset.text_table import TextColumn, TextTable
+from erosion.client.scaffold.column_profile import is_id
 from erosion.common.errors import DataError
 
 BESIDE = re.compile(r"[.~]|readme|licen[cs]e|codebook|data.?dictionary|changelog", re.I)
 SUFFIXES = (*SEPARATORS, *PARQUET)
+MOST_SHARED = 0.05  # of the smaller table's rows, beyond what chance explains
+FEWEST_SHARED = 11  # rows
 
 
 def tables_in(folder: Path) -> dict[str, Path]:
@@ -29,6 +38,53 @@ def tables_in(folder: Path) -> dict[str, Path]:
             )
         found[name] = file
     return found
+
+
+def shared_rows(hospitals: Mapping[str, DataSource]) -> Iterator[str]:
+    """A warning of each two hospitals whose tables hold the same rows, as a pooled table does.
+
+    Rows are compared in all columns of one name, but for what numbers them. A source that is no
+    table, or that cannot be read, is passed over.
+    """
+    tables = {name: found for name, source in hospitals.items() if (found := _texts(source))}
+    for pair in combinations(tables, 2):
+        fewer, more = sorted(pair, key=lambda name: tables[name].num_rows)
+        columns = [
+            name
+            for name in tables[fewer].columns.keys() & tables[more].columns.keys()
+            if not is_id(name)
+        ]
+        if not columns:
+            continue
+        rows, others = (_hashes(tables[name], columns) for name in (fewer, more))
+        # Where rows differ little, chance makes them equal, within a table half as often as
+        # between one row and all of another table.
+        repeated = max(1 - len(np.unique(hashes)) / len(hashes) for hashes in (rows, others))
+        num_shared = int(np.isin(rows, others).sum())
+        if num_shared >= FEWEST_SHARED and num_shared > (MOST_SHARED + 2 * repeated) * len(rows):
+            yield (
+                f"{more} holds {num_shared} of {fewer}'s {len(rows)} rows: patients of one are then"
+                " tested by models that the other has trained on them; leave one out, or let each"
+                " patient be of one hospital"
+            )
+
+
+def _texts(source: DataSource) -> TextTable | None:
+    if not isinstance(source, TableSource):
+        return None
+    try:
+        return source.read(source.read(()).header)
+    except DataError:  # the hospital itself says it when it reads the table
+        return None
+
+
+def _hashes(table: TextTable, columns: Iterable[str]) -> RowHashes:
+    """(n,) of every row; equal texts of two columns are told apart."""
+    named = ((name, table.columns[name]) for name in columns)
+    return hashes_of_rows(
+        (TextColumn(tuple(f"{name}\0{t}" for t in c.texts), c.codes) for name, c in named),
+        table.num_rows,
+    )
 
 
 def _is_table(file: Path) -> bool:

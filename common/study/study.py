@@ -335,7 +335,11 @@ class Study(Settings):
     @property
     def whole(self) -> "Study":
         """The study that a fold is of."""
-        return self if self.fold is None else self.model_copy(update={"fold": None})
+        return self if self.fold is None else self._without_fold
+
+    @cached_property
+    def _without_fold(self) -> "Study":
+        return self.model_copy(update={"fold": None})
 
     @property
     def selection_fold(self) -> Fold | None:
@@ -422,7 +426,8 @@ class Study(Settings):
     def __copy__(self) -> Self:
         """What `model_copy` changes is another study, with another identity."""
         copied = super().__copy__()
-        copied.__dict__.pop("identity", None)
+        for made_once in ("identity", "_without_fold"):
+            copied.__dict__.pop(made_once, None)
         return copied
 
 

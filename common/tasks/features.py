@@ -31,7 +31,7 @@ class NumberFeature(Settings):
     range: Range | None = None  # both ends included; a value outside is refused
     missing: NumberMissing | None = None  # None: the task's policy
     typical: Range | None = None  # about the middle half of the values at one hospital; nothing is
-    # checked against it, but columns and units are told apart by it (`erosion site new`)
+    # refused by it, but columns and units are told apart by it (`erosion site new`, `check`)
 
 
 class CategoryFeature(Settings):

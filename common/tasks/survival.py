@@ -41,6 +41,9 @@ from erosion.common.tasks.task import (
 
 PROBABILITY_FLOOR = 0.01  # one certain mistake must not outweigh all other patients
 MOST_INTERVALS = 100
+MOSTLY = (
+    0.9  # of the times: as many before the first cut point or after the last are to be asked about
+)
 _LINEAR_ABOVE = 20  # where torch's softplus gives up its logarithm
 _through_softplus = torch.ops.aten.softplus_backward.default
 
@@ -151,6 +154,23 @@ class Survival(Task):
         """A test part needs an event, and so does the training part."""
         events = int(targets[:, 1].sum())
         return "" if events > 1 else f"{('nobody', 'one patient alone')[events]} had the event"
+
+    def doubt_about(self, targets: Targets) -> str:
+        """Nearly all times on one side of the cut points: they may be of another unit."""
+        if not len(targets):
+            return ""
+        times, (first, *_, last) = targets[:, 0], self.cut_points
+        early, late = float((times <= first).mean()), float((times > last).mean())
+        if max(early, late) < MOSTLY:
+            return ""
+        where = f"{early:.0%} of the values are up to {first:g}"
+        if late > early:
+            where = f"{late:.0%} of the values are above {last:g}"
+        unit = f" {self.target.unit}" if self.target.unit else ""
+        return (
+            f"column {self.target.time}: {where}, while the study's intervals end at {first:g} to"
+            f" {last:g}{unit}; correct its unit under [data.units], if it is another"
+        )
 
     def groups(self, targets: Targets) -> dict[str, int]:
         """Patients with the event and without."""

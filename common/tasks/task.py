@@ -131,6 +131,10 @@ class Task(Settings):
     def why_unmeasurable(self, targets: Targets) -> str:
         """Why no model can be measured on a hospital's patients; "" where one can."""
 
+    def doubt_about(self, targets: Targets) -> str:
+        """What a hospital should ask itself of its targets, such as another unit; mostly ""."""
+        return ""
+
     @abstractmethod
     def groups(self, targets: Targets) -> dict[str, int]:
         """How many patients there are of each group that people count; empty where none are.

@@ -96,8 +96,9 @@ COMMAND = Command(
     summary="compare the hospitals' patients before any training",
     details="Every site that somebody there has approved the study at tells counts, missing"
     " values, means and quantiles of its columns, rounded so that none is about a few patients."
-    " A hospital whose values are off by a factor, as with another unit, is pointed out. Exit"
-    " code 1 where something looks wrong or a hospital gave no description.",
+    " A hospital whose values are off by a factor, as with another unit, or hold a number that"
+    " seems to stand for missing values, such as a cholesterol of 0, is pointed out. Exit code 1"
+    " where something looks wrong or a hospital gave no description.",
     examples="""\
   erosion describe STUDY.toml                 at the coordinator; sites run `erosion client`
   erosion describe STUDY.toml --simulate      the testbed's hospitals, or tables beside the file

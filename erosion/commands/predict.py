@@ -32,17 +32,19 @@ def _run(options: argparse.Namespace) -> int:
     with imports_for_good():
         from erosion.client.evaluation.predict import predict
 
-    source = None
+    source = hospital = None
     if options.site is not None:
         from erosion.client.dataset.load import table_source
         from erosion.client.site_file import load_site
 
-        source = table_source(load_site(options.site).data)
+        site = load_site(options.site)
+        source, hospital = table_source(site.data), site.name
     predict(
         options.run,
         options.data,
         options.output,
         source=source,
+        hospital=hospital,
         arm=options.arm,
         weights=options.weights,
     )

@@ -37,9 +37,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from erosion.client.dataset.sources.table_file import TableFile
     from erosion.client.scaffold.column_profile import read_whole
     from erosion.client.scaffold.study_draft import study_draft
-    from erosion.client.scaffold.table_folder import hospital_name, tables_in
+    from erosion.client.scaffold.table_folder import hospital_name, shared_rows, tables_in
     from erosion.client.scaffold.telling import telling
     from erosion.common.rounds.head_bounds import problem_with_heads
     from erosion.common.study.study import load_study
@@ -74,6 +75,8 @@ def _run(options: argparse.Namespace) -> int:
         for column in telling(read, profiles, options.target)
         if column != options.time
     ]
+    sources = {name: TableFile(path=tables[name]) for name in hospitals if name in tables}
+    remarks += shared_rows(sources)
     write_atomically(output, text)
     study = load_study(output)
     if problem := problem_with_heads(study):

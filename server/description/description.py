@@ -8,7 +8,7 @@ from erosion.common.protocol.summary import ColumnSummary, SummaryReply
 from erosion.common.study.study import Study
 from erosion.common.support.plain_text import printable
 from erosion.common.tasks.features import CategoryFeature
-from erosion.server.description.units import Finding, findings
+from erosion.server.description.misfits import Finding, findings
 
 MOST_SHOWN = 300  # characters of a hospital's words
 

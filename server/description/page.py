@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from erosion.common.protocol.summary import QUANTILES, ColumnSummary
 from erosion.server.description.description import Description
-from erosion.server.description.units import middle_of
+from erosion.server.description.misfits import middle_of
 from erosion.server.output.report.html_table import Cell, table, text
 from erosion.server.output.report.page import whole_page
 
@@ -27,7 +27,7 @@ def description_page(found: Description) -> str:
 def _head(found: Description) -> str:
     number = len(found.replies)
     off = len({finding.column for finding in found.findings})
-    first = "Nothing looks like another unit." if not off else f"{off} columns do not fit."
+    first = "No column stands out." if not off else f"{off} columns do not fit."
     if off == 1:
         first = "1 column does not fit."
     if number < 2:

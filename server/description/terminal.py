@@ -7,8 +7,8 @@ from rich.text import Text
 
 from erosion.common.support.plain_text import printable
 from erosion.server.description.description import Description
+from erosion.server.description.misfits import middle_of
 from erosion.server.description.page import missing_share, number
-from erosion.server.description.units import middle_of
 
 
 def show(found: Description, console: Console) -> None:

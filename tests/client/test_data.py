@@ -51,6 +51,24 @@ def test_local_names_values_and_marks_are_translated(tmp_path: Path) -> None:
     assert found.targets.tolist() == [0, 1]
 
 
+@pytest.mark.parametrize(
+    ("middle", "num_patients", "is_told"),
+    [(6.5, 40, True), (118, 40, False), (100, 40, False), (250, 40, True), (6.5, 19, False)],
+)
+def test_values_that_mostly_lie_far_from_the_studys_typical_ones_are_told_of(
+    tmp_path: Path, middle: float, num_patients: int, is_told: bool
+) -> None:
+    """In range, and so read without a word, though 6.5 is in mmol/l and not in mg/dl."""
+    feature = {"name": "glucose", "range": [0, 600], "typical": [99, 130]}
+    rows = "".join(f"{middle * (1 + i / 1000)},{i % 2}\n" for i in range(num_patients))
+    task = {**TASK, "features": [feature]}
+    found = load_patients(make_site(tmp_path, f"glucose,ill\n{rows}"), make_study(task=task))
+    told = [note for note in found.notes if "in the study 99 to 130" in note]
+    assert len(told) == is_told
+    if told:
+        assert "[data.units]: glucose = FACTOR" in told[0]
+
+
 def test_a_file_without_a_header_can_be_given_one(tmp_path: Path) -> None:
     site = make_site(tmp_path, "30,f,0\n60,m,1\n61,m,1\n", data={"header": ["age", "sex", "ill"]})
     assert load_patients(site, make_study()).targets.tolist() == [0, 1, 1]

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from erosion.client.dataset.load import load_patients
+from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.scaffold.column_match import match_columns
 from erosion.client.scaffold.column_profile import read_whole
 from erosion.client.scaffold.study_draft import rounded_outwards
-from erosion.client.scaffold.table_folder import tables_in
+from erosion.client.scaffold.table_folder import shared_rows, tables_in
 from erosion.client.site_file import load_site
 from erosion.command_line import main
 from erosion.common.errors import DataError
@@ -255,6 +256,36 @@ def test_commands_that_are_printed_to_be_copied_hold_with_spaces_in_a_path(
     assert Path(copied[4]).is_file()
 
 
+def test_a_change_of_unit_that_nobody_has_confirmed_is_told_of_by_check(
+    trial: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The values in mmol/l are in range, so that nothing else keeps the site from training."""
+    study_file, site_file = trial / "study.toml", trial / "sites" / "beta.toml"
+    drafted(trial)
+    text = study_file.read_text()
+    drawn = text[text.index("range = [", text.index('"cholesterol"')) :].partition("]")[0] + "]"
+    study_file.write_text(text.replace(drawn, "range = [0, 600]"))
+    new = ["site", "new", "--study", str(study_file), "--data", str(trial / "beta.csv")]
+    assert main(new) == 0
+    check = ["check", str(site_file), "--study", str(study_file)]
+
+    def checked() -> str:
+        capsys.readouterr()
+        main(check)
+        return " ".join(capsys.readouterr().out.split())
+
+    proposed = site_file.read_text()
+    lines = [n for n, line in enumerate(proposed.splitlines(), 1) if line.startswith("# ?")]
+    said = checked()
+    assert f"proposals are still open, on line {', '.join(map(str, lines))}" in said
+    assert "60 patients meet it" in said
+    assert "column cholesterol: typically 5.5" in said
+    site_file.write_text(proposed.replace("# ? ", ""))
+    said = checked()
+    assert "still open" not in said
+    assert "typically" not in said
+
+
 @pytest.fixture
 def visits(tmp_path: Path) -> Path:
     """Two hospitals of sixty patients, each of whom has two or three rows."""
@@ -307,3 +338,39 @@ def test_tables_without_site_files_are_looked_at_for_rows_of_one_patient(
     warned = [line for line in caplog.messages if "144 rows of 60 patients" in line]
     assert [line.partition(",")[0] for line in warned] == ["alpha", "beta"]
     assert "erosion site new" in warned[0]
+
+
+def lines_of(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines(keepends=True)
+
+
+@pytest.mark.parametrize("kind", ["pooled", "with the hospital's name", "a copy"])
+def test_tables_of_a_folder_that_share_rows_are_told_of(
+    visits: Path, kind: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The user's test patients then train another hospital's model."""
+    head, *alpha = lines_of(visits / "alpha.csv")
+    beta = lines_of(visits / "beta.csv")[1:] if kind != "a copy" else []
+    pool = [head, *alpha, *beta]
+    if kind == "with the hospital's name":
+        pool = [f"{'centre' if line is head else 'x'},{line}" for line in pool]
+    (visits / "pool.csv").write_text("".join(pool))
+    assert main(["study", "new", str(visits), "--target", "ill"]) == 0
+    said = " holds 144 of alpha's 144 rows: patients of one are then tested by models"
+    told = capsys.readouterr().out
+    own_data(load_study(visits / "study.toml"), visits)
+    for text in (told, "\n".join(caplog.messages)):
+        assert f"pool{said}" in text.replace("alpha holds 144 of pool", "pool holds 144 of alpha")
+        assert text.count("are then tested by models") == (1 if kind == "a copy" else 2)
+
+
+def test_hospitals_with_patients_alike_in_a_few_coarse_columns_share_no_rows(
+    tmp_path: Path,
+) -> None:
+    draw = np.random.default_rng(2)
+    for name in ("alpha", "beta", "gamma"):
+        ages, ill = draw.integers(30, 90, 80), draw.integers(0, 2, 80)
+        rows: list[list[object]] = [[i, *row] for i, row in enumerate(zip(ages, ill, strict=True))]
+        write(tmp_path / f"{name}.csv", ["case", "age", "ill"], rows)
+    tables = {name: TableFile(path=path) for name, path in tables_in(tmp_path).items()}
+    assert list(shared_rows(tables)) == []

@@ -1,5 +1,6 @@
 """Tables as hospitals export them: encodings, marks, odd lines; what is wrong, by line."""
 
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -218,6 +219,42 @@ def test_a_number_that_may_mean_not_known_is_told_of(tmp_path: Path) -> None:
     )
     assert not load_patients(site_of(tmp_path, text.replace("999", "9").replace("-9", "99"),
                                      values={"cells": {"99": "8"}}), study).notes  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("measured", "is_odd"),
+    [
+        (range(100, 340, 8), True),  # a cholesterol: none is near 0
+        (range(80, 200, 4), True),  # a blood pressure
+        (range(1, 61, 2), False),  # days in hospital
+        ([0.002 * number for number in range(1, 31)], False),
+        (range(100, 140, 8), False),  # five doses
+    ],
+)
+def test_a_zero_far_below_all_others_is_asked_about(
+    tmp_path: Path, measured: Sequence[float], is_odd: bool
+) -> None:
+    task = make_study().task.model_dump(mode="json")
+    task["features"][0] = {"name": "cells"}
+    rows = "".join(f"{value},{'fm'[i % 2]},{i % 2}\n" for i, value in enumerate(measured))
+    text = f"cells,sex,ill\n0,f,0\n{rows}0,m,1\n"
+    notes = load_patients(site_of(tmp_path, text), make_study(task=task)).notes
+    assert [note[:52] for note in notes] == (
+        ["column cells: '0' is taken for a measurement, and li"] if is_odd else []
+    )
+
+
+def test_times_that_seem_to_be_months_are_asked_about(tmp_path: Path) -> None:
+    task: dict[str, object] = {"kind": "tabular", "outcome": "survival", "features": ["age"]}
+    task |= {"target": {"time": "days", "event": "ill"}, "cut_points": [90, 365]}
+    text = "age,days,ill\n" + "".join(f"{30 + i},{i % 36 + 1},{i % 2}\n" for i in range(40))
+    (note,) = load_patients(site_of(tmp_path, text), make_study(task=task)).notes
+    assert note == (
+        "column days: 100% of the values are up to 90, while the study's intervals end at 90 to"
+        " 365; correct its unit under [data.units], if it is another"
+    )
+    in_days = site_of(tmp_path, text, units={"days": 30.4})
+    assert not load_patients(in_days, make_study(task=task)).notes
 
 
 @pytest.mark.parametrize(

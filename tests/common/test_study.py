@@ -9,6 +9,7 @@ import pytest
 from erosion.common.algorithms import REGISTRY
 from erosion.common.errors import StudyError
 from erosion.common.settings.codes import canonical
+from erosion.common.study.selection import Fold
 from erosion.common.study.study import Study, load_study, study_from_json
 
 TABLE = """
@@ -453,6 +454,16 @@ def test_every_agreed_value_changes_the_digest(tmp_path: Path) -> None:
         )
     }
     assert len(digests) == 7
+
+
+def test_a_fold_is_of_its_study_after_being_copied_too(tmp_path: Path) -> None:
+    """A site asks for both with every request, so both are made once; a copy makes its own."""
+    study = loaded(tmp_path, TABLE)
+    first = study.model_copy(update={"fold": Fold(number=0, of=2)})
+    assert (first.whole, first.whole.digest) == (study, study.digest)
+    longer = first.model_copy(update={"rounds": 31})
+    assert (longer.whole.rounds, longer.whole.fold) == (31, None)
+    assert len({study.digest, first.digest, longer.digest, longer.whole.digest}) == 4
 
 
 @pytest.mark.parametrize(

@@ -181,6 +181,23 @@ def test_a_model_of_survival_is_measured_where_two_had_the_event() -> None:
     assert found == ["nobody had the event", "one patient alone had the event", ""]
 
 
+@pytest.mark.parametrize(
+    ("times", "where"),
+    [
+        ([1, 2, 3, 4, 5, 6, 7, 8, 9, 30], "90% of the values are up to 10"),
+        ([150, 300, 450], "100% of the values are above 20"),
+        ([1, 2, 3, 12, 15, 30], ""),
+    ],
+)
+def test_times_on_one_side_of_all_cut_points_may_be_of_another_unit(
+    times: list[float], where: str
+) -> None:
+    doubt = after_surgery().doubt_about(np.array([[time, 1] for time in times]))
+    assert doubt.startswith(f"column months: {where}" if where else "")
+    assert bool(doubt) == bool(where)
+    assert not after_surgery().doubt_about(np.empty((0, 2)))
+
+
 def test_cut_points_that_hardly_differ_have_columns_of_their_own() -> None:
     task = after_surgery(cut_points=[0.5, 730, 730.00001, 1234567])
     names = ["0.5", "730", "730.00001", "1234567"]

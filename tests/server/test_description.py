@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import random
 from collections.abc import Iterable
 from pathlib import Path
@@ -25,9 +26,9 @@ from erosion.common.study.selection import Fold
 from erosion.common.study.study import Study
 from erosion.server.description.ask import ask_all
 from erosion.server.description.description import Description, problem_with
+from erosion.server.description.misfits import findings
 from erosion.server.description.page import description_page
 from erosion.server.description.terminal import show
-from erosion.server.description.units import findings
 from tests.support.html_page import Page
 from tests.support.patience import PATIENCE
 from tests.support.small_study import make_site, make_study
@@ -56,10 +57,120 @@ def test_a_factor_of_eighteen_is_a_unit_of_glucose() -> None:
         (column(100, 20), column(130, 25)),  # other patients
         (column(0.1, 1.0), column(-0.3, 1.0)),  # about zero, where a factor says nothing
         (column(0, 0), column(1, 0)),  # constants
+        (column(0, 0.3), column(1, 0.2)),  # of a column of 0 and 1, few and most
     ],
 )
 def test_other_patients_are_no_other_unit(one: ColumnSummary, other: ColumnSummary) -> None:
     assert findings({"a": one, "b": other}) == []
+
+
+def with_ends(low: float, middle: float, high: float, deviation: float) -> ColumnSummary:
+    told = column(middle, deviation, "chol")
+    return told.model_copy(update={"quantiles": (low, None, middle, None, high)})
+
+
+def test_a_number_for_missing_values_is_pointed_out() -> None:
+    """Cholesterol as four real hospitals tell it: 0 for everybody, and for a third."""
+    cleveland, hungary = with_ends(185, 242, 309, 53.8), with_ends(180, 240, 328, 64)
+    unmeasured = ColumnSummary(
+        name="chol", kind="number", count=50, missing=0, mean=0, deviation=0, quantiles=(0,) * 5
+    )
+    some = with_ends(0, 220, 293, 117)
+    told = {"cleveland": cleveland, "hungary": hungary, "switzerland": unmeasured, "va": some}
+    assert {found.hospital: found.text for found in findings(told)} == {
+        "switzerland": "0 for everybody, the others 240: does 0 stand for missing values?",
+        "va": (
+            "a tenth or more is 0, the others' lowest tenth at 180 or above: does 0 stand for"
+            " missing values?"
+        ),
+    }
+    upper = with_ends(185, 250, 999, 250)
+    (found,) = findings({"a": cleveland, "b": hungary, "c": upper})
+    assert (found.hospital, found.text[:40]) == ("c", "the highest tenth is at 999, the others'")
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        [with_ends(20, 240, 480, 100)] * 2,  # 0 is no farther outside than these are apart
+        [with_ends(0, 0, 1, 0.3)] * 2,  # most have one value
+        [with_ends(400, 500, 600, 60)] * 2,  # the middle has moved as well: other patients
+    ],
+)
+def test_an_end_that_other_patients_may_have_is_none(others: list[ColumnSummary]) -> None:
+    told = dict(zip("abc", [*others, with_ends(0, 230, 300, 100)], strict=True))
+    assert not [found for found in findings(told) if "tenth" in found.text]
+
+
+def test_a_number_that_everybody_has_is_pointed_out() -> None:
+    told = findings({"a": column(240, 50), "b": column(0, 0), "c": column(0, 0)})
+    text = "0 for everybody, the others 240: does 0 stand for missing values?"
+    assert {found.hospital: found.text for found in told} == {"b": text, "c": text}
+    (found,) = findings({"a": column(240, 50), "b": column(230, 50), "c": column(230, 1e-14)})
+    assert found.text == "230 for everybody; the others' differ: is it recorded there?"
+    only_one = [with_ends(0, 0, 1, 0.4), with_ends(0, 0, 1, 0.4), column(1, 0)]  # of 0 and 1
+    assert not findings(dict(zip("abc", only_one, strict=True)))
+
+
+def lognormal(middle: float, deviation: float) -> ColumnSummary:
+    """Of a skewed column; the deviation is that of the logarithms."""
+    quantiles = [middle * math.exp(deviation * z) for z in (-1.28, -0.67, 0, 0.67, 1.28)]
+    spread = middle * deviation
+    return column(middle, spread, "creatinine").model_copy(update={"quantiles": tuple(quantiles)})
+
+
+def test_skewed_columns_are_compared_by_factors() -> None:
+    honest = {"a": lognormal(1.0, 0.5), "b": lognormal(1.3, 0.7), "c": lognormal(0.8, 0.6)}
+    assert not findings(honest)
+    some = lognormal(1.0, 0.5).quantiles
+    part = honest["c"].model_copy(update={"quantiles": (0.04, 0.06, *some[2:])})  # of another unit
+    (found,) = findings({**honest, "c": part})
+    assert (found.hospital, found.text[:30]) == ("c", "the lowest tenth is at 0.04, t")
+    zeros = honest["c"].model_copy(update={"quantiles": (0, 0, 0, *some[3:])})
+    (found,) = findings({**honest, "c": zeros})
+    assert (found.hospital, found.text[:25]) == ("c", "a tenth or more is 0, the")
+
+
+@pytest.mark.parametrize("factor", [18, 1 / 18])
+def test_of_three_hospitals_only_the_one_that_is_off_is_pointed_out(factor: float) -> None:
+    told = {"a": column(119, 42), "b": column(121 * factor, 40 * factor), "c": column(122, 40)}
+    assert [found.hospital for found in findings(told)] == ["b"]
+
+
+def coded(name: str, missing: int = 0, **shares: int) -> ColumnSummary:
+    count = sum(shares.values())
+    return ColumnSummary(name=name, kind="category", count=count, missing=missing, shares=shares)
+
+
+def test_categories_that_are_written_the_other_way_round_are_pointed_out() -> None:
+    told = {
+        "a": coded("smoker", no=90, yes=10),
+        "b": coded("smoker", no=50, yes=0),
+        "c": coded("smoker", no=10, yes=90),
+        "d": coded("smoker", no=70, yes=30),
+    }
+    (found,) = findings(told)
+    assert found.hospital == "c"
+    assert found.text == "90% are 'yes', of the others 10%: is it coded otherwise?"
+    told["c"] = coded("smoker", no=30, yes=70)  # other patients
+    assert not findings(told)
+    told |= {"b": told["d"], "c": coded("smoker", no=300, yes=0)}
+    assert [found.text for found in findings(told)] == [
+        "all are 'no', of the others 70%: is it recorded there?"
+    ]
+    assert not findings({"a": told["a"]})
+
+
+def test_a_value_that_one_hospital_lacks_is_pointed_out() -> None:
+    here = column(100, 20).model_copy(update={"count": 10, "missing": 50})
+    nobody = ColumnSummary(name="glucose", kind="number", count=0, missing=60)
+    told = {"a": column(100, 20), "b": column(105, 20), "c": here, "d": nobody}
+    assert {found.hospital: found.text for found in findings(told)} == {
+        "c": "missing for 83%, of the others for few or none: is it recorded there?",
+        "d": "missing for 100%, of the others for few or none: is it recorded there?",
+    }
+    told["b"] = told["a"] = here  # most hospitals lack it
+    assert not findings(told)
 
 
 def test_degrees_and_a_shift_are_pointed_out() -> None:
@@ -193,7 +304,7 @@ def test_a_typical_value_next_to_nothing_is_pointed_out_without_a_factor() -> No
     found = Description(make_study(hospitals=["a", "b", "c", "d"]), replies, {})
     (off,) = found.findings
     assert off.hospital == "c"
-    assert off.text.startswith("typically 4.94e-324, the others 70:")
+    assert off.text == "4.94e-324 for everybody; the others' differ: is it recorded there?"
     assert "4.94e-324" in shown(found)
 
 
@@ -307,7 +418,7 @@ def test_the_page_shows_everybody_and_what_is_off() -> None:
 def test_a_single_hospital_has_nothing_to_be_compared_with() -> None:
     page = Page(description_page(Description(make_study(), {}, {}))).text
     assert "Nothing can be compared. 0 of 2 hospitals described" in page
-    assert "Nothing looks like another unit" not in page
+    assert "No column stands out" not in page
 
 
 def test_missing_values_are_counted_to_a_cell() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.client.dataset.codes_for_unknown import standing_apart
+from erosion.client.dataset.codes_for_unknown import to_be_asked_about
 from erosion.client.dataset.column_values import (
     PLAIN_MARKS,
     Fault,
@@ -69,7 +69,7 @@ def read_target(values: Sequence[str], source: DataSource, column: TargetColumn)
     if marks.decimal == ",":
         notes.append(f"{column.name} is written 1,5 (found out)")
     known = {text: number for text, number in parsed.items() if not isinstance(number, str)}
-    if is_number and (codes := standing_apart(known)):
+    if is_number and (codes := to_be_asked_about(known)):
         notes.append(
             f"{column.name} {', '.join(map(repr, codes))} is taken for a measurement, and lies far"
             " from all others; if it stands for “not known”, leave those images out"

@@ -44,7 +44,7 @@ th { text-align: left; font-weight: 600; vertical-align: bottom; padding: 0.35re
 td { padding: 0.4rem 0.9rem 0.4rem 0; border-bottom: 1px solid var(--grid); vertical-align: top;
   overflow-wrap: break-word; }
 th.number, td.number { text-align: right; }
-td:first-child { min-width: 7rem; overflow-wrap: anywhere; }
+td:first-child { min-width: 9.5em; overflow-wrap: anywhere; }
 .users td small { white-space: normal; }
 .events td:last-child, .facts td:last-child { overflow-wrap: anywhere; }
 th:last-child, td:last-child { padding-right: 0; }
@@ -74,9 +74,10 @@ summary { cursor: pointer; color: var(--accent); }
   .scroll { overflow: visible; }
   table { font-size: 8.5pt; }
   th, td { padding-right: 0.6rem; }
-  figure, table, tr, .verdict { break-inside: avoid; }
+  figure, table, tr, .verdict, .note { break-inside: avoid; }
   .events, .facts { break-inside: auto; }
   .verdict { border: 1px solid var(--faint); border-left-width: 5px; }
   details::details-content { content-visibility: visible; height: auto; }
+  pre { columns: 3; font-size: 7pt; line-height: 1.25; }
 }
 """

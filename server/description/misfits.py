@@ -1,0 +1,239 @@
+"""Finds hospitals whose figures of a column do not fit the others': another unit, most likely.
+
+Or numbers that stand for missing values, such as a cholesterol of 0; categories that are written
+the other way round; values that only one hospital lacks.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, isinf, log
+from statistics import median
+
+from erosion.common.protocol.summary import QUANTILES, ColumnSummary
+
+OFF_BY = 2.0  # times the others' typical value, either way
+FAR = 3.0  # deviations of a column; what is nearer may be other patients
+NEAR_FACTOR = 0.12  # relative; the figures are rounded
+MOST, FEW = 0.8, 0.2  # of a hospital's patients, and of the others': other patients are more alike
+NOTHING = 1e-9  # of a value: less is what sums of equal numbers leave over
+ABOVE_ZERO = 0.3  # of the others' middle: where their lowest tenth is, a measured 0 is far
+MANY = 200  # patients: of fewer, those of another category may be too few to be told
+LACKING, COMPLETE = 0.5, 0.1  # of whom a value is missing: here, and at the others
+_LOWEST, _FIRST, _MIDDLE, _THIRD, _HIGHEST = range(len(QUANTILES))  # the places in it
+
+# What one unit's number is in another's: only hints, by the size of the factor.
+KNOWN = (
+    (2.2, "pounds and kilograms"),
+    (2.54, "inches and centimetres"),
+    (7.5, "mmHg and kPa"),
+    (10.0, "a step of ten, such as g/l and g/dl"),
+    (18.0, "mg/dl and mmol/l of glucose"),
+    (38.7, "mg/dl and mmol/l of cholesterol"),
+    (88.4, "umol/l and mg/dl of creatinine"),
+    (100.0, "shares and percent, or m and cm"),
+    (1000.0, "a step of a thousand, such as mg and g"),
+    (365.25, "days and years"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One hospital's column that does not fit the others'."""
+
+    hospital: str
+    column: str
+    text: str
+
+
+def findings(columns: Mapping[str, ColumnSummary]) -> list[Finding]:
+    """Of one column, by hospital: whose figures are far from what is usual of the others."""
+    off = _values_off(columns)
+    for name, column in columns.items():
+        others = [other for hospital, other in columns.items() if hospital != name]
+        text = off.get(name) or _which_category_is_off(column, others) or _lacks(column, others)
+        if text:
+            off[name] = text
+    return [Finding(name, columns[name].name, off[name]) for name in columns if name in off]
+
+
+def _values_off(columns: Mapping[str, ColumnSummary]) -> dict[str, str]:
+    """Of numbers, by hospital: what does not fit."""
+    known = {name: column for name, column in columns.items() if middle_of(column) is not None}
+    off = {name: text for name in known if (text := _one_value(name, known))}
+    fitting = {name: column for name, column in known.items() if name not in off}
+    while len(fitting) > 1:
+        found = {
+            name: (_deviations_apart(name, fitting), text)
+            for name in fitting
+            if (text := _middle_off(name, fitting))
+        }
+        if not found:
+            break
+        # Of three, the one that is off makes the usual of the others wrong; of two, it may be each.
+        worst = [max(found, key=lambda name: found[name][0])] if len(fitting) > 2 else [*found]
+        off |= {name: found[name][1] for name in worst}
+        fitting = {name: column for name, column in fitting.items() if name not in worst}
+    return off | {name: text for name in fitting if (text := _which_end_is_off(name, fitting))}
+
+
+def _one_value(name: str, columns: Mapping[str, ColumnSummary]) -> str:
+    """All patients here have the same number, and others' have not."""
+    value = middle_of(columns[name])
+    varying = [column for column in columns.values() if _varies(column)]
+    if value is None or columns[name].deviation is None or columns[name] in varying or not varying:
+        return ""
+    quarters = [
+        median(found)
+        for place in (_FIRST, _MIDDLE, _THIRD)
+        if (found := [q for column in varying if (q := _quantile(column, place)) is not None])
+    ]
+    if value == 0 and quarters and quarters[0] > 0:
+        usual = median([middle for column in varying if (middle := middle_of(column)) is not None])
+        return f"0 for everybody, the others {usual:.3g}: does 0 stand for missing values?"
+    told = [q for column in varying for q in column.quantiles if q is not None]
+    if len({*quarters}) < 3 or (value in (0, 1) and all(0 <= q <= 1 for q in told)):
+        return ""  # of a column of 0 and 1 a hospital may have only one
+    return f"{value:.3g} for everybody; the others' differ: is it recorded there?"
+
+
+def _varies(column: ColumnSummary) -> bool:
+    return (column.deviation or 0.0) > NOTHING * abs(middle_of(column) or 0.0)
+
+
+def _deviations_apart(name: str, columns: Mapping[str, ColumnSummary]) -> float:
+    value, usual, own, spread = _beside(name, columns)
+    typical = min(own, spread) or max(own, spread)
+    return abs(value - usual) / typical if typical else inf
+
+
+def _middle_off(name: str, columns: Mapping[str, ColumnSummary]) -> str:
+    return _what_is_off(*_beside(name, columns))
+
+
+def _beside(name: str, columns: Mapping[str, ColumnSummary]) -> tuple[float, float, float, float]:
+    """Its typical value and that of the others, and the same of the deviations."""
+    others = [column for hospital, column in columns.items() if hospital != name]
+    middles = [value for column in others if (value := middle_of(column)) is not None]
+    value = middle_of(columns[name])
+    assert value is not None
+    return (
+        value,
+        median(middles),
+        columns[name].deviation or 0.0,
+        median([column.deviation or 0.0 for column in others]),
+    )
+
+
+def _which_category_is_off(column: ColumnSummary, others: Sequence[ColumnSummary]) -> str:
+    """One that nearly all patients here have and hardly any of the others', or everybody here."""
+    told = [other for other in others if other.shares and other.count]
+    if not told or not column.count:
+        return ""
+    for category, number in column.shares.items():
+        share = number / column.count
+        usual = median(other.shares.get(category, 0) / other.count for other in told)
+        of_others = f"of the others {f'{usual:.0%}' if usual else 'few'}"
+        if share >= MOST and usual <= FEW:
+            return f"{share:.0%} are {category!r}, {of_others}: is it coded otherwise?"
+        if share == 1 and column.count >= MANY and usual <= MOST:
+            return f"all are {category!r}, {of_others}: is it recorded there?"
+    return ""
+
+
+def _lacks(column: ColumnSummary, others: Sequence[ColumnSummary]) -> str:
+    """A value that most patients here are without, and hardly any of the others'."""
+    shares = [share for other in others if (share := _missing(other)) is not None]
+    own = _missing(column)
+    if own is None or own < LACKING or not shares or median(shares) > COMPLETE:
+        return ""
+    usual = f"{median(shares):.0%}" if median(shares) else "few or none"
+    return f"missing for {own:.0%}, of the others for {usual}: is it recorded there?"
+
+
+def _missing(column: ColumnSummary) -> float | None:
+    """The share of patients without a value; None where nobody is counted."""
+    total = column.count + column.missing
+    return column.missing / total if total else None
+
+
+def middle_of(column: ColumnSummary) -> float | None:
+    """The median; the mean where too few patients have a value for it."""
+    middle = _quantile(column, _MIDDLE)
+    return column.mean if middle is None else middle
+
+
+def _quantile(column: ColumnSummary, place: int) -> float | None:
+    return column.quantiles[place] if len(column.quantiles) > place else None
+
+
+def _what_is_off(value: float, usual: float, own: float, spread: float) -> str:
+    """A wrong unit moves a column by many of its own deviations; other patients do not."""
+    apart = abs(value - usual)
+    typical = min(own, spread) or max(own, spread)
+    if apart <= FAR * typical:
+        return ""
+    if 0 in (value, usual):  # of which there is no factor; where all have it, it may be no value
+        whose, varies = ("0", own) if value == 0 else ("theirs", spread)
+        if varies or not typical:
+            return ""
+        return (
+            f"typically {value:.3g}, the others {usual:.3g}: does {whose} stand for missing values?"
+        )
+    if (value < 0) != (usual < 0):
+        return f"typically {value:.3g}, the others {usual:.3g}: another sign?"
+    factor = abs(value / usual)
+    larger = max(factor, 1 / factor) if factor else inf
+    if larger < OFF_BY and not apart > FAR * max(own, spread) > 0:
+        return ""
+    if larger < OFF_BY or isinf(larger):  # the latter where one of the two is next to nothing
+        return f"typically {value:.3g}, the others {usual:.3g}: another unit or other patients?"
+    times = f"{factor:.2g} times" if factor >= 1 else f"1/{1 / factor:.2g} of"
+    hint = _unit_of(larger)
+    return f"typically {value:.3g}, {times} the others' {usual:.3g}: another unit{hint}?"
+
+
+def _which_end_is_off(name: str, columns: Mapping[str, ColumnSummary]) -> str:
+    """A number for missing values, in a tenth of the patients or more, moves one end of a column.
+
+    The other half stays where the others' is: other patients are different on both sides.
+    """
+    others = [column for hospital, column in columns.items() if hospital != name]
+    own = [_quantile(columns[name], place) for place in range(len(QUANTILES))]
+    told = [
+        [found for column in others if (found := _quantile(column, place)) is not None]
+        for place in range(len(QUANTILES))
+    ]
+    if not (told[_LOWEST] and told[_MIDDLE] and told[_HIGHEST]):
+        return ""
+    low, middle, high = min(told[_LOWEST]), median(told[_MIDDLE]), max(told[_HIGHEST])
+    if not low < middle < high:
+        return ""  # nearly all of the others' patients have one value, as of a column of 0 and 1
+    own_low, own_high = own[_LOWEST], own[_HIGHEST]
+    if own_low == 0 and low > ABOVE_ZERO * middle:
+        what = f"a tenth or more is 0, the others' lowest tenth at {low:.3g} or above"
+        return f"{what}: does 0 stand for missing values?"
+    ends = [value for value in (own_low, own_high, low) if value is not None]
+    scale = log if min(ends) > 0 else float  # of a skewed column the factors count
+    span = scale(high) - scale(low)
+
+    def stays(*places: int) -> bool:
+        return all(
+            scale(min(told[place])) - span / 2 <= scale(value) <= scale(max(told[place])) + span / 2
+            for place in places
+            if (value := own[place]) is not None and told[place]
+        )
+
+    if own_low is not None and scale(own_low) <= scale(low) - span and stays(_MIDDLE, _THIRD):
+        what = f"the lowest tenth is at {own_low:.3g}, the others' at {low:.3g} or above"
+    elif own_high is not None and scale(own_high) >= scale(high) + span and stays(_FIRST, _MIDDLE):
+        what = f"the highest tenth is at {own_high:.3g}, the others' at {high:.3g} or below"
+    else:
+        return ""
+    return f"{what}: does a number stand for missing values?"
+
+
+def _unit_of(factor: float) -> str:
+    nearest, what = min(KNOWN, key=lambda known: abs(log(known[0]) - log(factor)))
+    if abs(log(nearest / factor)) > log(1 + NEAR_FACTOR):
+        return ""
+    return f" ({what} are {nearest:g} apart)"
