@@ -14,7 +14,7 @@ from erosion.client.sealed.opening_file import OpeningFile
 from erosion.client.sealed.sealed_site import Identity, SealedSite
 from erosion.client.sealed.sum_ledger import SumLedger
 from erosion.client.site_file import Site
-from erosion.common.errors import Refusal
+from erosion.common.errors import Refusal, SiteError
 from erosion.common.learning.local_work import LocalAnswer
 from erosion.common.protocol.messages import TrainRequest
 from erosion.common.protocol.scaling import as_text
@@ -45,8 +45,12 @@ class SealedSteps:
             legs.UNMASK: self._unmask,
         }
 
+    def check(self) -> None:
+        """Raises SiteError where this site's keys for sealed rounds are missing or damaged."""
+        _ = self._identity
+
     def hello(self, request: TrainRequest, update: Tensor) -> HelloKeys:
-        """Leg 1: what leaves in place of the update. Raises Refusal."""
+        """Leg 1: what leaves in place of the update. Raises Refusal, and SiteError as `check`."""
         asked = _read(legs.Attempt, request)
         assert request.parameters is not None  # or there were no update
         context = RoundContext(
@@ -61,8 +65,10 @@ class SealedSteps:
         settings, layout = request.study.arms[request.arm], request.study.build_context.layout
         if settings.user_only:
             raise Refusal(f"{request.arm} asks no hospital but the user.")
-        if problem := request.study.problem_with_sealed_values(update):
-            raise Refusal(f"The update of this site would not be hidden: {problem}.")
+        if request.study.problem_with_sealed_values(update):  # how many moved, the patients say
+            raise Refusal(
+                "The update of this site would not be hidden: too few of its values have moved."
+            )
         self._rounds.identify(self._identity)  # keys may have been pinned or renewed meanwhile
         values = update.contiguous().numpy()
         return HelloKeys.of(self._rounds.hello(context, values, settings.sealed_measure(layout)))
@@ -143,11 +149,12 @@ class SealedSteps:
         key = site.sealed.private_key or site.coordinator.private_key
         peers = site.sealed.peers
         if key is None or peers is None:
-            raise Refusal(
+            raise SiteError(
                 f"{site.name} has no key for sealed rounds. Enrol it: they need"
                 " coordinator.private_key and sealed.peers in the site file."
             )
-        return Identity(site.name, load_private_key(key, Refusal), read_pinned_keys(peers, Refusal))
+        keys = read_pinned_keys(peers, SiteError)
+        return Identity(site.name, load_private_key(key, SiteError), keys)
 
 
 def _read(form: type[F], request: TrainRequest) -> F:

@@ -120,6 +120,8 @@ class Hospital:
         is_new = study.digest not in self._prepared
         prepared = self._prepare(study, run)
         self._private.check(study, prepared.told_samples)
+        if study.federation.sealed and self.name != study.user:
+            self._sealed.check()  # before others count on a hospital that can be in no sum
         if is_new:
             warm_up(prepared.model, study.task.input_shape, study.training)
         return DescribeReply(

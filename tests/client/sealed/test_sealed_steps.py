@@ -11,7 +11,7 @@ from torch import Tensor
 from erosion.client.sealed.sealed_site import Greeted, Identity
 from erosion.client.training.hospital import Hospital
 from erosion.client.training.limits import check_limits
-from erosion.common.errors import Refusal
+from erosion.common.errors import Refusal, SiteError
 from erosion.common.protocol.messages import Scaling, StepResult, TrainRequest, TrainResult
 from erosion.common.sealed import legs
 from erosion.common.sealed.distances.modulus_proof import prove
@@ -53,7 +53,7 @@ def test_a_peer_gives_no_distance_of_an_update_in_which_few_values_can_move(tmp_
     """By this scaling nothing is left of the patients' values: the biases alone are trained."""
     bob, study = hospitals(tmp_path)["bob"], sealed_study(scaling="user")
     nothing = Scaling(mean=(0.0,) * 10, deviation=(1e30,) * 10)
-    with pytest.raises(Refusal, match="of an update's values 1 count"):
+    with pytest.raises(Refusal, match=r"too few of its values have moved\.$"):
         bob.answer(request(study=study, scaling=nothing))
 
 
@@ -119,8 +119,46 @@ def test_a_request_that_is_not_as_it_should_be_is_refused(
 
 def test_without_keys_a_hospital_says_what_it_needs(tmp_path: Path) -> None:
     bob = Hospital(make_site(tmp_path, sixty_patients("bob"), name="bob", file="bob.csv"))
-    with pytest.raises(Refusal, match=r"no key for sealed rounds.*sealed\.peers"):
-        bob.answer(request())
+    for ask in (lambda: bob.describe(sealed_study()), lambda: bob.answer(request())):
+        with pytest.raises(SiteError, match=r"no key for sealed rounds.*sealed\.peers"):
+            ask()
+
+
+@pytest.mark.parametrize(
+    ("damaged", "content", "said"),
+    [
+        ("peers.pem", None, "There is no "),
+        ("peers.pem", b"", "is not a list of keys"),
+        ("peers.pem", b"\xff\xfe", "cannot be read"),
+        (
+            "peers.pem",
+            b"# bob\n-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n",
+            "PEM",
+        ),
+        ("node.key", None, "There is no private key"),
+        ("node.key", b"-----BEGIN PRIVATE KEY-----\n", "does not hold a private key"),
+    ],
+)
+def test_a_site_whose_sealing_keys_are_damaged_joins_no_sealed_study_and_tells_no_path(
+    tmp_path: Path, damaged: str, content: bytes | None, said: str
+) -> None:
+    files = {"peers": tmp_path / "peers.pem", "private_key": tmp_path / "node.key"}
+    key = new_private_key()
+    files["private_key"].touch(mode=0o600)
+    files["private_key"].write_bytes(private_pem(key))
+    files["peers"].write_text(as_text({"bob": key.public_key()}))
+    if content is None:
+        (tmp_path / damaged).unlink()
+    else:
+        (tmp_path / damaged).write_bytes(content)
+    csv = sixty_patients("bob")
+    bob = Hospital(make_site(tmp_path, csv, name="bob", file="bob.csv", sealed=files))
+    bob.describe(sealed_study(sealed=False))
+    for ask in (lambda: bob.describe(sealed_study()), lambda: bob.answer(request())):
+        with pytest.raises(SiteError, match=said) as problem:
+            ask()
+        assert damaged in str(problem.value)
+        assert problem.value.public == "SiteError at the site; its own log says more"
 
 
 def test_keys_that_are_pinned_while_it_runs_are_good_from_the_next_round_on(tmp_path: Path) -> None:
