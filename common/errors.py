@@ -42,8 +42,11 @@ class ModelError(StudyError):
 
     @property
     def public(self) -> str:
-        """The whole message: no patient's value was near it."""
-        return str(self)
+        """Without the message: it has paths, hashes, and what somebody else's code raised.
+
+        That code may have raised it about patients.
+        """
+        return "the study's model cannot be used at the site; its own log says why"
 
 
 class SiteError(ErosionError):
@@ -65,7 +68,10 @@ class Refusal(ErosionError):  # noqa: N818 - a decision, not an error
 
     @property
     def public(self) -> str:
-        """The whole message: a limit is the hospital's policy and holds no patient's value."""
+        """The whole message: of the request, the study and the site's limits and budgets alone.
+
+        A test holds what is quoted in every Refusal against a list.
+        """
         return str(self)
 
 

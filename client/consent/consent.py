@@ -83,8 +83,10 @@ class Consent:
             return
         most, key = self._site.budget.variants, (self._coordinator, self._dataset)
         earlier = contracts_at(self._site, study, by_earlier_version=True)
-        column = self._store.hold(*key, contracts, earlier, most)
-        if column is not None and not self._store.runs(*key, approved):
+        known_as = self._store.hold(*key, contracts, earlier, most)
+        if known_as is not None and not self._store.runs(*key, approved):
+            names = contracts_of(study)  # what a column is called here stays here
+            column = next(n for n in names if known_as in (n, _local_name(self._site, n)))
             raise Refusal(
                 f"{self._site.name} held its data against {most} different ranges, categories or"
                 f" policies of {column!r} already; budget.variants = {most}. Ask as one of the"
@@ -355,12 +357,16 @@ def contracts_at(site: Site, study: Study, *, by_earlier_version: bool = False) 
     A study may name a column either way, or both: it is one column, and what is asked of it at once
     is one question.
     """
-    local_name = site.data.local_name if isinstance(site.data, TableSource) else str
     said: dict[str, set[str]] = {}
     for name, contract in contracts_of(study, by_earlier_version=by_earlier_version).items():
-        for known_as in (name, local_name(name)):
+        for known_as in (name, _local_name(site, name)):
             said.setdefault(known_as, set()).add(contract)
     return {name: " and ".join(sorted(contracts)) for name, contracts in said.items()}
+
+
+def _local_name(site: Site, name: str) -> str:
+    """What a study's column is called in this hospital's data."""
+    return site.data.local_name(name) if isinstance(site.data, TableSource) else name
 
 
 def dataset_of(site: Site) -> str:

@@ -82,14 +82,16 @@ class KeptPatients:
 
     def _changed(self, study: Study, patients: Patients) -> Patients:
         """The patients of now, with a note; refused where figures are of them."""
-        changed = f"{self._site.data.describe()}: the data have changed since the run began"
         if self._site.name == study.user:
             raise Refusal(
-                f"{changed}, and those it began with are not in this program's memory any more: its"
-                " figures would be of other patients. Bring the former data back, or start the run"
-                " anew."
+                f"The data of {self._site.name} have changed since the run began, and those it"
+                " began with are not in its program's memory any more: the run's figures would be"
+                " of other patients. Bring the former data back, or start the run anew."
             )
-        note = f"{changed}, and those it began with are not in memory: it goes on with those of now"
+        note = (
+            f"{self._site.data.describe()}: the data have changed since the run began, and those it"
+            " began with are not in memory: it goes on with those of now"
+        )
         return replace(patients, notes=(*patients.notes, note))
 
 
