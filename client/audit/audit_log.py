@@ -43,7 +43,6 @@ from erosion.common.support.private_files import make_private_folder
 PART_BYTES = 2**22  # of an update, looked at at a time
 FILE_BYTES = 2**24  # of one file of the log
 KEEP_DAYS = 3650
-LONGEST_ERROR = 4000  # characters of an answer that is an error; a refusal may list reasons
 LONGEST_QUOTE = 200  # characters of what a request calls itself
 MOST_ROUNDS = 2**53
 
@@ -209,7 +208,7 @@ def _line(number: int, previous: str, request: Message, reply: Message) -> Audit
         previous=previous,
     )
     if reply.has_error():
-        text = printable(reply.error.reason or "", at_most=LONGEST_ERROR)
+        text = reply.error.reason or ""
         content = {"bytes": len(text.encode()), "sha256": hash_of(text), "error": text}
         return line.model_copy(update=content)
     text = wire.header_text(reply.content)

@@ -17,6 +17,7 @@ from erosion.client.connection.connection_errors import connection_error
 from erosion.client.connection.error_pace import ErrorPace
 from erosion.client.connection.line import OURS, SiteLine
 from erosion.common.errors import LinkError, SiteError
+from erosion.common.line.frames import LONGEST_REASON
 from erosion.common.line.run_news import RunNews
 from erosion.common.protocol import wire
 from erosion.common.protocol.error_codes import CLIENT_APP_RAISED_EXCEPTION
@@ -229,7 +230,7 @@ class Agent:
         self._takes_part = None
 
     def _send(self, connection: SiteLine, request: Message, reply: Message) -> None:
-        log_head = None
+        log_head, reply = None, _in_few_words(request, reply)
         for watcher in self._watchers:
             log_head = watcher.sending(request, reply) or log_head
         connection.reply(request, reply, log_head)
@@ -243,6 +244,14 @@ class Agent:
         is_paced = reply.has_error() or kind in _PACED
         if is_paced or self._is_repeated():
             self.stop.wait(self._pace.seconds_to_wait(time.monotonic()))
+
+
+def _in_few_words(request: Message, reply: Message) -> Message:
+    """The reply; an error as it is logged and sent, on one line and not endless."""
+    if not reply.has_error():
+        return reply
+    words = printable(reply.error.reason or "", at_most=LONGEST_REASON)
+    return Message(Error(reply.error.code, words), reply_to=request)
 
 
 def _nonsense(message: Message, what: str) -> Message:

@@ -18,7 +18,6 @@ from erosion.common.line.envelope import FrameSize, data_frames, describe, read_
 from erosion.common.line.frames import (
     ARRIVING_PATIENCE,
     LARGEST_HEAD_BYTES,
-    LONGEST_REASON,
     PATH,
     PING_TIMEOUT,
     WIRE,
@@ -173,8 +172,7 @@ class SiteLine:
             head["log"] = log_head
         buffers: list[memoryview] = []
         if reply.has_error():
-            reason = (reply.error.reason or "")[:LONGEST_REASON]
-            head["error"] = {"code": reply.error.code, "reason": reason}
+            head["error"] = {"code": reply.error.code, "reason": reply.error.reason or ""}
         else:
             head["records"], buffers = describe(reply.content)
         self._sending = request_id

@@ -38,7 +38,7 @@ LARGEST_FRAME_BYTES = LARGEST_HEAD_BYTES + 64  # what gRPC takes in at a time
 # answer waits behind megabytes. The frames' signs of life take its place. Milliseconds; never.
 PING_TIMEOUT = ("grpc.http2.ping_timeout_ms", 2**31 - 1)
 LONGEST_TEXT = 1000  # characters of a version, a name
-LONGEST_REASON = 10_000  # characters of an error
+LONGEST_REASON = 4000  # characters of an error; a refusal may list reasons
 
 
 class LineFault(ErosionError):  # noqa: N818 - the other side's, not ours

@@ -1,14 +1,19 @@
 """The site agent's pauses between its tries to connect."""
 
+import json
 import random
 import re
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from flwr.app import Error, Message, RecordDict
 
+from erosion.client.audit.audit_entry import hash_of
+from erosion.client.audit.audit_log import AuditLog
+from erosion.client.audit.site_observers import SiteObservers
 from erosion.client.connection import agent as agent_module
 from erosion.client.connection.agent import (
     FIRST_RETRY_SECONDS,
@@ -21,6 +26,7 @@ from erosion.client.connection.agent import (
 from erosion.client.connection.line import LostLine, SiteLine, Welcome
 from erosion.command_line import parser
 from erosion.common.errors import LinkError, SiteError
+from erosion.common.line.frames import LONGEST_REASON
 from erosion.common.protocol import wire
 from erosion.common.protocol.flower_messages import RequestMessage
 from erosion.common.support import expiry
@@ -82,6 +88,33 @@ def test_a_site_whose_connection_stands_for_months_is_warned_of_its_certificates
     agent.run()
     warned = [line for line in caplog.messages if "this site's certificate is valid" in line]
     assert [line.partition("(")[2].partition(")")[0] for line in warned] == ["30 days", "29 days"]
+
+
+def test_the_words_of_an_error_are_logged_as_they_are_sent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On one line and cut: what the log says has left is what has left."""
+    sent: list[str] = []
+
+    class Line(BreaksAfterTheWelcome):
+        def reply(self, _request: Message, reply: Message, _log_head: str | None) -> None:
+            sent.append(str(reply.error.reason))
+            agent.stop.set()
+
+    def answer(request: Message, _context: object) -> Message:
+        return Message(Error(1, "several\nlines \x1b[2J" + "x" * 20_000), reply_to=request)
+
+    monkeypatch.setattr(random, "uniform", lambda *_bounds: 0.0)
+    as_line: Any = lambda: Line(num_requests=1)  # noqa: E731
+    with AuditLog(tmp_path) as log:
+        observers = SiteObservers(tmp_path, log, name="b", coordinator="c")
+        agent = Agent(as_line, answer, address="127.0.0.1:9092", watchers=[observers])
+        agent.run()
+    assert len(sent[0]) == LONGEST_REASON
+    assert sent[0].isprintable()
+    line = json.loads((tmp_path / "sent.jsonl").read_text())
+    assert line["error"] == sent[0]
+    assert (line["bytes"], line["sha256"]) == (len(sent[0].encode()), hash_of(sent[0]))
 
 
 def test_an_outage_of_hours_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:

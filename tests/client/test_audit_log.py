@@ -27,6 +27,7 @@ from erosion.client.connection.line import Welcome
 from erosion.client.consent.consent import Consent
 from erosion.common.compression.codec import Compression, compress
 from erosion.common.errors import SiteError
+from erosion.common.line.frames import LONGEST_REASON
 from erosion.common.protocol import wire
 from erosion.common.protocol.messages import (
     DescribeReply,
@@ -443,7 +444,7 @@ def test_what_a_request_calls_itself_is_quoted_short_and_printable(tmp_path: Pat
         RecordDict({"header": ConfigRecord({"json": json.dumps(header)})}), 1, wire.TRAIN
     )
     with AuditLog(tmp_path) as audit_log:
-        audit_log.record(asked, Message(Error(2, "x" * 10**6), reply_to=asked))
+        audit_log.record(asked, Message(Error(2, "x" * LONGEST_REASON), reply_to=asked))
         line = json.loads(audit_log.path.read_text())
     assert len(line["run"]) == 200
     assert line["arm"].isprintable()
