@@ -50,8 +50,9 @@ class CoordinatorAddress(Settings):
     root_certificate: Path | None = None  # whom to trust; None: plain gRPC, for loopback only
     certificate: Path | None = None  # by which the coordinator knows this hospital
     private_key: Path | None = None  # the certificate's
-    proxy: Annotated[str, AfterValidator(_checked_proxy)] | None = None  # host:port of an HTTP
-    # proxy that offers CONNECT; None: what https_proxy says; "": none
+    # host:port of an HTTP proxy that offers CONNECT; None: what https_proxy says; "": none. It may
+    # hold a password.
+    proxy: Annotated[str, AfterValidator(_checked_proxy)] | None = Field(default=None, repr=False)
 
     @model_validator(mode="after")
     def _all_or_none(self) -> Self:

@@ -1,6 +1,6 @@
 """A site's way to its coordinator: the address, the route there, and the certificate."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cryptography import x509
@@ -28,7 +28,7 @@ class Credentials:
 
     address: str
     tls: Tls | None = None  # None: the line is not encrypted
-    proxy: str | None = None
+    proxy: str | None = field(default=None, repr=False)  # may hold a password
 
     def connect(self) -> SiteLine:
         """A connection that is not open yet."""

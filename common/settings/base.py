@@ -141,6 +141,8 @@ def _plain(limit: Any) -> Any:
 
 def _shown(value: object) -> str:
     # What stands before the @ of an address may be a password, and messages get into logs.
+    if isinstance(value, str):
+        value = re.sub(r".*:.*@", "...@", value, flags=re.DOTALL)
     text = re.sub(r"(?<=['\"/])[^'\"/]*:[^'\"]*@", "...@", repr(value))
     return text if len(text) <= 80 else text[:77] + "..."
 

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 import tomli_w
 
+from erosion.client.connection.credentials import credentials_for
 from erosion.client.consent.consent import dataset_of
 from erosion.client.dataset.load import load_patients
 from erosion.client.dataset.sources.table_file import TableFile
-from erosion.client.site_file import load_site
+from erosion.client.site_file import CoordinatorAddress, load_site
 from erosion.client.training.limits import check_limits, check_study, local_steps
 from erosion.common.errors import DataError, Refusal, SiteError
 from erosion.common.learning.training import Training
@@ -162,13 +163,23 @@ def test_a_home_that_is_nobodys_is_named_with_the_remedy(tmp_path: Path) -> None
         load_site(path)
 
 
-def test_a_proxys_password_is_in_no_message(tmp_path: Path) -> None:
+@pytest.mark.parametrize("password", ["hush hush", "hu'hush", 'hu\\"hush', "hush/hush@hush"])
+def test_a_proxys_password_is_in_no_message(tmp_path: Path, password: str) -> None:
     path = tmp_path / "site.toml"
-    proxy = 'proxy = "user:hush hush@proxy.example.org"  # without its port'
+    proxy = f'proxy = "user:{password}@proxy.example.org"  # without its port'
     path.write_text(WHOLE.replace("[limits]", f"{proxy}\n[limits]"))
     with pytest.raises(SiteError, match=r"proxy\.example\.org") as refused:
         load_site(path)
     assert "hush" not in str(refused.value)
+
+
+def test_a_proxys_password_is_in_no_repr() -> None:
+    address = {"address": "127.0.0.1:9092", "proxy": "user:hush@proxy.example.org:3128"}
+    coordinator = CoordinatorAddress.model_validate(address)
+    credentials = credentials_for(coordinator)
+    assert credentials.proxy == address["proxy"]
+    for thing in (coordinator, credentials):
+        assert "hush" not in f"{thing!r} {thing!s}"
 
 
 def test_local_steps_are_those_of_one_round() -> None:
