@@ -342,6 +342,11 @@ class ArmBase(Settings):
         del num_hospitals
         return None
 
+    def problem_with_names(self, hospitals: Sequence[HospitalName]) -> str | None:
+        """Which hospital it names that is none of the study's, or None."""
+        del hospitals
+        return None
+
     def problem_with_model(self, layout: Callable[[], Layout]) -> str | None:
         """What makes this algorithm impossible with the study's model, or None."""
         del layout

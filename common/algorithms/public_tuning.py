@@ -42,6 +42,15 @@ class PublicTuning(GemsBase):
     public_hospital: str = ""
     tuning_epochs: int = Field(default=20, ge=1, le=1000)
 
+    def problem_with_names(self, hospitals: Sequence[HospitalName]) -> str | None:
+        """The public hospital is one of the study's."""
+        if self.public_hospital in ("", *hospitals):
+            return None
+        return (
+            f"public_hospital = {self.public_hospital!r} is not among the hospitals"
+            f" ({', '.join(hospitals)}); name one of them, or leave it out"
+        )
+
     def site_steps(self) -> Mapping[str, SiteStep]:
         """Tuning comes after the meeting."""
         return {**super().site_steps(), TUNE: self.tune}

@@ -266,6 +266,7 @@ class Study(Settings):
         for name, arm_settings in arms.items():
             problem = (
                 arm_settings.problem_with(len(self.hospitals))
+                or arm_settings.problem_with_names(self.hospitals)
                 or arm_settings.problem_with_training(self.training)
                 or arm_settings.problem_with_task(self.task)
                 or (self._problem_with_model(arm_settings) if self.model.has_free_shapes else None)

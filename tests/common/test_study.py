@@ -303,6 +303,22 @@ def test_an_empty_file_is_told_what_it_needs(tmp_path: Path) -> None:
             " with a letter or digit",
         ),
         (ARMS, "[arms]", "arms = {}; give at least 1"),
+        *(
+            (
+                "[arms.fedavg]",
+                f"[arms.gems]\npublic_hospital = {name!r}\n[arms.fedavg]",
+                f"arms.gems: public_hospital = {name!r} is not among the hospitals (a, b, c); name"
+                " one of them, or leave it out",
+            )
+            for name in ("public", "Hospital B")
+        ),
+        (
+            "[training]",
+            "[arms.network_gems]\n[[selection.candidates.network_gems]]\npublic_hospital = 'd'\n"
+            "[training]",
+            "arms.network_gems: public_hospital = 'd' is not among the hospitals (a, b, c); name"
+            " one of them, or leave it out",
+        ),
         # Evaluation and federation
         (
             "[training]",

@@ -473,9 +473,14 @@ def test_a_tuned_layer_is_measured_by_the_one_that_was_sent_and_by_weights_of_on
     assert screened == (Rejection(said) if said else answer)
 
 
-def test_public_data_that_are_not_there_are_missed_in_words(tmp_path: Path) -> None:
-    records, _, _ = simulated(tmp_path, arms={"gems": {"public_hospital": "d"}})
-    assert "not fine-tuned, for d is not there" in records["gems"][0].note
+def test_public_data_that_are_not_there_are_missed_in_words() -> None:
+    begun = RoundStart(1, "a", ("a", "b"), torch.zeros(4))
+    meeting = Gems(public_hospital="c").after_meeting(
+        begun, Step(torch.zeros(4), {}, GemsState(1), note="met"), (1, 2)
+    )
+    with pytest.raises(StopIteration) as ended:
+        next(meeting)
+    assert ended.value.value.note == "met; not fine-tuned, for c is not there"
 
 
 @pytest.mark.parametrize(("arm", "model"), [("gems", {"name": "logistic"}), ("network_gems", MLP)])
