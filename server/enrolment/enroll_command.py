@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from rich.text import Text
 from erosion.common.errors import EnrolmentError
 from erosion.common.sealed import pinned_keys
 from erosion.common.support import expiry
+from erosion.common.support.keys import certificate_fingerprint
 from erosion.common.support.question import answer_to
 from erosion.server.enrolment import certificates, enrolment, signing_request
 from erosion.server.enrolment.certificates import COORDINATOR_DAYS
@@ -22,9 +23,11 @@ from erosion.server.enrolment.federation_folder import (
     DEFAULT_PORT,
     Address,
     FederationFolder,
+    OwnAuthority,
     checked_host,
 )
 from erosion.server.enrolment.key_registry import read_key_registry
+from erosion.server.enrolment.own_authority import read_own_authority
 from erosion.server.enrolment.serving_certificate import ServingCertificate
 from erosion.server.enrolment.site_kit import STANDARD_OUTPUT, authority_fingerprint
 from erosion.server.sealed.peers_file import write_peers
@@ -170,10 +173,31 @@ def _list(options: argparse.Namespace) -> None:
     for key in sorted(
         read_key_registry(folder.roster).keys, key=lambda k: (k.hospital, k.enrolled)
     ):
-        state = key.trouble or expiry.in_words(key.expires)
+        vouched = key.hospital not in place.authorities
+        held = expiry.in_words(key.expires) if vouched else "counts only in a certificate of its own authority"
+        state = key.trouble or held
         style = "dim" if key.revoked else ("yellow" if expiry.ends_soon(key.expires) else "")
         table.add_row(key.hospital, state, f"{key.enrolled:%Y-%m-%d}", key.fingerprint, style=style)
+    for hospital, own in sorted(place.authorities.items()):
+        for state, fingerprint, style in _own_authority(folder, hospital, own):
+            table.add_row(hospital, Text(state), "", fingerprint, style=style)
     console.print(table)
+
+
+def _own_authority(
+    folder: FederationFolder, hospital: str, own: OwnAuthority
+) -> Iterator[tuple[str, str, str]]:
+    """State, fingerprint and style of every certificate of a hospital's own authority."""
+    try:
+        issuers, _ = read_own_authority(folder, hospital, own)
+    except EnrolmentError as problem:
+        yield str(problem), "", "yellow"
+        return
+    for issuer in issuers:
+        expires = issuer.not_valid_after_utc
+        state = f"own authority, for {own.name}: {expiry.in_words(expires)}"
+        style = "yellow" if expiry.ends_soon(expires) else ""
+        yield state, certificate_fingerprint(issuer), style
 
 
 def _revoke(options: argparse.Namespace) -> None:

@@ -10,7 +10,7 @@ from erosion.common.errors import EnrolmentError
 from erosion.common.support.files import read_named
 from erosion.common.support.keys import certificates_in, is_issued_by
 from erosion.server.enrolment.certificates import names_in
-from erosion.server.enrolment.federation_folder import FederationFolder
+from erosion.server.enrolment.federation_folder import FederationFolder, OwnAuthority
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +48,18 @@ def read_own_authorities(folder: FederationFolder) -> OwnAuthorities:
     """The authorities that `federation.toml` names. Raises EnrolmentError."""
     authorities, pems, files = [], [], []
     for hospital, own in folder.read_place().authorities.items():
-        path = folder.path / own.certificate
-        issuers, pem = _read(path, hospital)
+        issuers, pem = read_own_authority(folder, hospital, own)
         authorities.append(_Authority(hospital, own.name, issuers))
         pems.append(pem)
-        files.append(path)
+        files.append(folder.path / own.certificate)
     return OwnAuthorities(tuple(authorities), b"\n".join(pems), tuple(files))
 
 
-def _read(path: Path, hospital: str) -> tuple[tuple[x509.Certificate, ...], bytes]:
+def read_own_authority(
+    folder: FederationFolder, hospital: str, own: OwnAuthority
+) -> tuple[tuple[x509.Certificate, ...], bytes]:
+    """One hospital's: its certificates, and the file itself. Raises EnrolmentError."""
+    path = folder.path / own.certificate
     try:
         pem = read_named(path)
         issuers = tuple(certificates_in(pem))

@@ -36,6 +36,7 @@ from erosion.common.sealed.pinned_keys import read_pinned_keys
 from erosion.common.study.study import Study
 from erosion.common.support import expiry
 from erosion.common.support.keys import (
+    certificate_fingerprint,
     certified_key,
     fingerprint,
     new_private_key,
@@ -1038,6 +1039,27 @@ def test_the_list_shows_who_is_enrolled_and_who_no_more(
     }
     assert "(10 days)" in lines["bob"]
     assert "was revoked on" in lines["carol"]
+
+
+def test_the_list_shows_hospitals_that_come_in_by_an_authority_of_their_own(
+    folder: FederationFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    enrol_site(folder, "north")
+    authority = certificates.new_authority().certificate
+    (folder.path / "north.crt").write_bytes(certificates.pem(authority))
+    own = {
+        name: OwnAuthority(certificate=Path(f"{name}.crt"), name=f"site.{name}.example")
+        for name in ("north", "south")  # whose file is not there
+    }
+    folder.write_place(folder.read_place().model_copy(update={"authorities": own}))
+    assert main(["enroll", "list", "--folder", str(folder.path)]) == 0
+    said = capsys.readouterr().out
+    key, north = [line for line in said.splitlines() if "│ north" in line]
+    assert "counts only in a certificate of its own authority" in key
+    assert "own authority, for site.north.example: valid until" in north
+    assert certificate_fingerprint(authority) in north
+    assert "The authority of south" in said
 
 
 def test_where_no_federation_is_the_remedy_is_said(
