@@ -1,8 +1,10 @@
 """The site file: one hospital's data, its coordinator, and its own limits."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -169,6 +171,9 @@ class Compute(Settings):
     weights: Path | None = None  # folder with the files that models start from; None: "weights"
 
 
+AppConfig = dict[str, str | int | float | bool]
+
+
 class Site(Settings):
     """One hospital. See `erosion schema site` for the same as a JSON schema."""
 
@@ -182,6 +187,7 @@ class Site(Settings):
     records: Path = Path("records")  # folder for the log of what was sent, and the status
     compute: Compute = Compute()
     sealed: Sealed = Sealed()
+    app: AppConfig = Field(default_factory=dict)  # of an app that is served in this site's place
 
     @property
     def lifetime_epsilon(self) -> float | None:
@@ -194,13 +200,39 @@ class Site(Settings):
         return (self.compute.state or Path("state")) / self.name
 
 
+class AppSite(Settings):
+    """What connecting needs of a site file, for an app and for installing keys; see `Site`."""
+
+    name: Name
+    coordinator: CoordinatorAddress
+    log: Log = Log()
+    records: Path = Path("records")
+    sealed: Sealed = Sealed()
+    app: AppConfig = Field(default_factory=dict)  # its `context.node_config`, beside "name"
+
+
 def load_site(path: Path) -> Site:
     """Read a site file; paths in it are relative to it. Raises SiteError with every problem."""
     raw = read_toml(path, "site file", SiteError)
     site = validate(Site, raw, f"Site file {path}", SiteError)
-    folder = path.resolve().parent
+    with _homes_known(path):
+        return _beside(site, path.resolve().parent)
+
+
+def load_app_site(path: Path) -> AppSite:
+    """The same of what connecting needs; what only studies need may be left out, or be wrong."""
+    raw = read_toml(path, "site file", SiteError)
+    for_studies = Site.model_fields.keys() - AppSite.model_fields.keys()
+    used = {key: value for key, value in raw.items() if key not in for_studies}
+    site = validate(AppSite, used, f"Site file {path}", SiteError)
+    with _homes_known(path):
+        return site.model_copy(update=_common_beside(site, path.resolve().parent))
+
+
+@contextmanager
+def _homes_known(path: Path) -> Iterator[None]:
     try:
-        return _beside(site, folder)
+        yield
     except RuntimeError:  # of Path.expanduser
         raise SiteError(
             f"Site file {path}: a path begins with ~, and whose home that is, is not known here."
@@ -209,23 +241,27 @@ def load_site(path: Path) -> Site:
 
 
 def _beside(site: Site, folder: Path) -> Site:
-    def beside(written: Path | None) -> Path | None:
-        return None if written is None else folder / written.expanduser()
-
-    return site.model_copy(
+    compute = site.compute.model_copy(
         update={
-            "data": site.data.beside(folder),
-            "records": beside(site.records),
-            "coordinator": site.coordinator.beside(folder),
-            "sealed": Sealed(
-                peers=beside(site.sealed.peers or Path(pinned_keys.NAME)),
-                private_key=beside(site.sealed.private_key),
-            ),
-            "compute": site.compute.model_copy(
-                update={
-                    "state": beside(site.compute.state or Path("state")),
-                    "weights": beside(site.compute.weights or Path(FOLDER)),
-                }
-            ),
+            "state": _path_beside(folder, site.compute.state or Path("state")),
+            "weights": _path_beside(folder, site.compute.weights or Path(FOLDER)),
         }
     )
+    changes = {"data": site.data.beside(folder), "compute": compute}
+    return site.model_copy(update={**_common_beside(site, folder), **changes})
+
+
+def _common_beside(site: Site | AppSite, folder: Path) -> dict[str, Any]:
+    own_key = site.sealed.private_key
+    return {
+        "records": _path_beside(folder, site.records),
+        "coordinator": site.coordinator.beside(folder),
+        "sealed": Sealed(
+            peers=_path_beside(folder, site.sealed.peers or Path(pinned_keys.NAME)),
+            private_key=None if own_key is None else _path_beside(folder, own_key),
+        ),
+    }
+
+
+def _path_beside(folder: Path, written: Path) -> Path:
+    return folder / written.expanduser()

@@ -6,46 +6,16 @@ on the site's own command line. Code is never received.
 
 import logging
 from collections import OrderedDict
-from pathlib import Path
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
-from pydantic import Field
 
-from erosion.client.site_file import CoordinatorAddress, Site
-from erosion.common.errors import SiteError
+from erosion.client.site_file import AppSite
 from erosion.common.protocol.error_codes import CLIENT_APP_RAISED_EXCEPTION
-from erosion.common.settings.base import Settings, read_toml, validate
-from erosion.common.settings.names import Name
 
 logger = logging.getLogger("erosion.site")
 
 RUNS_KEPT = 8  # whose state an app may find again
-
-
-class AppSite(Settings):
-    """What serving an app needs of a site file; the rest of it is left alone."""
-
-    name: Name
-    coordinator: CoordinatorAddress
-    records: Path = Path("records")
-    app: dict[str, str | int | float | bool] = Field(default_factory=dict)
-    # the app's `context.node_config`, beside "name"
-
-
-def load_app_site(path: Path) -> AppSite:
-    """Raises SiteError with every problem."""
-    raw = read_toml(path, "site file", SiteError)
-    for_hospitals = Site.model_fields.keys() - AppSite.model_fields.keys()
-    used = {key: value for key, value in raw.items() if key not in for_hospitals}
-    site = validate(AppSite, used, f"Site file {path}", SiteError)
-    folder = path.resolve().parent
-    return site.model_copy(
-        update={
-            "records": folder / site.records.expanduser(),
-            "coordinator": site.coordinator.beside(folder),
-        }
-    )
 
 
 class InstalledApp:

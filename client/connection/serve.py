@@ -10,7 +10,7 @@ from erosion.client.audit.audit_log import AuditLog
 from erosion.client.audit.site_observers import SiteObservers
 from erosion.client.connection.agent import Agent, Until
 from erosion.client.connection.credentials import credentials_for
-from erosion.client.connection.installed_app import AppSite, InstalledApp
+from erosion.client.connection.installed_app import InstalledApp
 from erosion.client.connection.running_site import RunningSite, known_as
 from erosion.client.consent.consent import dataset_of
 from erosion.client.consent.recovery import recover_answers
@@ -21,7 +21,7 @@ from erosion.client.privacy.recovery import recover_releases
 from erosion.client.sealed.recovery import recover_sums
 from erosion.client.sealed.sealed_steps import FOLDER as SEALED
 from erosion.client.sealed.sum_ledger import SumLedger
-from erosion.client.site_file import load_site
+from erosion.client.site_file import AppSite, Site, load_site
 from erosion.common.errors import ErosionError
 from erosion.common.support.files import version_of
 
@@ -39,11 +39,7 @@ def serve(path: Path, until: Until) -> None:
     running = RunningSite(path, site, store, secret=secret, version=version)
     with (
         closing(store),
-        AuditLog(
-            site.records,
-            file_bytes=site.log.file_megabytes * 2**20,
-            keep_days=site.log.keep_days,
-        ) as audit_log,
+        _audit_log(site) as audit_log,
     ):
         recover_answers(store, known_as(line), dataset_of(site), audit_log.path)
         with closing(PrivacyLedger(folder)) as ledger:
@@ -74,7 +70,7 @@ def serve(path: Path, until: Until) -> None:
 def serve_app(site: AppSite, app: ClientApp, until: Until) -> None:
     """Serve an app that is installed here until interrupted. Raises SiteError, LinkError."""
     line = credentials_for(site.coordinator)
-    with AuditLog(site.records) as audit_log:
+    with _audit_log(site) as audit_log:
         watch = SiteObservers(site.records, audit_log, name=site.name, coordinator=line.address)
         agent = Agent(
             lambda: credentials_for(site.coordinator).connect(),
@@ -85,6 +81,14 @@ def serve_app(site: AppSite, app: ClientApp, until: Until) -> None:
             watchers=[watch],
         )
         _run(agent, watch)
+
+
+def _audit_log(site: Site | AppSite) -> AuditLog:
+    return AuditLog(
+        site.records,
+        file_bytes=site.log.file_megabytes * 2**20,
+        keep_days=site.log.keep_days,
+    )
 
 
 def _run(agent: Agent, watch: SiteObservers) -> None:

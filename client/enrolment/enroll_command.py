@@ -92,9 +92,9 @@ def _request(options: argparse.Namespace) -> None:
 
 def _install(options: argparse.Namespace) -> None:
     from erosion.client.enrolment.install import install
-    from erosion.client.site_file import load_site
+    from erosion.client.site_file import load_app_site
 
-    site = load_site(options.site)
+    site = load_app_site(options.site)
     made = install(options.kit, site, own_key=options.key, new_authority=options.new_authority)
     print(
         f"Installed {', '.join(map(str, made.files))}; the certificate is {made.words}.\n"
@@ -108,7 +108,7 @@ def _install(options: argparse.Namespace) -> None:
 
 def _pin(options: argparse.Namespace) -> None:
     from erosion.client.enrolment.pin_peers import pin_peers
-    from erosion.client.site_file import load_site
+    from erosion.client.site_file import load_app_site
 
-    site = load_site(options.site)
+    site = load_app_site(options.site)
     print("\n".join(pin_peers(options.peers, site, options.replace).lines()))

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import NameOID
 
 from erosion.client.enrolment.pin_peers import Pinned, pin
-from erosion.client.site_file import Site
+from erosion.client.site_file import AppSite, Site
 from erosion.common.errors import EnrolmentError
 from erosion.common.sealed import pinned_keys
 from erosion.common.support import expiry
@@ -57,7 +57,7 @@ class Installed:
 
 
 def install(
-    kit: Path, site: Site, *, own_key: Path | None = None, new_authority: bool = False
+    kit: Path, site: Site | AppSite, *, own_key: Path | None = None, new_authority: bool = False
 ) -> Installed:
     """Install `kit`. Raises EnrolmentError, before anything is written, where it does not fit.
 
@@ -143,7 +143,7 @@ def _key(kit: Path, members: dict[str, bytes], key_file: Path, own_key: Path | N
 
 def _check(
     kit: Path,
-    site: Site,
+    site: Site | AppSite,
     root: x509.Certificate,
     certificate: x509.Certificate,
     key: PrivateKey,

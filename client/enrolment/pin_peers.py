@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from erosion.client.site_file import Site
+from erosion.client.site_file import AppSite, Site
 from erosion.common.errors import EnrolmentError
 from erosion.common.sealed import pinned_keys
 from erosion.common.sealed.pinned_keys import as_text, read_pinned_keys
@@ -40,12 +40,14 @@ class Pinned:
             yield f"{self.path} holds these keys already."
 
 
-def pin_peers(offered: Path, site: Site, replace: Collection[str] = ()) -> Pinned:
+def pin_peers(offered: Path, site: Site | AppSite, replace: Collection[str] = ()) -> Pinned:
     """Pin what the coordinator sent. Raises EnrolmentError."""
     return pin(read_pinned_keys(offered, EnrolmentError), site, replace)
 
 
-def pin(offered: Mapping[str, PublicKey], site: Site, replace: Collection[str] = ()) -> Pinned:
+def pin(
+    offered: Mapping[str, PublicKey], site: Site | AppSite, replace: Collection[str] = ()
+) -> Pinned:
     """The same of keys that were read; those in `replace` may take another's place."""
     path = site.sealed.peers or Path(pinned_keys.NAME)
     pinned = read_pinned_keys(path, EnrolmentError) if path.exists() else {}

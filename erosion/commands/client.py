@@ -41,8 +41,8 @@ def _run(options: argparse.Namespace) -> int:
     configure_logging(max(options.verbose, 1), options.log_format)
     with imports_for_good():
         from erosion.client.connection.agent import Until
-        from erosion.client.connection.installed_app import load_app_site
         from erosion.client.connection.serve import serve, serve_app
+        from erosion.client.site_file import load_app_site
         from erosion.common.errors import SiteError
         from erosion.common.support.installed_app import load_app
         from erosion.common.support.parent_process import end_with_stdin

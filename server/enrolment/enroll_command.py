@@ -174,7 +174,11 @@ def _list(options: argparse.Namespace) -> None:
         read_key_registry(folder.roster).keys, key=lambda k: (k.hospital, k.enrolled)
     ):
         vouched = key.hospital not in place.authorities
-        held = expiry.in_words(key.expires) if vouched else "counts only in a certificate of its own authority"
+        held = (
+            expiry.in_words(key.expires)
+            if vouched
+            else "counts only in a certificate of its own authority"
+        )
         state = key.trouble or held
         style = "dim" if key.revoked else ("yellow" if expiry.ends_soon(key.expires) else "")
         table.add_row(key.hospital, state, f"{key.enrolled:%Y-%m-%d}", key.fingerprint, style=style)

@@ -14,11 +14,11 @@ from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-from erosion.client.connection.installed_app import (
-    AppSite,
-    InstalledApp,
-    load_app_site,
-)
+from erosion.client.audit.audit_log import AuditLog
+from erosion.client.connection import serve
+from erosion.client.connection.agent import Agent, Until
+from erosion.client.connection.installed_app import InstalledApp
+from erosion.client.site_file import AppSite, load_app_site, load_site
 from erosion.common.errors import SiteError, StudyError
 from erosion.common.support.installed_app import load_app
 from erosion.experiments.benchmarks.processes import Processes
@@ -184,14 +184,38 @@ def test_settings_of_a_run_are_values_as_in_toml() -> None:
 def test_a_hospitals_site_file_serves_for_an_app_too(tmp_path: Path) -> None:
     path = tmp_path / "site.toml"
     path.write_text(
-        'name = "north"\n[coordinator]\naddress = "127.0.0.1:9092"\n[data]\nsource = "csv"\n'
+        'name = "north"\n[coordinator]\naddress = "127.0.0.1:9092"\n[data]\n'
         'path = "patients.csv"\n[limits]\nmin_patients = 20\n',
         encoding="utf-8",
     )
     assert load_app_site(path).records == tmp_path / "records"
+    with path.open("a", encoding="utf-8") as file:
+        file.write('[app]\npartition-id = 3\ntable = "/srv/patients.csv"\n')
+    assert load_site(path).app == load_app_site(path).app
     path.write_text('name = "north"\n[coordinater]\n', encoding="utf-8")
     with pytest.raises(SiteError, match="coordinater"):
         load_app_site(path)
+
+
+def test_the_log_of_an_app_is_kept_as_the_site_file_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "site.toml"
+    path.write_text(
+        'name = "north"\n[coordinator]\naddress = "127.0.0.1:9092"\n'
+        "[log]\nkeep_days = 1000\nfile_megabytes = 2\n",
+        encoding="utf-8",
+    )
+    kept: list[dict[str, int]] = []
+
+    def opened(folder: Path, **options: int) -> AuditLog:
+        kept.append(options)
+        return AuditLog(folder, **options)
+
+    monkeypatch.setattr(serve, "AuditLog", opened)
+    monkeypatch.setattr(Agent, "run", lambda _agent: None)
+    serve.serve_app(load_app_site(path), ClientApp(), Until(None, False))
+    assert kept == [{"file_bytes": 2 * 2**20, "keep_days": 1000}]
 
 
 def test_the_programs_say_what_is_wrong(tmp_path: Path) -> None:

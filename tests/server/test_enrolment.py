@@ -707,6 +707,20 @@ def test_a_renewal_is_installed_without_touching_the_site_file(
     assert "(500 days)" in capsys.readouterr().out
 
 
+def test_a_renewal_is_installed_where_an_app_is_served_and_the_site_has_no_data(
+    folder: FederationFolder, tmp_path: Path
+) -> None:
+    kit = unpack_kit(enrol_site(folder, "bob").kit, tmp_path)
+    keys = 'root_certificate = "ca.crt"\ncertificate = "node.crt"\nprivate_key = "node.key"\n'
+    (kit / "site.toml").write_text(
+        f'name = "bob"\n[coordinator]\naddress = "a.example:9092"\n{keys}[app]\ntable = "x"\n'
+    )
+    before = (kit / "node.crt").read_bytes()
+    renewed = renew_site(folder, "bob", days=500)
+    assert main(["enroll", "install", str(renewed.kit), str(kit / "site.toml")]) == 0
+    assert (kit / "node.crt").read_bytes() != before
+
+
 def test_what_does_not_fit_the_site_is_not_installed(
     folder: FederationFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
