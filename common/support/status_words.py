@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from erosion.common.errors import RunError
+from erosion.common.errors import RunError, SiteError
 from erosion.common.support import expiry
 from erosion.common.support.files import read_named
 from erosion.common.support.status_file import Seen, read_status_file, seconds_since
@@ -17,31 +17,45 @@ NAME = "status.json"
 def find_status(where: Path) -> tuple[Path, Seen]:
     """That of a run, of the newest run in a folder of runs, of a queue, or of a site.
 
-    Raises RunError where there is none, and PermissionError.
-
-    `where` may also be a site file. It is not validated here: a health check has to be quick.
+    Raises RunError where there is none, SiteError for a site file that says no folder of records,
+    and PermissionError. `where` may also be a site file, of which nothing else is looked at: a
+    health check has to be quick.
     """
-    for path in _candidates(where):
+    is_site = where.suffix == ".toml" and not where.is_dir()
+    folder = _records_of(where) if is_site else where
+    for path in [folder / NAME, *([] if is_site else _of_runs(folder))]:
         if (seen := read_status_file(path)) is not None:
             return path, seen
     raise RunError(
-        f"There is no {NAME} in {where}. Give a run's folder, the folder of runs, the folder of"
+        f"There is no {NAME} in {folder}. Give a run's folder, the folder of runs, the folder of"
         " studies that a coordinator serves, or a site file whose site has been started."
     )
 
 
-def _candidates(where: Path) -> list[Path]:
-    if where.suffix == ".toml":
-        try:
-            records = tomllib.loads(read_named(where).decode("utf-8-sig")).get("records", "records")
-        except PermissionError:
-            raise
-        except (OSError, ValueError, RecursionError):
-            return []
-        return [where.parent / str(records) / NAME]
+def _records_of(site_file: Path) -> Path:
+    try:
+        raw = tomllib.loads(read_named(site_file).decode("utf-8-sig"))
+    except PermissionError:
+        raise
+    except (OSError, ValueError, RecursionError):
+        from erosion.common.settings.base import read_toml  # as long as all else of it to import
+
+        raw = read_toml(site_file, "site file", SiteError)  # says what is wrong, and the remedy
+    records = raw.get("records", "records")
+    if not isinstance(records, str) or "\0" in records:
+        raise SiteError(f"Site file {site_file}: records = {records!r}; it must be a folder's path")
+    try:
+        return site_file.parent / Path(records).expanduser()
+    except RuntimeError:
+        raise SiteError(
+            f"Site file {site_file}: records = {records!r} begins with ~, and whose home that is,"
+            " is not known here. Write the whole path."
+        ) from None
+
+
+def _of_runs(folder: Path) -> list[Path]:
     # The nearest to now: one from before the clock was set back is not newer than one that lives.
-    runs = sorted(where.glob(f"*/{NAME}"), key=lambda path: abs(seconds_since(path)))
-    return [where / NAME, *runs]
+    return sorted(folder.glob(f"*/{NAME}"), key=lambda path: abs(seconds_since(path)))
 
 
 def is_well(seen: Seen) -> bool:

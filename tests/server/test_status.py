@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from erosion.command_line import main
-from erosion.common.errors import EnrolmentError, RunError
+from erosion.common.errors import EnrolmentError, RunError, SiteError
 from erosion.common.support.status_words import find_status
 from erosion.server.output.events import (
     ArmStarted,
@@ -292,3 +292,37 @@ def test_a_queue_whose_certificate_cannot_be_read_for_a_while_still_shows_that_i
     with queue_status(tmp_path, unreadable):
         code, said = shown(tmp_path, capsys)
     assert code == 0, said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b'name = "north\n', "is not valid TOML"),
+        (b'name = "north"\nname = "south"\n', "is not valid TOML"),
+        (b"\xff\xfen", "is not text in UTF-8"),
+        (b"records = 3", "records = 3; it must be a folder's path"),
+        (b'records = "a\\u0000b"', "it must be a folder's path"),
+        (b'records = "~nobody-of-this-name/records"', "whose home that is, is not known here"),
+        (None, "There is no site file at"),
+    ],
+)
+def test_a_site_file_that_says_no_folder_of_records_is_told_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: bytes | None, said: str
+) -> None:
+    if text is not None:
+        (tmp_path / "site.toml").write_bytes(text)
+    assert main(["status", str(tmp_path / "site.toml")]) == SiteError.exit_code
+    assert said in capsys.readouterr().err
+
+
+def test_a_sites_records_are_found_where_its_file_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "site.toml").write_text('records = "~/kept"\n', encoding="utf-8")
+    with pytest.raises(RunError, match=f"no status.json in {tmp_path}/kept"):
+        find_status(tmp_path / "site.toml")
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "status.json").write_text('{"format": 1, "site": "north"}')
+    path, _ = find_status(tmp_path / "site.toml")
+    assert path == tmp_path / "kept" / "status.json"
