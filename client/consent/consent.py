@@ -46,8 +46,9 @@ class Consent:
         """`coordinator`: what it is known by here, for example its certificate's fingerprint."""
         self._site, self._store, self._coordinator = site, store, coordinator
         self._dataset = dataset_of(site)
-        self._waiting: set[str] = set()  # digests that were asked about and wait for a person
+        self._waiting: dict[str, Study] = {}  # by digest, asked about and waiting for a person
         self._seen: tuple[int, ...] = ()
+        self._decisions = -1  # that there were when the next was filled
         self._approved: OrderedDict[str, str] = OrderedDict()  # study's digest -> approved digest
         self._held: set[str] = set()  # contracts that the data may be held against
         self.is_repeated = False  # the last answer: it was given to the same question before
@@ -63,14 +64,18 @@ class Consent:
         return approved
 
     def _approved_by(self, study: Study) -> str:
-        known = self._approved.get(study.digest)
-        if known is not None and self._is_approved(known):
+        if (decisions := self._store.num_decisions()) != self._decisions:
+            self._decisions = decisions
+            self._approved.clear()
+        if (known := self._approved.get(study.digest)) is not None:
             return known
-        entry = approved_that_leads_to(study, self._store)
-        if entry is not None:
-            self._remember(study.digest, entry.digest)
-            return entry.digest
-        return self._ask(study)
+        entry = decision_about(study, self._store)
+        if entry is None:
+            return self._ask(study)
+        if entry.state == "declined":
+            raise Refusal(f"{self._site.name} declined study {study.name!r} ({entry.digest[:12]}).")
+        self._remember(study.digest, entry.digest)
+        return entry.digest
 
     def _hold(self, study: Study, approved: str) -> None:
         """Before data are read: whether they fit answers yes or no about single patients.
@@ -99,9 +104,13 @@ class Consent:
         if not self._waiting or (now_seen := version_of(self._store.path)) == self._seen:
             return False
         self._seen = now_seen
-        approved = {digest for digest in self._waiting if self._is_approved(digest)}
-        self._waiting -= approved
-        return bool(approved)
+        before = len(self._waiting)
+        self._waiting = {
+            digest: study
+            for digest, study in self._waiting.items()
+            if (entry := decision_about(study, self._store)) is None or entry.state != "approved"
+        }
+        return len(self._waiting) < before
 
     def note_step(
         self,
@@ -245,10 +254,6 @@ class Consent:
                 f" {budget.used_up('evaluations')}"
             )
 
-    def _is_approved(self, digest: str) -> bool:
-        entry = self._store.study(digest)
-        return entry is not None and entry.state == "approved"
-
     def _remember(self, digest: str, approved: str) -> None:
         self._approved[digest] = approved
         while len(self._approved) > _KNOWN:
@@ -268,14 +273,11 @@ class Consent:
                 decided_by="",
                 decided="",
             )
-        if entry.state == "declined":
-            raise Refusal(f"{self._site.name} declined study {study.name!r} ({_short(study)}).")
         if self._site.approval.automatic == "within_limits" and study.fold is None:
             self._check_number_of_studies()
             self._store.put(
                 replace(entry, state="approved", decided_by=WITHIN_LIMITS, decided=now())
             )
-            self._remember(study.digest, study.digest)
             return study.digest
         if self._store.study(study.digest) is None and study.fold is None:
             if len(entry.content) > LONGEST_STUDY:
@@ -289,7 +291,7 @@ class Consent:
                     " `erosion review` there decides about them."
                 )
             self._store.put(entry)
-        self._waiting.add(study.digest)
+        self._waiting[study.digest] = study
         raise Undecided(
             f"nobody at {self._site.name} has approved study {study.name!r} ({_short(study)}) yet;"
             " somebody there decides with `erosion review SITE.toml`"
@@ -322,9 +324,13 @@ def decide(store: ConsentStore, entry: StudyEntry, *, approve: bool, by: str) ->
     return decided
 
 
-def approved_that_leads_to(study: Study, store: ConsentStore) -> StudyEntry | None:
-    """The approved study that is `study`, or that leads to it."""
-    for entry in store.studies("approved"):
+def decision_about(study: Study, store: ConsentStore) -> StudyEntry | None:
+    """The decision that holds for `study`: about it, or about one that leads to it.
+
+    It is the latest that a person made, and that of the site file's rule where no person made any.
+    """
+    decided = sorted(store.decided(), key=lambda entry: entry.decided_by == WITHIN_LIMITS)
+    for entry in decided:
         if (own := _read(entry)) is not None and leads_to(own, study):
             return entry
     return None

@@ -175,6 +175,15 @@ class ConsentStore:
         where, values = ("where state = ?", (state,)) if state else ("", ())
         return self._studies(f"{where} order by asked desc, digest", values)
 
+    def decided(self) -> list[StudyEntry]:
+        """Every study that was decided about, the latest decision first whatever the clock said."""
+        return self._studies("where state != 'pending' order by rowid desc", ())
+
+    def num_decisions(self) -> int:
+        """How often anything was decided; it grows with each decision, whoever makes it."""
+        ((number,),) = self._file.execute("select count(*) from decisions")
+        return int(number)
+
     def put(self, entry: StudyEntry) -> None:
         """Write an entry, in place of an older one of the same digest."""
         values = (

@@ -2,7 +2,7 @@
 
 from contextlib import closing
 
-from erosion.client.consent.consent import approved_that_leads_to
+from erosion.client.consent.consent import decision_about
 from erosion.client.consent.store import FILE_NAME, ConsentStore
 from erosion.client.finding import Finding, failed, ok, warning
 from erosion.client.site_file import Site
@@ -18,20 +18,19 @@ def check_approval(site: Site, study: Study, review: str) -> Finding:
         return _undecided(site, 0, review)
     try:
         with closing(ConsentStore(site.consent_folder)) as store:
-            approved = approved_that_leads_to(study, store)
-            entry = store.study(study.digest)
+            entry = decision_about(study, store)
             num_approved = len(store.studies("approved"))
     except SiteError as problem:
         return failed(WHAT, str(problem), "restore the file, or name another compute.state")
-    if approved is not None:
-        return ok(WHAT, f"approved by {approved.decided_by}, {approved.decided}")
-    if entry is not None and entry.state == "declined":
+    if entry is None:
+        return _undecided(site, num_approved, review)
+    if entry.state == "declined":
         return failed(
             WHAT,
             f"this study was declined by {entry.decided_by}, {entry.decided}",
             f"{review} shows it; --approve takes part in it after all",
         )
-    return _undecided(site, num_approved, review)
+    return ok(WHAT, f"approved by {entry.decided_by}, {entry.decided}")
 
 
 def _undecided(site: Site, num_approved: int, review: str) -> Finding:

@@ -120,6 +120,55 @@ def test_what_is_declined_later_is_declined_from_then_on(
         consent.note_step(request(study(), 2))
 
 
+OPEN = {"selection": {"folds": 2, "candidates": {"local": [{}]}}}
+
+
+def test_what_a_person_declined_no_rule_approves_in_another_shape(
+    tmp_path: Path, store: ConsentStore
+) -> None:
+    """As the part of one user, as a trial, or with the settings chosen."""
+    automatic = site(tmp_path, approval={"automatic": "within_limits"})
+    whole = study(user="all", **OPEN)
+    part = whole.for_user("a")
+    picked = chosen(part, {arm: SelectedSettings({}, 3, 0.1) for arm in part.arms})
+    Consent(automatic, store, "c").check(part)  # by the rule, before anybody looked at it
+    entry = entry_of(whole, store)
+    decide(store, entry, approve=False, by="somebody")
+    for shape in (whole, part, next(trials(part, "local"))[0], picked):
+        with pytest.raises(Refusal, match=f"declined study 'small' .{entry.digest[:12]}"):
+            Consent(automatic, store, "c").check(shape)
+    decide(store, entry, approve=True, by="somebody else")
+    for shape in (whole, part, picked):
+        assert Consent(automatic, store, "c").check(shape) == whole.digest
+
+
+def test_of_several_decisions_that_lead_to_a_study_a_persons_latest_holds(
+    tmp_path: Path, store: ConsentStore
+) -> None:
+    whole = study(user="all")
+    one, other = (whole.for_user(user) for user in ("a", "b"))
+    consent = Consent(site(tmp_path), store, "c")
+    approve(store, whole)
+    consent.check(one)
+    decide(store, entry_of(one, store), approve=False, by="somebody")
+    consent.check(other)
+    with pytest.raises(Refusal, match="declined study"):
+        consent.check(one)
+    decide(store, entry_of(whole, store), approve=True, by="somebody else")
+    consent.check(one)
+
+
+def test_a_part_that_waits_has_news_once_the_whole_is_approved(
+    tmp_path: Path, store: ConsentStore
+) -> None:
+    consent, whole = Consent(site(tmp_path), store, "c"), study(user="all")
+    with pytest.raises(Undecided):
+        consent.check(whole.for_user("a"))
+    assert not consent.has_news()
+    approve(ConsentStore(tmp_path / "state"), whole)
+    assert consent.has_news()
+
+
 @pytest.mark.parametrize(
     "changes",
     [
