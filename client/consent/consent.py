@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from erosion.client.consent.derivation import leads_to
+from erosion.client.consent.needs import rounds_asked
 from erosion.client.consent.store import (
     FINAL_FIGURES,
     MOST_PENDING,
@@ -23,6 +24,7 @@ from erosion.client.consent.store import (
 from erosion.client.dataset.sources.data_source import TableSource
 from erosion.client.site_file import Site
 from erosion.client.training.kept_state import Moment
+from erosion.client.training.limits import check_study, part_asked
 from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import ErosionError, Refusal, Undecided
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
@@ -160,8 +162,7 @@ class Consent:
     def _check_fields(self, request: TrainRequest) -> None:
         """An approved study has so many rounds, and names are short and printable."""
         study = request.study
-        # A trial measures what its last round led to, too; a fold is predicted by evaluation.
-        rounds = study.rounds + (study.selection_fold is not None)
+        rounds = rounds_asked(study)
         if request.round > rounds:
             raise Refusal(
                 f"{self._site.name} approved {rounds} rounds of study {study.name!r}; this is round"
@@ -260,7 +261,11 @@ class Consent:
             self._approved.popitem(last=False)
 
     def _ask(self, study: Study) -> str:
-        """Approve by the site file's rule, or leave the study for a person."""
+        """Approve by the site file's rule, or leave the study for a person.
+
+        What the limits refuse is refused before: nobody need look at it, and no rule approves it.
+        """
+        check_study(self._site, part_asked(self._site, study))
         entry = self._store.study(study.digest)
         if entry is None:
             entry = StudyEntry(

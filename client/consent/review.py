@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from erosion.client.consent.needs import longest_arm, num_trials
 from erosion.client.consent.store import ConsentStore, StudyEntry
 from erosion.client.privacy.privacy_words import promised
 from erosion.client.site_file import Site
@@ -48,10 +49,8 @@ def asked(site: Site, study: Study) -> Iterator[str]:
     arms = ", ".join(study.arms)
     yield f"local training in {study.rounds} rounds for each of {len(study.arms)} arms ({arms})"
     if study.selection is not None:
-        trials = study.selection.folds * sum(
-            len(study.selection.candidates.get(arm, ((),))) for arm in study.arms
-        )
-        yield f"before that {trials} trials of {study.rounds + 1} rounds, to choose settings"
+        trials = sum(num_trials(study, arm) for arm in study.arms)
+        yield f"before that {trials} trials of {longest_arm(study)} rounds, to choose settings"
         yield "after the trials one candidate for each arm, and no other in the same run"
     yield from _model(study)
     training = study.training

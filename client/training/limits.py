@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
+from erosion.client.consent.needs import longest_arm
 from erosion.client.site_file import Limits, Site
 from erosion.common.errors import Refusal
 from erosion.common.learning.installed import Installed
@@ -184,8 +185,9 @@ def _study_reasons(site: Site, study: Study) -> list[str]:
         reasons.append("its rounds are not sealed (federation.sealed); limits.sealed_only = true")
     if limits.epsilon is not None and (problem := _problem_with_privacy(site, study)):
         reasons.append(problem)
-    if limits.max_rounds is not None and study.rounds > limits.max_rounds:
-        reasons.append(f"{study.rounds} rounds; limits.max_rounds = {limits.max_rounds}")
+    if limits.max_rounds is not None and (longest := longest_arm(study)) > limits.max_rounds:
+        in_trials = " in its trials" if longest > study.rounds else ""
+        reasons.append(f"{longest} rounds{in_trials}; limits.max_rounds = {limits.max_rounds}")
     if training.batch_size < limits.min_batch_size:
         reasons.append(
             f"batches of {training.batch_size}; limits.min_batch_size = {limits.min_batch_size}"

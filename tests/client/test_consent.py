@@ -120,6 +120,17 @@ def test_what_is_declined_later_is_declined_from_then_on(
         consent.note_step(request(study(), 2))
 
 
+@pytest.mark.parametrize("automatic", ["never", "within_limits"])
+@pytest.mark.parametrize("user", ["a", "all"])
+def test_what_the_limits_refuse_is_refused_at_once_and_approved_by_no_rule(
+    tmp_path: Path, store: ConsentStore, automatic: str, user: str
+) -> None:
+    limited = site(tmp_path, approval={"automatic": automatic}, limits={"max_rounds": 2})
+    with pytest.raises(Refusal, match=r"limits\.max_rounds = 2"):
+        Consent(limited, store, "c").check(study(user=user))
+    assert store.studies() == []
+
+
 OPEN = {"selection": {"folds": 2, "candidates": {"local": [{}]}}}
 
 
@@ -258,6 +269,16 @@ def test_the_review_says_that_one_choice_comes_after_the_trials(
     lines = "\n".join(review(site(tmp_path), base, store))
     assert "4 trials of 4 rounds, to choose settings" in lines
     assert "after the trials one candidate for each arm, and no other in the same run" in lines
+
+
+def test_the_review_counts_the_trials_that_there_are(tmp_path: Path, store: ConsentStore) -> None:
+    """By validation one fold is held out, and by cross-validation each; no candidates are one."""
+    sizes = {"weight_erosion": [{"size_penalty": size} for size in (0.1, 0.2, 0.3)], "local": []}
+    for method, number in (("validation", 4), ("cross_validation", 20)):
+        base = study(selection={"method": method, "folds": 5, "candidates": sizes})
+        assert number == sum(len(folds) for arm in base.arms for folds in trials(base, arm))
+        text = "\n".join(review(site(tmp_path), base, store))
+        assert f"before that {number} trials of 4 rounds" in text
 
 
 def test_a_study_for_every_user_leads_to_one_for_each() -> None:

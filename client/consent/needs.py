@@ -1,0 +1,57 @@
+"""What a study needs of this hospital's limits and budgets: reckoned here for all who ask."""
+
+from dataclasses import dataclass
+
+from erosion.client.site_file import Site
+from erosion.common.rounds.cross_fitting import folds_of
+from erosion.common.rounds.model_selection import candidates
+from erosion.common.study.study import Study
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a hospital answers at most in one run of a study, in all its parts."""
+
+    runs: int  # as sites know them: one for each user
+    rounds: int  # of arms that ask it, those of trials and folds among them
+    evaluations: int  # times that it gives final figures
+
+
+def needs_of(site: Site, study: Study) -> Needs:
+    """What one run of `study` needs here, with all parts of one for every user."""
+    users = [user for user in _users(study) if user != site.name or site.limits.as_user]
+    return Needs(
+        runs=len(users),
+        rounds=sum(_rounds(study, is_user=user == site.name) for user in users),
+        evaluations=users.count(site.name),
+    )
+
+
+def longest_arm(study: Study) -> int:
+    """Rounds that an arm has at most, in the study or its trials."""
+    is_tried = study.selection is not None or study.selection_fold is not None
+    return study.rounds + is_tried
+
+
+def rounds_asked(study: Study) -> int:
+    """Rounds that an arm of just this study has: a trial measures what its last one led to, too."""
+    return study.rounds + (study.selection_fold is not None)
+
+
+def num_trials(study: Study, arm: str) -> int:
+    """Trials by which the arm's settings are chosen."""
+    if study.selection is None:
+        return 0
+    return len(candidates(study, arm)) * len(study.selection.trial_folds())
+
+
+def _users(study: Study) -> tuple[str, ...]:
+    return study.hospitals if study.has_every_user else (study.user,)
+
+
+def _rounds(study: Study, *, is_user: bool) -> int:
+    """Of a run for one user. That a fold is predicted counts as a round of the user's, too."""
+    arms = [name for name, arm in study.arms.items() if is_user or not arm.user_only]
+    whole = study.rounds * len(arms)
+    tried = sum(num_trials(study, arm) for arm in arms) * longest_arm(study)
+    return whole + tried + len(folds_of(study)) * (whole + is_user)

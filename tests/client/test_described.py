@@ -1,0 +1,66 @@
+"""`erosion describe` is declined where the study is: over the program that serves a site."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Context, RecordDict
+
+from erosion.client.connection.app import make_app
+from erosion.client.consent.consent import Consent, decide
+from erosion.client.consent.review_list import entry_of
+from erosion.client.consent.store import ConsentStore
+from erosion.client.site_file import Site
+from erosion.client.training.hospital import Hospital
+from erosion.common.protocol import wire
+from erosion.common.protocol.flower_messages import RequestMessage
+from erosion.common.study.study import Study
+from tests.support.small_study import make_site, make_study, twenty_patients
+
+
+def automatic(folder: Path, **keys: Any) -> tuple[Site, ConsentStore]:
+    site = make_site(
+        folder,
+        twenty_patients(),
+        name="b",
+        compute={"state": str(folder / "state")},
+        approval={"automatic": "within_limits"},
+        **keys,
+    )
+    return site, ConsentStore(site.consent_folder)
+
+
+def why_not(site: Site, store: ConsentStore, study: Study, kind: str) -> str:
+    app = make_app(Hospital(site, secret=b"secret"), Consent(site, store, "c"))
+    request = RequestMessage(wire.encode_describe(study), "1", 2, kind, group_id="", ttl=60.0)
+    reply = app(request, Context(1, 2, {}, RecordDict(), {}))
+    return str(reply.error.reason) if reply.has_error() else ""
+
+
+@pytest.mark.parametrize("kind", [wire.DESCRIBE, wire.SUMMARY])
+def test_no_part_of_a_declined_study_is_described(tmp_path: Path, kind: str) -> None:
+    site, store = automatic(tmp_path)
+    whole = make_study(user="all")
+    assert why_not(site, store, whole.for_user("a"), kind) == ""
+    decide(store, entry_of(whole, store), approve=False, by="somebody")
+    for study in (whole, whole.for_user("a"), whole.for_user("b")):
+        assert "declined study" in why_not(site, store, study, kind)
+
+
+@pytest.mark.parametrize("kind", [wire.DESCRIBE, wire.SUMMARY])
+@pytest.mark.parametrize("user", ["a", "all"])
+@pytest.mark.parametrize(
+    ("limit", "changes"),
+    [
+        ({"max_rounds": 2}, {}),
+        ({"max_rounds": 3}, {"selection": {"folds": 2}}),
+        ({"studies": ["others"]}, {}),
+    ],
+)
+def test_a_study_that_the_limits_refuse_is_not_described(
+    tmp_path: Path, kind: str, user: str, limit: dict[str, object], changes: dict[str, object]
+) -> None:
+    site, store = automatic(tmp_path, limits=limit)
+    refused = why_not(site, store, make_study(user=user, **changes), kind)
+    assert f"limits.{next(iter(limit))}" in refused
+    assert store.studies() == []
