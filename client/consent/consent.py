@@ -244,7 +244,8 @@ class Consent:
                 f"{name} has taken part in {len(runs)} runs of this study;"
                 f" {budget.used_up('runs_per_study')}"
             )
-        if answer.round > 0 and used.rounds >= budget.rounds:
+        is_begun = bool(self._store.steps(self._coordinator, self._dataset, answer))
+        if answer.round > 0 and used.rounds >= budget.rounds and not is_begun:
             raise Refusal(
                 f"{name} has answered {used.rounds} rounds about these data;"
                 f" {budget.used_up('rounds')}"

@@ -84,10 +84,10 @@ create table if not exists decisions (
   decided text not null
 );
 create table if not exists came_of (variant text primary key, study text not null);
-create view if not exists counted as
-  select coordinator, dataset, study, run, round from answers
+create view if not exists given as
+  select coordinator, dataset, study, run, variant, arm, round from answers
   union all
-  select coordinator, dataset, coalesce(study, variant), run, round
+  select coordinator, dataset, coalesce(study, variant), run, variant, arm, round
   from recovered left join came_of using (variant);
 create table if not exists log_read (only integer primary key check (only = 1), line integer);
 """
@@ -144,7 +144,7 @@ class Used:
 
     studies: int
     runs: int
-    rounds: int  # answers to steps of rounds
+    rounds: int  # of arms; one counts once, however many messages it takes
     evaluations: int
 
 
@@ -397,7 +397,7 @@ class ConsentStore:
     def runs(self, coordinator: str, dataset: str, study: str) -> list[str]:
         """The runs of one study that were answered."""
         rows = self._file.execute(
-            "select distinct run from counted where coordinator = ? and dataset = ? and study = ?"
+            "select distinct run from given where coordinator = ? and dataset = ? and study = ?"
             " order by run",
             (coordinator, dataset, study),
         )
@@ -405,13 +405,18 @@ class ConsentStore:
 
     def used(self, coordinator: str, dataset: str) -> Used:
         """What one coordinator has used up on one data set."""
-        (row,) = self._file.execute(
+        key = coordinator, dataset
+        ((studies, runs, evaluations),) = self._file.execute(
             "select count(distinct study), count(distinct study || '/' || run),"
-            " coalesce(sum(round > 0), 0), coalesce(sum(round = 0), 0)"
-            " from counted where coordinator = ? and dataset = ?",
-            (coordinator, dataset),
+            " coalesce(sum(round = 0), 0) from given where coordinator = ? and dataset = ?",
+            key,
         )
-        return Used(*row)
+        ((rounds,),) = self._file.execute(
+            "select count(*) from (select distinct run, variant, arm, round from given"
+            " where coordinator = ? and dataset = ? and round > 0)",
+            key,
+        )
+        return Used(studies, runs, rounds, evaluations)
 
     def pairs(self) -> list[tuple[str, str]]:
         """Every coordinator with every data set that it was answered about."""

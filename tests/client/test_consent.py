@@ -444,6 +444,22 @@ def test_budgets_last_and_say_what_they_are(tmp_path: Path, store: ConsentStore)
     assert "3 of 3 rounds answered" in text
 
 
+def test_a_round_of_several_messages_counts_once_and_is_not_cut_off_by_its_budget(
+    tmp_path: Path, store: ConsentStore
+) -> None:
+    limited = site(tmp_path, budget={"rounds": 2})
+    two_arms = study(arms={"fedlin": {}, "again": {"algorithm": "fedlin"}})
+    approve(store, two_arms)
+    consent, dataset = Consent(limited, store, "c"), dataset_of(limited)
+    for arm in two_arms.arms:
+        consent.note_step(replace(request(two_arms), arm=arm, step="gradient"))
+        consent.note_step(replace(request(two_arms), arm=arm, exchange=2))
+    assert store.used("c", dataset).rounds == 2
+    assert store.used("c", dataset).runs == 1
+    with pytest.raises(Refusal, match=r"answered 2 rounds about these data; budget\.rounds = 2"):
+        consent.note_step(replace(request(two_arms, 2), arm="fedlin", step="gradient"))
+
+
 def test_a_rule_of_the_site_file_approves_and_says_so(tmp_path: Path, store: ConsentStore) -> None:
     automatic = site(tmp_path, approval=Approval(automatic="within_limits").model_dump())
     Consent(automatic, store, "c").check(study())
