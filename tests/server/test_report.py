@@ -748,12 +748,25 @@ def test_what_rounds_to_nothing_has_no_sign(folder: Path) -> None:
     raw = {"num_samples": 9, "r2": -1e-9, "intervals": {"r2": {"low": -0.12, "high": -1e-9}}}
     assert interval_text(FinalMetrics.model_validate(raw), r2) == "-0.12–0.00"
     assert r2.text(-1e-9) == "0.000"
+    assert "The mean difference is 0.000 (below 0" in with_difference(-1e-9, folder)
+
+
+@pytest.mark.parametrize(
+    ("difference", "shown"),
+    [(-0.159, "−0.159"), (-0.0004, "−0.0004"), (0.0004, "+0.0004"), (-3e-6, "−0.000003")],
+)
+def test_a_small_difference_keeps_its_sign(difference: float, shown: str, folder: Path) -> None:
+    """What is claimed to be better had a difference of +0.000, which says that it is worse."""
+    assert f"The mean difference is {shown} (below 0" in with_difference(difference, folder)
+
+
+def with_difference(value: float, folder: Path) -> str:
+    """The report of a comparison with that mean difference."""
     run = make_run(rounds=1)
     assert run.result.comparison is not None
-    equal = run.result.comparison.model_copy(update={"mean_difference": -1e-9})
-    result = run.result.model_copy(update={"comparison": equal})
-    text = Page(written(replace(run, result=result), folder)).text
-    assert "The mean difference is +0.000 (below 0" in text
+    changed = run.result.comparison.model_copy(update={"mean_difference": value})
+    result = run.result.model_copy(update={"comparison": changed})
+    return Page(written(replace(run, result=result), folder)).text
 
 
 def test_an_axis_says_whom_a_figure_is_over() -> None:

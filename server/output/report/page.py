@@ -425,7 +425,9 @@ def _settings(settings: Settings, without: Set[str] = frozenset()) -> str:
 
 
 def _signed(value: float) -> str:
-    return f"{value:+z.3f}".replace("-", "−")
+    """With the digits that show on which side of 0 it is; without a sign where six show none."""
+    digits = next((digits for digits in range(3, 7) if round(value, digits)), None)
+    return "0.000" if digits is None else f"{value:+.{digits}f}".replace("-", "−")
 
 
 def _share(p_value: float, level: float) -> str:
