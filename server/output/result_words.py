@@ -137,6 +137,22 @@ def stops_by_user(overview: Overview) -> list[str]:
     ]
 
 
+def means_of_fewer(overview: Overview, metrics: Sequence[Metric]) -> list[str]:
+    """A sentence for each of the metrics whose means are not over all of the hospitals."""
+    said = []
+    for metric in metrics:
+        there = overview.with_all(metric.name)
+        if missing := [user for user in overview.users if user not in there]:
+            named = ", ".join(printable(user, at_most=48) for user in missing[:MOST_ABSENT])
+            more = len(missing) - MOST_ABSENT
+            said.append(
+                f"The means of {metric.label} are over {len(there)} of {len(overview.users)}"
+                f" hospitals: at {named}{f' and {more} more' if more > 0 else ''} it is undefined"
+                " for some arm."
+            )
+    return said
+
+
 def class_sizes(result: Result) -> str:
     """How many test patients of each class, e.g. "57 benign, 34 malignant"."""
     return class_sizes_of(result.class_counts, result.task, several_rows=result.has_several_rows)

@@ -122,13 +122,24 @@ class Overview(Settings):
         """What the metrics mean."""
         return REGISTRY[self.outcome]
 
+    def with_all(self, metric: str) -> list[str]:
+        """The hospitals where the metric is defined for every arm: arms' means are over the same.
+
+        AUROC is undefined at a hospital of one class, and a calibration slope for a single arm.
+        """
+        return [
+            user
+            for user, line in self.users.items()
+            if all(found.get(metric) is not None for found in line.arms.values())
+        ]
+
     def mean(self, arm: str, metric: str) -> float | None:
-        """A metric's mean over the hospitals where it is defined, each counted once."""
-        return _mean(user.arms[arm].get(metric) for user in self.users.values())
+        """A metric's mean over those hospitals, each counted once; None where there are none."""
+        return _mean(self.users[user].arms[arm].get(metric) for user in self.with_all(metric))
 
     def mean_base_rate(self, metric: str) -> float | None:
-        """The same of the base rates; None where they were not measured."""
-        return _mean(user.of_base_rate(metric) for user in self.users.values())
+        """The same of the base rates; None where one of these was not measured or is undefined."""
+        return _mean(self.users[user].of_base_rate(metric) for user in self.with_all(metric))
 
 
 def overview(
@@ -235,7 +246,10 @@ def verdict(overview: Overview, shifted_by: str = "") -> str:
     for metric in overview.task.shown(overview.task.headline):
         called, of_base_rate = overview.task.beside(metric)
         base = overview.mean_base_rate(of_base_rate)
-        beside = "" if base is None else f" ({called}: {_text(base, metric)})"
+        notes = [] if base is None else [f"{called}: {_text(base, metric)}"]
+        if 0 < (number := len(overview.with_all(metric.name))) < len(overview.users):
+            notes.append(f"of {number} of {len(overview.users)} hospitals")
+        beside = f" ({'; '.join(notes)})" if notes else ""
         of_both = " against ".join(
             _text(overview.mean(each, metric.name), metric) for each in (arm, reference)
         )
@@ -267,8 +281,9 @@ def _concluded(line: UserResult, p_value: float | None) -> UserResult:
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
+    every = list(values)
+    known = [value for value in every if value is not None]
+    return fmean(known) if known and len(known) == len(every) else None
 
 
 def _text(value: float | None, metric: Metric) -> str:

@@ -22,6 +22,7 @@ from erosion.server.run.overview import (
     line_of,
     mean_weights,
     overview,
+    verdict,
 )
 from erosion.server.run.result import Contribution, CrossFitting
 from tests.support.html_page import EVIL, Page
@@ -256,6 +257,49 @@ def test_the_commonest_class_of_cross_fitted_hospitals_is_that_of_their_patients
     said = of(lines).verdict
     assert "(commonest class: 0.511)" in said
     assert "0.456" not in said
+
+
+def test_means_are_over_the_hospitals_where_every_arm_has_the_metric() -> None:
+    """Of other hospitals for each arm, means say nothing of the arms: AUROC 0.9 beside 0.65."""
+    lines = {}
+    for user, own, reference in (("a", 0.9, 0.8), ("b", None, 0.5), ("c", 0.7, 0.6)):
+        alone = line(0.5)
+        arms = {
+            arm: alone.arms[arm].model_copy(update={"auroc": value})
+            for arm, value in (("weight_erosion", own), ("local", reference))
+        }
+        base_rate = alone.arms["local"].model_copy(update={"auroc": 0.5})
+        lines[user] = alone.model_copy(update={"arms": arms, "base_rate": base_rate})
+    found = of(lines)
+    assert found.with_all("auroc") == ["a", "c"]
+    assert found.mean("weight_erosion", "auroc") == pytest.approx(0.8)
+    assert found.mean("local", "auroc") == pytest.approx(0.7)
+    assert found.mean_base_rate("auroc") == pytest.approx(0.5)
+    page = Page(render_overview(found, {})).text
+    said = "The means of AUROC are over 2 of 3 hospitals: at b it is undefined for some arm."
+    assert said in page
+    assert "means of accuracy" not in page
+    assert "means of" not in printed(found)  # which shows no AUROC
+    without = lines["b"].model_copy(update={"base_rate": None})
+    assert of({**lines, "b": without}).mean_base_rate("log_loss") is None
+
+
+def test_the_verdict_says_of_how_many_hospitals_its_means_are() -> None:
+    def of_survival(harrell_c: float | None) -> UserResult:
+        figures = {"num_samples": 40, "log_loss": 0.5, "intervals": {}}
+        arms = {
+            arm: FinalMetrics.model_validate({**figures, "harrell_c": value})
+            for arm, value in (("weight_erosion", harrell_c), ("local", 0.6))
+        }
+        return line(0.5).model_copy(update={"arms": arms})
+
+    found = of({"a": of_survival(0.8), "b": of_survival(None)})
+    found = found.model_copy(update={"outcome": "survival"})
+    assert (
+        "log loss 0.500 against 0.500, Harrell's C 0.800 against 0.600 (of 1 of 2 hospitals)."
+        in (verdict(found))
+    )
+    assert "The means of Harrell's C are over 1 of 2 hospitals" in " ".join(printed(found).split())
 
 
 def test_classes_are_those_of_patients_and_the_commonest_one_of_their_rows() -> None:

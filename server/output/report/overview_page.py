@@ -14,6 +14,7 @@ from erosion.server.output.report.page import day, verdict_box, whole_page
 from erosion.server.output.result_words import (
     absences_by_user,
     class_sizes_of,
+    means_of_fewer,
     of_rows,
     stops_by_user,
 )
@@ -189,7 +190,8 @@ def _means(overview: Overview) -> str:
     return (
         "<h2>Means over the hospitals</h2>\n"
         f'<p class="note">Each hospital counts once, however many {overview.tested} it has. These'
-        " figures describe; they prove nothing.</p>\n"
+        " figures describe; they prove nothing."
+        f"{''.join(f' {text(said)}' for said in means_of_fewer(overview, metrics))}</p>\n"
         + table(
             ("Arm", *(_heading(metric, overview) for metric in metrics)),
             rows,

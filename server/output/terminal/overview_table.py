@@ -11,6 +11,7 @@ from erosion.common.tasks.metric import Metric
 from erosion.server.output.plain_text import metric_text
 from erosion.server.output.result_words import (
     absences_by_user,
+    means_of_fewer,
     of_rows,
     stops_by_user,
     verdict_sentences,
@@ -25,6 +26,8 @@ def print_overview(console: Console, overview: Overview, report: Path | None) ->
     console.print()
     console.print(Text(f"Every hospital's own model, mean over {len(overview.users)} hospitals"))
     console.print(_means(overview))
+    for sentence in means_of_fewer(overview, _metrics_of_means(overview)):
+        console.print(Text(sentence, style="dim"))
     console.print()
     first = next(iter(overview.users.values()))
     shown = overview.arms[:1]
@@ -49,9 +52,13 @@ def print_overview(console: Console, overview: Overview, report: Path | None) ->
         console.print(Text(f"Report: {report}"), soft_wrap=True)
 
 
-def _means(overview: Overview) -> RenderableType:
+def _metrics_of_means(overview: Overview) -> list[Metric]:
     task = overview.task
-    metrics = [*task.of_patients(), *task.shown(task.in_progress)]
+    return [*task.of_patients(), *task.shown(task.in_progress)]
+
+
+def _means(overview: Overview) -> RenderableType:
+    metrics = _metrics_of_means(overview)
     table = _table("arm", *(_heading(metric, overview) for metric in metrics))
     for arm in overview.arms:
         table.add_row(arm, *(metric_text(m, overview.mean(arm, m.name)) for m in metrics))
