@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -25,6 +25,7 @@ from erosion.client.cells.trained_sets import set_of, settle
 from erosion.client.site_file import Site
 from erosion.common.errors import Refusal
 from erosion.common.protocol.messages import FeatureSums
+from erosion.common.study.selection import Fold, fewest_held_out, folds_key
 from erosion.common.tasks.features import NumberFeature
 from erosion.common.tasks.inputs import TabularTask
 from erosion.common.tasks.task import Targets
@@ -212,12 +213,16 @@ class Cells:
                 self._book.add_trained_set(settled)
         return kept
 
-    def check_folds(self, name: str, num_patients: int, folds: int) -> None:
-        """Refuse folds of few patients: runs without each of them, subtracted, show the fold."""
-        if num_patients // folds < self.cell:
+    def check_folds(self, name: str, folds: Sequence[Fold], num_patients: int) -> None:
+        """Refuse folds of few patients: runs without each of them, subtracted, show the fold.
+
+        `num_patients`: whom the folds are of.
+        """
+        if folds and fewest_held_out(folds, num_patients) < self.cell:
+            key = folds_key(folds)
             raise Refusal(
                 f"{name} leaves out no folds of fewer than {self.cell} patients (limits.min_cell):"
-                f" write fewer evaluation.folds than {folds}."
+                f" write fewer {key} than {folds[0].of}, or leave them out."
             )
 
     def check_test_part(

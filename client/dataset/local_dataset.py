@@ -31,6 +31,7 @@ from erosion.common.learning.work_size import PatientCounts
 from erosion.common.protocol.messages import FeatureSums, ModelShape, Scaling
 from erosion.common.protocol.scaling import CUT, NOT_FOUND, pool
 from erosion.common.protocol.summary import ColumnSummary
+from erosion.common.rounds.model_selection import folds_ahead
 from erosion.common.study.study import Study
 from erosion.common.tasks.features import NumberFeature
 from erosion.common.tasks.inputs import ImageTask, TabularTask
@@ -85,8 +86,9 @@ class LocalDataset:
                 f"{site.data.describe()}: the rows of each class are all of one patient, so none"
                 " can be held back to measure a model on. Add patients."
             )
-        if site.name == study.user and study.evaluation.folds is not None:
-            cells.check_folds(site.name, patients.num_patients, study.evaluation.folds)
+        if site.name == study.user and study.fold is None:
+            trained_on = len(np.unique(patients.groups[self.split.training]))
+            cells.check_folds(site.name, folds_ahead(study), trained_on)
         # Without a test part, the final figures are of all patients, each with its fold.
         every = np.arange(len(patients.targets))
         self.tells_of_test_part = len(np.unique(patients.groups[self.split.test])) >= cells.cell
@@ -219,6 +221,13 @@ class LocalDataset:
         """The training patients in numbers."""
         training = self.split.training
         return PatientCounts.of(self.study.task, self._targets[training], self._groups[training])
+
+    def counts_in(self, part: Study) -> PatientCounts:
+        """The same of one of the study's folds or trials."""
+        of = self._patients
+        split = split_patients(part, self._name, of.rows, of.targets, of.groups, of.is_test)
+        training = np.intersect1d(split.training, self.split.training)
+        return PatientCounts.of(part.task, of.targets[training], of.groups[training])
 
     @property
     def training_patients(self) -> Tensor:

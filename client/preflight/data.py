@@ -6,14 +6,17 @@ from collections.abc import Iterator
 import numpy as np
 
 from erosion.client.dataset.load import Patients, load_patients
-from erosion.client.dataset.split import split_patients
+from erosion.client.dataset.split import Split, split_patients
 from erosion.client.finding import Finding, failed, ok, skipped, warning
 from erosion.client.privacy.privacy_words import has_begun, problem_with_cost, promised
 from erosion.client.scaffold.patient_key import rows_of_patients, undeclared_key
 from erosion.client.site_file import Site
+from erosion.client.training.folds import check_parts
 from erosion.client.training.limits import check_limits, check_study, local_steps
 from erosion.common.errors import DataError, Refusal
 from erosion.common.learning.work_size import PatientCounts
+from erosion.common.rounds.model_selection import folds_ahead
+from erosion.common.study.selection import fewest_held_out, folds_key
 from erosion.common.study.study import Study
 from erosion.common.tasks.inputs import ImageTask
 
@@ -40,9 +43,7 @@ def check_study_here(site: Site, study: Study) -> Iterator[Finding]:
             f"write patient = {json.dumps(key.name, ensure_ascii=False)} under [data]",
         )
     yield ok("target", study.task.described(patients.targets))
-    split = split_patients(
-        study, site.name, patients.rows, patients.targets, patients.groups, patients.is_test
-    )
+    split = _split(study, site, patients)
     training = split.training
     yield ok("cells", f"no figure about fewer than {site.limits.min_cell} patients leaves")
     if site.name == study.user and len(split.test):
@@ -53,19 +54,20 @@ def check_study_here(site: Site, study: Study) -> Iterator[Finding]:
                 f"the test part has {tested} patients; limits.min_cell = {site.limits.min_cell}",
                 "raise evaluation.test_share, or let the study have another user",
             )
-    folds = study.evaluation.folds
-    if site.name == study.user and folds is not None:
-        in_each = patients.num_patients // folds
+    folds = folds_ahead(study) if site.name == study.user else ()
+    if folds:
+        in_each = fewest_held_out(folds, len(np.unique(patients.groups[training])))
         if in_each < site.limits.min_cell:
             yield failed(
                 "cells",
                 f"a fold has {in_each} patients; limits.min_cell = {site.limits.min_cell}",
-                "lower evaluation.folds, or let the study have another user",
+                f"lower {folds_key(folds)}, or let the study have another user",
             )
-    counts = PatientCounts.of(study.task, patients.targets[training], patients.groups[training])
+    counts = _counts_in(study, site, patients)
     try:
         check_limits(site, study, counts)
-    except Refusal as problem:
+        check_parts(site, study, lambda part: _counts_in(part, site, patients))
+    except (Refusal, DataError) as problem:
         yield failed("limits", str(problem), "change the study or [limits]; it is your decision")
         return
     samples = "images" if isinstance(study.task, ImageTask) else "patients"
@@ -77,6 +79,18 @@ def check_study_here(site: Site, study: Study) -> Iterator[Finding]:
         "limits", f"kept: {counts.num_patients} training patients, {work}, {study.rounds} rounds"
     )
     yield from _privacy(site, study)
+
+
+def _counts_in(study: Study, site: Site, patients: Patients) -> PatientCounts:
+    """Those whom the study, or one of its folds or trials, trains on here."""
+    training = _split(study, site, patients).training
+    return PatientCounts.of(study.task, patients.targets[training], patients.groups[training])
+
+
+def _split(study: Study, site: Site, patients: Patients) -> Split:
+    return split_patients(
+        study, site.name, patients.rows, patients.targets, patients.groups, patients.is_test
+    )
 
 
 def _privacy(site: Site, study: Study) -> Iterator[Finding]:

@@ -20,6 +20,7 @@ from erosion.client.sealed.own_draws import secret_of
 from erosion.client.sealed.sealed_site import Identity
 from erosion.client.sealed.sealed_steps import SealedSteps
 from erosion.client.site_file import Site
+from erosion.client.training.folds import check_parts
 from erosion.client.training.kept_state import KeptState, Moment, StateKey
 from erosion.client.training.limits import check_limits, check_study
 from erosion.client.training.model_faults import faults_of
@@ -119,6 +120,7 @@ class Hospital:
         _check_whole(study)
         is_new = study.digest not in self._prepared
         prepared = self._prepare(study, run)
+        check_parts(self.site, study, prepared.counts_in)
         self._private.check(study, prepared.told_samples)
         if study.federation.sealed and self.name != study.user:
             self._sealed.check()  # before others count on a hospital that can be in no sum

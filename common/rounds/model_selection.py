@@ -11,6 +11,8 @@ from typing import Any
 
 from erosion.common.errors import HopelessError
 from erosion.common.protocol.messages import Metrics
+from erosion.common.rounds.cross_fitting import folds_of
+from erosion.common.study.selection import Fold
 from erosion.common.study.study import Study
 
 # Runs a trial's only arm for so many rounds, fewer where its rule stops it: the user's metrics of
@@ -62,22 +64,29 @@ def chosen(study: Study, choices: Mapping[str, SelectedSettings]) -> Study:
     return Study.model_validate({**study.model_dump(), "arms": arms, "selection": None})
 
 
+def folds_ahead(study: Study) -> Sequence[Fold]:
+    """What is held out in turn: in trials, or for the figures; nothing where the study has none."""
+    return folds_of(study) if study.selection is None else study.selection.trial_folds()
+
+
 def trials(study: Study, arm: str) -> Iterator[list[Study]]:
     """For each candidate, the study of each fold."""
     assert study.selection is not None
     for settings in candidates(study, arm):
-        yield [
-            Study.model_validate(
-                {
-                    **study.model_dump(),
-                    "arms": {arm: study.settings_of(arm, changed=settings)},
-                    "evaluation": {**study.evaluation.model_dump(), "compare": None},
-                    "selection": None,
-                    "fold": fold,
-                }
-            )
-            for fold in study.selection.trial_folds()
-        ]
+        yield [trial(study, arm, settings, fold) for fold in study.selection.trial_folds()]
+
+
+def trial(study: Study, arm: str, settings: Mapping[str, Any], fold: Fold) -> Study:
+    """The study of one fold, of that arm alone with a candidate's settings."""
+    return Study.model_validate(
+        {
+            **study.model_dump(),
+            "arms": {arm: study.settings_of(arm, changed=settings)},
+            "evaluation": {**study.evaluation.model_dump(), "compare": None},
+            "selection": None,
+            "fold": fold,
+        }
+    )
 
 
 def candidates(study: Study, arm: str) -> Sequence[Mapping[str, Any]]:

@@ -1,5 +1,6 @@
 """The choices that a study may leave open: an arm's settings, and the round to stop after."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import Field
@@ -18,6 +19,16 @@ class Fold(Settings):
     number: int = Field(ge=0, lt=100)  # from 0
     of: int = Field(ge=2, le=100)
     cut: int | None = Field(default=None, ge=1, le=20)
+
+
+def fewest_held_out(folds: Sequence[Fold], num_patients: int) -> int:
+    """The patients of the smallest of these folds; see `split_patients`."""
+    return min(len(range(fold.number, num_patients, fold.of)) for fold in folds)
+
+
+def folds_key(folds: Sequence[Fold]) -> str:
+    """Where the study file says how many they are."""
+    return "selection.folds" if folds[0].cut is None else "evaluation.folds"
 
 
 class Selection(Settings):
