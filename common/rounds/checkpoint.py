@@ -15,12 +15,12 @@ from torch import Tensor
 from erosion.common.errors import CheckpointError
 from erosion.common.formats.tensor_file import metadata, read_tensors, read_with_header
 from erosion.common.learning.pretrained import SHAPES
+from erosion.common.rounds.kept_exactly import TENSOR, kind_of
 from erosion.common.rounds.records import RunState
 from erosion.common.support.files import replacing
 
 VERSION = 1
 REMEDY = "Start the study anew, without it."
-_TENSOR = "$tensor"  # marks a tensor's place in the JSON
 S = TypeVar("S")
 
 
@@ -79,8 +79,9 @@ def load(path: Path, template: RunState, *, arm: str, study_digest: str) -> RunS
 
 def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, Tensor):
-        tensors[path] = value.detach().contiguous()
-        return {_TENSOR: path}
+        name = path if path not in tensors else f"{path} ({len(tensors)})"  # keys may have a "/"
+        tensors[name] = value.detach().contiguous()
+        return {TENSOR: name}
     if is_dataclass(value) and not isinstance(value, type):
         return {
             f.name: _encode(getattr(value, f.name), f"{path}/{f.name}", tensors)
@@ -138,26 +139,15 @@ def _decode(value: Any, template: S, tensors: Mapping[str, Tensor], place: str) 
         made = {n: _decode(value[n], t, tensors, f"{place}.{n}") for n, t in known.items()}
         return type(template)(**made)
     found = _plain(value, tensors, place)
-    if template is not None and found is not None and _kind(found) != _kind(template):
-        raise _Unknown(f"{place} is a {_kind(found)}, expected a {_kind(template)}")
+    if template is not None and found is not None and kind_of(found) != kind_of(template):
+        raise _Unknown(f"{place} is a {kind_of(found)}, expected a {kind_of(template)}")
     return found  # type: ignore[no-any-return]
-
-
-def _kind(value: Any) -> str:
-    """What JSON and tensors can tell apart."""
-    if isinstance(value, Tensor):
-        return f"{value.dtype} tensor of {value.dim()} dimensions"
-    if isinstance(value, bool | str):
-        return type(value).__name__
-    if isinstance(value, int | float):
-        return "number"
-    return "table" if isinstance(value, Mapping) else "list"
 
 
 def _plain(value: Any, tensors: Mapping[str, Tensor], place: str) -> Any:
     if isinstance(value, dict):
-        if value.keys() == {_TENSOR}:
-            name = value[_TENSOR]
+        if value.keys() == {TENSOR}:
+            name = value[TENSOR]
             if not isinstance(name, str) or name not in tensors:
                 raise _Unknown(f"the tensor of {place} is missing")
             return tensors[name]

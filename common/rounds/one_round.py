@@ -21,6 +21,12 @@ from erosion.common.algorithms.base import (
 from erosion.common.compression.codec import Packed, compress
 from erosion.common.protocol.messages import EvaluateRequest, Scaling, TrainRequest
 from erosion.common.rounds.arm_algorithm import algorithm_of
+from erosion.common.rounds.checked_step import (
+    checked_ask,
+    checked_first,
+    checked_state,
+    checked_step,
+)
 from erosion.common.rounds.records import (
     Absence,
     Answer,
@@ -35,8 +41,9 @@ from erosion.common.support.plain_text import most_said
 
 
 def start(algorithm: Algorithm[Any], params: Tensor) -> RunState:
-    """The state before the first round."""
-    return RunState(round=0, params=params, algorithm_state=algorithm.init(len(params)))
+    """The state before the first round. Raises RunError where the method makes no such state."""
+    first = checked_first(algorithm.init(len(params)))
+    return RunState(round=0, params=params, algorithm_state=first)
 
 
 def wanted(study: Study, algorithm: Algorithm[Any], state: RunState) -> list[HospitalName]:
@@ -229,12 +236,14 @@ class RoundInProgress:
         )
 
     def _go_on(self, answers: Answers | None) -> None:
+        known = {*self._wanted, *self._begun.hospitals, *self._answers, *self._state.weights}
         try:
-            self._ask = next(self._exchanges) if answers is None else self._exchanges.send(answers)
+            ask = next(self._exchanges) if answers is None else self._exchanges.send(answers)
         except StopIteration as end:
-            self.finished = _conclude(
-                self._state, end.value, self._cohort, self._answers, self._arm
-            )
+            step = checked_step(end.value, self._state, self._cohort, known, self._arm)
+            self.finished = _conclude(self._state, step, self._cohort, self._answers, self._arm)
+        else:
+            self._ask = checked_ask(ask, self._begun, known, self._arm)
 
     def _why_skip(
         self, answers: Mapping[HospitalName, Answer], useful: Mapping[HospitalName, Answer]
@@ -349,11 +358,12 @@ def undo(
     The method forgets the culprit: what it sent in rounds that were not undone may do harm later.
     """
     undone = before.round + 1  # rounds may have been skipped since
+    without = algorithm.forget(before.algorithm_state, culprit)
     note = f"round {undone} is undone: {reason}; {culprit} is not asked any more in {arm}"
     after = replace(
         before,
         round=state.round + 1,
-        algorithm_state=algorithm.forget(before.algorithm_state, culprit),
+        algorithm_state=checked_state(without, before, arm, "forget"),
         weights={**before.weights, culprit: 0.0},
         skipped_in_a_row=0,
         distrusted={**before.distrusted, culprit: f"round {undone}: {reason}"},

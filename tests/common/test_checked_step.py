@@ -1,0 +1,182 @@
+"""What a rule of one's own gives back is checked before anything comes of it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from erosion.common.algorithms.base import Algorithm, Ask, Payload, Step
+from erosion.common.errors import RunError
+from erosion.common.rounds import checkpoint
+from erosion.common.rounds.one_round import advance, start
+from erosion.common.rounds.records import RunState
+from tests.support.hand_sized import update
+
+
+@dataclass(frozen=True)
+class Inner:
+    values: Tensor = field(default_factory=lambda: torch.ones(2))
+
+
+@dataclass(frozen=True)
+class State:
+    kept: Any = None
+    inner: Inner = field(default_factory=Inner)
+
+
+@dataclass
+class Changing:
+    kept: int = 0
+
+
+class Pair(NamedTuple):
+    a: int
+    b: int
+
+
+GOOD = Step(torch.ones(2), {"own": 1.0, "peer": 0.5}, State())
+
+
+def rule(step: Any, first: Any = None) -> Algorithm[Any]:
+    made: Callable[[int], Any] = lambda _dim: State() if first is None else first  # noqa: E731
+    return Algorithm(made, lambda _state, _cohort: step)
+
+
+def played(step: Any, first: Any = None, **changes: Any) -> RunState:
+    algorithm = replace(rule(step, first), **changes)
+    before = start(algorithm, torch.zeros(2))
+    answers = {name: update(name, 1.0, 1.0) for name in ("own", "peer")}
+    return advance(before, algorithm, answers, arm="mine", user="own", quorum=1)[0]
+
+
+def test_a_step_as_it_should_be_is_taken() -> None:
+    after = played(GOOD)
+    assert after.params.tolist() == [1.0, 1.0]
+    assert after.weights == {"own": 1.0, "peer": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"delta": torch.ones(1)}, r"`delta`.* shape \(1,\).*\(2,\)"),  # added to every parameter
+        ({"delta": torch.ones(2, 1)}, r"`delta`.* shape \(2, 1\)"),
+        ({"delta": torch.ones(2, dtype=torch.float64)}, "torch.float64"),
+        ({"delta": torch.ones(2, requires_grad=True)}, "detach"),
+        ({"delta": [1.0, 1.0]}, "`delta` is a list"),
+        ({"weights": {"own": 1.0, "peer": float("nan")}}, "weight of peer is nan"),
+        ({"weights": {"own": 1.0, "peer": -0.1}}, "weight of peer is -0.1"),
+        ({"weights": {"own": 1.0, "peer": float("inf")}}, "weight of peer is inf"),
+        ({"weights": {"own": 1.0, "peer": torch.tensor(0.5)}}, "weight of peer is a Tensor"),
+        ({"weights": {"own": 1.0, "peer": True}}, "weight of peer is a bool"),
+        ({"weights": {"own": 1.0}}, "no weight of peer"),
+        ({"weights": {"own": 1.0, "peer": 0.5, "pear": 0.5}}, "'pear'"),
+        ({"weights": [1.0, 0.5]}, "`weights` is a list"),
+        ({"distances": {"peer": float("nan")}}, "distance of peer is nan"),
+        ({"distances": {"pear": 1.0}}, "'pear'"),
+        ({"rejected": {"pear": "no use"}}, "'pear'"),
+        ({"rejected": {"peer": None}}, "peer"),
+        ({"outcome": "finished"}, "'finished'"),
+        ({"note": None}, "`note` is a NoneType"),
+        ({"state": None}, "state is a NoneType"),
+        ({"state": {"kept": 1}}, "state is a dict"),
+        ({"state": Changing()}, "state is a Changing"),
+    ],
+)
+def test_a_wrong_step_ends_the_run_in_words(changes: Mapping[str, Any], said: str) -> None:
+    with pytest.raises(RunError, match=said) as problem:
+        played(replace(GOOD, **changes))
+    text = str(problem.value)
+    assert "mine" in text
+    assert "round 1" in text
+    assert "resume" in text
+
+
+@pytest.mark.parametrize("given", [None, torch.ones(2), (torch.ones(2), {})])
+def test_a_rule_that_gives_back_no_step(given: Any) -> None:
+    with pytest.raises(RunError, match=f"gave back a {type(given).__name__}, no Step"):
+        played(given)
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        ("train", "a str, no Ask"),
+        (Ask(hospitals=("own", "pear")), "'pear'"),
+        (Ask(hospitals=("peer",)), "own"),  # whose update is the cohort's own
+        (Ask(hospitals=()), "nobody"),
+        (Ask(to_all=Payload(tensors={"mean": [1.0]})), "'mean', which is a list"),  # type: ignore[dict-item]
+        (Ask(to_all=Payload(values={"limit": float("nan")})), "limit"),
+        (Ask(to_each={"peer": Payload(values={"limit": torch.ones(1)})}), "limit"),
+    ],
+)
+def test_a_wrong_question_is_not_sent(ask: Any, said: str) -> None:
+    def exchanges(_state: State, _begun: Any) -> Any:
+        yield ask
+        return GOOD
+
+    with pytest.raises(RunError, match=said):
+        played(GOOD, exchanges=exchanges)
+
+
+@pytest.mark.parametrize(
+    ("kept", "said"),
+    [
+        ({1: 0.5}, r"state\.kept.* 1 .*str"),
+        ({"a": [1, 2]}, r"state\.kept\['a'\].*list.*tuple"),
+        ([1, 2], r"state\.kept.*list.*tuple"),
+        (Pair(1, 2), r"state\.kept.*Pair"),
+        ({"a": Inner()}, r"state\.kept\['a'\].*Inner"),
+        (Inner(), r"state\.kept.*Inner"),  # None at first, which shows no dataclass
+        ({1, 2}, r"state\.kept.*set"),
+        (torch.ones(2).double().numpy()[0], r"state\.kept.*float64"),
+        (Path("x"), r"state\.kept.*Path"),
+        (torch.nn.Parameter(torch.ones(2)), r"state\.kept.*Parameter"),
+        (torch.ones(2, requires_grad=True), r"state\.kept.*detach"),
+        (torch.ones(3, 3).T[1:], r"state\.kept.*contiguous"),  # sums in another order
+        ({"$tensor": 1}, r"state\.kept.*\$tensor"),
+    ],
+)
+def test_a_state_that_a_checkpoint_would_bring_back_as_another_is_refused(
+    kept: Any, said: str
+) -> None:
+    with pytest.raises(RunError, match=said):
+        played(replace(GOOD, state=State(kept)))
+
+
+def test_what_is_of_another_kind_than_it_began_as_is_refused() -> None:
+    with pytest.raises(RunError, match=r"state\.kept.*table.*number"):
+        played(replace(GOOD, state=State({})), State(1))
+    with pytest.raises(RunError, match=r"state\.inner.*Inner"):
+        played(replace(GOOD, state=State(inner={"values": torch.ones(2)})))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("first", [{}, Changing(), None, State(kept=[1])])
+def test_the_first_state_is_looked_at_too(first: Any) -> None:
+    with pytest.raises(RunError, match="init"):
+        start(
+            Algorithm(lambda _dim: first, lambda state, _: Step(torch.ones(2), {}, state)), VALUES
+        )
+
+
+VALUES = torch.arange(2.0)
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        {"a": {"b": (1, 2.5, None, True, "x", float("nan"))}, "": ()},
+        {"a/b": torch.ones(2), "a": {"b": torch.zeros(3)}},  # places that look alike
+        (VALUES, VALUES[1:], (VALUES.long(), VALUES.bool(), VALUES.bfloat16(), torch.zeros(0))),
+        2**70,
+    ],
+)
+def test_what_is_let_through_comes_back_exactly(kept: Any, tmp_path: Path) -> None:
+    after = played(replace(GOOD, state=State(kept)))
+    checkpoint.save(tmp_path / "state", after, arm="mine", study_digest="d")
+    first = start(rule(GOOD), torch.zeros(2))
+    back = checkpoint.load(tmp_path / "state", first, arm="mine", study_digest="d")
+    assert repr(back) == repr(after)
