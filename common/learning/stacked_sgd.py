@@ -61,9 +61,7 @@ def why_not_stacked(model: ModelBase, task: Task, training: Training) -> str:
         return f"the model {model.described()} may draw or mix patients in its layers"
     if training.augmentation is not None:
         return "training.augmentation changes each hospital's images by draws of its own"
-    if task.problem_with_privacy() is not None:
-        return "the loss of one patient depends on the hospital's others (class_weights)"
-    return ""
+    return task.why_not_apart()  # one call of the loss is for all hospitals
 
 
 def train_stacked(jobs: Sequence[Job]) -> list[LocalResult]:

@@ -60,7 +60,7 @@ def problem_with_inputs(task: Task, scaling: str) -> str | None:
                     f"a missing {feature.name} would become the {what} of the hospital's patients,"
                     ' which has no noise; write missing = "indicator", "drop" or "refuse" there'
                 )
-    return task.problem_with_privacy()
+    return task.why_not_apart() or None
 
 
 def problem_with_runs(*, every_user: bool, selects: bool, folds: bool) -> str | None:

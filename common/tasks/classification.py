@@ -148,6 +148,7 @@ class Classification(Task):
     unmeasurable_remedy: ClassVar[str] = (
         "Add patients of another class, or check the target column and [data.values]."
     )
+    patients_apart: ClassVar[bool] = True
 
     @model_validator(mode="after")
     def _one_weight_each(self) -> Self:
@@ -226,10 +227,10 @@ class Classification(Task):
 
         return weighted
 
-    def problem_with_privacy(self) -> str | None:
+    def why_not_apart(self) -> str:
         """Balanced weights are made of the classes of all patients."""
         if self.class_weights != "balanced":
-            return None
+            return super().why_not_apart()
         return (
             'class_weights = "balanced" depends on all patients of a hospital; give a list of'
             " numbers, one for each class"

@@ -92,6 +92,7 @@ class Regression(Task):
     group_word: ClassVar[str] = "in all"
     verdict_needs: ClassVar[str] = "there are at least {fewest} {tested}"
     unmeasurable_remedy: ClassVar[str] = "Add patients, or check the target column."
+    patients_apart: ClassVar[bool] = True
 
     @property
     def target_columns(self) -> tuple[NumberFeature, ...]:

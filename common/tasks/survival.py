@@ -131,6 +131,7 @@ class Survival(Task):
     unmeasurable_remedy: ClassVar[str] = (
         "Add patients with the event, or check the columns of the target and [data.values]."
     )
+    patients_apart: ClassVar[bool] = True
 
     @property
     def target_columns(self) -> tuple[NumberFeature | CodedColumn, ...]:

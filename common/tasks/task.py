@@ -74,6 +74,15 @@ class Task(Settings):
     group_word: ClassVar[str]  # what `smallest_group` counts, e.g. "outside the commonest class"
     verdict_needs: ClassVar[str]  # e.g. "at least {fewest} {tested} had the event"
     unmeasurable_remedy: ClassVar[str]  # what to do about `why_unmeasurable`
+    patients_apart: ClassVar[bool] = False  # a promise: the loss of a mini-batch is the mean of one
+    # for each of its patients, which no other patient of the hospital has a part in
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        """A class that trains otherwise has not promised what the one that it extends did."""
+        super().__init_subclass__(**arguments)
+        own = vars(cls)
+        if own.keys() & {"training_loss", "targets"} and "patients_apart" not in own:
+            cls.patients_apart = False
 
     @classmethod
     def metric(cls, name: str) -> Metric:
@@ -192,9 +201,18 @@ class Task(Settings):
     def training_loss(self, targets: Tensor) -> Loss:
         """The loss that a hospital with these training patients minimises on its mini-batches."""
 
-    def problem_with_privacy(self) -> str | None:
-        """What in the loss of one patient depends on the others, or None."""
-        return None
+    def why_not_apart(self) -> str:
+        """What in the loss of one patient depends on the hospital's others; "" for nothing.
+
+        Differential privacy, which cuts the gradient of each patient, and the training of several
+        hospitals as a stack need that there is nothing.
+        """
+        if self.patients_apart:
+            return ""
+        return (
+            f"outcome = {self.outcome!r} does not say that the loss of one patient is apart from"
+            " that of the hospital's others (patients_apart in its class)"
+        )
 
     @property
     def shifted_by(self) -> str:

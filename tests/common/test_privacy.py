@@ -183,7 +183,7 @@ def test_every_outcome_has_gradients_of_single_patients(raw: dict[str, Any], col
     total = clipped_sum(model, start, rows, loss, clip_norm=1e6, seed=0).float()
     whole = gradient(model, start, inputs, targets, loss)
     torch.testing.assert_close(total / 9, whole, rtol=1e-4, atol=1e-6)
-    assert task.problem_with_privacy() is None
+    assert task.why_not_apart() == ""
 
 
 def test_a_network_of_images_goes_through_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,6 +108,19 @@ def test_a_mean_over_patients_is_what_the_loss_is(name: str) -> None:
 
 
 @every_task
+def test_patients_are_apart_where_the_task_says_so(name: str) -> None:
+    task = example(name)
+    if task.why_not_apart():
+        return
+    targets, others = as_tensor(patients(task)), as_tensor(patients(task, seed=1))
+    outputs = torch.randn(NUM_PATIENTS, task.num_outputs)
+    loss, of_others = task.training_loss(targets), task.training_loss(others[:3])
+    torch.testing.assert_close(of_others(outputs, targets), loss(outputs, targets), rtol=0, atol=0)
+    single = [loss(outputs[[i]], targets[[i]]) for i in range(NUM_PATIENTS)]
+    torch.testing.assert_close(torch.stack(single).mean(), loss(outputs, targets))
+
+
+@every_task
 def test_predictions_may_be_averaged_and_are_what_predict_writes(name: str) -> None:
     task = example(name)
     mean = (predictions(task, 1) + predictions(task, 2)) / 2
