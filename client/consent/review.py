@@ -7,6 +7,7 @@ from typing import Any
 
 from erosion.client.consent.needs import longest_arm, num_trials
 from erosion.client.consent.store import ConsentStore, StudyEntry
+from erosion.client.dataset.preprocessing import stands_in
 from erosion.client.privacy.privacy_words import promised
 from erosion.client.site_file import Site
 from erosion.client.training.limits import part_asked, problem_with_code
@@ -16,6 +17,7 @@ from erosion.common.learning.installed import Installed
 from erosion.common.rounds.cross_fitting import folds_of
 from erosion.common.study.study import Study
 from erosion.common.support.plain_text import printable
+from erosion.common.tasks.inputs import TabularTask
 
 _MOST_CHANGES = 40  # lines
 _MANY_CATEGORIES = 20  # of a column
@@ -47,14 +49,21 @@ def asked(site: Site, study: Study) -> Iterator[str]:
     """The patients, the columns and the work."""
     yield f"patients with {_inputs(study)}"
     arms = ", ".join(study.arms)
-    yield f"local training in {study.rounds} rounds for each of {len(study.arms)} arms ({arms})"
+    each = "each of " if len(study.arms) > 1 else ""
+    which = f"{each}{_many_of(len(study.arms), 'arm')} ({arms})"
+    yield f"local training in {_many_of(study.rounds, 'round')} for {which}"
     if study.selection is not None:
         trials = sum(num_trials(study, arm) for arm in study.arms)
-        yield f"before that {trials} trials of {longest_arm(study)} rounds, to choose settings"
+        yield (
+            f"before that {_many_of(trials, 'trial')} of {longest_arm(study)} rounds, to choose"
+            " settings"
+        )
         yield "after the trials one candidate for each arm, and no other in the same run"
     yield from _model(study)
     training = study.training
-    amount = f"{training.epochs} passes" if training.epochs else f"{training.steps} steps"
+    amount = _many_of(training.steps or 0, "step")
+    if training.epochs:
+        amount = "1 pass" if training.epochs == 1 else f"{training.epochs:,} passes"
     yield (
         f"a round is {amount} of mini-batches of {training.batch_size} patients"
         + (" in the file's order" if training.order == "sequential" else "")
@@ -73,37 +82,120 @@ def asked(site: Site, study: Study) -> Iterator[str]:
 
 
 def leaving(site: Site, study: Study) -> Iterator[str]:
-    """Every kind of figure that is sent, and how often."""
+    """Every kind of figure that is sent, and how often; under masks or in the clear."""
     dim, number = _num_parameters(site, study)
-    cell = site.limits.min_cell
-    yield f"nothing about fewer than {cell} patients (limits.min_cell), figures rounded by that"
-    yield "once: the number of training patients, and this program's version"
-    is_private = study.privacy is not None and site.name != study.user
+    cell, is_user = site.limits.min_cell, site.name == study.user
+    is_private = study.privacy is not None and not is_user
+    is_masked = study.federation.sealed and not is_user
+    yield (
+        f"nothing about fewer than {cell} patients (limits.min_cell); counts and figures of columns"
+        " are rounded by that"
+    )
+    yield (
+        "in the clear, as all but what is said to be masked or sealed: the coordinator reads it"
+        if is_masked
+        else "in the clear, all of it: the coordinator reads each of this hospital's updates"
+    )
+    yield f"once: the number of training patients, and this program's version{_shape(study)}"
     if not is_private:
-        yield (
-            "where asked before training: missing shares, means and quantiles of each column,"
-            " rounded"
-        )
+        yield f"where asked before training: {_described(study)}, rounded"
     if study.sends_sums(site.name):
         columns = study.task.input_shape[0]
         whose = "the pooled" if study.scaling == "federated" else "this hospital's"
         yield f"once: rounded sums, for {whose} means and deviations of {columns} columns"
     for name, arm in study.arms.items():
+        if arm.user_only and not is_user:
+            continue
         more = sum(arm.attachment_sizes(dim).values())
-        own = arm.own_attachments(len(study.hospitals)) if site.name == study.user else {}
+        own = arm.own_attachments(len(study.hospitals)) if is_user else {}
         most = more + sum(terms.most_values for terms in own.values())
-        up_to = "up to " if most > more else ""
-        beside = f" and {up_to}{most:,} further numbers" if most else ""
-        noise = ", with noise" if is_private else ""
-        yield f"{name}: in every round that asks it, a model update of {number}{beside}{noise}"
+        beside = f"{'up to ' if most > more else ''}{_many_of(most, 'further number')}"
+        if is_masked:
+            yield from _masked(site, name, number, "with noise, " if is_private else "")
+            yield from _told_of_masked(study, name, f", {beside}" if most else "", dim)
+        else:
+            beside = f" and {beside}" if most else ""
+            noise = ", with noise" if is_private else ""
+            yield f"{name}: in every round that asks it, a model update of {number}{beside}{noise}"
+        if study.tells_steps and arm.compares_steps:
+            yield f"{name}: how many mini-batches each of its rounds took"
         if steps := [step for step in arm.site_steps() if step != TRAIN]:
             yield f"{name}: what the steps {', '.join(steps)} of its rounds ask beside that"
-    if site.name == study.user:
-        yield "as the user: the models' figures on the test patients, every round and at the end"
-        yield "as the user: its personal model, to its coordinator"
+    if is_user:
+        yield from _as_user(study, cell)
     if folds := len(folds_of(study)):
         yield f"all of this {folds} times more, for as many folds of the user's patients"
+    yield (
+        "with every answer: what it answers, how long it took and the hash of this site's log; with"
+        " an update how many samples it saw; where it declines, why, with the limits concerned"
+    )
     yield "never: a patient's row, an image, a date, a name or an identifier"
+
+
+def _shape(study: Study) -> str:
+    """Beside the introduction, where sites make the model by what they have."""
+    model = study.model
+    is_compared = not model.has_free_shapes or model.pretrained is not None or model.frozen
+    return ", and how large its model is, with a hash of its layers' shapes" if is_compared else ""
+
+
+def _described(study: Study) -> str:
+    """What `erosion describe` is told."""
+    if isinstance(study.task, TabularTask):
+        return (
+            "of each column patients with and without a value, mean, deviation, quantiles, and"
+            " patients by category; of the outcome the same"
+        )
+    return "patients by what the study predicts"
+
+
+def _masked(site: Site, arm: str, number: str, noise: str) -> Iterator[str]:
+    """A peer's update in a sealed round."""
+    fewest = site.limits.min_summed
+    yield (
+        f"{arm}: under masks, in every round that asks it, a model update of {number}, {noise}times"
+        f" its weight: nobody reads it, and the coordinator the sum of {fewest} hospitals' or more"
+        " (limits.min_summed)"
+    )
+
+
+def _told_of_masked(study: Study, arm: str, beside: str, dim: int) -> Iterator[str]:
+    """What a sealed round tells of an update that nobody sees. `dim` 0: its size is not known."""
+    lengths = ""
+    if not dim:
+        lengths = ", two lengths of the update where the method needs them"
+    elif study.arms[arm].sealed_measure(study.build_context.layout).needs_lengths:
+        lengths = ", two lengths of the update"
+    yield (
+        f"{arm}: sealed for the coordinator, which reads it: in every such round how far that"
+        " update is from the user's"
+    )
+    yield (
+        f"{arm}: in the clear, in every such round: public keys, signatures and shares of masks'"
+        " secrets, this hospital's rules for a sum (limits.min_summed, largest_share and"
+        f" summed_with){lengths}{beside}"
+    )
+
+
+def _as_user(study: Study, cell: int) -> Iterator[str]:
+    """What the hospital whose model it is tells its coordinator beside its updates."""
+    yield "as the user: the models' figures on the test patients, every round and at the end"
+    yield (
+        "as the user: at the end the comparison of two arms, how many test patients there are, and"
+        f" how many by class where these are {cell} or more"
+    )
+    if not study.federation.sealed and not all(arm.user_only for arm in study.arms.values()):
+        yield "as the user: in every round its mean loss on the training patients"
+    if isinstance(study.task, TabularTask):
+        is_scaled = study.scaling != "none"
+        if is_scaled:
+            yield (
+                "as the user: at the end the means and deviations by which its columns are scaled,"
+                " rounded"
+            )
+        if stands_in(study.task, scaled=is_scaled):
+            yield "as the user: at the end what stands for missing values here, rounded"
+    yield "as the user: its personal model, to its coordinator"
 
 
 def _how_often(site: Site, study: Study) -> Iterator[str]:
@@ -174,6 +266,11 @@ def _inputs(study: Study) -> str:
         for feature in features
     )
     return f"{len(features)} columns ({names}), the outcome ({outcome}){also}"
+
+
+def _many_of(number: int, what: str) -> str:
+    """With a plural: "1 round", "1,024 rounds"."""
+    return f"{number:,} {what}{'s' * (number != 1)}"
 
 
 def _many(categories: int) -> str:

@@ -24,6 +24,7 @@ from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
 from erosion.common.rounds.model_selection import SelectedSettings, chosen, trials
 from erosion.common.sealed import legs
 from erosion.common.study.study import Study
+from tests.support.sealed_study import ARM, sealed_study
 
 STUDY = {
     "name": "small",
@@ -537,6 +538,58 @@ def test_a_study_file_that_is_not_of_the_digest_is_not_decided_about(
     assert "Nothing was decided" in capsys.readouterr().err
     digest = study().digest[:6].upper()
     assert main(["review", file, digest, "--study", study_file, *decision]) == 0
+
+
+def leaves(of: Study, at: Site) -> str:
+    return "\n".join(leaving(at, of))
+
+
+def test_the_review_says_what_of_a_sealed_study_leaves_under_masks_and_what_in_the_clear(
+    tmp_path: Path,
+) -> None:
+    """What it calls masked is what the site sends no array of; and the user is not sealed."""
+    sealed = sealed_study()
+    peer, user = (site(tmp_path, name=name) for name in ("bob", "alice"))
+    text = leaves(sealed, peer)
+    assert f"{ARM}: under masks, in every round that asks it, a model update of 22 numbers" in text
+    assert "the sum of 3 hospitals' or more (limits.min_summed)" in text
+    assert f"{ARM}: sealed for the coordinator, which reads it: in every such round how far" in text
+    assert f"{ARM}: in the clear, in every such round: public keys, signatures" in text
+    assert "all but what is said to be masked" in text
+    assert "local:" not in text  # which asks the user alone
+    assert "two lengths" not in text
+    cosine = sealed_study(arms={ARM: {"distance_penalty": 0.02, "distance": "cosine"}})
+    assert "summed_with), two lengths of the update" in leaves(cosine, peer)
+    noisy = sealed_study(arms={"evidence_erosion": {}})
+    assert "summed_with), 1 further number" in leaves(noisy, peer)
+    for at, of in ((user, sealed), (peer, sealed_study(sealed=False))):
+        clear = leaves(of, at)
+        assert "in the clear, all of it" in clear
+        assert f"{ARM}: in every round that asks it, a model update of 22 numbers" in clear
+        assert "mask" not in clear
+
+
+def test_the_review_says_which_means_and_deviations_leave(tmp_path: Path) -> None:
+    """With the columns' figures before training, and the user's as its models are scaled by."""
+    at_the_end = "at the end the means and deviations by which its columns are scaled"
+    for scaling in ("none", "user", "federated", "local"):
+        text = leaves(study(scaling=scaling), site(tmp_path, name="a"))
+        assert (at_the_end in text) == (scaling != "none"), scaling
+        assert at_the_end not in leaves(study(scaling=scaling), site(tmp_path))
+        assert "of each column patients with and without a value, mean, deviation, quant" in text
+    images = {"kind": "image", "shape": [1, 28, 28], "classes": ["a", "b"]}
+    text = leaves(study(task=images, model={"name": "mnist_cnn"}, scaling="none"), site(tmp_path))
+    assert "where asked before training: patients by what the study predicts, rounded" in text
+    assert "quantiles" not in text
+
+
+def test_the_review_counts_one_of_a_thing_as_one(tmp_path: Path, store: ConsentStore) -> None:
+    one = study(rounds=1, training={"epochs": 1, "batch_size": 4}, arms={"evidence_erosion": {}})
+    text = "\n".join(review(site(tmp_path), one, store))
+    assert "local training in 1 round for 1 arm (evidence_erosion)" in text
+    assert "a round is 1 pass of mini-batches" in text
+    assert "6 numbers and 1 further number\n" in text
+    assert "evidence_erosion: how many mini-batches each of its rounds took" in text
 
 
 def test_the_review_says_that_mini_batches_come_in_the_files_order(
