@@ -28,7 +28,8 @@ def promised(site: Site, study: Study) -> Iterator[str]:
     delta = site.limits.delta
     cost = _epsilon(study.privacy_cost, delta)
     yield (
-        f"a run costs each patient epsilon {cost} at delta {delta:g};"
+        f"a run costs each patient epsilon {cost} at delta {delta:g} (limits.delta; the study"
+        f" promises epsilon {terms.epsilon:g} at delta {terms.delta:g});"
         f" spent so far: {_epsilon(_spent(site, study.digest).by_study, delta)} by this study"
         f"{_of(site.limits.epsilon, 'limits.epsilon')},"
         f" {_epsilon(_spent(site).in_all, delta)} by all on these data"

@@ -100,12 +100,17 @@ class PrivateRounds:
                 raise refusal_of_another(self._site.name, release)
 
     def _check_delta(self, study: Study, patients: int) -> None:
-        if study.privacy is not None and study.privacy.delta * patients >= 1:
-            raise Refusal(
-                f"{self._site.name} declines study {study.name!r}: privacy.delta ="
-                f" {study.privacy.delta:g} could give away a patient outright; it must be below one"
-                " over the number of patients."
-            )
+        if study.privacy is None:
+            return
+        deltas = {"privacy.delta": study.privacy.delta}
+        if self._site.lifetime_epsilon is not None:
+            deltas["limits.delta"] = self._site.limits.delta  # its limits would bound nothing
+        for key, delta in deltas.items():
+            if delta * patients >= 1:
+                raise Refusal(
+                    f"{self._site.name} declines study {study.name!r}: {key} = {delta:g} could give"
+                    " away a patient outright; it must be below one over the number of patients."
+                )
 
     def _check_is_promised(self, request: TrainRequest) -> None:
         """What the study's noise was reckoned for."""

@@ -209,7 +209,8 @@ def _problem_with_privacy(site: Site, study: Study) -> str | None:
         return f"it would be the user, whose updates have no noise; {limit}"
     cost = epsilon_of(study.privacy_cost, site.limits.delta)
     if site.limits.epsilon is not None and cost > site.limits.epsilon * ROUNDING:
-        return f"a run costs each patient epsilon {cost:.3g}; {limit}"
+        delta = site.limits.delta
+        return f"a run costs each patient epsilon {cost:.3g} at limits.delta = {delta:g}; {limit}"
     return None
 
 

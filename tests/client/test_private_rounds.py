@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -321,6 +321,21 @@ def test_a_site_with_a_limit_takes_part_in_nothing_without_noise(tmp_path: Path)
     peer(tmp_path, **limited).describe(private_study(1.0))
 
 
+def test_a_sites_own_delta_is_below_one_over_its_patients(tmp_path: Path) -> None:
+    """At any larger one its limits would bound nothing."""
+    rows = twenty_patients().splitlines()
+    text = "\n".join([rows[0], *(f"{20 + n / 20:.2f},f,{n % 2}" for n in range(1100))])
+    for budgets, refused in (({}, False), ({"epsilon": 50.0}, True)):
+        limits = {"delta": 1e-3, "min_cell": 3}
+        site = make_site(tmp_path, text, name="b", file="b.csv", limits=limits, budget=budgets)
+        with (
+            pytest.raises(Refusal, match=r"limits\.delta = 0\.001 could give")
+            if refused
+            else (nullcontext())
+        ):
+            Hospital(site, SECRET).describe(private_study(3.0))
+
+
 def test_a_delta_that_could_give_a_patient_away_is_refused(tmp_path: Path) -> None:
     rows = twenty_patients().splitlines()
     text = "\n".join([rows[0], *(f"{20 + n % 80 + n / 2000:.4f},f,{n % 2}" for n in range(1200))])
@@ -389,6 +404,10 @@ def test_review_and_status_say_what_it_costs_and_what_is_left(tmp_path: Path) ->
     store = ConsentStore(site.consent_folder)
     before = "\n".join(review(site, study, store))
     assert "a run costs each patient epsilon 3 at delta 1e-05" in before
+    loose = private_study(3.0, privacy={"delta": 1e-3})
+    text = "\n".join(review(site, loose, store))
+    assert "a run costs each patient epsilon 4.2 at delta 1e-05 (limits.delta;" in text
+    assert "the study promises epsilon 3 at delta 0.001)" in text
     assert "0 by this study (of 3, limits.epsilon), 0 by all on these data (of 10" in before
     assert "a model update of 6 numbers, with noise" in before
     assert "quantiles" not in before

@@ -84,7 +84,6 @@ OF_THE_STUDY = {
     "settings.algorithm",
     "study.model.name",
     "study.name",
-    "study.privacy.delta",
     "study.rounds",
     "study.user",
     "times",

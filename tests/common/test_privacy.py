@@ -71,13 +71,13 @@ def test_releases_with_different_noise_add_up_as_in_another_accountant() -> None
 
 @pytest.mark.parametrize(
     ("releases", "epsilon", "noise"),
-    [(10, 8, 1.90), (10, 3, 4.40), (10, 1, 11.80), (30, 8, 3.29), (30, 3, 7.62), (30, 1, 20.44)],
+    [(10, 8, 1.90), (10, 3, 4.40), (10, 1, 11.80), (30, 8, 3.29), (30, 3, 7.62), (30, 1, 20.43)],
 )
 def test_the_noise_is_the_least_that_keeps_the_promise(
     releases: int, epsilon: float, noise: float
 ) -> None:
     found = noise_multiplier(epsilon, 1e-5, releases)
-    assert found == pytest.approx(noise, abs=0.01)
+    assert found == pytest.approx(noise, abs=0.005)  # as docs/privacy.md rounds it
     assert epsilon_of(releases * strength_of(found), 1e-5) <= epsilon
     assert epsilon_of(releases * strength_of(found - 2e-4), 1e-5) > epsilon
 
