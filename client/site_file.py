@@ -100,7 +100,9 @@ class Limits(Settings):
     # that promise is declined. None: studies with and without differential privacy are accepted.
     epsilon: float | None = Field(default=None, gt=0)
     delta: float = Field(default=1e-5, gt=0, le=1e-3)  # at which epsilon is reckoned here
-    sealed_only: bool = False  # refuses every study whose coordinator would see single updates
+    # Refuses plain rounds. In sealed ones, too, all but updates leaves in the clear, and a user's
+    # own updates: see `as_user`.
+    sealed_only: bool = False
     min_summed: int = Field(default=3, ge=3, le=65_536)  # hospitals in a sealed sum, this one
     # included
     largest_share: float = Field(default=0.5, gt=0, le=0.5)  # of one hospital in a sealed sum

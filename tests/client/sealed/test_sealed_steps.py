@@ -195,6 +195,10 @@ def test_a_hospital_may_take_part_in_sealed_studies_only(tmp_path: Path) -> None
     bob.describe(sealed_study())
     with pytest.raises(Refusal, match=r"limits\.sealed_only = true"):
         bob.describe(sealed_study(sealed=False))
+    user = hospitals(tmp_path, limits={"sealed_only": True})["alice"]  # which no mask hides
+    answer = user.answer(request())
+    assert isinstance(answer, TrainResult)
+    assert answer.delta.numel() == 22
 
 
 def update_of(hospital: Hospital, asked: TrainRequest) -> Tensor:
