@@ -2,8 +2,10 @@
 
 `python -m experiments.container_setup breast-cancer --coordinator coordinator`
 
-Runs as root, once: every volume ends up belonging to the user that the other services run as. Where
-a federation is there already nothing is made anew, so that `docker compose up` can be repeated.
+Runs as root: every volume ends up belonging to the user that the other services run as. What was
+dealt is written down last, in the federation's `dealt.toml`. With that there, nothing is made
+anew, so that `docker compose up` can be repeated, and a study with other data is refused; without
+it, what a set-up that was cut off left is dealt again.
 """
 
 import argparse
@@ -11,7 +13,7 @@ import os
 import shutil
 import sys
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,9 @@ import tomli_w
 
 from erosion.common.errors import ErosionError, StudyError
 from erosion.common.sealed import pinned_keys
-from erosion.common.study.study import load_study
+from erosion.common.settings.base import read_toml
+from erosion.common.study.study import Study, load_study
+from erosion.common.support.files import write_atomically
 from erosion.experiments.sources import make_hospitals
 from erosion.experiments.testbed import study_path
 from erosion.server.enrolment.enrolment import enrol_site, init_federation
@@ -27,6 +31,8 @@ from erosion.server.enrolment.federation_folder import Address, FederationFolder
 from erosion.server.sealed.peers_file import write_peers
 
 USER = 10001  # of the image
+DEALT = "dealt.toml"
+REMEDY = "Remove them, with all that the hospitals keep there: docker compose down --volumes"
 SITE_TEMPLATE = 'path = "patients.csv"'
 
 
@@ -42,24 +48,75 @@ def set_up(
             f"{study_file} names {len(order)} hospitals, the compose file has {len(volumes)}."
             " Add services and volumes, or name fewer."
         )
+    mark, dealt = federation / DEALT, _dealt(study, coordinator)
+    if mark.exists():
+        _check_dealt(read_toml(mark, "list of what was dealt", StudyError), dealt)
+    else:
+        _clear(federation, volumes)
+        _deal(study, coordinator, federation, dict(zip(order, volumes, strict=False)), data_dir)
+        write_atomically(mark, tomli_w.dumps(dealt))
     shutil.copy(study_file, federation / "study.toml")
+    # In the runs' folder lies what others made, too.
+    theirs = [entry for path in (federation, *volumes) for entry in (path, *path.rglob("*"))]
+    for entry in (runs, *theirs):
+        os.lchown(entry, USER, USER)
+
+
+def _dealt(study: Study, coordinator: str) -> dict[str, Any]:
+    """All that data, keys and site files depend on, as TOML holds it."""
+    return {
+        "name": study.name,
+        "coordinator": coordinator,
+        "user": study.user,
+        "hospitals": list(study.user_first),
+        "seed": study.seed,
+        **({} if study.testbed is None else {"testbed": study.testbed.model_dump(mode="json")}),
+    }
+
+
+def _check_dealt(there: Mapping[str, Any], dealt: Mapping[str, Any]) -> None:
+    if differing := [key for key in {**there, **dealt} if there.get(key) != dealt.get(key)]:
+        raise StudyError(
+            f"The volumes were dealt for the study {there.get('name')}; {dealt['name']} differs in"
+            f" {', '.join(differing)}. {REMEDY}"
+        )
+
+
+def _clear(federation: Path, volumes: Sequence[Path]) -> None:
+    """Take away what a set-up that was cut off left; no site has run on that."""
+    for volume in volumes:
+        if any((volume / folder).exists() for folder in ("records", "state")):
+            raise StudyError(
+                "A hospital has run on these volumes, and nothing says for which study they were"
+                f" dealt. {REMEDY}"
+            )
+    for path in (entry for volume in (federation, *volumes) for entry in volume.iterdir()):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _deal(
+    study: Study,
+    coordinator: str,
+    federation: Path,
+    volume_of: Mapping[str, Path],
+    data_dir: Path,
+) -> None:
+    hospitals = make_hospitals(study, federation / "made", data_dir)
     folder = FederationFolder(federation / "enrolment")
-    if not folder.place.exists():
-        init_federation(folder, Address(hosts=(coordinator,), port=9092))
-        hospitals = make_hospitals(study, federation / "made", data_dir)
-        for name, volume in zip(order, volumes, strict=False):
-            enrol_site(folder, name)
-            _unpack(folder.kit(name), volume)
-            folder.kit(name).unlink()  # the key is the hospital's alone
-            data = hospitals[name].data
-            shutil.copy(data, volume / data.name)
-            _name_data(volume / "site.toml", data.name, hospitals[name].keys)
-        for volume in volumes[: len(order)]:
-            write_peers(folder, volume / pinned_keys.NAME)
-        shutil.rmtree(federation / "made")
-    for path in (federation, runs, *volumes):
-        for entry in (path, *path.rglob("*")):
-            os.chown(entry, USER, USER)
+    init_federation(folder, Address(hosts=(coordinator,), port=9092))
+    for name, volume in volume_of.items():
+        enrol_site(folder, name)
+        _unpack(folder.kit(name), volume)
+        folder.kit(name).unlink()  # the key is the hospital's alone
+        data = hospitals[name].data
+        shutil.copy(data, volume / data.name)
+        _name_data(volume / "site.toml", data.name, hospitals[name].keys)
+    for volume in volume_of.values():
+        write_peers(folder, volume / pinned_keys.NAME)
+    shutil.rmtree(federation / "made")
 
 
 def _number(volume: Path) -> int:

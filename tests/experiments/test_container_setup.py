@@ -2,6 +2,7 @@
 
 import os
 import tomllib
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 
@@ -10,25 +11,139 @@ import pytest
 from erosion.client.finding import Outcome
 from erosion.client.preflight.sealed import check_sealed
 from erosion.client.site_file import load_site
+from erosion.common.errors import StudyError
 from erosion.common.study.study import load_study
+from erosion.experiments import container_setup
 from erosion.experiments.container_setup import _name_data, main
 from erosion.experiments.sources import HospitalFiles
 from erosion.experiments.testbed import study_path
 
 
-def test_every_hospital_of_a_sealed_study_has_the_others_keys(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "chown", lambda *_: None)  # it runs as root there
-    places = {name: tmp_path / name for name in ("federation", "sites", "runs")}
-    for path in (*places.values(), *(places["sites"] / str(n) for n in range(1, 6))):
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """Empty volumes for five hospitals."""
+    monkeypatch.setattr(os, "lchown", lambda *_: None)  # it runs as root there
+    found = {name: tmp_path / name for name in ("federation", "sites", "runs")}
+    for path in (*found.values(), *(found["sites"] / str(n) for n in range(1, 6))):
         path.mkdir()
+    return found
+
+
+def set_up(study: str | Path, places: Mapping[str, Path]) -> int:
     options = [part for name, path in places.items() for part in (f"--{name}", str(path))]
-    assert main(["sealed", "--coordinator", "coordinator", *options]) == 0
+    return main([str(study), "--coordinator", "coordinator", *options])
+
+
+def contents(places: Mapping[str, Path]) -> dict[str, bytes]:
+    """Every file in the volumes."""
+    folders = places["federation"], places["sites"]
+    files = (path for folder in folders for path in folder.rglob("*") if path.is_file())
+    return {str(path): path.read_bytes() for path in files}
+
+
+def changed(folder: Path, old: str, new: str) -> Path:
+    """The default study with another line."""
+    text = study_path("breast-cancer").read_text(encoding="utf-8")
+    assert old in text
+    path = folder / "changed.toml"
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    return path
+
+
+def test_every_hospital_of_a_sealed_study_has_the_others_keys(places: dict[str, Path]) -> None:
+    assert set_up("sealed", places) == 0
     study = load_study(study_path("sealed"))
     for volume in places["sites"].iterdir():
         (found,) = check_sealed(load_site(volume / "site.toml"), study)
         assert found.outcome is Outcome.OK, found
+
+
+def test_a_set_up_that_is_repeated_deals_nothing_anew_and_takes_the_study_as_it_is_now(
+    places: dict[str, Path], tmp_path: Path
+) -> None:
+    assert set_up("breast-cancer", places) == 0
+    before = contents(places)
+    longer = changed(tmp_path, "rounds = 30", "rounds = 40")
+    assert set_up(longer, places) == 0
+    study = str(places["federation"] / "study.toml")
+    assert contents(places) == {**before, study: longer.read_bytes()}
+
+
+@pytest.mark.parametrize("at", ["enrol_site", "write_peers", "write_atomically"])
+def test_a_set_up_that_was_cut_off_is_done_again_as_a_whole(
+    places: dict[str, Path], monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    calls: list[object] = []
+    real = getattr(container_setup, at)
+
+    def cut_off(*arguments: object) -> object:
+        calls.append(arguments)
+        if len(calls) == (1 if at == "write_atomically" else 3):
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(container_setup, at, cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            set_up("breast-cancer", places)
+    assert set_up("breast-cancer", places) == 0
+    study = load_study(study_path("breast-cancer"))
+    authority = (places["federation"] / "enrolment" / "ca.crt").read_bytes()
+    for number, name in enumerate(study.user_first, start=1):
+        site = load_site(places["sites"] / str(number) / "site.toml")
+        assert site.name == name
+        assert Path(getattr(site.data, "path")).exists()  # noqa: B009
+        assert (places["sites"] / str(number) / "ca.crt").read_bytes() == authority
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        (
+            'name = "breast-cancer"',
+            'name = "another"',
+            "for the study breast-cancer; another differs in name.",
+        ),
+        ('user = "home"', 'user = "alike"', "differs in user, hospitals."),
+        ("seed = 0", "seed = 1", "differs in seed."),
+    ],
+)
+def test_a_study_with_other_data_on_used_volumes_is_refused_with_the_remedy(
+    places: dict[str, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    old: str,
+    new: str,
+    what: str,
+) -> None:
+    assert set_up("breast-cancer", places) == 0
+    before = contents(places)
+    assert set_up(changed(tmp_path, old, new), places) == StudyError.exit_code
+    said = capsys.readouterr().err
+    assert what in said
+    assert "docker compose down --volumes" in said
+    assert contents(places) == before
+
+
+def test_volumes_of_an_unknown_study_on_which_a_site_has_run_are_left_alone(
+    places: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (places["sites"] / "2" / "records").mkdir()
+    (places["sites"] / "2" / "records" / "sent.jsonl").write_text("{}")
+    before = contents(places)
+    assert set_up("breast-cancer", places) == StudyError.exit_code
+    assert "docker compose down --volumes" in capsys.readouterr().err
+    assert contents(places) == before
+
+
+def test_the_runs_of_others_stay_theirs(
+    places: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Path] = []
+    monkeypatch.setattr(os, "lchown", lambda path, *_: given.append(path))
+    (places["runs"] / "20260101T120000-mine").mkdir()
+    assert set_up("breast-cancer", places) == 0
+    assert [path for path in given if places["runs"] in (path, *path.parents)] == [places["runs"]]
 
 
 def test_a_site_file_names_what_tells_patients_apart(tmp_path: Path) -> None:
