@@ -85,11 +85,14 @@ def tolerated(num_byzantine: int | Literal["auto"], cohort: Cohort) -> int:
 def problem_with_f(
     rule: str, num_byzantine: int | Literal["auto"], num_hospitals: int
 ) -> str | None:
-    """Why f is too large for the study, with the largest that is not."""
+    """Why f is too large for the study, with the largest that is not, and what withstands more."""
     if num_byzantine == "auto":
         return too_few_in_study(rule, num_hospitals, 3, "use 'fedavg' or add hospitals")
     most = (num_hospitals - 3) // 2
-    remedy = f"lower num_byzantine to {most} or less" if most >= 0 else "use 'fedavg'"
+    trimmed = most + 1  # a trimmed mean needs 2f + 1 hospitals
+    remedy = f"use 'trimmed_mean' with num_byzantine = {trimmed}" if trimmed else "use 'fedavg'"
+    if most > 0:  # 0 would withstand nobody
+        remedy = f"lower num_byzantine to {most} or less, {remedy}"
     return too_few_in_study(
         f"{rule} with num_byzantine = {num_byzantine}",
         num_hospitals,

@@ -256,7 +256,8 @@ class ArmRun:
             raise RunError(
                 f"{limit} rounds in a row were skipped in {self.arm}; the last because"
                 f" {record.note.removesuffix('.')}.{self._waiting.remedy}"
-                " federation.max_skipped_rounds says how many are too many."
+                " federation.max_skipped_rounds says how many are too many; with a higher"
+                " federation.quorum a round waits for more hospitals."
             )
 
     def _exchange(

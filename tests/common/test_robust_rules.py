@@ -306,7 +306,15 @@ def problem(name: str, num_hospitals: int, **parameters: Any) -> str:
             4,
             {"num_byzantine": 1},
             "arms.krum: krum with num_byzantine = 1 needs 5 hospitals and the study has 4;"
-            " lower num_byzantine to 0 or less, or add hospitals",
+            " use 'trimmed_mean' with num_byzantine = 1, or add hospitals",
+        ),
+        (
+            "krum",
+            8,
+            {"num_byzantine": 4},
+            "arms.krum: krum with num_byzantine = 4 needs 11 hospitals and the study has 8;"
+            " lower num_byzantine to 2 or less, use 'trimmed_mean' with num_byzantine = 3, or add"
+            " hospitals",
         ),
         (
             "krum",
@@ -326,7 +334,8 @@ def problem(name: str, num_hospitals: int, **parameters: Any) -> str:
             6,
             {"num_byzantine": 2},
             "arms.multi_krum: multi_krum with num_byzantine = 2 needs 7 hospitals and the study"
-            " has 6; lower num_byzantine to 1 or less, or add hospitals",
+            " has 6; lower num_byzantine to 1 or less, use 'trimmed_mean' with num_byzantine = 2,"
+            " or add hospitals",
         ),
         (
             "multi_krum",
