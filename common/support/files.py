@@ -91,7 +91,10 @@ def replacing(
     where the power goes. `mode` are the permissions, those of the
     process's umask if None; before it has them, nobody but the owner can open the file. `once` is
     called when the new file is on the disk and before it counts; what it raises keeps the old one.
+    Raises OSError where `path` is a folder or a device, which no file may take the place of.
     """
+    if path.exists():
+        check_named(path)
     missing = list(takewhile(lambda folder: not folder.exists(), path.parents))
     path.parent.mkdir(parents=True, exist_ok=True)
     try:

@@ -131,6 +131,20 @@ def test_a_pipe_or_a_device_that_is_named_is_refused_and_not_waited_for(tmp_path
             read_named(path)
 
 
+def test_no_file_takes_the_place_of_a_device_a_pipe_or_a_folder(tmp_path: Path) -> None:
+    pipe, link, folder = (tmp_path / name for name in ("pipe", "link", "folder"))
+    os.mkfifo(pipe)
+    link.symlink_to("/dev/null")
+    folder.mkdir()
+    for path in (pipe, link, folder):
+        with pytest.raises(OSError, match=r"no ordinary file|Is a directory") as refused:
+            write_atomically(path, "text")
+        assert refused.value.filename == str(path)
+    assert sorted(tmp_path.iterdir()) == [folder, link, pipe]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert link.is_symlink()
+
+
 def test_a_file_that_is_named_fills_no_memory(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(2**20))
