@@ -231,6 +231,12 @@ def load_app_site(path: Path) -> AppSite:
         return site.model_copy(update=_common_beside(site, path.resolve().parent))
 
 
+def is_for_app(path: Path) -> bool:
+    """Whether it has an app's table and no data, so that it is for nothing else."""
+    raw = read_toml(path, "site file", SiteError)
+    return "app" in raw and "data" not in raw
+
+
 @contextmanager
 def _homes_known(path: Path) -> Iterator[None]:
     try:

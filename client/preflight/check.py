@@ -1,6 +1,6 @@
 """Runs every check and shows the table."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from shlex import quote
 
@@ -14,13 +14,13 @@ from erosion.client.preflight.approval import check_approval
 from erosion.client.preflight.budgets import check_budgets
 from erosion.client.preflight.compute import check_compute
 from erosion.client.preflight.data import check_study_here
-from erosion.client.preflight.files import check_files, check_proposals, check_site_file
+from erosion.client.preflight.files import check_keys, check_proposals, check_site_file
 from erosion.client.preflight.model import check_model
 from erosion.client.preflight.network import check_network
 from erosion.client.preflight.overview import ColumnCounts, column_counts
 from erosion.client.preflight.sealed import check_sealed
 from erosion.client.preflight.state import check_state
-from erosion.client.site_file import Site, load_site
+from erosion.client.site_file import AppSite, Site, is_for_app, load_app_site, load_site
 from erosion.client.training.limits import part_asked
 from erosion.common.errors import DataError, SiteError
 from erosion.common.rounds.head_bounds import problem_with_heads
@@ -38,15 +38,34 @@ STYLES = {
 
 
 def check_site(site_file: Path, study_file: Path | None, console: Console) -> bool:
-    """Show what was found, as it is found; whether nothing failed. Raises SiteError, StudyError."""
+    """Show what was found, as it is found; whether nothing failed. Raises SiteError, StudyError.
+
+    A site file without data that has an app's table is checked for what serving an app needs.
+    """
+    if study_file is None and is_for_app(site_file):
+        findings = _shown(_findings_of_app(load_app_site(site_file), site_file), console)
+        return _told(findings, console)
     site = load_site(site_file)
     study = load_study(study_file) if study_file else None
-    findings = []
-    for finding in _findings(site, site_file, study, study_file):
-        findings.append(finding)
-        _show(finding, console)
+    findings = _shown(_findings(site, site_file, study, study_file), console)
     if study is not None and isinstance(study.task, TabularTask):
         _show_columns(site, study.task, console)
+    is_well = _told(findings, console)
+    if study is None:
+        console.print("Name the study to check the data too: --study STUDY.toml")
+    return is_well
+
+
+def _shown(findings: Iterator[Finding], console: Console) -> list[Finding]:
+    """All of them, each shown once it is known."""
+    found = []
+    for finding in findings:
+        found.append(finding)
+        _show(finding, console)
+    return found
+
+
+def _told(findings: Sequence[Finding], console: Console) -> bool:
     num_failed = sum(f.outcome is Outcome.FAILED for f in findings)
     console.print()
     if num_failed:
@@ -54,9 +73,13 @@ def check_site(site_file: Path, study_file: Path | None, console: Console) -> bo
         console.print(Text(f"{things} this site from taking part.", style="bold"))
     else:
         console.print(Text("This site can take part.", style="bold"))
-    if study is None:
-        console.print("Name the study to check the data too: --study STUDY.toml")
     return num_failed == 0
+
+
+def _findings_of_app(site: AppSite, site_file: Path) -> Iterator[Finding]:
+    yield check_site_file(site, site_file)
+    yield from check_keys(site)
+    yield from check_network(site)
 
 
 def _findings(
@@ -64,7 +87,8 @@ def _findings(
 ) -> Iterator[Finding]:
     yield check_site_file(site, site_file)
     yield from check_proposals(site_file)
-    yield from check_files(site)
+    yield from check_keys(site)
+    yield from site.data.check()
     yield (state := check_state(site))
     is_usable = state.outcome is not Outcome.FAILED
     yield check_compute(site)

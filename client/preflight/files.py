@@ -6,7 +6,7 @@ from pathlib import Path
 
 from erosion.client.finding import Finding, failed, ok, warning
 from erosion.client.preflight.state import try_to_write
-from erosion.client.site_file import Site
+from erosion.client.site_file import AppSite, Site
 from erosion.common.errors import SiteError
 from erosion.common.support import expiry
 from erosion.common.support.files import read_named
@@ -19,7 +19,7 @@ from erosion.common.support.keys import (
 from erosion.common.support.network import is_loopback
 
 
-def check_site_file(site: Site, path: Path) -> Finding:
+def check_site_file(site: Site | AppSite, path: Path) -> Finding:
     """Whoever may write it, or the authority's certificate, decides in this hospital's place."""
     root = site.coordinator.root_certificate
     for each in (path, path.resolve().parent, *([] if root is None else [root])):
@@ -45,8 +45,8 @@ def check_proposals(path: Path) -> Iterator[Finding]:
         )
 
 
-def check_files(site: Site) -> Iterator[Finding]:
-    """The keys, the folder of records, and the data."""
+def check_keys(site: Site | AppSite) -> Iterator[Finding]:
+    """The keys, and the folder of records."""
     coordinator = site.coordinator
     if coordinator.private_key is not None:
         yield _private_key(coordinator.private_key)
@@ -65,7 +65,6 @@ def check_files(site: Site) -> Iterator[Finding]:
             "name coordinator.root_certificate, .certificate and .private_key; they are in the kit",
         )
     yield _records(site.records)
-    yield from site.data.check()
 
 
 def _private_key(path: Path) -> Finding:

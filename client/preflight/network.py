@@ -12,7 +12,7 @@ from erosion.client.connection.credentials import credentials_for
 from erosion.client.connection.line import OURS, Welcome
 from erosion.client.connection.proxy import dial, proxy_for, without_password
 from erosion.client.finding import Finding, Outcome, failed, ok, skipped, warning
-from erosion.client.site_file import Site
+from erosion.client.site_file import AppSite, Site
 from erosion.common.errors import SiteError
 from erosion.common.protocol import admission_terms
 from erosion.common.support import expiry
@@ -22,7 +22,7 @@ UNEASY_SECONDS = 60.0  # a clock that is further off makes certificates and logs
 STEPS = ("DNS", "port", "TLS", "clock", "version", "certificate")
 
 
-def check_network(site: Site) -> Iterator[Finding]:
+def check_network(site: Site | AppSite) -> Iterator[Finding]:
     """One finding for each of STEPS; those behind one that failed are skipped."""
     done: list[Finding] = []
     for finding in _steps(site):
@@ -33,7 +33,7 @@ def check_network(site: Site) -> Iterator[Finding]:
         yield skipped(what, f"not until {broken} is fixed")
 
 
-def _steps(site: Site) -> Iterator[Finding]:
+def _steps(site: Site | AppSite) -> Iterator[Finding]:
     """DNS, then the whole way at once; only where that fails, port and TLS by themselves."""
     address = site.coordinator.address
     try:
@@ -111,7 +111,7 @@ def _agreed(answer: Welcome, host: str) -> Finding:
     return ok("TLS", text)
 
 
-def _port_and_tls(site: Site, address: str, proxy: str | None) -> Iterator[Finding]:
+def _port_and_tls(site: Site | AppSite, address: str, proxy: str | None) -> Iterator[Finding]:
     host = address.rpartition(":")[0].strip("[]")
     way = _way(address, proxy)
     try:
@@ -131,7 +131,7 @@ def _port_and_tls(site: Site, address: str, proxy: str | None) -> Iterator[Findi
             yield _tls(site, connection, host)
 
 
-def _tls(site: Site, connection: socket.socket, host: str) -> Finding:
+def _tls(site: Site | AppSite, connection: socket.socket, host: str) -> Finding:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["h2"])
     coordinator = site.coordinator
@@ -214,7 +214,7 @@ def _version(answer: Welcome) -> Finding:
     return ok("version", f"{OURS.words} on both sides")
 
 
-def _certificate(site: Site, answer: Welcome, *, encrypted: bool) -> Finding:
+def _certificate(site: Site | AppSite, answer: Welcome, *, encrypted: bool) -> Finding:
     what = "certificate"
     if answer.problem is not None:
         trouble = connection_error(answer.problem, site.coordinator.address, encrypted=encrypted)

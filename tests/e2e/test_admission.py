@@ -17,7 +17,7 @@ from erosion.client.connection.connection_errors import connection_error
 from erosion.client.connection.credentials import Credentials, credentials_for
 from erosion.client.connection.line import OURS, SiteLine, Tls
 from erosion.client.finding import Outcome
-from erosion.client.preflight.files import check_files
+from erosion.client.preflight.files import check_keys
 from erosion.client.site_file import CoordinatorAddress, load_site
 from erosion.common.errors import LinkError, SiteError
 from erosion.common.line.frames import Kind, Versions, frame
@@ -197,7 +197,7 @@ def test_an_authority_that_was_put_behind_the_right_one_is_not_trusted(
     with pytest.raises(SiteError, match=r"ca\.crt: 2 certificates"):
         credentials_for(coordinator)
     site = load_site(coordinator.root_certificate.parent / "site.toml")
-    authority = {finding.what: finding for finding in check_files(site)}["coordinator's CA"]
+    authority = {finding.what: finding for finding in check_keys(site)}["coordinator's CA"]
     assert authority.outcome is Outcome.FAILED
 
 

@@ -127,6 +127,18 @@ def test_a_site_that_can_take_part_passes_every_check(field: Field) -> None:
     assert field.link.turned_away() == []
 
 
+def test_a_site_that_serves_an_app_is_checked_for_what_that_needs(field: Field) -> None:
+    raw = read_toml(field.site, "site file", SiteError)
+    kept = {key: raw[key] for key in ("name", "coordinator")}
+    field.site.write_text(tomli_w.dumps({**kept, "app": {"partition-id": 3}}))
+    code, said = field.check()
+    assert code == 0, said
+    assert {"private key", "records", "TLS", "certificate"} < said.keys()
+    assert "data" not in said
+    code, _ = field.check("--study", str(field.study))
+    assert code == SiteError.exit_code  # data are missing
+
+
 @pytest.mark.parametrize("user", ["a", "all"])
 def test_the_table_says_whether_people_here_decided_about_the_study(
     field: Field, user: str
