@@ -31,7 +31,7 @@ def make_app(hospital: Hospital, consent: Consent) -> ClientApp:
 
     def describe(record: RecordDict) -> RecordDict:
         study, run = wire.decode_describe(record, studies)
-        consent.check(study)
+        consent.check_run(study, run)
         return wire.encode_describe_reply(hospital.describe(study, run or ""))
 
     def taking(step: str) -> Respond:

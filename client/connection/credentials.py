@@ -1,5 +1,6 @@
 """A site's way to its coordinator: the address, the route there, and the certificate."""
 
+import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -70,6 +71,13 @@ def credentials_for(coordinator: CoordinatorAddress) -> Credentials:
     # The site's books know the coordinator by these bytes: other white space is no other one.
     trusted = root.public_bytes(serialization.Encoding.PEM)
     return Credentials(address, Tls(trusted, pem, private_pem(key)), proxy)
+
+
+def known_as(credentials: Credentials) -> str:
+    """What the coordinator is known by in this site's book: whom it trusts, or the address."""
+    if credentials.tls is None:
+        return credentials.address
+    return hashlib.sha256(credentials.tls.root).hexdigest()[:16]
 
 
 def _read(what: str, path: Path, *, alone: bool = False) -> tuple[bytes, x509.Certificate]:

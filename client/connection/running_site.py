@@ -1,6 +1,5 @@
 """A hospital that answers by its site file as it is, and not as it was when the program started."""
 
-import hashlib
 import logging
 import time
 from collections.abc import Iterator, Mapping
@@ -13,7 +12,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from erosion.client.connection.app import make_app
-from erosion.client.connection.credentials import Credentials, credentials_for
+from erosion.client.connection.credentials import credentials_for, known_as
 from erosion.client.connection.line import SiteLine
 from erosion.client.consent.consent import Consent
 from erosion.client.consent.review_list import used_up
@@ -120,13 +119,6 @@ class RunningSite:
         consent = Consent(site, self._store, coordinator)
         self._app: ClientApp = make_app(hospital, consent)
         self._site, self._hospital, self._consent = site, hospital, consent
-
-
-def known_as(credentials: Credentials) -> str:
-    """What the coordinator is known by in this site's book: whom it trusts, or the address."""
-    if credentials.tls is None:
-        return credentials.address
-    return hashlib.sha256(credentials.tls.root).hexdigest()[:16]
 
 
 def _settled(path: Path) -> tuple[int, ...]:

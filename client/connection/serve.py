@@ -9,9 +9,9 @@ from flwr.clientapp import ClientApp
 from erosion.client.audit.audit_log import AuditLog
 from erosion.client.audit.site_observers import SiteObservers
 from erosion.client.connection.agent import Agent, Until
-from erosion.client.connection.credentials import credentials_for
+from erosion.client.connection.credentials import credentials_for, known_as
 from erosion.client.connection.installed_app import InstalledApp
-from erosion.client.connection.running_site import RunningSite, known_as
+from erosion.client.connection.running_site import RunningSite
 from erosion.client.consent.consent import dataset_of
 from erosion.client.consent.recovery import recover_answers
 from erosion.client.consent.site_secret import site_secret

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from erosion.client.consent.derivation import leads_to
-from erosion.client.consent.needs import rounds_asked
+from erosion.client.consent.needs import lacking, most_runs, needs_of, rounds_asked
 from erosion.client.consent.store import (
     FINAL_FIGURES,
     MOST_PENDING,
@@ -100,6 +100,20 @@ class Consent:
                 " earlier studies did."
             )
         self._held.add(name)
+
+    def check_run(self, study: Study, run: str | None) -> None:
+        """The same before a run begins: one that the budgets have no room for spoils the study."""
+        approved = self.check(study)
+        if run is None or run in self._store.runs(self._coordinator, self._dataset, approved):
+            return
+        self._check_number_of_runs(approved, run)
+        used = self._store.used(self._coordinator, self._dataset)
+        problems = [*lacking(self._site.budget, used, needs_of(self._site, study))]
+        if problems:
+            raise Refusal(
+                f"{self._site.name} has not enough left for study {study.name!r}:"
+                f" {'; '.join(problems)}. Ask the hospital to raise it in its site file."
+            )
 
     def has_news(self) -> bool:
         """A study that was asked about in vain was approved since; said once for each."""
@@ -237,13 +251,8 @@ class Consent:
     def _check_budgets(self, answer: Answer) -> None:
         budget = self._site.budget
         used = self._store.used(self._coordinator, self._dataset)
-        runs = self._store.runs(self._coordinator, self._dataset, answer.study)
         name = self._site.name
-        if answer.run not in runs and len(runs) >= budget.runs_per_study:
-            raise Refusal(
-                f"{name} has taken part in {len(runs)} runs of this study;"
-                f" {budget.used_up('runs_per_study')}"
-            )
+        self._check_number_of_runs(answer.study, answer.run)
         is_begun = bool(self._store.steps(self._coordinator, self._dataset, answer))
         if answer.round > 0 and used.rounds >= budget.rounds and not is_begun:
             raise Refusal(
@@ -254,6 +263,21 @@ class Consent:
             raise Refusal(
                 f"{name} has given final figures {used.evaluations} times about these data;"
                 f" {budget.used_up('evaluations')}"
+            )
+
+    def _check_number_of_runs(self, approved: str, run: str) -> None:
+        runs = self._store.runs(self._coordinator, self._dataset, approved)
+        budget = self._site.budget
+        if run in runs or len(runs) < budget.runs_per_study:
+            return
+        entry = self._store.study(approved)
+        own = None if entry is None else _read(entry)
+        most = budget.runs_per_study if own is None else most_runs(self._site, own)
+        if len(runs) >= most:
+            each = "" if most == budget.runs_per_study else ", each of which has one user"
+            raise Refusal(
+                f"{self._site.name} has taken part in {len(runs)} runs of this study{each};"
+                f" {budget.used_up('runs_per_study')}"
             )
 
     def _remember(self, digest: str, approved: str) -> None:
@@ -280,7 +304,9 @@ class Consent:
                 decided="",
             )
         if self._site.approval.automatic == "within_limits" and study.fold is None:
-            self._check_number_of_studies()
+            if full := too_many_approved(self._site, self._store):
+                remedy = self._site.budget.used_up("studies").partition(". ")[2]
+                raise Refusal(f"{self._site.name} approves no further study: {full}. {remedy}")
             self._store.put(
                 replace(entry, state="approved", decided_by=WITHIN_LIMITS, decided=now())
             )
@@ -303,20 +329,18 @@ class Consent:
             " somebody there decides with `erosion review SITE.toml`"
         )
 
-    def _check_number_of_studies(self) -> None:
-        approved = len(self._store.studies("approved"))
-        if approved >= self._site.budget.studies:
-            raise Refusal(
-                f"{self._site.name} has approved {approved} studies;"
-                f" {self._site.budget.used_up('studies')}"
-            )
-
 
 def _check_names(**names: str) -> None:
     for name, value in names.items():
         # As the log writes it, by which answers are found again.
         if not value.isascii() or value != printable(value, at_most=_LONGEST_NAME):
             raise Refusal(f"The request's {name} is too long, or is not in plain letters.")
+
+
+def too_many_approved(site: Site, store: ConsentStore) -> str | None:
+    """Why no further study may be approved here, or None."""
+    approved, most = len(store.studies("approved")), site.budget.studies
+    return None if approved < most else f"approved studies: {approved} of {most} (budget.studies)"
 
 
 def decide(store: ConsentStore, entry: StudyEntry, *, approve: bool, by: str) -> StudyEntry:

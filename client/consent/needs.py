@@ -1,8 +1,10 @@
 """What a study needs of this hospital's limits and budgets: reckoned here for all who ask."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from erosion.client.site_file import Site
+from erosion.client.consent.store import Used
+from erosion.client.site_file import Budget, Site
 from erosion.common.rounds.cross_fitting import folds_of
 from erosion.common.rounds.model_selection import candidates
 from erosion.common.study.study import Study
@@ -25,6 +27,25 @@ def needs_of(site: Site, study: Study) -> Needs:
         rounds=sum(_rounds(study, is_user=user == site.name) for user in users),
         evaluations=users.count(site.name),
     )
+
+
+def lacking(budget: Budget, used: Used, needs: Needs) -> Iterator[str]:
+    """What is left of the budgets for one coordinator, where that is less than one more run has."""
+    if (left := budget.rounds - used.rounds) < needs.rounds:
+        yield (
+            f"a run of it has up to {needs.rounds} rounds of arms, and {max(0, left)} are left"
+            f" (budget.rounds = {budget.rounds})"
+        )
+    if (left := budget.evaluations - used.evaluations) < needs.evaluations:
+        yield (
+            f"a run of it ends with final figures, and they are left {max(0, left)} times"
+            f" (budget.evaluations = {budget.evaluations})"
+        )
+
+
+def most_runs(site: Site, study: Study) -> int:
+    """Runs of `study` that are answered, as sites know them; of its users each has as many."""
+    return site.budget.runs_per_study * max(1, needs_of(site, study).runs)
 
 
 def longest_arm(study: Study) -> int:

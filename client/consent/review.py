@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from erosion.client.consent.consent import too_many_approved
+from erosion.client.consent.forecast import too_little, used_by_a_run
 from erosion.client.consent.needs import longest_arm, num_trials
 from erosion.client.consent.store import ConsentStore, StudyEntry
 from erosion.client.dataset.preprocessing import stands_in
@@ -39,6 +41,11 @@ def review(site: Site, study: Study, store: ConsentStore) -> list[str]:
         "What leaves this hospital",
         *(f"  - {line}" for line in leaving(site, part)),
         *(f"  - all of it {often}" for often in _how_often(site, study)),
+        "",
+        "What a run of it uses up here",
+        *(f"  - {line}" for line in used_by_a_run(site, study)),
+        *(f"  - too little is left: {line}" for line in too_little(site, study, store)),
+        *(f"  - {line}" for line in _one_study_more(site, study, store)),
         "",
         *_decided(study, store),
         *_changed(study, store),
@@ -282,6 +289,12 @@ def _column(name: str) -> str:
     """In quotes where it could be taken for more than a name."""
     shown = printable(name, at_most=80)
     return shown if re.fullmatch(r"[\w.-]+", shown) else json.dumps(shown, ensure_ascii=False)
+
+
+def _one_study_more(site: Site, study: Study, store: ConsentStore) -> Iterator[str]:
+    entry = store.study(study.digest)
+    if (entry is None or entry.state != "approved") and (full := too_many_approved(site, store)):
+        yield f"it cannot be approved yet: {full}"
 
 
 def _decided(study: Study, store: ConsentStore) -> list[str]:

@@ -148,6 +148,9 @@ class Used:
     evaluations: int
 
 
+NOTHING = Used(studies=0, runs=0, rounds=0, evaluations=0)
+
+
 class ConsentStore:
     """Reads and writes the file; every write is on the disk when it returns. Raises SiteError."""
 

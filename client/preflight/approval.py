@@ -2,7 +2,7 @@
 
 from contextlib import closing
 
-from erosion.client.consent.consent import decision_about
+from erosion.client.consent.consent import decision_about, too_many_approved
 from erosion.client.consent.store import FILE_NAME, ConsentStore
 from erosion.client.finding import Finding, failed, ok, warning
 from erosion.client.site_file import Site
@@ -15,15 +15,15 @@ WHAT = "approval"
 def check_approval(site: Site, study: Study, review: str) -> Finding:
     """What stands in the book; nothing is written. `review`: the command that decides."""
     if not (site.consent_folder / FILE_NAME).exists():
-        return _undecided(site, 0, review)
+        return _undecided(site, None, review)
     try:
         with closing(ConsentStore(site.consent_folder)) as store:
             entry = decision_about(study, store)
-            num_approved = len(store.studies("approved"))
+            full = too_many_approved(site, store)
     except SiteError as problem:
         return failed(WHAT, str(problem), "restore the file, or name another compute.state")
     if entry is None:
-        return _undecided(site, num_approved, review)
+        return _undecided(site, full, review)
     if entry.state == "declined":
         return failed(
             WHAT,
@@ -33,17 +33,18 @@ def check_approval(site: Site, study: Study, review: str) -> Finding:
     return ok(WHAT, f"approved by {entry.decided_by}, {entry.decided}")
 
 
-def _undecided(site: Site, num_approved: int, review: str) -> Finding:
+def _undecided(site: Site, full: str | None, review: str) -> Finding:
+    if full is not None:
+        return failed(
+            WHAT,
+            full,
+            "raise budget.studies in the site file, or decline one that is over; it is your"
+            " decision",
+        )
     if site.approval.automatic != "within_limits":
         return warning(
             WHAT,
             "nobody here has approved this study, and the site takes no part before",
             f"{review} shows it in plain words, and asks",
-        )
-    if num_approved >= site.budget.studies:
-        return failed(
-            WHAT,
-            f"approved studies: {num_approved} of {site.budget.studies} (budget.studies)",
-            "raise budget.studies in the site file; it is your decision",
         )
     return ok(WHAT, 'not asked for yet; approval.automatic = "within_limits" approves it')

@@ -5,11 +5,14 @@ from contextlib import closing
 
 from erosion.client.cells.cell_book import FILE_NAME as CELLS
 from erosion.client.cells.cells import Cells
+from erosion.client.consent.forecast import has_begun, too_little, used_by_a_run
+from erosion.client.consent.needs import lacking, needs_of
 from erosion.client.consent.review_list import used_up
-from erosion.client.consent.store import FILE_NAME, ConsentStore
-from erosion.client.finding import Finding, failed, ok
+from erosion.client.consent.store import FILE_NAME, NOTHING, ConsentStore
+from erosion.client.finding import Finding, failed, ok, warning
 from erosion.client.site_file import Site
 from erosion.common.errors import SiteError
+from erosion.common.study.study import Study
 
 
 def check_budgets(site: Site) -> Iterator[Finding]:
@@ -29,3 +32,23 @@ def check_budgets(site: Site) -> Iterator[Finding]:
             yield ok("budgets", "\n".join([*used_up(site, store), *told]))
     except SiteError as problem:
         yield failed("budgets", str(problem), "restore the file, or name another compute.state")
+
+
+def check_run(site: Site, study: Study) -> Finding:
+    """Whether there is enough left for a run of the study; nothing is written."""
+    what, is_begun = "a run", False
+    problems = [*lacking(site.budget, NOTHING, needs_of(site, study))]
+    try:
+        if (site.consent_folder / FILE_NAME).exists():
+            with closing(ConsentStore(site.consent_folder)) as store:
+                problems = too_little(site, study, store)
+                is_begun = has_begun(study, store)
+    except SiteError as problem:
+        return failed(what, str(problem), "restore the file, or name another compute.state")
+    if problems and is_begun:
+        return warning(
+            what, f"one that has begun can go on, not a new one: {'; '.join(problems)}", ""
+        )
+    if problems:
+        return failed(what, "; ".join(problems), "raise that under [budget]; it is your decision")
+    return ok(what, "\n".join(used_by_a_run(site, study)))

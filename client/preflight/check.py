@@ -11,7 +11,7 @@ from rich.text import Text
 
 from erosion.client.finding import Finding, Outcome, failed, skipped
 from erosion.client.preflight.approval import check_approval
-from erosion.client.preflight.budgets import check_budgets
+from erosion.client.preflight.budgets import check_budgets, check_run
 from erosion.client.preflight.compute import check_compute
 from erosion.client.preflight.data import check_study_here
 from erosion.client.preflight.files import check_keys, check_proposals, check_site_file
@@ -107,6 +107,7 @@ def _findings(
         if is_usable:
             files = f"{quote(str(site_file))} --study {quote(str(study_file))}"
             yield check_approval(site, study, f"erosion review {files}")
+            yield check_run(site, study)
     yield from check_sealed(site, study)
     yield from check_network(site)
 

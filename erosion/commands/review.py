@@ -47,7 +47,7 @@ def _login_name() -> str:
 
 def _run(options: argparse.Namespace) -> int:
     with imports_for_good():
-        from erosion.client.consent.consent import decide
+        from erosion.client.consent.consent import decide, too_many_approved
         from erosion.client.consent.review import review
         from erosion.client.consent.review_list import entry_of, listing, named
         from erosion.client.consent.store import ConsentStore
@@ -91,6 +91,11 @@ def _run(options: argparse.Namespace) -> int:
                 print("Nothing was decided.")
                 return 0
             approve = answer.startswith("y")
+        if approve and entry.state != "approved" and (full := too_many_approved(site, store)):
+            raise SiteError(
+                f"Nothing was decided: {full}. Raise that in {options.site}, or decline a study"
+                " that is over; then approve this one."
+            )
         done = decide(store, entry, approve=approve, by=by)
     finally:
         store.close()

@@ -13,6 +13,7 @@ import torch
 
 from erosion.client.consent.consent import Consent, contracts_of, dataset_of, decide
 from erosion.client.consent.derivation import leads_to
+from erosion.client.consent.needs import needs_of
 from erosion.client.consent.review import asked, leaving, review
 from erosion.client.consent.review_list import entry_of, listing, named
 from erosion.client.consent.site_secret import site_secret
@@ -21,6 +22,7 @@ from erosion.client.site_file import Approval, Budget, Site
 from erosion.command_line import main
 from erosion.common.errors import Refusal, SiteError, StudyError, Undecided
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
+from erosion.common.rounds.cross_fitting import fold_studies
 from erosion.common.rounds.model_selection import SelectedSettings, chosen, trials
 from erosion.common.sealed import legs
 from erosion.common.study.study import Study
@@ -459,6 +461,107 @@ def test_a_round_of_several_messages_counts_once_and_is_not_cut_off_by_its_budge
     assert store.used("c", dataset).runs == 1
     with pytest.raises(Refusal, match=r"answered 2 rounds about these data; budget\.rounds = 2"):
         consent.note_step(replace(request(two_arms, 2), arm="fedlin", step="gradient"))
+
+
+def test_each_hospital_can_be_the_user_in_as_many_runs_as_the_budget_says(
+    tmp_path: Path, store: ConsentStore
+) -> None:
+    """The part of each user is a run of its own for the sites: of six, the last was refused."""
+    names = ["a", "b", "c", "d", "e", "f"]
+    limited = site(tmp_path, budget={"runs_per_study": 2})
+    whole = study(user="all", hospitals=names)
+    approve(store, whole)
+    consent = Consent(limited, store, "c")
+    for run in ("r1", "r2"):
+        for user in names:
+            part = whole.for_user(user)
+            consent.check_run(part, f"{run}.{user}")
+            consent.note_step(request(part, run=f"{run}.{user}"))
+    further, refused = whole.for_user("a"), r"12 runs of this study, .*budget\.runs_per_study = 2"
+    with pytest.raises(Refusal, match=refused):
+        consent.check_run(further, "r3.a")
+    with pytest.raises(Refusal, match=refused):
+        consent.note_step(request(further, run="r3.a"))
+    text = "\n".join(review(limited, whole, store))
+    assert "one of 2 runs, for each of 6 users (budget.runs_per_study)" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "rounds", "evaluations"),
+    [
+        ({}, 6, 1),
+        ({"user": "a"}, 3, 0),  # the arm `local` does not ask it
+        ({"evaluation": {"folds": 2, "repeats": 3}}, 6 + 6 * (6 + 1), 1),
+        ({"selection": {"folds": 5}}, 6 + 2 * 5 * 4, 1),
+        ({"selection": {"folds": 5, "method": "validation"}}, 6 + 2 * 4, 1),
+        ({"user": "all"}, 3 + 6, 1),
+    ],
+)
+def test_a_run_has_as_many_rounds_as_it_needs_and_begins_where_there_are_as_many(
+    tmp_path: Path,
+    store: ConsentStore,
+    changes: dict[str, object],
+    rounds: int,
+    evaluations: int,
+) -> None:
+    asked_for = study(**{"user": "b", **changes})
+    needs = needs_of(site(tmp_path), asked_for)
+    assert (needs.rounds, needs.evaluations) == (rounds, evaluations)
+    approve(store, asked_for)
+    Consent(site(tmp_path, budget={"rounds": rounds}), store, "c").check_run(asked_for, "r1")
+    short = site(tmp_path, budget={"rounds": rounds - 1})
+    with pytest.raises(Refusal, match=f"up to {rounds} rounds .*, and {rounds - 1} are left"):
+        Consent(short, store, "c").check_run(asked_for, "r1")
+    assert f"and {rounds - 1} are left" in "\n".join(review(short, asked_for, store))
+
+
+def test_all_rounds_that_a_run_of_one_user_has_are_those_that_were_reckoned(
+    tmp_path: Path, store: ConsentStore
+) -> None:
+    """With trials, and with folds, every round of which is answered."""
+    here = site(tmp_path, name="a")
+    consent = Consent(here, store, "c")
+    sizes = {"weight_erosion": [{"size_penalty": size} for size in (0.1, 0.2)]}
+    open_ = study(selection={"folds": 2, "candidates": sizes})
+    crossed = study(name="crossed", evaluation={"folds": 2})
+    for whole in (open_, crossed):
+        approve(store, whole)
+        before = store.used("c", dataset_of(here)).rounds
+        parts = fold_studies(whole)
+        if whole is open_:
+            parts = [trial for arm in whole.arms for folds in trials(whole, arm) for trial in folds]
+        for part in parts:
+            longest = whole.rounds + (part.selection_fold is not None)
+            for arm in part.arms:
+                for number in range(1, longest + 1):
+                    consent.note_step(replace(request(part, number), arm=arm))
+            if part.evaluation_fold is not None:
+                consent.note_evaluation(evaluation(part))
+        picked = chosen(whole, {arm: SelectedSettings({}, 3, 0.1) for arm in whole.arms})
+        for arm in picked.arms:
+            for number in range(1, 4):
+                consent.note_step(replace(request(picked, number), arm=arm))
+        used = store.used("c", dataset_of(here)).rounds - before
+        assert used == needs_of(here, whole).rounds
+
+
+def test_a_person_is_held_to_the_number_of_studies_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, study_file = written(tmp_path)
+    Path(file).write_text(Path(file).read_text().replace("studies = 50", "studies = 1"))
+    other = tmp_path / "other.toml"
+    other.write_text(Path(study_file).read_text().replace('"small"', '"other"'))
+    assert main(["review", file, "--study", study_file, "--approve"]) == 0
+    assert main(["review", file, "--study", study_file, "--approve", "--by", "another"]) == 0
+    capsys.readouterr()
+    assert main(["review", file, "--study", str(other), "--approve"]) != 0
+    said = capsys.readouterr()
+    assert "approved studies: 1 of 1 (budget.studies)" in said.out
+    assert "Nothing was decided: approved studies: 1 of 1 (budget.studies). Raise" in said.err
+    assert main(["review", file, "--study", str(other), "--decline"]) == 0
+    assert main(["review", file, "--study", study_file, "--decline"]) == 0
+    assert main(["review", file, "--study", str(other), "--approve"]) == 0
 
 
 def test_a_rule_of_the_site_file_approves_and_says_so(tmp_path: Path, store: ConsentStore) -> None:

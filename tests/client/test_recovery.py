@@ -11,6 +11,7 @@ from flwr.app import Message
 
 from erosion.client.audit.audit_log import AuditLog
 from erosion.client.consent.consent import Consent, dataset_of, decide
+from erosion.client.consent.needs import needs_of
 from erosion.client.consent.recovery import recover_answers
 from erosion.client.consent.review_list import entry_of
 from erosion.client.consent.store import Answer, ConsentStore
@@ -160,15 +161,16 @@ def test_runs_that_the_log_alone_knows_are_runs_of_the_approved_study(
     here = make_site(tmp_path, name="b", file="b.csv", budget={"runs_per_study": 5})
     store, dataset = ConsentStore(tmp_path / "state"), dataset_of(here)
     decide(store, entry_of(approved, store), approve=True, by="somebody")
-    runs = [f"r{number}" for number in range(5)]
+    most = 5 * needs_of(here, approved).runs  # for each of its users
+    runs = [f"r{number}" for number in range(most)]
     recover_answers(store, "c", dataset, sent(tmp_path, studies, runs))
     used = store.used("c", dataset)
-    assert (used.studies, used.runs, used.rounds) == (1, 5, 5 * len(studies))
+    assert (used.studies, used.runs, used.rounds) == (1, most, most * len(studies))
     consent = Consent(here, store, "c")
     for study in studies:
-        with pytest.raises(Refusal, match="taken part in 5 runs"):
+        with pytest.raises(Refusal, match=f"taken part in {most} runs"):
             consent.note_step(
-                TrainRequest(study, next(iter(study.arms)), 1, torch.zeros(6), None, "r6")
+                TrainRequest(study, next(iter(study.arms)), 1, torch.zeros(6), None, "more")
             )
 
 
@@ -177,10 +179,11 @@ def test_runs_of_a_study_that_the_book_lacked_count_once_it_is_asked_for(tmp_pat
     approved, studies = variants_of("every user")
     here = make_site(tmp_path, name="b", file="b.csv", budget={"runs_per_study": 5})
     store = ConsentStore(tmp_path / "state")
-    runs = [f"r{number}" for number in range(5)]
+    most = 5 * needs_of(here, approved).runs
+    runs = [f"r{number}" for number in range(most)]
     recover_answers(store, "c", dataset_of(here), sent(tmp_path, studies, runs))
     decide(store, entry_of(approved, store), approve=True, by="somebody")
-    with pytest.raises(Refusal, match="taken part in 5 runs"):
+    with pytest.raises(Refusal, match=f"taken part in {most} runs"):
         Consent(here, store, "c").note_step(
-            TrainRequest(studies[0], "fedavg", 1, torch.zeros(6), None, "r6")
+            TrainRequest(studies[0], "fedavg", 1, torch.zeros(6), None, "more")
         )

@@ -107,6 +107,7 @@ def test_a_site_that_can_take_part_passes_every_check(field: Field) -> None:
             "compute",
             "smallest cell",
             "budgets",
+            "a run",
             "model",
             "contract",
             "target",
@@ -168,6 +169,16 @@ def test_a_site_that_approves_by_itself_is_asked_for_its_budget(field: Field) ->
     code, said = field.check("--study", str(field.study))
     assert code == 1
     assert said["approval"].startswith("failed: approved studies: 1 of 1 (budget.studies)")
+
+
+def test_the_table_says_whether_enough_is_left_for_a_run(field: Field) -> None:
+    write_study(field.study, make_study(rounds=40))
+    _, said = field.check("--study", str(field.study))
+    assert said["a run"].startswith("ok: up to 80 rounds of arms, of 20000 (budget.rounds)")
+    field.change("budget", rounds=79)
+    code, said = field.check("--study", str(field.study))
+    assert code == 1
+    assert said["a run"].startswith("failed: a run of it has up to 80 rounds of arms, and 79 are")
 
 
 @pytest.mark.parametrize("user", ["a", "all", "b"])
