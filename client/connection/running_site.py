@@ -56,7 +56,10 @@ class RunningSite:
         """A connection, not open yet, by the files as they are. Raises SiteError."""
         if self.has_changed():
             self._read_again()
-        return credentials_for(self._site.coordinator).connect()
+        credentials = credentials_for(self._site.coordinator)
+        if known_as(credentials) != self.coordinator:  # another authority was installed
+            self._take(self._site)
+        return credentials.connect()
 
     def __call__(self, message: Message, context: Context) -> Message:
         """The answer; SiteError where the site file has changed, and nothing may leave."""
@@ -113,10 +116,10 @@ class RunningSite:
         logger.info("%s and holds from now on: %s", was_changed, ", ".join(differing))
 
     def _take(self, site: Site) -> None:
-        coordinator = known_as(credentials_for(site.coordinator))
+        self.coordinator = known_as(credentials_for(site.coordinator))  # as the book has it
         secret = b"" if site.compute.public_order else self._secret
         hospital = Hospital(site, secret, noise_secret=self._secret)
-        consent = Consent(site, self._store, coordinator)
+        consent = Consent(site, self._store, self.coordinator)
         self._app: ClientApp = make_app(hospital, consent)
         self._site, self._hospital, self._consent = site, hospital, consent
 

@@ -46,7 +46,9 @@ def add_site_commands(commands: Any) -> None:
     install.add_argument(
         "--new-authority",
         action="store_true",
-        help="trust the kit's authority from now on, though it is another one",
+        help="put the kit's authority in the place of the one that this site trusts: coordinators"
+        " of the former one are not connected to any more, and for those of the new one this site's"
+        " budgets by coordinator begin at 0, while approvals hold; compare its fingerprint first",
     )
 
     pin = _command(
@@ -100,6 +102,14 @@ def _install(options: argparse.Namespace) -> None:
         f"Installed {', '.join(map(str, made.files))}; the certificate is {made.words}.\n"
         "A running `erosion client` shows it when it connects the next time; start one that ended."
     )
+    if made.replaced_authority:
+        print(
+            f"{site.coordinator.root_certificate} is another authority's than before: this site"
+            " connects to no coordinator of the former one any more. In its book the coordinator is"
+            " a new one, for which runs, rounds, final figures and ranges of columns are counted"
+            " from 0 (budget.runs_per_study, rounds, evaluations, variants). What people here"
+            " approved or declined holds for it, too."
+        )
     if options.key is not None and not options.key.samefile(made.key_file):
         print(f"The key is in {made.key_file} now: delete {options.key}.")
     if made.pinned is not None:

@@ -49,6 +49,7 @@ class Installed:
     certificate: x509.Certificate
     key_file: Path  # of the key that it is for
     pinned: Pinned | None  # the other hospitals' keys; None: the kit has none
+    replaced_authority: bool  # another one is trusted than before
 
     @property
     def words(self) -> str:
@@ -62,6 +63,8 @@ def install(
     """Install `kit`. Raises EnrolmentError, before anything is written, where it does not fit.
 
     `own_key`: of a request that this site made, where the site file names another key so far.
+    `new_authority`: the kit's authority may take the place of another, which is then not trusted
+    any more.
     """
     coordinator = site.coordinator
     places = coordinator.root_certificate, coordinator.certificate, coordinator.private_key
@@ -76,7 +79,9 @@ def install(
     certificate = _certificate(kit, members, "node.crt")
     key = _key(kit, members, key_file, own_key)
     _check(kit, site, root, certificate, key, own_key or key_file)
-    _check_authority(root_file, root, new_authority=new_authority)
+    is_other = _is_another(root_file, root)
+    if is_other and not new_authority:
+        raise _another_authority(root_file, root)
     peers = members.get(pinned_keys.NAME)
     offered = (
         None if peers is None else pinned_keys.parse(peers, f"{kit}'s peers.pem", EnrolmentError)
@@ -88,7 +93,7 @@ def install(
     write_atomically(root_file, root.public_bytes(serialization.Encoding.PEM))
     write_atomically(certificate_file, members["node.crt"])
     pinned = None if offered is None else pin(offered, site)
-    return Installed(tuple(files), certificate, key_file, pinned)
+    return Installed(tuple(files), certificate, key_file, pinned, is_other)
 
 
 def _members(kit: Path) -> dict[str, bytes]:
@@ -168,19 +173,20 @@ def _check(
         raise EnrolmentError(f"The certificate in {kit} {words}. Ask for a later one.")
 
 
-def _check_authority(root_file: Path, root: x509.Certificate, *, new_authority: bool) -> None:
-    """Whom this site trusts changes only if somebody says so."""
-    if new_authority or not root_file.exists():
-        return
+def _is_another(root_file: Path, root: x509.Certificate) -> bool:
+    """Whether this site trusts an authority so far, and not this one."""
     try:
-        known = certificate_in(read_named(root_file))
+        return certificate_in(read_named(root_file)) != root
     except (OSError, ValueError):
-        return
-    if known != root:
-        digits = root.fingerprint(hashes.SHA256()).hex()[:32]
-        groups = " ".join(digits[i : i + 4] for i in range(0, 32, 4))
-        raise EnrolmentError(
-            f"The kit is of another authority than {root_file}: its fingerprint is {groups}."
-            " Compare it with the coordinator by telephone; if it is right, install with"
-            " --new-authority."
-        )
+        return False
+
+
+def _another_authority(root_file: Path, root: x509.Certificate) -> EnrolmentError:
+    """Whom this site trusts changes only if somebody says so."""
+    digits = root.fingerprint(hashes.SHA256()).hex()[:32]
+    groups = " ".join(digits[i : i + 4] for i in range(0, 32, 4))
+    return EnrolmentError(
+        f"The kit is of another authority than {root_file}: its fingerprint is {groups}. Compare it"
+        " with the coordinator by telephone; if it is right, install with --new-authority. Then"
+        f" {root_file} is replaced, and its coordinator is not connected to any more."
+    )

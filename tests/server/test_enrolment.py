@@ -26,7 +26,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from erosion.client.connection.credentials import credentials_for
+from erosion.client.connection.credentials import credentials_for, known_as
+from erosion.client.connection.running_site import RunningSite
+from erosion.client.consent.store import ConsentStore
 from erosion.client.enrolment.install import MOST_MEMBERS, install
 from erosion.client.site_file import load_site
 from erosion.command_line import main
@@ -35,6 +37,7 @@ from erosion.common.protocol.admission_terms import Reason
 from erosion.common.sealed.pinned_keys import read_pinned_keys
 from erosion.common.study.study import Study
 from erosion.common.support import expiry
+from erosion.common.support.files import version_of
 from erosion.common.support.keys import (
     certificate_fingerprint,
     certified_key,
@@ -750,7 +753,22 @@ def test_what_does_not_fit_the_site_is_not_installed(
         assert why in capsys.readouterr().err
         assert {path.name: path.read_bytes() for path in kit.iterdir()} == before
     install = ["enroll", "install", str(strange), str(kit / "site.toml"), "--new-authority"]
+    site = load_site(kit / "site.toml")
+    store = ConsentStore(site.consent_folder)
+    running = RunningSite(
+        kit / "site.toml", site, store, secret=b"", version=version_of(kit / "site.toml")
+    )
+    former = running.coordinator
+    capsys.readouterr()
     assert main(install) == 0
+    assert "is another authority's than before" in (said := capsys.readouterr().out)
+    assert "counted from 0 (budget.runs_per_study, rounds, evaluations, variants)" in said
+    assert known_as(credentials_for(site.coordinator)) != former  # by which its book counts
+    running.connect()
+    assert running.coordinator == known_as(credentials_for(site.coordinator))
+    store.close()
+    assert main(install) == 0
+    assert "another authority" not in capsys.readouterr().out
 
 
 def archive_of(to: Path, files: Iterable[tuple[str, bytes]], mode: Any = "w:gz") -> Path:
