@@ -5,6 +5,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -344,11 +345,13 @@ def too_many_approved(site: Site, store: ConsentStore) -> str | None:
 
 
 def decide(store: ConsentStore, entry: StudyEntry, *, approve: bool, by: str) -> StudyEntry:
-    """Write a person's decision about a study; the same one again stays as it is."""
+    """Write a person's decision about a study; the same one again, if it holds, stays as it is."""
     state: State = "approved" if approve else "declined"
     known = store.study(entry.digest)
     if known is not None and (known.state, known.decided_by) == (state, by):
-        return known
+        holds = decision_that_holds(known, store)
+        if holds is None or holds.digest == known.digest:
+            return known
     decided = replace(entry, state=state, decided_by=by, decided=now())
     store.put(decided)
     return decided
@@ -364,6 +367,12 @@ def decision_about(study: Study, store: ConsentStore) -> StudyEntry | None:
         if (own := _read(entry)) is not None and leads_to(own, study):
             return entry
     return None
+
+
+def decision_that_holds(entry: StudyEntry, store: ConsentStore) -> StudyEntry | None:
+    """The same for the study of an entry; None also where that cannot be read any more."""
+    own = _read(entry)
+    return None if own is None else decision_about(own, store)
 
 
 def contracts_of(study: Study, *, by_earlier_version: bool = False) -> dict[str, str]:
@@ -418,8 +427,13 @@ def _short(study: Study) -> str:
 
 def _read(entry: StudyEntry) -> Study | None:
     """None for one of another version of this program, which nobody can ask for any more."""
+    return _read_text(entry.content)
+
+
+@lru_cache(maxsize=256)  # a list of studies holds each against all that were decided
+def _read_text(content: str) -> Study | None:
     try:
-        return study_from_json(entry.content)
+        return study_from_json(content)
     except ErosionError:
         return None
 

@@ -13,11 +13,15 @@ from erosion.common.rounds.model_selection import candidates, trials
 from erosion.common.settings.base import validate
 from erosion.common.study.study import Study
 
+_KEPT = ("name", "hospitals", "rounds", "seed")  # by whatever a study leads to
+
 
 def leads_to(approved: Study, study: Study) -> bool:
     """`study` is the approved one, or one that comes of it by its own rules."""
     if study.digest == approved.digest:
         return True
+    if any(getattr(approved, key) != getattr(study, key) for key in _KEPT):
+        return False  # seen at once, where what follows makes studies
     if approved.has_every_user:
         if study.user not in approved.hospitals:
             return False

@@ -5,16 +5,16 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from erosion.client.consent.consent import too_many_approved
+from erosion.client.consent.consent import decision_about, too_many_approved
 from erosion.client.consent.forecast import too_little, used_by_a_run
 from erosion.client.consent.needs import longest_arm, num_trials
 from erosion.client.consent.store import ConsentStore, StudyEntry
 from erosion.client.dataset.preprocessing import stands_in
 from erosion.client.privacy.privacy_words import promised
 from erosion.client.site_file import Site
-from erosion.client.training.limits import part_asked, problem_with_code
+from erosion.client.training.limits import check_study, part_asked, problem_with_code
 from erosion.common.algorithms.base import TRAIN
-from erosion.common.errors import ModelError
+from erosion.common.errors import ModelError, Refusal
 from erosion.common.learning.installed import Installed
 from erosion.common.rounds.cross_fitting import folds_of
 from erosion.common.study.study import Study
@@ -47,6 +47,7 @@ def review(site: Site, study: Study, store: ConsentStore) -> list[str]:
         *(f"  - too little is left: {line}" for line in too_little(site, study, store)),
         *(f"  - {line}" for line in _one_study_more(site, study, store)),
         "",
+        *_refused(site, part),
         *_decided(study, store),
         *_changed(study, store),
     ]
@@ -297,12 +298,25 @@ def _one_study_more(site: Site, study: Study, store: ConsentStore) -> Iterator[s
         yield f"it cannot be approved yet: {full}"
 
 
+def _refused(site: Site, study: Study) -> Iterator[str]:
+    """What the study file alone shows; patients are not counted for it."""
+    try:
+        check_study(site, study)
+    except Refusal as problem:
+        yield f"Refused in any case, also once approved: {problem}"
+
+
 def _decided(study: Study, store: ConsentStore) -> list[str]:
     """What was decided of this very study."""
     entry, decisions = store.study(study.digest), store.decisions(study.digest)
     if entry is not None and entry.decided and not decisions:  # by an earlier program
         decisions = [(entry.state, entry.decided_by, entry.decided)]
-    return [f"{state.capitalize()} by {by}, {at}" for state, by, at in decisions]
+    lines = [f"{state.capitalize()} by {by}, {at}" for state, by, at in decisions]
+    holds = decision_about(study, store)
+    if holds is not None and holds.digest != study.digest:
+        which = f"{holds.state.capitalize()} with study {holds.digest[:12]}, which leads to it,"
+        lines.append(f"{which} by {holds.decided_by}, {holds.decided}: that holds")
+    return lines
 
 
 def _changed(study: Study, store: ConsentStore) -> list[str]:

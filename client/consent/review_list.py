@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from erosion.client.cells.cells import Cells
-from erosion.client.consent.consent import dataset_of
+from erosion.client.consent.consent import dataset_of, decision_that_holds
 from erosion.client.consent.store import ConsentStore, StudyEntry, now
 from erosion.client.privacy.privacy_words import spent_here
 from erosion.client.site_file import Site
@@ -20,14 +20,16 @@ def _studies(site: Site, store: ConsentStore) -> Iterator[str]:
     entries = store.studies()
     if not entries:
         yield f"No study was put to {site.name} yet."
+    waits = False
     for entry in entries:
-        decided = (
-            f"{entry.state} by {entry.decided_by}, {entry.decided}"
-            if entry.decided
-            else (f"waits for a decision since {entry.asked}")
-        )
+        holds = decision_that_holds(entry, store) or entry
+        decided = f"waits for a decision since {entry.asked}"
+        if holds.decided:
+            of = "" if holds.digest == entry.digest else f" with {holds.digest[:12]}"
+            decided = f"{holds.state}{of} by {holds.decided_by}, {holds.decided}"
+        waits |= not holds.decided
         yield f"{entry.digest[:12]}  {entry.name}  {decided}"
-    if any(entry.state == "pending" for entry in entries):
+    if waits:
         yield "Look at one with `erosion review SITE.toml DIGEST`."
     if site.approval.automatic == "within_limits":
         yield (

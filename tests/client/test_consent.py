@@ -172,6 +172,46 @@ def test_of_several_decisions_that_lead_to_a_study_a_persons_latest_holds(
     consent.check(one)
 
 
+def test_the_list_and_the_review_say_which_decision_holds(
+    tmp_path: Path, store: ConsentStore
+) -> None:
+    here, whole = site(tmp_path, approval={"automatic": "within_limits"}), study(user="all")
+    part = whole.for_user("a")
+    Consent(here, store, "c").check(part)
+    approve(store, part)
+    decide(store, entry_of(whole, store), approve=False, by="another")
+    digest = whole.digest[:12]
+    assert f"declined with {digest} by another" in "\n".join(listing(here, store))
+    said = "\n".join(review(here, part, store))
+    assert f"Declined with study {digest}, which leads to it, by another" in said
+    approve(store, part)  # once more by the same person, and now it is the latest
+    assert Consent(here, store, "c").check(part) == part.digest
+    assert f"with {digest}" not in "\n".join(listing(here, store))
+
+
+def test_a_part_that_waits_is_none_to_decide_about_once_the_whole_is_decided(
+    tmp_path: Path, store: ConsentStore
+) -> None:
+    here, whole = site(tmp_path), study(user="all")
+    with pytest.raises(Undecided):
+        Consent(here, store, "c").check(whole.for_user("a"))
+    assert "Look at one" in "\n".join(listing(here, store))
+    approve(store, whole)
+    said = "\n".join(listing(here, store))
+    assert f"approved with {whole.digest[:12]} by somebody" in said
+    assert "Look at one" not in said
+    assert "waits" not in said
+
+
+def test_the_review_says_what_the_limits_refuse_in_any_case(
+    tmp_path: Path, store: ConsentStore
+) -> None:
+    limited = site(tmp_path, limits={"studies": ["others"]})
+    said = "\n".join(review(limited, study(), store))
+    assert "Refused in any case, also once approved: b declines study 'small'" in said
+    assert "Refused" not in "\n".join(review(site(tmp_path), study(), store))
+
+
 def test_a_part_that_waits_has_news_once_the_whole_is_approved(
     tmp_path: Path, store: ConsentStore
 ) -> None:
