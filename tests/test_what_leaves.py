@@ -1,0 +1,237 @@
+"""The threat model's table of what leaves a site names every field of every reply, and no other."""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from pydantic import BaseModel
+
+from erosion.client.training.hospital import Hospital
+from erosion.common.algorithms import REGISTRY, steps_of
+from erosion.common.protocol import messages, summary, wire
+from erosion.common.protocol.messages import (
+    DescribeReply,
+    EvaluateReply,
+    EvaluateRequest,
+    EvaluateResult,
+    StepReply,
+    StepResult,
+    TrainReply,
+    TrainRequest,
+    TrainResult,
+)
+from erosion.common.protocol.summary import SummaryReply
+from erosion.common.sealed import legs
+from erosion.common.study.study import Study
+from erosion.experiments.simulator import simulate
+from tests.support.sealed_study import Line, hospitals, run_in, sealed_study
+from tests.support.small_study import TWO_NUMBERS, make_site, make_study, sixty_patients
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs" / "threat-model.md").read_text(encoding="utf-8")
+
+FORMS: dict[str, list[type[BaseModel]]] = {
+    "describe": [DescribeReply],
+    "summary": [SummaryReply],
+    "train": [TrainReply],
+    "train.STEP": [StepReply],
+    f"train.{legs.DISTANCE}": [legs.DistanceSaid],
+    f"train.{legs.MASKED}": [legs.MaskedSaid],
+    f"train.{legs.UNMASK}": [legs.UnmaskSaid],
+    "evaluate": [EvaluateReply],
+    "any of a round": [wire._UnknownStudy],
+    "notice": [wire.Notice],
+}
+# What encodes a reply, of which a site's program has no more.
+ENCODERS = {
+    "encode_describe_reply",
+    "encode_summary_reply",
+    "encode_train_result",
+    "encode_step_result",
+    "encode_evaluate_result",
+    "encode_unknown_study",
+    "encode_notice",
+}
+ANNOUNCING = ("attachment_sizes", "own_attachments")  # what comes beside an update
+BY_THE_ARMS_NAME = "personal parameters"  # arrays of an evaluate reply
+METHODS: dict[str, dict[str, Any]] = {
+    **{name: {"algorithm": name} for name in REGISTRY},
+    "ellipsoid_gems": {"algorithm": "gems", "shape": "ellipsoid"},
+    "public_gems": {"algorithm": "gems", "public_hospital": "c"},
+}
+
+
+def documented() -> dict[str, set[str]]:
+    """The names in backticks of each message: `sums.count`, `.total` is `sums.total`."""
+    section = PAGE.partition("## What leaves a site, field by field")[2].partition("\n## ")[0]
+    found: dict[str, set[str]] = defaultdict(set)
+    message = ""
+    for line in section.splitlines():
+        if not line.startswith("| ") or line.startswith("| message"):
+            continue
+        said, fields, *_ = (cell.strip() for cell in line.strip("|").split("|"))
+        if said:
+            named = re.match(r"`([\w.]+)`", said)
+            message = named[1] if named else said
+        parent = ""
+        for name in re.findall(r"`([\w.]+)`", fields):
+            full = parent + name if name.startswith(".") else name
+            parent = full.rpartition(".")[0]
+            found[message].add(full)
+    return dict(found)
+
+
+def fields_of(form: type[BaseModel], place: str = "") -> Iterator[str]:
+    """By their path; what stands in lists and by names is of its kind."""
+    for name, field in form.model_fields.items():
+        inner = [*models_in(field.annotation)]
+        if not inner:
+            yield f"{place}{name}"
+        for model in inner:
+            yield from fields_of(model, f"{place}{name}.")
+
+
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from models_in(inner)
+
+
+@pytest.mark.parametrize("message", FORMS)
+def test_every_field_of_a_reply_is_documented(message: str) -> None:
+    fields = {field for form in FORMS[message] for field in fields_of(form)}
+    named = documented()[message]
+    assert fields - named == set()
+    arrays = {
+        "train": {"update", *attachments()},
+        f"train.{legs.DISTANCE}": {legs.SEALED_DISTANCE},
+        f"train.{legs.MASKED}": {legs.WORDS},
+    }
+    assert named - fields == arrays.get(message, set())
+
+
+def attachments() -> set[str]:
+    """Beside an update, of every method with any settings: the keys where they are announced."""
+    found: set[str] = set()
+    for path in sorted((ROOT / "common" / "algorithms").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and node.name in ANNOUNCING:
+                module = import_module(f"erosion.common.algorithms.{path.stem}")
+                keys = (k for n in ast.walk(node) if isinstance(n, ast.Dict) for k in n.keys if k)
+                found |= {eval(ast.unparse(key), vars(module)) for key in keys}
+    assert {"ball", "noise"} < found
+    return found
+
+
+def test_every_form_of_a_reply_is_one_of_these() -> None:
+    known = {form for forms in FORMS.values() for form in forms}
+    inside = {model for form in known for model in nested(form)}
+    for module in (messages, summary, legs):
+        for name, found in vars(module).items():
+            is_form = isinstance(found, type) and issubclass(found, BaseModel)
+            if is_form and name.endswith(("Reply", "Said")):
+                assert found in known | inside | {legs.ReceiptSaid}, name  # on its way to others
+
+
+def nested(form: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    for field in form.model_fields.values():
+        for model in models_in(field.annotation):
+            yield model
+            yield from nested(model)
+
+
+def test_a_site_answers_in_no_other_words() -> None:
+    """Whatever a site sends went through one of these, or is an error."""
+    used: set[str] = set()
+    made: set[str] = set()
+    for path in sorted((ROOT / "client").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and node.attr.startswith("encode_"):
+                used.add(node.attr)
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Message", "RecordDict"):
+                made.add(f"{path.relative_to(ROOT)}: {ast.unparse(node)}")
+    assert used == ENCODERS
+    assert made == {
+        "client/connection/agent.py: Message(Error(reply.error.code, words), reply_to=request)",
+        "client/connection/agent.py: Message(error, reply_to=message)",
+        "client/connection/agent.py: Message(said, reply_to=message)",
+        "client/connection/agent.py: RecordDict()",
+        "client/connection/app.py: Message(answer(message.content), reply_to=message)",
+        "client/connection/app.py: Message(error, reply_to=message)",
+        "client/connection/app.py: Message(wire.encode_unknown_study(problem), reply_to=message)",
+        "client/connection/installed_app.py: Message(error, reply_to=message)",
+        "client/connection/installed_app.py: RecordDict()",
+    }
+
+
+class Noting(Hospital):
+    """A hospital that notes what it answers."""
+
+    noted: set[tuple[str, str]]  # message, name
+
+    def answer(self, request: TrainRequest) -> TrainResult | StepResult:
+        found = super().answer(request)
+        message = wire.train_type(request.step)
+        if isinstance(found, StepResult):
+            self.noted |= {(message, name) for name in {*found.tensors, *found.header.values}}
+            return found
+        record = wire.encode_train_result(found)
+        self.noted |= {(message, name.partition(".")[0]) for name, *_ in wire.arrays_of(record)}
+        return found
+
+    def evaluate(self, request: EvaluateRequest) -> EvaluateResult:
+        found = super().evaluate(request)
+        assert found.personal.keys() <= request.study.arms.keys()
+        return found
+
+
+def study_of(method: str) -> Study:
+    network = {"name": "mlp", "hidden": [4, 4]}
+    return make_study(
+        hospitals=["a", "b", "c"],
+        rounds=2,
+        task=TWO_NUMBERS,
+        training={"steps": 2, "batch_size": 8, "learning_rate": 0.1},
+        arms={method: METHODS[method]},
+        model=network if method == "network_gems" else {"name": "logistic"},
+        evaluation={"test_share": 0.2, "bootstrap": 100},
+    )
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_hospitals_answer_for_a_method_is_documented(tmp_path: Path, method: str) -> None:
+    study, noted = study_of(method), set[tuple[str, str]]()
+    known = {}
+    for name in study.hospitals:
+        known[name] = Noting(
+            make_site(tmp_path, sixty_patients(name), name=name, file=f"{name}.csv")
+        )
+        known[name].noted = noted
+    simulate(study, known)
+    assert noted
+    named = documented()
+    assert {(message, name) for message, name in noted if name not in named[message]} == set()
+    assert {f"train.{step}" for step in steps_of(METHODS[method]["algorithm"])} - {
+        "train.train"
+    } <= named.keys()
+
+
+def test_what_hospitals_answer_in_sealed_rounds_is_documented(tmp_path: Path) -> None:
+    noted: set[tuple[str, str]] = set()
+    known = hospitals(tmp_path, Noting)
+    for hospital in known.values():
+        assert isinstance(hospital, Noting)
+        hospital.noted = noted
+    run_in(tmp_path / "runs", Line(sealed_study(), known))
+    named = documented()
+    tops = {message: {name.partition(".")[0] for name in names} for message, names in named.items()}
+    assert {f"train.{step}" for step in legs.STEPS} <= {message for message, _ in noted}
+    assert {(message, name) for message, name in noted if name not in tops[message]} == set()
+    assert f"`{BY_THE_ARMS_NAME}" not in PAGE
+    assert BY_THE_ARMS_NAME in PAGE
