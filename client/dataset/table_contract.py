@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from erosion.client.dataset.checked_targets import checked_targets
 from erosion.client.dataset.codes_for_unknown import CODES, to_be_asked_about
 from erosion.client.dataset.column_values import MISSING_MARKERS, REFUSED, Fault, toml_key
 from erosion.client.dataset.decimal_mark import groups_by_point
@@ -103,7 +104,9 @@ def check_table(
     kept = np.flatnonzero(~dropped)
     return CheckedTable(
         rows=np.stack([values[kept] for values in columns], axis=1),
-        targets=task.targets(np.stack(target_columns, axis=1)[kept]) if with_target else kept[:0],
+        targets=checked_targets(task, np.stack(target_columns, axis=1)[kept])
+        if with_target
+        else kept[:0],
         places=kept,
         patients=None if patients is None else patients[kept],
         notes=tuple(check.notes),

@@ -20,6 +20,7 @@ from erosion.client.sealed.own_draws import secret_of
 from erosion.client.sealed.sealed_site import Identity
 from erosion.client.sealed.sealed_steps import SealedSteps
 from erosion.client.site_file import Site
+from erosion.client.training.checked_task import check_task
 from erosion.client.training.folds import check_parts
 from erosion.client.training.kept_state import KeptState, Moment, StateKey
 from erosion.client.training.limits import check_limits, check_study
@@ -303,6 +304,8 @@ class Hospital:
         if known is None or (known.run != run and not self._is_as_it_was(known)):
             revision = self.site.data.revision()  # before reading: what changes meanwhile is newer
             dataset = LocalDataset(self.site, study, self._cells, self._patients, run)
+            is_user = self.name == study.user
+            check_task(study.task, dataset.training_targets, measures=is_user)
             self._tell(study, dataset.notes)
         else:
             revision, dataset = known.revision, known.dataset

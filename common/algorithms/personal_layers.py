@@ -8,11 +8,13 @@ they neither travel nor count in a distance.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from erosion.common.algorithms.base import ArmBase, Layout
+from erosion.common.algorithms.checked_outcome import taken
 from erosion.common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork
 
 OUTPUT_BIAS, OUTPUT_LAYER = "output_bias", "output_layer"  # whatever the model calls them
@@ -22,8 +24,11 @@ _KEPT = "own_parameters"
 def take_step(
     arm: ArmBase, work: LocalWork, layout: Callable[[], Layout]
 ) -> LocalOutcome | LocalAnswer:
-    """The step that the work asks for, with the parameters that are the hospital's own."""
-    step = arm.site_steps()[work.step]
+    """The step that the work asks for, with the parameters that are the hospital's own.
+
+    Raises Refusal where the method gives back what cannot be used.
+    """
+    step = partial(taken, arm.site_steps()[work.step], method=arm.algorithm)
     if not arm.own_parameters:
         return step(work)
     if not len(work.received):  # a step that does without parameters

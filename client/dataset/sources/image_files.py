@@ -14,6 +14,7 @@ from PIL.ImageFile import ImageFile
 from PIL.TiffImagePlugin import BITSPERSAMPLE, TiffImageFile
 from pydantic import AfterValidator, model_validator
 
+from erosion.client.dataset.checked_targets import checked_targets
 from erosion.client.dataset.column_values import MISSING_MARKERS
 from erosion.client.dataset.row_hashes import hash_of_image, hash_of_text, hashes_of_arrays
 from erosion.client.dataset.sources.data_source import (
@@ -174,7 +175,7 @@ def _read_npz(source: ImageFiles, task: ImageTask) -> LabelledImages:
         raise faults(path, problems)
     return LabelledImages(
         np.ascontiguousarray(arranged),
-        task.targets(np.stack([target.numbers for target in read], axis=1)),
+        checked_targets(task, np.stack([target.numbers for target in read], axis=1)),
         tuple(f"number {index}" for index in range(len(images))),
         None if patients is None else np.unique(patients, return_inverse=True)[1],
         tuple(note for target in read for note in target.notes),
@@ -269,7 +270,7 @@ def _read_folders(source: ImageFiles, task: ImageTask) -> LabelledImages:
         raise faults(path, faulty)
     return LabelledImages(
         images,
-        task.targets(np.array([[code] for _, code in files], dtype=np.float64)),
+        checked_targets(task, np.array([[code] for _, code in files], dtype=np.float64)),
         tuple(f"{file.parent.name}/{file.name}" for file, _ in files),
         patients_in_names(path, source.patient_pattern, [file.name for file, _ in files]),
         row_hashes=hashes,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from erosion.client.dataset.checked_targets import checked_targets
 from erosion.client.dataset.row_hashes import hash_of_text
 from erosion.client.dataset.sources.data_source import (
     ImageSource,
@@ -97,7 +98,9 @@ class ScanFolder(ImageSource):
         paths = tuple(scan for scan, _, _ in found)
         codes: NDArray[np.float64] = np.array([[code] for _, code, _ in found])
         places = tuple(str(path.relative_to(root)) for path in paths)
-        return Scans(paths, places, task.targets(codes), tuple(said for _, _, said in found))
+        return Scans(
+            paths, places, checked_targets(task, codes), tuple(said for _, _, said in found)
+        )
 
 
 def _in_table(
@@ -133,7 +136,7 @@ def _in_table(
     problems += [problem for target in read for problem in target.problems]
     if problems:
         raise faults(labels, problems)
-    targets = task.targets(np.stack([target.numbers for target in read], axis=1))
+    targets = checked_targets(task, np.stack([target.numbers for target in read], axis=1))
     paths = tuple(root / place for place in places)
     notes = [note for target in read for note in target.notes]
     # The folder of a scan is named, or one above it; beside them the table itself may lie.

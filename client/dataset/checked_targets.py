@@ -1,0 +1,40 @@
+"""What a task makes of the target columns, checked: one target for each patient, of it alone.
+
+A target that is made of all patients, such as a rank or a distance from their mean, would carry the
+test part into training, and one patient's record into all others' gradients.
+"""
+
+import numpy as np
+
+from erosion.common.errors import Refusal
+from erosion.common.tasks.task import Floats, Targets, Task
+
+
+def checked_targets(task: Task, columns: Floats) -> Targets:
+    """`task.targets` of columns (n, c): (n, ...). Raises Refusal, without a patient's value."""
+    found = task.targets(columns)
+    problem = ""
+    if not isinstance(found, np.ndarray) or found.dtype.kind not in "biuf":
+        problem = f"it is a {_kind(found)}; it must be an array of numbers"
+    elif found.shape[:1] != (len(columns),):
+        problem = f"it has the shape {found.shape} for {len(columns)} rows; one for each is needed"
+    elif not np.isfinite(found).all():
+        problem = "it has values that are not finite"
+    elif not np.array_equal(found, np.concatenate([*map(task.targets, _halves(columns))])):
+        problem = "a patient's target depends on the other patients; it must be of that one alone"
+    if problem:
+        raise Refusal(
+            f"The task {task.outcome!r} makes targets that cannot be used: {problem}."
+            " Correct `targets` in the task's class (docs/extending.md)."
+        )
+    return found
+
+
+def _halves(columns: Floats) -> list[Floats]:
+    middle = len(columns) // 2
+    return [columns[:middle], columns[middle:]]
+
+
+def _kind(value: object) -> str:
+    dtype = getattr(value, "dtype", "")
+    return f"{type(value).__name__} of {dtype}" if dtype else type(value).__name__

@@ -1,0 +1,68 @@
+"""A mistake of a method of one's own at a site is told before anything leaves."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from erosion.client.training.hospital import Hospital
+from erosion.common.algorithms.fedavg import FedAvg
+from erosion.common.errors import Refusal
+from erosion.common.learning.local_work import LocalAnswer, LocalOutcome
+from erosion.common.protocol.messages import TrainRequest
+from tests.support.small_study import make_site, make_study, twenty_patients
+
+DIM = 6
+RIGHT = LocalOutcome(torch.zeros(DIM), 1)
+
+
+def trained(folder: Path, monkeypatch: pytest.MonkeyPatch, gives: Any, **arm: Any) -> Any:
+    monkeypatch.setattr(FedAvg, "train", lambda _arm, _work: gives)
+    study = make_study(arms={"fedavg": arm, "local": {}})
+    hospital = Hospital(make_site(folder, twenty_patients()))
+    hospital.describe(study)
+    return hospital.train(TrainRequest(study, "fedavg", 1, torch.zeros(DIM), None))
+
+
+def test_what_is_as_it_should_be_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert trained(tmp_path, monkeypatch, RIGHT).delta.tolist() == [0.0] * DIM
+
+
+@pytest.mark.parametrize("arm", [{}, {"own_parameters": ["output_bias"]}])
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"delta": torch.ones(1)}, r"`delta` has the shape \(1,\).*\(6,\)"),
+        ({"delta": torch.ones(DIM).double()}, "torch.float64"),
+        ({"delta": None}, "`delta` is a NoneType"),
+        ({"delta": torch.ones(DIM, requires_grad=True)}, "detach"),
+        ({"samples_seen": 2.0}, "`samples_seen` is a float"),
+        ({"samples_seen": torch.tensor(2)}, "`samples_seen` is a Tensor"),
+        ({"samples_seen": 0}, "`samples_seen` is 0"),
+        ({"steps": 0}, "`steps` is 0"),
+        ({"attachments": {"bias": 1.0}}, "'bias' of `attachments` is a float"),
+        ({"keep": [torch.ones(1)]}, "`keep` is a list"),
+        ({"keep": {"a": torch.ones(1, requires_grad=True)}}, "'a' of `keep`.*detach"),
+    ],
+)
+def test_a_wrong_outcome_is_told_in_words(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: Mapping[str, Any],
+    arm: Mapping[str, Any],
+    said: str,
+) -> None:
+    with pytest.raises(Refusal, match=said) as problem:
+        trained(tmp_path, monkeypatch, replace(RIGHT, **changes), **arm)
+    assert "The method fedavg made a mistake in the step 'train' of round 1" in str(problem.value)
+
+
+@pytest.mark.parametrize("gives", [None, torch.zeros(DIM), LocalAnswer()])
+def test_what_is_no_outcome_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gives: Any
+) -> None:
+    with pytest.raises(Refusal, match=f"gave back a {type(gives).__name__}, no LocalOutcome"):
+        trained(tmp_path, monkeypatch, gives)

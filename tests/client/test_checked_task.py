@@ -1,0 +1,109 @@
+"""A mistake in a task of one's own is told before anything is trained with it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from erosion.client.dataset.checked_targets import checked_targets
+from erosion.client.training.checked_task import check_task
+from erosion.client.training.hospital import Hospital
+from erosion.common.errors import Refusal
+from erosion.common.tasks import REGISTRY
+from tests.support.small_study import make_site, make_study, twenty_patients
+from tests.support.task_examples import EXAMPLES, example, patients
+
+every_task = pytest.mark.parametrize("name", sorted(REGISTRY))
+
+
+@every_task
+@pytest.mark.parametrize("count", [1, 2, 3, 40])
+def test_the_tasks_of_the_program_pass(name: str, count: int) -> None:
+    task = example(name)
+    for measures in (True, False):
+        check_task(task, patients(task, count=count), measures=measures)
+
+
+def test_patients_of_whom_nothing_was_seen_are_no_mistake_of_the_task() -> None:
+    check_task(example("survival"), np.zeros((5, 2)), measures=True)
+
+
+def changed(method: str, by: Callable[..., Any]) -> Any:
+    """The regression with one method that does something to what it gave."""
+    task = example("regression")
+    right = getattr(type(task), method)
+
+    def wrong(self: Any, *arguments: Any) -> Any:
+        return by(right(self, *arguments))
+
+    kind: Any = type("Wrong", (type(task),), {method: wrong, "__module__": __name__})
+    return kind.model_validate(task.model_dump())
+
+
+@pytest.mark.parametrize(
+    ("method", "by", "said"),
+    [
+        ("training_loss", lambda loss: lambda o, t: loss(o, t).repeat(2), r"shape \(2,\).*one num"),
+        ("training_loss", lambda loss: lambda o, t: loss(o, t).item(), "float.*one number"),
+        ("training_loss", lambda loss: lambda o, t: loss(o, t).detach(), "does not depend"),
+        ("strata", lambda strata: strata[:3], r"`strata` gave the shape \(3,\).*\(40,\)"),
+        ("base_rate_outputs", lambda outputs: outputs[0], r"`base_rate_outputs`.*\(1,\)"),
+        ("predictions", lambda found: found[:, 0], r"`predictions`.*\(40,\).*\(n, k\)"),
+        ("predictions", lambda found: found - found.mean(), "depend on the other patients"),
+        ("held_out_loss", lambda _loss: float("nan"), "`held_out_loss`.*infinite"),
+        ("usable", lambda found: found * np.nan, "`usable`.*finite"),
+        ("patient_losses", lambda losses: losses[:, None], r"`patient_losses`.*\(40, 1\)"),
+        ("patient_losses", lambda losses: losses * np.nan, "`patient_losses`.*finite"),
+        ("patient_losses", lambda losses: losses / losses.max(), "depend on the other patients"),
+        ("figures", lambda found: {n: v + 1 for n, v in found.items()}, "is not the mean of"),
+        ("base_rate", lambda rate: np.tile(rate, 2), r"`base_rate`.*\(2,\).*\(1,\)"),
+        ("figures", lambda figures: {**figures, "rmse": figures["rmse"][0]}, r"'rmse'.*\(2,\)"),
+        ("figures", lambda figures: {"rmse": figures["rmse"]}, "`figures` lacks"),
+    ],
+)
+def test_a_mistake_is_named(method: str, by: Callable[..., Any], said: str) -> None:
+    task = changed(method, by)
+    with pytest.raises(Refusal, match=said):
+        check_task(task, patients(task), measures=True)
+
+
+@every_task
+def test_targets_of_the_tasks_of_the_program_are_of_each_patient_alone(name: str) -> None:
+    task = example(name)
+    columns = np.zeros((5, len(task.target_columns)))
+    assert len(checked_targets(task, columns)) == 5
+    assert len(checked_targets(task, columns[:0])) == 0
+    assert set(EXAMPLES) == set(REGISTRY)
+
+
+@pytest.mark.parametrize(
+    ("by", "said"),
+    [
+        (lambda targets: targets - targets.mean(), "depends on the other patients"),
+        (lambda targets: np.argsort(np.argsort(targets)), "depends on the other patients"),
+        (lambda targets: targets[1:], r"shape \(3,\) for 4 rows"),
+        (lambda targets: targets * np.inf, "not finite"),
+        (lambda targets: targets.tolist(), "a list"),
+        (lambda targets: targets.astype(str), "ndarray of <U"),
+        (lambda targets: torch.from_numpy(targets), "Tensor"),
+    ],
+)
+def test_targets_that_are_made_of_all_patients_are_refused(
+    by: Callable[..., Any], said: str
+) -> None:
+    with pytest.raises(Refusal, match=said):
+        checked_targets(changed("targets", by), np.array([[7.0], [3.0], [5.0], [1.0]]))
+
+
+def test_a_site_says_so_before_it_takes_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = make_study()
+    monkeypatch.setattr(
+        type(study.task), "patient_losses", lambda _task, predictions, _targets: predictions
+    )
+    with pytest.raises(Refusal, match="`patient_losses` gave the shape"):
+        Hospital(make_site(tmp_path, twenty_patients())).describe(study)
