@@ -31,6 +31,11 @@ def figure_text(value: float | None, digits: int = 3) -> str:
     return "–" if value is None or not math.isfinite(value) else f"{value:z.{digits}f}"
 
 
+def weight_text(weight: float | None) -> str:
+    """A weight or a distance with two decimals; at 0 a hospital is out, and a small one is not."""
+    return "<0.01" if weight is not None and 0 < weight < 0.005 else figure_text(weight, 2)
+
+
 def metric_text(metric: Metric, value: float | None) -> str:
     """A metric's figure, or a dash where there is none."""
     return "–" if value is None or not math.isfinite(value) else metric.text(value)

@@ -346,6 +346,8 @@ def test_the_weight_of_a_user_whom_the_rule_leaves_out_is_shown() -> None:
     assert "where the rule leaves the user’s own out, the largest is 1" in page
     usual = Page(render_overview(of({"a": line(0.5)}), {})).text
     assert "a · 0.25" in usual
+    small = line(0.5).model_copy(update={"weights": {"a": 1.0, "b": 0.002}})
+    assert "a · <0.01" in Page(render_overview(of({"a": small}), {})).text
     assert "(the user’s own is 1)" in usual
 
 

@@ -21,6 +21,7 @@ from erosion.server.output.events import (
     StudyBegunWithout,
     StudyStarted,
 )
+from erosion.server.output.plain_text import weight_text
 from erosion.server.output.progress import progress
 from erosion.server.output.terminal.arm_progress import ArmProgress
 from erosion.server.output.terminal.live import LiveProgress, draw_arm
@@ -363,6 +364,19 @@ def test_weights_above_one_set_the_scale_of_the_bars() -> None:
     assert "alike ████████ 4.00" in text
     assert "home  ██       1.00" in text
     assert "new               –" in text
+
+
+def test_a_small_weight_is_not_shown_as_none() -> None:
+    """At 0.00 a hospital is out."""
+    assert [weight_text(w) for w in (0.0, 1e-9, 0.0049, 0.005, None)] == [
+        "0.00", "<0.01", "<0.01", "0.01", "–",
+    ]  # fmt: skip
+    console = Console(file=io.StringIO(), width=80)
+    console.print(WeightBars({"home": 1.0, "other": 0.002}))
+    assert "other ▏        <.01" in written(console)
+    assert weights_in_words({"a": 0.002, "b": 0.0}) == "weights a <0.01, b 0.00"
+    many = {f"h{number}": 0.002 for number in range(10)}
+    assert weights_in_words(many) == "weights <0.01 to <0.01, median <0.01"
 
 
 def test_the_weights_of_many_hospitals_are_summed_up_in_words() -> None:

@@ -548,6 +548,19 @@ def test_the_ledger_counts_rounds_weights_and_samples(folder: Path) -> None:
     assert re.search(r"miscoded 110 11 of 30 \d\.\d\d 0\.00 880", text)
 
 
+def test_a_small_weight_of_the_ledger_is_not_shown_as_none(folder: Path) -> None:
+    run = make_run()
+    given = run.result.contributions["miscoded"].model_copy(update={"weight_sum": 0.003})
+    (first, arm), *others = run.result.arms.items()
+    arms = {
+        first: arm.model_copy(update={"weights": {**arm.weights, "miscoded": 0.001}}),
+        **dict(others),
+    }
+    changed = {"contributions": {**run.result.contributions, "miscoded": given}, "arms": arms}
+    text = Page(written(replace(run, result=run.result.model_copy(update=changed)), folder)).text
+    assert "miscoded 110 11 of 30 <0.01 <0.01 880" in text
+
+
 def test_a_peer_larger_than_all_others_together_is_shown_with_what_it_counts_for(
     folder: Path,
 ) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from erosion.common.rounds.records import HospitalRecord, RoundRecord
 from erosion.common.tasks.metric import Metric
-from erosion.server.output.plain_text import shortened
+from erosion.server.output.plain_text import shortened, weight_text
 from erosion.server.output.report.chart import LONGEST_NAME, Chart, Line, draw
 from erosion.server.output.report.run_data import RunData
 from erosion.server.output.result_words import unit_of
@@ -122,7 +122,7 @@ def _peers_figure(
             x_label="round",
             y_label=y_label,
             last_round=records[-1].round,
-            written="{:z.2f}".format,
+            written=weight_text,
             from_zero=True,
             may_be_logarithmic=may_be_logarithmic,
             reference=reference,

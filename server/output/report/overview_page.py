@@ -7,7 +7,7 @@ from erosion.common.protocol.messages import FEWEST_OF_A_CLASS, SIGNIFICANCE
 from erosion.common.support.files import write_atomically
 from erosion.common.tasks.metric import Metric
 from erosion.common.tasks.task import Task
-from erosion.server.output.plain_text import figure_text, metric_text, seconds_text
+from erosion.server.output.plain_text import metric_text, seconds_text, weight_text
 from erosion.server.output.report.html_table import Cell, table, text
 from erosion.server.output.report.overview_figures import loss_figure
 from erosion.server.output.report.page import day, verdict_box, whole_page
@@ -175,7 +175,7 @@ def _weight(weight: float | None, is_own: bool, largest: float) -> str:
         return "<td>·</td>"
     strength = STRONGEST * min(1.0, (weight or 0.0) / largest)
     style = f"background: rgba(0, 114, 178, {strength:.3f})"
-    return f'<td style="{style}">{text(figure_text(weight, 2))}</td>'
+    return f'<td style="{style}">{text(weight_text(weight))}</td>'
 
 
 def _means(overview: Overview) -> str:

@@ -9,7 +9,7 @@ from erosion.common.rounds.records import HospitalRecord
 from erosion.common.settings.base import Settings
 from erosion.common.study.study import Evaluation
 from erosion.common.tasks.metric import Metric
-from erosion.server.output.plain_text import figure_text, ranges_text, seconds_text
+from erosion.server.output.plain_text import figure_text, ranges_text, seconds_text, weight_text
 from erosion.server.output.report.figures import distance_figure, metric_figure, weight_figure
 from erosion.server.output.report.findings import findings
 from erosion.server.output.report.html_table import Cell, table, text
@@ -314,8 +314,8 @@ def _ledger(run: RunData) -> str:
             name,
             samples.get(name, "–"),
             f"{entry.rounds} of {rounds}",
-            f"{entry.weight_sum:.2f}",
-            figure_text(final.get(name), 2),
+            weight_text(entry.weight_sum),
+            weight_text(final.get(name)),
             f"{entry.samples_seen:,}".replace(",", "\u202f"),
         )
         for name, entry in result.contributions.items()
@@ -327,7 +327,8 @@ def _ledger(run: RunData) -> str:
         " for crediting hospitals. The last weight of one that was away at the end is the one that"
         " it had before. The numbers of training samples (rows of a table, or images) are those"
         " that the hospitals tell: rounded, so that they are about no few patients. A peer counts"
-        " for at most as many as all other hospitals have together.</p>\n"
+        " for at most as many as all other hospitals have together. Weights are rounded to two"
+        " decimals; contributions.csv has six digits of each sum.</p>\n"
         + table(
             (
                 "Hospital",

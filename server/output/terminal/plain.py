@@ -24,7 +24,7 @@ from erosion.server.output.events import (
     UserFailed,
     WaitsFor,
 )
-from erosion.server.output.plain_text import figure_text, printable
+from erosion.server.output.plain_text import printable, weight_text
 from erosion.server.output.terminal import words
 from erosion.server.output.terminal.arm_progress import ArmProgress
 from erosion.server.output.terminal.overview_table import print_overview
@@ -133,10 +133,10 @@ def weights_in_words(weights: Mapping[str, float | None]) -> str:
     if not known:
         return ""
     if len(known) <= MOST_WEIGHTS:
-        return "weights " + ", ".join(f"{printable(n)} {w:.2f}" for n, w in known.items())
+        return "weights " + ", ".join(f"{printable(n)} {weight_text(w)}" for n, w in known.items())
     values = list(known.values())
     out = f", {values.count(0.0)} of {len(values)} out" if 0.0 in values else ""
     return (
-        f"weights {min(values):.2f} to {max(values):.2f},"
-        f" median {figure_text(median(values), 2)}{out}"
+        f"weights {weight_text(min(values))} to {weight_text(max(values))},"
+        f" median {weight_text(median(values))}{out}"
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from erosion.server.output.plain_text import figure_text, printable, shortened
+from erosion.server.output.plain_text import printable, shortened, weight_text
 
 BAR = 8  # characters; room for the word "rejected" in a bar's place
 LONGEST_NAME = 18
@@ -59,7 +59,8 @@ class WeightBars:
                 cell.append(remark[:BAR].ljust(BAR), style="dim italic")
             else:
                 cell.append(bar((weight or 0.0) / largest, ascii_only=ascii_only), style="cyan")
-            yield cell.append(f" {figure_text(weight, 2):>4}", style="dim" if remark else "")
+            figure = weight_text(weight).replace("<0.", "<.")  # in four characters
+            yield cell.append(f" {figure:>4}", style="dim" if remark else "")
 
 
 def _rows(cells: Sequence[Text], columns: int) -> list[list[Text]]:
