@@ -134,9 +134,9 @@ def _which_category_is_off(column: ColumnSummary, others: Sequence[ColumnSummary
         usual = median(other.shares.get(category, 0) / other.count for other in told)
         of_others = f"of the others {f'{usual:.0%}' if usual else 'few'}"
         if share >= MOST and usual <= FEW:
-            return f"{share:.0%} are {category!r}, {of_others}: is it coded otherwise?"
+            return f"{share_text(share)} are {category!r}, {of_others}: is it coded otherwise?"
         if share == 1 and column.count >= MANY and usual <= MOST:
-            return f"all are {category!r}, {of_others}: is it recorded there?"
+            return f"nearly all are {category!r}, {of_others}: is it recorded there?"
     return ""
 
 
@@ -147,7 +147,13 @@ def _lacks(column: ColumnSummary, others: Sequence[ColumnSummary]) -> str:
     if own is None or own < LACKING or not shares or median(shares) > COMPLETE:
         return ""
     usual = f"{median(shares):.0%}" if median(shares) else "few or none"
-    return f"missing for {own:.0%}, of the others for {usual}: is it recorded there?"
+    return f"missing for {share_text(own)}, of the others for {usual}: is it recorded there?"
+
+
+def share_text(share: float) -> str:
+    """In percent; "nearly all" at 100 %, because fewer than a cell of others are not counted."""
+    said = f"{share:.0%}"
+    return "nearly all" if said == "100%" else said
 
 
 def _missing(column: ColumnSummary) -> float | None:

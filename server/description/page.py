@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from erosion.common.protocol.summary import QUANTILES, ColumnSummary
 from erosion.server.description.description import Description
-from erosion.server.description.misfits import middle_of
+from erosion.server.description.misfits import middle_of, share_text
 from erosion.server.output.report.html_table import Cell, table, text
 from erosion.server.output.report.page import whole_page
 
@@ -92,12 +92,7 @@ def _shares(columns: Mapping[str, ColumnSummary]) -> str:
         [
             hospital,
             missing_share(column),
-            *(
-                f"{column.shares.get(c, 0) / column.count:.0%}"
-                if column.count and column.shares.get(c)
-                else "few"
-                for c in categories
-            ),
+            *(_share_of(column, category) for category in categories),
         ]
         for hospital, column in columns.items()
     ]
@@ -105,13 +100,17 @@ def _shares(columns: Mapping[str, ColumnSummary]) -> str:
     return table(headings, rows, numbers=range(1, len(headings)))
 
 
+def _share_of(column: ColumnSummary, category: str) -> str:
+    """The share of those of a category, in words where their number is not told."""
+    found = column.shares.get(category, 0)
+    return share_text(found / column.count) if column.count and found else "few or none"
+
+
 def missing_share(column: ColumnSummary) -> str:
     """The share of patients without a value, in words where it is not told."""
     if not column.missing:
         return "few or none"
-    if not column.count:
-        return "nearly all"
-    return f"{column.missing / (column.count + column.missing):.0%}"
+    return share_text(column.missing / (column.count + column.missing))
 
 
 def number(value: float | None) -> str:

@@ -25,7 +25,7 @@ def show(found: Description, console: Console) -> None:
             table.add_row(
                 Text(printable(name) if row == 0 else ""),
                 Text(printable(hospital), style=style),
-                str(column.count),
+                str(column.count or "few"),
                 missing_share(column),
                 Text(number(middle_of(column)), style=style),
                 number(column.deviation),

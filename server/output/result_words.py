@@ -165,16 +165,20 @@ def class_sizes_of(
 
     Where patients have several rows, it says of whom a patient is whose rows differ.
     """
-    sizes = [
-        f"{'not told' if count is None else count} {printable(name)}"
-        for name, count in counts.items()
-    ]
-    if not several_rows or not sizes or task.any_row_group is None:
-        return ", ".join(sizes)
-    either = sizes[task.any_row_group]
-    if len(sizes) == 2:
-        return ", ".join(f"{size} in {'any' if size is either else 'every'} row" for size in sizes)
-    return ", ".join(sizes) + "; a patient whose rows differ counts for the last of these"
+    names = [printable(name) for name in counts]
+    ending = ""
+    if several_rows and names and task.any_row_group is not None:
+        either = task.any_row_group % len(names)
+        if len(names) == 2:
+            rows = ("any" if place == either else "every" for place in range(2))
+            names = [f"{name} in {which} row" for name, which in zip(names, rows, strict=True)]
+        else:
+            ending = "; a patient whose rows differ counts for the last of these"
+    sizes = (
+        f"{name}: not told" if count is None else f"{count} {name}"
+        for name, count in zip(names, counts.values(), strict=True)
+    )
+    return ", ".join(sizes) + ending
 
 
 def of_rows(metric: Metric, name: str, *, several_rows: bool) -> str:

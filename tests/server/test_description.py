@@ -156,9 +156,29 @@ def test_categories_that_are_written_the_other_way_round_are_pointed_out() -> No
     assert not findings(told)
     told |= {"b": told["d"], "c": coded("smoker", no=300, yes=0)}
     assert [found.text for found in findings(told)] == [
-        "all are 'no', of the others 70%: is it recorded there?"
+        "nearly all are 'no', of the others 70%: is it recorded there?"
     ]
     assert not findings({"a": told["a"]})
+
+
+def test_what_is_not_told_is_not_shown_as_none_nor_the_rest_as_all() -> None:
+    """Of 40 patients 33 are ill, and a hospital that counts no fewer than ten tells no others."""
+    told = coded("ill", yes=30, no=0)
+    nobody = ColumnSummary(name="dose", kind="number", count=0, missing=30)
+    replies = {
+        name: SummaryReply(
+            hospital=name, software="", min_cell=10, num_samples=40, columns=(told, nobody)
+        )
+        for name in ("a", "b")
+    }
+    found = Description(make_study(), replies, {})
+    page = Page(description_page(found)).text
+    assert "a few or none nearly all few or none" in page
+    assert "100%" not in page
+    stream = io.StringIO()
+    show(found, Console(file=stream, width=100))
+    (row,) = [row.split() for row in stream.getvalue().splitlines() if " dose " in row]
+    assert row == ["dose", "a", "few", "nearly", "all"]
 
 
 def test_a_value_that_one_hospital_lacks_is_pointed_out() -> None:
@@ -167,7 +187,7 @@ def test_a_value_that_one_hospital_lacks_is_pointed_out() -> None:
     told = {"a": column(100, 20), "b": column(105, 20), "c": here, "d": nobody}
     assert {found.hospital: found.text for found in findings(told)} == {
         "c": "missing for 83%, of the others for few or none: is it recorded there?",
-        "d": "missing for 100%, of the others for few or none: is it recorded there?",
+        "d": "missing for nearly all, of the others for few or none: is it recorded there?",
     }
     told["b"] = told["a"] = here  # most hospitals lack it
     assert not findings(told)

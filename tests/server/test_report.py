@@ -814,7 +814,10 @@ def test_a_count_that_is_not_told_is_not_called_small() -> None:
     """With the number of all, a larger one beside it would give the small one away."""
     task, survival = REGISTRY["classification"], REGISTRY["survival"]
     hidden = {"a": None, "b": 27, "c": None}
-    assert class_sizes_of(hidden, task, several_rows=False) == "not told a, 27 b, not told c"
+    assert class_sizes_of(hidden, task, several_rows=False) == "a: not told, 27 b, c: not told"
+    two = {"no": 27, "yes": None}
+    several = class_sizes_of(two, task, several_rows=True)
+    assert several == "27 no in every row, yes in any row: not told"
     said = what_may_be_unseen(47, hidden, task)
     assert said.endswith(
         "of these 47. The hospital does not tell how many were of the class a or c: of one of these"
