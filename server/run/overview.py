@@ -21,10 +21,11 @@ from erosion.server.run.result import (
     Contribution,
     CrossFitting,
     Result,
+    above_base_rate,
+    not_better_sentence,
     num_tested,
     p_value_text,
     worse_sentence,
-    worse_than_base_rate,
 )
 
 TOO_FEW: Final = "too few patients"
@@ -259,18 +260,30 @@ def verdict(overview: Overview, shifted_by: str = "") -> str:
 
 
 def _with_warnings(text: str, overview: Overview, first: str, shifted_by: str) -> str:
-    """The text, and where arms are worse than the base rate: that of `first` before it."""
+    """The text, and where arms are no better than the base rate.
+
+    Before it stands where `first` is clearly worse.
+    """
     worse: dict[str, list[str]] = {}
+    not_better: dict[str, list[str]] = {}
     for user, line in overview.users.items():
-        for arm in worse_than_base_rate(overview.task, line.arms, line.base_rate):
-            worse.setdefault(arm, []).append(user)
-    of_all = f" of {len(overview.users)} hospitals"
+        found = above_base_rate(overview.task, line.arms, line.base_rate)
+        for by_arm, arms in ((worse, found.clearly), (not_better, found.within)):
+            for arm in arms:
+                by_arm.setdefault(arm, []).append(user)
+
+    def where(users: list[str]) -> str:
+        return f" for {_counted(users)} of {len(overview.users)} hospitals"
+
     warnings = {
-        arm: worse_sentence([arm], shifted_by, f" for {_counted(users)}{of_all}")
-        for arm, users in worse.items()
+        arm: worse_sentence([arm], shifted_by, where(users)) for arm, users in worse.items()
     }
     before = [warnings.pop(first)] if first in warnings else []
-    return " ".join([*before, text, *warnings.values()])
+    after = [
+        not_better_sentence([arm], shifted_by, where=where(users))
+        for arm, users in not_better.items()
+    ]
+    return " ".join([*before, text, *warnings.values(), *after])
 
 
 def _concluded(line: UserResult, p_value: float | None) -> UserResult:

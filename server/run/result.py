@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from pydantic import AliasChoices, Field, field_validator
 
@@ -203,13 +203,15 @@ def verdict(
     """The finding of the declared comparison, and the figures behind it.
 
     `tested`: what the patients are called whom the figures are of. `shifted_by`: as the task says.
-    Which arms predict worse than the base rate is the headline where the delivered one does,
-    whatever was compared, and else stands at the end.
+    Which arms predict worse than the base rate, or not better, is the headline where the delivered
+    one does, whatever was compared, and else stands at the end.
     """
-    worse = worse_than_base_rate(task, arms, base_rate)
+
+    def warned(text: str, delivered: str) -> str:
+        return _with_warnings(text, task, arms, base_rate, delivered, shifted_by)
+
     if comparison is None:
-        text = _with_warning(NOTHING_COMPARED, worse, next(iter(arms)), shifted_by)
-        return Verdict(best_arm=None, text=text)
+        return Verdict(best_arm=None, text=warned(NOTHING_COMPARED, next(iter(arms))))
     arm, reference = comparison.arm, comparison.reference
     size = f"{comparison.num_samples} {tested}"
     figures = beside_each_other(task, arms[arm], arms[reference], base_rate)
@@ -229,9 +231,7 @@ def verdict(
             best, finding = None, f"On {size}, no clear difference between {arm} and {reference}."
     p_value = p_value_text(comparison.p_value, comparison.level, "= ")
     text = f"{finding} {figures[0].upper()}{figures[1:]}, p {p_value}."
-    return Verdict(
-        best_arm=best, text=_with_warning(text, worse, best or next(iter(arms)), shifted_by)
-    )
+    return Verdict(best_arm=best, text=warned(text, best or next(iter(arms))))
 
 
 def p_value_text(p_value: float, level: float, equal: str = "") -> str:
@@ -262,12 +262,26 @@ def beside_each_other(
     return ", ".join(parts)
 
 
-def worse_than_base_rate(
-    task: type[Task], arms: Mapping[str, Metrics], base_rate: Metrics | None
-) -> list[str]:
+class AboveBaseRate(NamedTuple):
     """The arms whose loss is above that of predicting patients alike, by the base rate."""
+
+    clearly: list[str]  # the base rate's is below the arm's 95 % interval, or there is none
+    within: list[str]  # it is within: these patients cannot tell
+
+
+def above_base_rate(
+    task: type[Task], arms: Mapping[str, FinalMetrics], base_rate: Metrics | None
+) -> AboveBaseRate:
+    """Which arms these are. A hundredth more of log loss in 15 patients is not "WORSE"."""
+    found = AboveBaseRate([], [])
     loss = task.verdict_metric
-    return [arm for arm, found in arms.items() if base_rate and found[loss] > base_rate[loss]]
+    for arm, metrics in arms.items():
+        if base_rate is None or metrics[loss] <= base_rate[loss]:
+            continue
+        interval = metrics.intervals.get(loss)
+        is_within = interval is not None and interval.low <= base_rate[loss]
+        (found.within if is_within else found.clearly).append(arm)
+    return found
 
 
 def worse_sentence(arms: Sequence[str], shifted_by: str, where: str = "") -> str:
@@ -276,25 +290,67 @@ def worse_sentence(arms: Sequence[str], shifted_by: str, where: str = "") -> str
     `where`: for which hospitals, if not for all. What shifts predictions on purpose is named: the
     base rate is without it, and ranks nobody.
     """
-    named = " and ".join([", ".join(arms[:-1]), arms[-1]] if arms[1:] else arms)
     there = " there" if where else ""
     if not shifted_by:
         return (
-            f"Predictions of {named} are WORSE than the base rate alone{where}: do not use"
+            f"Predictions of {_listed(arms)} are WORSE than the base rate alone{where}: do not use"
             f" them{there}."
         )
     return (
-        f"Predictions of {named}, trained with {shifted_by}, which shift probabilities, are WORSE"
-        f" than the base rate alone{where}: do not use these probabilities{there} as they are."
+        f"Predictions of {_listed(arms)}, trained with {shifted_by}, which shift probabilities, are"
+        f" WORSE than the base rate alone{where}: do not use these probabilities{there} as they"
+        " are."
     )
 
 
-def _with_warning(text: str, worse: Sequence[str], delivered: str, shifted_by: str) -> str:
-    """The text, and which arms are worse than the base rate: first if the delivered one is."""
-    if not worse:
-        return text
-    warning = worse_sentence(worse, shifted_by)
-    return f"{warning} {text}" if delivered in worse else f"{text} {warning}"
+def not_better_sentence(
+    arms: Sequence[str], shifted_by: str, figures: str = "", where: str = ""
+) -> str:
+    """The same of arms that are above the base rate, which is within their interval."""
+    by = f", trained with {shifted_by}, which shift probabilities," if shifted_by else ""
+    there = " there" if where else ""
+    return (
+        f"Predictions of {_listed(arms)}{by} are not better than the base rate alone{where}, nor"
+        f" clearly worse{figures and f' ({figures})'}: do not rely on"
+        f" {'these probabilities' if shifted_by else 'them'}{there}."
+    )
+
+
+def _beside_base_rate(
+    task: type[Task], arms: Mapping[str, FinalMetrics], base_rate: Metrics
+) -> str:
+    """Their losses, e.g. "log loss 0.666, 95 % interval 0.601–0.731; base rate 0.661"."""
+    loss = task.metric(task.verdict_metric)
+    each = []
+    for arm, found in arms.items():
+        interval = found.intervals[loss.name]
+        low, high = (loss.text(end) for end in (interval.low, interval.high))
+        name = f"{arm} " if len(arms) > 1 else ""
+        each.append(f"{name}{loss.text(found[loss.name])}, 95 % interval {low}–{high}")
+    return f"{loss.label} {'; '.join(each)}; base rate {loss.text(base_rate[loss.name])}"
+
+
+def _with_warnings(
+    text: str,
+    task: type[Task],
+    arms: Mapping[str, FinalMetrics],
+    base_rate: Metrics | None,
+    delivered: str,
+    shifted_by: str,
+) -> str:
+    """The text, and which arms are no better than the base rate: first if the delivered one is."""
+    worse, within = above_base_rate(task, arms, base_rate)
+    warnings = [(worse, worse_sentence(worse, shifted_by))] if worse else []
+    if within and base_rate is not None:
+        figures = _beside_base_rate(task, {arm: arms[arm] for arm in within}, base_rate)
+        warnings.append((within, not_better_sentence(within, shifted_by, figures)))
+    before = [said for those, said in warnings if delivered in those]
+    after = [said for those, said in warnings if delivered not in those]
+    return " ".join([*before, text, *after])
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
 
 
 def _figure(metrics: Metrics, metric: Metric) -> str:

@@ -7,7 +7,13 @@ import pytest
 from pydantic import ValidationError
 from rich.console import Console
 
-from erosion.common.protocol.messages import LARGEST_FIGURE, Comparison, Conclusion, FinalMetrics
+from erosion.common.protocol.messages import (
+    LARGEST_FIGURE,
+    Comparison,
+    Conclusion,
+    FinalMetrics,
+    Interval,
+)
 from erosion.server.output.report.overview_page import render_overview, write_overview
 from erosion.server.output.result_words import absences_by_user
 from erosion.server.output.terminal.overview_table import print_overview
@@ -238,6 +244,17 @@ def test_each_arm_that_is_worse_than_the_base_rate_is_named_with_its_hospitals()
         " use them there."
     )
     assert not said.startswith("Predictions")
+    wide = Interval(low=0.35, high=1.4)
+    arms = {
+        arm: found.model_copy(update={"intervals": {"log_loss": wide}})
+        for arm, found in bad.arms.items()
+    }
+    unsure = of({"a": good, "b": bad.model_copy(update={"arms": arms})}).verdict
+    assert not unsure.startswith("Predictions")
+    assert unsure.endswith(
+        "Predictions of weight_erosion are not better than the base rate alone for 1 (b) of 2"
+        " hospitals, nor clearly worse: do not rely on them there."
+    )
     task = make_study().task.model_copy(update={"class_weights": "balanced"})
     study = make_study().model_copy(update={"task": task})
     weighted = overview(study, {"b": bad}, {}, started="2026-01-02T03:04:05+00:00", seconds=9.0)

@@ -704,7 +704,8 @@ def test_every_arm_that_is_worse_than_the_base_rate_is_named() -> None:
     assert result.base_rate is not None
 
     def said(*worse: str, **keys: str) -> str:
-        bad = {arm: {"log_loss": 0.7} if arm in worse else {} for arm in finals}
+        clearly = {"log_loss": 0.7, "intervals": {"log_loss": {"low": 0.67, "high": 0.73}}}
+        bad = {arm: clearly if arm in worse else {} for arm in finals}
         arms = {
             arm: FinalMetrics.model_validate({**found.model_dump(), **bad[arm]})
             for arm, found in finals.items()
@@ -725,6 +726,38 @@ def test_every_arm_that_is_worse_than_the_base_rate_is_named() -> None:
     assert said("weight_erosion", shifted_by="class weights").startswith(
         "Predictions of weight_erosion, trained with class weights, which shift probabilities, are"
         " WORSE than the base rate alone: do not use these probabilities as they are. On"
+    )
+
+
+def test_an_arm_whose_interval_holds_the_base_rate_is_not_called_worse() -> None:
+    """By .666 against .661, with a C index of .838, a model was WORSE, and not to be used."""
+    result = make_run().result
+    finals = {arm: found.metrics for arm, found in result.arms.items()}
+
+    def said(*above: str, **keys: str) -> str:
+        near = {"log_loss": 0.666, "intervals": {"log_loss": {"low": 0.601, "high": 0.7312}}}
+        arms = {
+            arm: FinalMetrics.model_validate(
+                {**found.model_dump(), **(near if arm in above else {})}
+            )
+            for arm, found in finals.items()
+        }
+        return verdict(result.task, result.comparison, arms, result.base_rate, **keys).text
+
+    assert said("weight_erosion").startswith(
+        "Predictions of weight_erosion are not better than the base rate alone, nor clearly worse"
+        " (log loss 0.666, 95 % interval 0.601–0.731; base rate 0.661): do not rely on them. On 91"
+    )
+    assert "WORSE" not in said("weight_erosion", "local")
+    both = said("fedavg", "local")
+    assert both.startswith("On 91 test patients")  # of the delivered one it is not true
+    assert both.endswith(
+        "Predictions of fedavg and local are not better than the base rate alone, nor clearly worse"
+        " (log loss fedavg 0.666, 95 % interval 0.601–0.731; local 0.666, 95 % interval"
+        " 0.601–0.731; base rate 0.661): do not rely on them."
+    )
+    assert "trained with class weights, which shift probabilities, are not better than" in said(
+        "local", shifted_by="class weights"
     )
 
 
