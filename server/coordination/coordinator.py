@@ -209,7 +209,7 @@ def result_of(
 def write(folder: RunFolder, result: Result, outcome: Outcome) -> None:
     """Everything that the run ends with; the report last, for it says that the run has ended."""
     finals, study = outcome.finals, outcome.study
-    arm = result.verdict.best_arm or next(iter(finals))
+    arm = result.delivered_arm
     parameters = {name: outcome.personal.get(name, s.params) for name, s in finals.items()}
     write_model(folder.path, _card(study, arm, outcome.evaluation), parameters[arm])
     for name, own in parameters.items():

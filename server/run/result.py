@@ -123,6 +123,11 @@ class Result(Settings):
         return "patients" if self.cross_fitting else "test patients"
 
     @property
+    def delivered_arm(self) -> str:
+        """Whose model is the run's: the better one of a verdict, or else the first."""
+        return self.verdict.best_arm or next(iter(self.arms))
+
+    @property
     def num_rows(self) -> int:
         """How many rows, or images, those have."""
         return next(iter(self.arms.values())).metrics.num_samples

@@ -96,7 +96,7 @@ class RunFolder:
 
     @property
     def model(self) -> Path:
-        """The first arm's final parameters; `model.json` beside it says how to use them."""
+        """The delivered arm's final parameters; `model.json` beside it says how to use them."""
         return self.path / "model.safetensors"
 
     @property

@@ -142,6 +142,17 @@ def test_rows_are_not_called_patients_where_nothing_was_compared(folder: Path) -
     assert "Measured on 91 rows of test patients of home" in text
 
 
+@pytest.mark.parametrize(
+    ("best", "arm"), [(None, "weight_erosion"), ("local", "local"), ("fedavg", "fedavg")]
+)
+def test_it_says_which_arms_model_is_delivered(best: str | None, arm: str, folder: Path) -> None:
+    run = make_run(rounds=1)
+    found = run.result.verdict.model_copy(update={"best_arm": best})
+    result = run.result.model_copy(update={"verdict": found})
+    text = Page(written(replace(run, result=result), folder)).text
+    assert f"The run’s model (model.safetensors) is that of {arm}." in text
+
+
 def test_a_group_that_is_all_of_the_patients_is_not_told_of(folder: Path) -> None:
     run = make_run()
     assert ", at least 34 of them outside the commonest class." in Page(written(run, folder)).text

@@ -45,8 +45,8 @@ def how_to_read(result: Result, shifted_by: str) -> str:
         whom = "everyone in a fold" if result.cross_fitting else "everyone"
         whose = "the patients outside it" if result.cross_fitting else "the training patients alone"
         sentences.append(
-            f"The base rate is one and the same prediction for {whom}, from {whose}: a model that"
-            " does not beat it is of no use."
+            f"The base rate is one and the same prediction for {whom}, from {whose}: a model whose"
+            " loss does not beat it may rank patients, but what it predicts is not to be relied on."
         )
         if shifted_by:
             sentences.append(

@@ -164,8 +164,9 @@ def _measured_on(run: RunData, classes: str) -> str:
     """Whom the figures are of, and which model is delivered."""
     result = run.result
     user, cross, size = text(result.user), result.cross_fitting, result.tested_size
+    delivered = f" The run’s model (model.safetensors) is that of {text(result.delivered_arm)}."
     if cross is None:
-        return f"Measured on {size} of {user}{classes} on whom nothing was trained."
+        return f"Measured on {size} of {user}{classes} on whom nothing was trained.{delivered}"
     cuts = f" This was done with {cross.repeats} different cuts," if cross.repeats > 1 else ""
     return (
         f"Measured on all {size} of {user}{classes}, cut into {cross.folds} folds: each"
@@ -174,7 +175,7 @@ def _measured_on(run: RunData, classes: str) -> str:
         " folder were then trained on all of these patients, so they have seen a little more than"
         " those that the figures are of."
         + " Means and deviations for scaling include every patient, but in arms that ask nobody"
-        " else." * (run.study.scaling in ("federated", "user"))
+        " else." * (run.study.scaling in ("federated", "user")) + delivered
     )
 
 
