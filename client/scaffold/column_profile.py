@@ -16,6 +16,14 @@ from erosion.client.dataset.column_values import MISSING_MARKERS, NumberMarks
 from erosion.client.dataset.decimal_mark import found_decimal, groups_by_point
 from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.dataset.text_table import TextColumn, TextTable
+from erosion.client.scaffold.assigned_numbers import seem_counted_dates
+from erosion.client.scaffold.column_names import (
+    is_date,
+    is_id,
+    is_key,
+    is_patient_key,
+    is_person,
+)
 from erosion.client.scaffold.known_words import MISSING_WORDS
 
 Kind = Literal["number", "category", "identifier", "date", "text", "constant", "empty"]
@@ -38,17 +46,11 @@ DATES = (
     "%d/%m/%y",
     "%d %b %Y",
     "%d-%b-%Y",
+    "%Y%m%d",
+    "%d%m%Y",
 )
 FIRST_YEAR = 1850  # of a date; 31.12.0020 is a slip
 TIME = re.compile(r"(?<=\d)[T ]\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?$")  # behind a date
-IDENTIFIER = re.compile(
-    r"(^|[\W_])(id|pid|mrn|nr|no|number|patient|case|fall|record|index|row|unnamed|column)"
-    r"($|[\W_])",
-    re.I,
-)
-
-
-KEY = re.compile(r"(^|[\W_])(id|pid|mrn|nr)($|[\W_])", re.I)  # of patients with several rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,18 @@ def _kind(
         return "empty"
     if len(counts) == 1:
         return "constant"
+    if is_patient_key(name):
+        return "identifier"
+    if is_person(name) and numbers is None:
+        return "text"
+    if numbers is None or all(re.fullmatch(r"\d{8}", text) for text in counts):
+        is_dates = bool(_date_formats(counts))
+    else:
+        is_dates = not is_key(name) and seem_counted_dates(
+            np.array(numbers), is_called_date=is_date(name)
+        )
+    if is_dates:
+        return "date"
     whole = numbers is not None and all(value.is_integer() for value in numbers)
     distinct = len(counts) == num_present
     if distinct and num_present > MOST_CATEGORIES and numbers is not None and whole:
@@ -149,23 +163,16 @@ def _kind(
         if counts_rows or is_id(name):
             return "identifier"
     if distinct and num_present > MOST_CATEGORIES and numbers is None:
-        return "date" if _date_formats(counts) else "identifier"
-    if KEY.search(name) and whole and len(counts) > MOST_CATEGORIES:
+        return "identifier"
+    if is_key(name) and whole and len(counts) > MOST_CATEGORIES:
         return "identifier"  # of patients with several rows
     if numbers is not None:
         return (
             "category" if len(numbers) == 2 or (whole and len(numbers) <= FEW_CODES) else "number"
         )
-    if _date_formats(counts):
-        return "date"
     if is_id(name) and len(counts) > MOST_CATEGORIES:
         return "identifier"
     return "category" if len(counts) <= MOST_CATEGORIES else "text"
-
-
-def is_id(name: str) -> bool:
-    """Whether a column is called as one that numbers patients, cases or rows."""
-    return IDENTIFIER.search(name) is not None
 
 
 def _thousands(texts: Collection[str], decimal: str) -> str:

@@ -169,3 +169,38 @@ BEGIN = (
     "visit",
 )
 END = ("discharg", "entlass", "sortie", "end", "exit", "alta", "dimiss", "death", "tod")
+DATE = ("date", "datum", "dat", "fecha", "timestamp", "datetime", "zeitpunkt")
+
+# Parts of names of columns, as regular expressions: whom a number is of, what numbers are called,
+# and the same in short.
+PATIENTS = (
+    *("patient(en|in|innen)?", "pat", "pt", "paciente", "paziente", "medicalrecord", "record"),
+    *("case", "fall", "subject", "subj", "participant", "teilnehmer", "deelnemer", "chart"),
+    *("proband(en)?", "person(en)?", "dossier", "historia(clinica)?", "versicherten", "aufnahme"),
+    "opname",
+)
+NUMBERING = (
+    *("id", "nr", "no", "nbr", "num", "number", "nummer", "numero", "key", "kennung", "hash"),
+    "identifi(er|ant)",
+)
+SHORT_KEYS = (
+    *("id", "nr", "nbr", "pid", "mrn", "uid", "uuid", "guid", "ssn", "nhs", "ipp", "nip", "nda"),
+    *("iep", "nir", "bsn", "nhc", "nss", "ahv", "svnr", "lfd"),
+)
+
+# The same of places: what they are called, what is said of them, and whose they are.
+PLACES = (
+    *("hospital", "hopital", "krankenhaus", "spital", "klinik", "clinic", "clinique", "ospedale"),
+    *("ziekenhuis", "centre", "center", "zentrum", "centrum", "centro", "site", "standort"),
+    *("locatie", "facility", "institution", "institut", "institute", "einrichtung", "ward"),
+    *("etablissement", "station", "abteilung", "afdeling", "department", "dept", "service"),
+    *("servicio", "reparto"),
+)
+NAMING = (
+    *("id", "nr", "no", "num", "number", "nummer", "numero", "key"),
+    *("name", "naam", "nom", "nome", "code", "bezeichnung", "kuerzel", "kurzel", "identifier"),
+)
+WHOSE_PLACE = (
+    *("the", "study", "treating", "admitting", "admission", "discharge", "current", "first"),
+    *("last", "of", "de", "medical", "behandelnde", "behandelndes", "aufnehmende"),
+)

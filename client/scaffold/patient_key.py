@@ -1,18 +1,40 @@
-"""A column by which several rows are of one patient; where nobody names it, rows are patients."""
+"""Columns that number patients or rows: the key by which several rows are of one patient."""
 
 from collections.abc import Sequence
 
 from erosion.client.dataset.sources.data_source import DataSource, TableSource
 from erosion.client.dataset.study_columns import columns_of
-from erosion.client.scaffold.column_profile import KEY, Profile, is_id, profile
+from erosion.client.scaffold.assigned_numbers import seem_assigned
+from erosion.client.scaffold.column_names import is_id, is_key, is_measurement, is_patient_key
+from erosion.client.scaffold.column_profile import Profile, profile
 from erosion.common.study.study import Study
 from erosion.common.tasks.inputs import TabularTask
 
+MOST_ROWS = 50  # of a patient on average, where a column's name does not say that it is a patient's
+
 
 def likely_key(profiles: Sequence[Profile]) -> Profile | None:
-    """The column that repeats most is no number of the row; among equals its name tells."""
-    keys = [profile for profile in profiles if profile.kind == "identifier"]
-    return min(keys, key=lambda p: (len(p.counts), KEY.search(p.name) is None), default=None)
+    """The column that repeats most is no number of the row; names that say so come first.
+
+    A code such as a "discharge_disposition_id" is of hundreds of patients.
+    """
+    keys = [
+        p
+        for p in profiles
+        if p.kind == "identifier"
+        and (is_patient_key(p.name) or sum(p.counts.values()) <= MOST_ROWS * len(p.counts))
+    ]
+    return min(
+        keys,
+        key=lambda p: (not is_patient_key(p.name), len(p.counts), not is_key(p.name)),
+        default=None,
+    )
+
+
+def is_numbered(profile: Profile) -> bool:
+    """Whether a column of numbers seems, by its values, to number patients or rows."""
+    is_number = profile.kind == "number" and not is_measurement(profile.name)
+    return is_number and seem_assigned(profile.numbers)
 
 
 def repeats(key: Profile | None) -> bool:

@@ -3,16 +3,17 @@
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from erosion.client.dataset.codes_for_unknown import CODES
-from erosion.client.scaffold.column_profile import Profile
+from erosion.client.scaffold.column_names import is_place
+from erosion.client.scaffold.column_profile import Kind, Profile
 from erosion.client.scaffold.known_units import header_unit
 from erosion.client.scaffold.known_words import MISSING_WORDS, SAME_VALUES
-from erosion.client.scaffold.patient_key import likely_key, repeats, rows_of_patients
+from erosion.client.scaffold.patient_key import is_numbered, likely_key, repeats, rows_of_patients
 from erosion.common.errors import DataError
 from erosion.common.settings.codes import canonical
 
@@ -22,6 +23,21 @@ FEWEST_FOR_TYPICAL = 20  # values
 # Patients: a fifth of so many may be told of, and cross-fitting was measured up to about here.
 # See docs/evaluation.md.
 CROSS_FITTED = range(60, 401)
+SHOWN = 8  # columns of a remark
+WHY: Mapping[Kind, str] = {
+    "identifier": "it seems to tell patients apart (patient under [data] of the site file)",
+    "date": "it holds dates (make an age of them: [data.derive] of the site file)",
+    "text": "it holds free text, or too many categories",
+    "constant": "all its values are the same",
+    "empty": "it has no values",
+    "number": "it holds numbers",
+    "category": "it has too many categories",
+}
+PLAINLY_NONE = (WHY["text"], WHY["constant"], WHY["empty"])  # said in the file alone
+NUMBERED = (
+    "it seems by its values to number patients or rows: whole numbers, nearly all different (if it"
+    " is a measurement, add it to features)"
+)
 NO = SAME_VALUES[1] | SAME_VALUES[3]  # no, or alive
 
 _HEAD = """\
@@ -91,15 +107,21 @@ def study_draft(
         outcome, remarks = _survival(by_name[target], by_name[time])
     else:
         raise DataError(f"{file} has no column {time!r}; it has {', '.join(by_name)}.")
-    features, left_out = [], []
+    features: list[str] = []
+    left_out: dict[str, list[str]] = {}  # why -> columns
     for profile in profiles:
         if profile.name in (target, time):
             continue
-        if profile.kind in ("number", "category"):
+        if why := why_no_feature(profile):
+            left_out.setdefault(why, []).append(profile.name)
+        else:
             features.append(_feature(profile))
             remarks += _remarks(profile)
-        else:
-            left_out.append(f"# {_escaped(profile.name)}: left out, {_why(profile)}")
+    remarks += [
+        f"{_some(names)}: left out, {why if len(names) == 1 else why.replace('it', 'each', 1)}"
+        for why, names in left_out.items()
+        if why not in PLAINLY_NONE
+    ]
     key, num_patients = likely_key(profiles), by_name[target].num_rows
     if key is not None and repeats(key):
         num_patients = len(key.counts)
@@ -108,7 +130,10 @@ def study_draft(
             " under [data]; `erosion site new` writes it), or rows are counted as patients"
         )
     if not features:
-        raise DataError(f"{file} has no column that a model could read, but for the target.")
+        reasons = "".join(f" {_some(names)}: {why}." for why, names in left_out.items())
+        raise DataError(
+            f"{file} has no column that a model could read, but for the target.{reasons}"
+        )
     text = _HEAD.format(
         name=name,
         target=target,
@@ -129,7 +154,8 @@ def study_draft(
         *features,
         "]",
     ]
-    return "\n".join([*lines, *left_out]) + "\n", remarks
+    lines += [f"# {_escaped(n)}: left out, {why}" for why, names in left_out.items() for n in names]
+    return "\n".join(lines) + "\n", remarks
 
 
 def _tested(num_patients: int, *, is_class: bool) -> str:
@@ -182,7 +208,7 @@ def _outcome(target: Profile) -> tuple[str, list[str]]:
 
 def _survival(event: Profile, time: Profile) -> tuple[str, list[str]]:
     """The lines of the task where a time until an event is predicted."""
-    if time.kind not in ("number", "category") or not time.values:
+    if time.kind == "date" or not time.values:
         raise DataError(f"--time {time.name!r} must be a number; {_why(time)}.")
     codes = _in_order(event.counts)
     if len(codes) != 2:
@@ -302,16 +328,27 @@ def _remarks(profile: Profile) -> list[str]:
     return found
 
 
+def why_no_feature(profile: Profile) -> str:
+    """Why a column is left out; "" where it is none that a model should not read."""
+    if profile.kind not in ("empty", "constant", "identifier", "date") and is_place(profile.name):
+        return (
+            "it seems to name a hospital, ward or centre (if several hospitals are in this table,"
+            " make a table of each; if it is something else, add it to features)"
+        )
+    if profile.kind in ("number", "category"):
+        return NUMBERED if is_numbered(profile) else ""
+    return _why(profile)
+
+
 def _why(profile: Profile) -> str:
-    return {
-        "identifier": "it seems to tell patients apart (patient under [data] of the site file)",
-        "date": "it holds dates (make an age of them: [data.derive] of the site file)",
-        "text": "it holds free text, or too many categories",
-        "constant": "all its values are the same",
-        "empty": "it has no values",
-        "number": "it holds numbers",
-        "category": "it has too many categories",
-    }[profile.kind]
+    if profile.kind == "date" and not profile.date_formats:
+        return "it seems to hold dates as numbers of days or seconds (write them as dates)"
+    return WHY[profile.kind]
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
 
 
 def _escaped(text: str) -> str:

@@ -12,7 +12,7 @@ from erosion.client.dataset.row_hashes import RowHashes, hashes_of_rows
 from erosion.client.dataset.sources.data_source import DataSource, TableSource, entries_of
 from erosion.client.dataset.sources.table_file import PARQUET, SEPARATORS
 from erosion.client.dataset.text_table import TextColumn, TextTable
-from erosion.client.scaffold.column_profile import is_id
+from erosion.client.scaffold.column_names import is_id
 from erosion.common.errors import DataError
 
 BESIDE = re.compile(r"[.~]|readme|licen[cs]e|codebook|data.?dictionary|changelog", re.I)

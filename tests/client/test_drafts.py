@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,8 @@ from erosion.client.scaffold import column_match
 from erosion.client.scaffold.column_match import Match, match_columns
 from erosion.client.scaffold.column_profile import Profile, profile, read_whole
 from erosion.client.scaffold.known_units import changes, header_unit, plain_name
-from erosion.client.scaffold.study_draft import study_draft
+from erosion.client.scaffold.patient_key import is_numbered
+from erosion.client.scaffold.study_draft import study_draft, why_no_feature
 from erosion.client.site_file import load_site
 from erosion.command_line import main
 from erosion.common.errors import DataError
@@ -426,10 +428,10 @@ def test_names_and_values_may_hold_line_ends_and_quotation_marks(tmp_path: Path)
 
 
 def test_ranges_of_large_numbers_hold_all_values(tmp_path: Path) -> None:
-    study = drafted(tmp_path, column("order", range(1234567000, 1234567400, 10)), "ill")
+    study = drafted(tmp_path, column("time", range(7234567000, 7234567400, 10)), "ill")
     feature = features_of(study)[0]
     assert isinstance(feature, NumberFeature)
-    assert feature.range == (1234566900.0, 1234567490.0)
+    assert feature.range == (7234566900.0, 7234567490.0)
 
 
 def test_times_until_an_event_may_have_a_decimal_comma(tmp_path: Path) -> None:
@@ -459,3 +461,127 @@ def test_columns_that_tell_the_outcome_are_pointed_out(
     told = capsys.readouterr().out
     named = [line.split(":")[0] for line in told.splitlines() if "by it alone" in line]
     assert named == ["  - cause", "  - discharge", "  - hours"]
+
+
+SIX_DIGITS = np.random.default_rng(5).choice(900_000, 200, replace=False) + 100_000
+DAYS = np.random.default_rng(6).integers(0, 900, 200)  # since 2021
+
+
+def profile_of(folder: Path, name: str, values: Iterable[object]) -> Profile:
+    return profiles_of(folder, column(name, values))[0]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("PatientID", "patient_id", "ID Patient", "MRN", "case number", "CaseNo", "Patient #"),
+        *("record no", "study_subject_id", "patient_nbr", "SubjectKey", "pid", "pseudonym"),
+        *("Patientennummer", "Pat-Nr.", "Fallnummer", "FallNr", "Aufnahmenummer", "lfd. Nr."),
+        *("N° dossier", "numéro de dossier", "IPP", "identifiant", "patiëntnummer", "volgnr"),
+        *("BSN", "numero_paciente"),
+    ],
+)
+def test_numbers_of_patients_are_known_by_their_names(tmp_path: Path, name: str) -> None:
+    assert profile_of(tmp_path, name, SIX_DIGITS).kind == "identifier"
+    # Several rows of a patient, and others who lack a number.
+    assert profile_of(tmp_path, name, [*SIX_DIGITS[:60], *SIX_DIGITS[:60], ""]).kind == "identifier"
+
+
+def test_few_patients_are_told_to_nobody(tmp_path: Path) -> None:
+    rows = "".join(f"{SIX_DIGITS[i % 5]},{40 + 7 * i % 41},{i % 2}\n" for i in range(60))
+    study = drafted(tmp_path, "patient_id,age,ill\n" + rows, "ill")
+    assert [feature.name for feature in features_of(study)] == ["age"]
+    assert str(SIX_DIGITS[0]) not in (tmp_path / "study.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    "name", ["no_fall", "number_inpatient", "mrna", "case_mix", "patients_seen", "hospital_days"]
+)
+def test_counts_and_answers_are_features_whatever_they_count(tmp_path: Path, name: str) -> None:
+    for values in (["yes", "no"] * 30, [i * i % 11 for i in range(60)]):
+        found = profile_of(tmp_path, name, values)
+        assert not why_no_feature(found)
+
+
+def test_numbers_of_patients_are_known_by_their_values(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draw = np.random.default_rng(7)
+    running = draw.permutation(np.arange(1001, 1201))
+    five_digits = draw.choice(90_000, 2000, replace=False) + 10_000
+    twice = np.concatenate([SIX_DIGITS, SIX_DIGITS[:5]])  # rows that were exported again
+    for numbers in (running, five_digits, SIX_DIGITS, twice):
+        assert is_numbered(profile_of(tmp_path, "x", numbers))
+    rows = "".join(f"{n},{40 + 7 * i % 41},{i % 2}\n" for i, n in enumerate(running))
+    study = drafted(tmp_path, "x,age,ill\n" + rows, "ill")
+    assert [feature.name for feature in features_of(study)] == ["age"]
+    assert "x: left out, it seems by its values to number patients" in capsys.readouterr().out
+
+
+def test_measurements_that_are_nearly_all_different_are_features(tmp_path: Path) -> None:
+    draw = np.random.default_rng(8)
+    measured: dict[str, NDArray[np.float64]] = {
+        "crp": draw.lognormal(1, 1, 200).round(3),
+        "bnp": draw.lognormal(7, 1, 200).round(),
+        "cells": draw.normal(7000, 1500, 200).round(),
+        "dose": draw.integers(100, 900, 200) * 1000.0,
+        "pulse": np.arange(40.0, 100.0),
+    }
+    for name, values in measured.items():
+        texts = [f"{value:g}" if value < 1e5 else f"{value:.0f}" for value in values]
+        assert not why_no_feature(profile_of(tmp_path, name, texts)), name
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("seen", [44197 + day for day in DAYS]),  # a spreadsheet's days since 1900
+        ("AdmissionDate", [f"{44197 + day}.5" for day in DAYS]),
+        ("dob", [20000 + 11 * day for day in DAYS]),
+        ("t0", [1609459200 + 86400 * day + 60 for day in DAYS]),
+        ("t0", [1609459200000 + 86400000 * day for day in DAYS]),
+        ("t0", [date.fromordinal(737791 + day).strftime("%Y%m%d") for day in DAYS]),
+        ("t0", [date.fromordinal(737791 + day).strftime("%d%m%Y") for day in DAYS]),
+    ],
+)
+def test_dates_that_are_numbers_are_no_features(
+    tmp_path: Path, name: str, values: Sequence[object]
+) -> None:
+    found = profile_of(tmp_path, name, values)
+    assert found.kind == "date"
+    assert "dates" in why_no_feature(found)
+
+
+def test_weights_at_birth_and_days_are_no_dates(tmp_path: Path) -> None:
+    weights = [2500 + day for day in DAYS]
+    assert profile_of(tmp_path, "birth_weight", weights).kind == "number"
+    assert profile_of(tmp_path, "days", DAYS).kind == "number"
+
+
+def test_a_stay_is_proposed_from_dates_without_marks(tmp_path: Path) -> None:
+    rows = "".join(f"202103{1 + i % 20:02},202104{1 + i % 20:02},{i % 2}\n" for i in range(60))
+    match = one_match(
+        tmp_path, {"name": "stay", "range": [0, 99]}, "admitted,discharged,ill\n" + rows
+    )
+    assert match.between is not None
+    assert match.between.date_format == "%Y%m%d"
+
+
+@pytest.mark.parametrize(
+    "name", ["hospital", "Klinik", "Station", "centre_id", "hôpital", "StudySite", "ziekenhuisnaam"]
+)
+def test_the_hospital_is_no_feature(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for values in ("ABC", "123"):
+        rows = "".join(f"{40 + 7 * i % 41},{values[i % 3]},{i % 2}\n" for i in range(60))
+        (tmp_path / "study.toml").unlink(missing_ok=True)
+        study = drafted(tmp_path, f"age,{name},ill\n" + rows, "ill")
+        assert [feature.name for feature in features_of(study)] == ["age"]
+        assert f"{name}: left out, it seems to name a hospital" in capsys.readouterr().out
+
+
+def test_a_code_that_thousands_of_patients_have_is_no_key(tmp_path: Path) -> None:
+    rows = "".join(f"{i},{i % 25},{40 + 7 * i % 41},{i % 2}\n" for i in range(2000))
+    drafted(tmp_path, "visit_id,disposition_id,age,ill\n" + rows, "ill")
+    assert '# ? patient = "visit_id"' in site_of(tmp_path).read_text()
