@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from erosion.client.dataset.codes_for_unknown import CODES
+from erosion.client.dataset.codes_for_unknown import CODES, to_be_asked_about
 from erosion.client.dataset.column_values import Fault, feature_parser, target_parser
 from erosion.client.dataset.preparation import TimeBetween, UnitChange
 from erosion.client.scaffold.column_profile import Profile
@@ -188,11 +188,13 @@ def _agreement(column: NumberFeature, profile: Profile, unit: UnitChange) -> flo
 def _sentinels(
     column: NumberFeature | CategoryFeature | CodedColumn, profile: Profile, unit: UnitChange
 ) -> list[str]:
-    """Numbers that stand for "not known", such as 999, where the study's range leaves them out."""
-    if not isinstance(column, NumberFeature) or column.range is None or profile.kind != "number":
+    """Numbers that may stand for "not known": 0 far from the others, 999 out of the range."""
+    if not isinstance(column, NumberFeature) or profile.kind != "number":
         return []
+    odd = list(to_be_asked_about(profile.values))
+    if column.range is None:
+        return odd
     low, high = column.range
-    odd = []
     for text in profile.counts:
         value = float(text) if re.fullmatch(r"[+-]?\d+(\.0*)?", text) else math.nan
         if value in CODES and not low <= value * unit.factor + unit.offset <= high:

@@ -43,7 +43,7 @@ def site_draft(
         *_absent(matches, outcome),
         *_columns(matches, accept),
         *_units(matches),
-        *_values(matches, accept),
+        *_values(matches, profiles, accept),
         *_derived(matches),
         "",
         "[coordinator]",
@@ -140,8 +140,9 @@ def _derived(matches: Sequence[Match]) -> list[str]:
     return lines
 
 
-def _values(matches: Sequence[Match], accept: float) -> list[str]:
+def _values(matches: Sequence[Match], profiles: Sequence[Profile], accept: float) -> list[str]:
     lines = []
+    counts = {profile.name: profile.counts for profile in profiles}
     for match in matches:
         if not (match.values or match.unknown or match.unsaid or match.odd):
             continue
@@ -151,7 +152,10 @@ def _values(matches: Sequence[Match], accept: float) -> list[str]:
             f'"{_escaped(text)}" = "{_escaped(meant)}"'
             for text, meant in match.values.items()
         ]
-        lines += [f'# ? "{_escaped(text)}" = ""  # not known?' for text in match.unsaid]
+        for text in match.unsaid:
+            times = counts[str(match.local)].get(text)  # of what may as well be measured
+            often = f" {times} rows" if times else ""
+            lines.append(f'# ? "{_escaped(text)}" = ""  # not known?{often}')
         lines += [f'# ? "{_escaped(text)}" = ""  # no number' for text in match.odd[:MOST_ODD]]
         if len(match.odd) > MOST_ODD:
             lines.append(f"# and {len(match.odd) - MOST_ODD} more that are no numbers")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from erosion.client.dataset.codes_for_unknown import CODES
+from erosion.client.dataset.codes_for_unknown import CODES, to_be_asked_about
+from erosion.client.dataset.column_values import toml_key
 from erosion.client.scaffold.column_names import is_place
 from erosion.client.scaffold.column_profile import Kind, Profile
 from erosion.client.scaffold.known_units import header_unit
@@ -310,6 +311,13 @@ def _remarks(profile: Profile) -> list[str]:
         found.append(
             f"{profile.name}: {some} is taken for “not known”; say so in the site file"
             f' ({profile.unsaid[0]!r} = "" under [data.values]), or widen the range'
+        )
+    if profile.kind == "number" and (zeros := to_be_asked_about(profile.values)):
+        found.append(
+            f"{profile.name}: {zeros[0]!r} ({sum(profile.counts[text] for text in zeros)} of"
+            f" {profile.num_rows} rows) lies far from all other values; if it stands for “not"
+            f' known”, each site file says so ("{zeros[0]}" = "" under'
+            f" [data.values.{toml_key(profile.name)}]), else it is taken for a measurement"
         )
     if profile.thousands:
         found.append(

@@ -585,3 +585,17 @@ def test_a_code_that_thousands_of_patients_have_is_no_key(tmp_path: Path) -> Non
     rows = "".join(f"{i},{i % 25},{40 + 7 * i % 41},{i % 2}\n" for i in range(2000))
     drafted(tmp_path, "visit_id,disposition_id,age,ill\n" + rows, "ill")
     assert '# ? patient = "visit_id"' in site_of(tmp_path).read_text()
+
+
+def test_a_zero_that_may_stand_for_not_known_is_asked_about(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = "".join(f"{0 if i % 10 == 3 else 170 + 7 * i % 83},{i % 4},{i % 2}\n" for i in range(90))
+    drafted(tmp_path, "chol,drinks,ill\n" + rows, "ill")
+    told = capsys.readouterr().out
+    assert "chol: '0' (9 of 90 rows) lies far from all other values" in told
+    assert '"0" = "" under [data.values.chol]' in told
+    site = site_of(tmp_path).read_text()
+    assert '[data.values."chol"]' in site
+    assert '# ? "0" = ""  # not known? 9 rows' in site
+    assert "drinks" not in site
