@@ -70,10 +70,12 @@ def _run(options: argparse.Namespace) -> int:
         time=options.time,
     )
     remarks += [
-        f"{column}: by it alone nearly every patient's {options.target} is told; take it out if it"
-        " is known only afterwards"
-        for column in telling(read, profiles, options.target)
-        if column != options.time
+        f"{column}: by it alone nearly every patient's {outcome} is told; make no feature of"
+        " it if it is known only afterwards"
+        for outcome in (options.target, options.time)
+        if outcome is not None
+        for column in telling(read, profiles, outcome)
+        if column not in (options.target, options.time)
     ]
     sources = {name: TableFile(path=tables[name]) for name in hospitals if name in tables}
     remarks += shared_rows(sources)

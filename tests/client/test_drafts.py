@@ -599,3 +599,26 @@ def test_a_zero_that_may_stand_for_not_known_is_asked_about(
     assert '[data.values."chol"]' in site
     assert '# ? "0" = ""  # not known? 9 rows' in site
     assert "drinks" not in site
+
+
+def test_what_tells_a_number_or_a_time_is_pointed_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = "".join(
+        f"{40 + 7 * i % 41},{i % 2},{(days := 20 + 37 * i % 101) * 24 + i % 5},{days},"
+        f"{'01.02.2020' if i % 2 else ''}\n"
+        for i in range(100)
+    )
+    table = "age,dead,hours,days,died on\n" + rows
+    drafted(tmp_path, table, "days")
+    told = capsys.readouterr().out
+    assert [line.split(":")[0] for line in told.splitlines() if "by it alone" in line] == [
+        "  - hours"
+    ]
+    (tmp_path / "study.toml").unlink()
+    drafted(tmp_path, table, "dead", "--time", "days")
+    told = capsys.readouterr().out
+    assert [line.split(":")[0] for line in told.splitlines() if "by it alone" in line] == [
+        "  - died on",
+        "  - hours",
+    ]
