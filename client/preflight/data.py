@@ -9,7 +9,11 @@ from erosion.client.dataset.load import Patients, load_patients
 from erosion.client.dataset.split import Split, split_patients
 from erosion.client.finding import Finding, failed, ok, skipped, warning
 from erosion.client.privacy.privacy_words import has_begun, problem_with_cost, promised
-from erosion.client.scaffold.patient_key import rows_of_patients, undeclared_key
+from erosion.client.scaffold.patient_key import (
+    numbered_features,
+    rows_of_patients,
+    undeclared_key,
+)
 from erosion.client.site_file import Site
 from erosion.client.training.folds import check_parts
 from erosion.client.training.limits import check_limits, check_study, local_steps
@@ -41,6 +45,14 @@ def check_study_here(site: Site, study: Study) -> Iterator[Finding]:
             "contract",
             f"{rows_of_patients(key)}, and each row is counted as a patient",
             f"write patient = {json.dumps(key.name, ensure_ascii=False)} under [data]",
+        )
+    for name in numbered_features(site.data, study, patients.rows):
+        yield warning(
+            "contract",
+            f"column {name} seems to number patients or rows, and the study takes it for a feature:"
+            " a model learns nothing from it that holds for another patient, and a hospital's"
+            " updates may tell whose numbers it has",
+            "ask the coordinator to take it out of the study's features, if it does",
         )
     yield ok("target", study.task.described(patients.targets))
     split = _split(study, site, patients)

@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from erosion.client.dataset.sources.data_source import DataSource, TableSource
 from erosion.client.dataset.study_columns import columns_of
 from erosion.client.scaffold.assigned_numbers import seem_assigned
 from erosion.client.scaffold.column_names import is_id, is_key, is_measurement, is_patient_key
-from erosion.client.scaffold.column_profile import Profile, profile
+from erosion.client.scaffold.column_profile import MOST_CATEGORIES, Profile, profile
 from erosion.common.study.study import Study
+from erosion.common.tasks.features import CategoryFeature, NumberFeature
 from erosion.common.tasks.inputs import TabularTask
 
 MOST_ROWS = 50  # of a patient on average, where a column's name does not say that it is a patient's
@@ -65,3 +69,34 @@ def undeclared_key(source: DataSource, study: Study) -> Profile | None:
     table = source.read(names)
     key = likely_key([profile(name, table.columns[name]) for name in names])
     return key if repeats(key) else None
+
+
+def numbered_features(
+    source: DataSource, study: Study, rows: NDArray[np.float64] | NDArray[np.uint8]
+) -> list[str]:
+    """The study's features that number patients here, by their names or their values.
+
+    `rows`: (n, features) of the task; of images there are none.
+    """
+    task = study.task
+    if not isinstance(source, TableSource) or not isinstance(task, TabularTask):
+        return []
+    return [
+        feature.name
+        for feature, values in zip(task.features, rows.T, strict=True)
+        if _numbers_patients(feature, source, values[~np.isnan(values)])
+    ]
+
+
+def _numbers_patients(
+    feature: NumberFeature | CategoryFeature, source: TableSource, values: NDArray[np.float64]
+) -> bool:
+    local = source.local_name(feature.name)
+    names = (feature.name, local)
+    if local == source.patient or any(map(is_patient_key, names)):
+        return True
+    if isinstance(feature, CategoryFeature) or any(map(is_measurement, names)):
+        return False
+    is_whole = bool((values == np.floor(values)).all())
+    has_many = len(np.unique(values)) > MOST_CATEGORIES
+    return (any(map(is_key, names)) and is_whole and has_many) or seem_assigned(values)

@@ -524,7 +524,7 @@ def test_measurements_that_are_nearly_all_different_are_features(tmp_path: Path)
         "crp": draw.lognormal(1, 1, 200).round(3),
         "bnp": draw.lognormal(7, 1, 200).round(),
         "cells": draw.normal(7000, 1500, 200).round(),
-        "dose": draw.integers(100, 900, 200) * 1000.0,
+        "dose": draw.integers(100, 900, 200).astype(np.float64) * 1000,
         "pulse": np.arange(40.0, 100.0),
     }
     for name, values in measured.items():

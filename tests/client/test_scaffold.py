@@ -374,3 +374,29 @@ def test_hospitals_with_patients_alike_in_a_few_coarse_columns_share_no_rows(
         write(tmp_path / f"{name}.csv", ["case", "age", "ill"], rows)
     tables = {name: TableFile(path=path) for name, path in tables_in(tmp_path).items()}
     assert list(shared_rows(tables)) == []
+
+
+def test_check_asks_where_the_study_takes_the_number_of_a_patient_for_a_feature(
+    visits: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A study that an earlier version drafted, or a person wrote."""
+    lines = lines_of(visits / "alpha.csv")
+    numbered = ["MRN,row,", *(f"{731 * i % 9000 + 1000},{i + 500}," for i in range(len(lines)))]
+    both = [n + line for n, line in zip(numbered, lines, strict=False)]
+    (visits / "alpha.csv").write_text("".join(both))
+    assert main(["study", "new", str(visits), "--target", "ill"]) == 0
+    study_file = visits / "study.toml"
+    more = "".join(f'  {{ name = "{n}", range = [0, 99999] }},\n' for n in ("MRN", "patient_no"))
+    text = study_file.read_text()
+    study_file.write_text(text.replace("features = [\n", f"features = [\n{more}"))
+    site_file = visits / "alpha.toml"
+    site_file.write_text(
+        f'name = "alpha"\n[data]\npath = "{visits / "alpha.csv"}"\n[data.columns]\n'
+        'patient_no = "row"\n[coordinator]\naddress = "127.0.0.1:9092"\n'
+    )
+    main(["check", str(site_file), "--study", str(study_file)])
+    said = " ".join(capsys.readouterr().out.split())
+    for name in ("MRN", "patient_no"):
+        assert f"column {name} seems to number patients or rows" in said
+    for name in ("age", "sugar"):
+        assert f"column {name} seems to number" not in said
