@@ -30,6 +30,7 @@ Kind = Literal["number", "category", "identifier", "date", "text", "constant", "
 
 MOST_CATEGORIES = 20
 FEW_CODES = 6  # whole numbers of so few values are codes rather than measurements
+LEAST_ROWS = 2  # of a category on average: remarks are of one patient each
 MOST_NOT_NUMBERS = 0.1  # of the values of a column of numbers: typing errors and remarks
 MOST_MEASURED = 0.5  # of the values: with these, such as are numbers with a unit or a limit
 MEASURED = re.compile(r"[<>≤≥~]?\s*\d+([.,]\d+)?\s*([a-zµ%/°]|$)", re.I)  # "84 mg/dl", "<0.5"
@@ -172,7 +173,8 @@ def _kind(
         )
     if is_id(name) and len(counts) > MOST_CATEGORIES:
         return "identifier"
-    return "category" if len(counts) <= MOST_CATEGORIES else "text"
+    is_remark = len(counts) > 2 and num_present < LEAST_ROWS * len(counts)
+    return "category" if len(counts) <= MOST_CATEGORIES and not is_remark else "text"
 
 
 def _thousands(texts: Collection[str], decimal: str) -> str:

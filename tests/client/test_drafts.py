@@ -494,6 +494,15 @@ def test_few_patients_are_told_to_nobody(tmp_path: Path) -> None:
     assert str(SIX_DIGITS[0]) not in (tmp_path / "study.toml").read_text()
 
 
+def test_remarks_about_a_few_patients_are_no_categories(tmp_path: Path) -> None:
+    rows = "".join(
+        f"{40 + 7 * i % 41},{f'fell on day {i}' if i < 12 else ''},{i % 2}\n" for i in range(60)
+    )
+    study = drafted(tmp_path, "age,remark,ill\n" + rows, "ill")
+    assert [feature.name for feature in features_of(study)] == ["age"]
+    assert "fell" not in (tmp_path / "study.toml").read_text()
+
+
 @pytest.mark.parametrize(
     "name", ["no_fall", "number_inpatient", "mrna", "case_mix", "patients_seen", "hospital_days"]
 )
