@@ -15,7 +15,7 @@ def describe_here(study_file: Path, data_dir: Path) -> Description:
     study = load_study(study_file)
     replies, declined = {}, {}
     with tempfile.TemporaryDirectory() as made:
-        sites = testbed_sites(study, study_file.resolve().parent, Path(made), data_dir)
+        sites = testbed_sites(study, study_file.resolve().parent, Path(made), data_dir, None)
         for name, site in sites.items():
             try:
                 replies[name] = Hospital(site).summarise(study)

@@ -12,12 +12,12 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
-from erosion.common.learning.installed import Installed
 from erosion.common.study.study import EVERY_USER, Study, load_study
 from erosion.common.support.files import write_atomically
 from erosion.experiments.data_dir import add_data_dir
@@ -25,6 +25,7 @@ from erosion.experiments.program import output_file, run_program
 from erosion.experiments.simulator import Simulation, simulate
 from erosion.experiments.sources import HospitalFiles, make_hospitals
 from erosion.experiments.testbed import study_path
+from erosion.experiments.testbed_limits import testbed_limits
 from erosion.server.output.report.overview_page import write_overview
 from erosion.server.output.terminal.overview_table import print_overview
 from erosion.server.run.ledger import contributions
@@ -66,26 +67,30 @@ def _line(study: Study, user: str, found: Simulation) -> UserResult:
 
 def site_of(
     name: str,
-    files: HospitalFiles,
+    files: HospitalFiles | Mapping[str, Any],
     study: Study | None = None,
     *,
     min_local_steps: int | None = None,
+    weights: Path | None = None,
 ) -> Site:
-    """A site that is never connected to anything.
+    """A site that is never connected to anything, with files or [data] of a site file.
 
-    It runs the installed model that `study` names: whoever simulates it does so on this machine.
-    `min_local_steps` takes the place of the usual limit, for papers that take one step a round.
+    It allows what a testbed of `study` does. `min_local_steps` takes the place of the usual limit,
+    for papers that take one step a round. `weights`: its compute.weights.
     """
-    model = study.model if study is not None else None
-    limits = {} if min_local_steps is None else {"min_local_steps": min_local_steps}
-    allowed = {model.entry_point: model.sha256} if isinstance(model, Installed) else {}
+    limits = {} if study is None else testbed_limits(study, name)
+    if min_local_steps is not None:
+        limits["min_local_steps"] = min_local_steps
+    if isinstance(files, HospitalFiles):
+        files = {"path": files.data, **files.keys}
     return Site.model_validate(
         {
             "name": name,
-            "data": {"path": files.data, **files.keys},
+            "data": files,
             "coordinator": {"address": "127.0.0.1:1"},
-            "limits": {"installed_models": allowed, **limits},
-            "compute": {"public_order": True},  # a simulation's hospitals have no secret
+            "limits": limits,
+            # a simulation's hospitals have no secret
+            "compute": {"public_order": True, "weights": weights},
         }
     )
 
@@ -105,7 +110,7 @@ def main() -> int:
     clock = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         files = make_hospitals(study, Path(folder), options.data_dir)
-        hospitals = {name: Hospital(site_of(name, f)) for name, f in files.items()}
+        hospitals = {name: Hospital(site_of(name, f, study)) for name, f in files.items()}
         simulations = for_every_user(study, hospitals)
     found = side_by_side(study, simulations, time.monotonic() - clock)
     if options.html:

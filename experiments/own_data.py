@@ -1,50 +1,71 @@
 """A testbed's hospitals from one's own tables: a folder of them beside the study file."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.scaffold.patient_key import rows_of_patients, undeclared_key
-from erosion.client.scaffold.table_folder import SUFFIXES, shared_rows, tables_in
-from erosion.client.site_file import load_site
-from erosion.common.errors import DataError, StudyError
+from erosion.client.scaffold.table_folder import SUFFIXES, shared_rows, table_files, tables_in
+from erosion.client.site_file import Site, load_site
+from erosion.common.errors import DataError, SiteError, StudyError
 from erosion.common.study.study import Study
 
 logger = logging.getLogger("erosion.testbed")
 
 
 def own_data(study: Study, folder: Path) -> Mapping[str, Mapping[str, Any]]:
-    """[data] of every hospital's site file: that of sites/NAME.toml, else NAME.csv as it is.
+    """[data] of every hospital's site file, else its table as it is: see `own_files`."""
+    sites, tables = own_files(study, folder)
+    return {
+        name: _as_written(sites[name]) if name in sites else {"path": str(tables[name])}
+        for name in study.hospitals
+    }
 
-    Of a site file nothing but [data] is taken over. Warns of rows that seem to be of one patient,
-    and of tables that share rows. Raises StudyError where a hospital has
-    neither, SiteError for a site file, DataError for a folder without tables.
+
+def own_files(study: Study, folder: Path) -> tuple[Mapping[str, Site], Mapping[str, Path]]:
+    """The hospitals' site files, and for those without one their tables, NAME.csv.
+
+    A site file is sites/NAME.toml, or site.toml in a folder of its own; whose it is, is what it
+    says. Warns of rows that seem to be of one patient, and of tables that share rows. Raises
+    StudyError where a hospital has neither, SiteError for a site file, DataError for the tables.
     """
-    sites = {name: folder / "sites" / f"{name}.toml" for name in study.hospitals}
-    drafted = {name: path for name, path in sites.items() if path.exists()}
-    tables = tables_in(folder) if len(drafted) < len(sites) else {}
-    missing = [name for name in study.hospitals if name not in drafted and name not in tables]
-    if missing:
+    written = site_files(sorted((*folder.glob("sites/*.toml"), *folder.glob("*/site.toml"))))
+    sites = {name: site for name, site in written.items() if name in study.hospitals}
+    without = [name for name in study.hospitals if name not in sites]
+    found = tables_in(folder) if without and table_files(folder) else {}
+    tables = {name: found[name] for name in without if name in found}
+    if missing := [name for name in without if name not in tables]:
         raise StudyError(
             f"There are no data of {', '.join(missing)} for a testbed: put a table of that name"
-            f" (such as {missing[0]}.csv) or a site file (sites/{missing[0]}.toml) into {folder},"
-            " or say with a [testbed] table where they come from."
+            f" (such as {missing[0]}.csv) or a site file (sites/{missing[0]}.toml, or"
+            f" {missing[0]}/site.toml) into {folder}, or say with a [testbed] table where they come"
+            " from."
         )
-    for name in study.hospitals:
-        if name not in drafted:
-            warn_of_rows(study, name, tables[name])
+    for name, table in tables.items():
+        warn_of_rows(study, name, table)
     sources = {
-        name: load_site(drafted[name]).data if name in drafted else TableFile(path=tables[name])
+        name: sites[name].data if name in sites else TableFile(path=tables[name])
         for name in study.hospitals
     }
     for warning in shared_rows(sources):
         logger.warning("%s", warning)
-    return {
-        name: _as_written(drafted[name]) if name in drafted else {"path": str(tables[name])}
-        for name in study.hospitals
-    }
+    return sites, tables
+
+
+def site_files(paths: Iterable[Path]) -> Mapping[str, Site]:
+    """Site files by the hospital's name in them. Raises SiteError, also where two have the same."""
+    found: dict[str, tuple[Path, Site]] = {}
+    for path in paths:
+        site = load_site(path)
+        if site.name in found:
+            raise SiteError(
+                f"{path} and {found[site.name][0]} are both of the hospital {site.name!r}: remove"
+                " one, or correct its name."
+            )
+        found[site.name] = path, site
+    return {name: site for name, (_, site) in found.items()}
 
 
 def warn_of_rows(study: Study, hospital: str, table: Path) -> None:
@@ -64,7 +85,7 @@ def warn_of_rows(study: Study, hospital: str, table: Path) -> None:
         )
 
 
-def _as_written(site_file: Path) -> dict[str, Any]:
-    data = load_site(site_file).data
+def _as_written(site: Site) -> dict[str, Any]:
+    data = site.data
     written = {"source": getattr(data, "source"), **data.model_dump(exclude_defaults=True)}  # noqa: B009
     return {key: str(value) if isinstance(value, Path) else value for key, value in written.items()}

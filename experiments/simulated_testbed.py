@@ -39,7 +39,7 @@ def simulate_testbed(
             " name, or run it without --simulate."
         )
     with tempfile.TemporaryDirectory() as made, Progress(console=Console(stderr=True)) as bar:
-        sites = testbed_sites(study, study_file.resolve().parent, Path(made), data_dir)
+        sites = testbed_sites(study, study_file.resolve().parent, Path(made), data_dir, weights)
         hospitals = {name: Hospital(site) for name, site in sites.items()}
         task = bar.add_task(study.name, total=study.rounds * len(study.arms))
         found = simulate(

@@ -45,12 +45,10 @@ def simulated_split(
 
     `min_local_steps`: the hospitals' own limit, where fewer steps than usual are wanted.
     """
-    if study.privacy is not None:  # the user's one step, without noise
-        min_local_steps = 1
     with tempfile.TemporaryDirectory() as folder:
         files = make_hospitals(study, Path(folder), data_dir)
         hospitals = {
-            name: Hospital(site_of(name, file, min_local_steps=min_local_steps))
+            name: Hospital(site_of(name, file, study, min_local_steps=min_local_steps))
             for name, file in files.items()
         }
         return simulate(study, hospitals, clock=timeless)

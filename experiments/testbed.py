@@ -15,7 +15,6 @@ from typing import IO, Any
 import tomli_w
 
 from erosion.common.errors import ErosionError, StudyError
-from erosion.common.learning.installed import Installed
 from erosion.common.rounds.study_run import check_start
 from erosion.common.study.study import Study, load_study
 from erosion.common.support.memory import peak_megabytes
@@ -23,6 +22,7 @@ from erosion.experiments.free_ports import free_address
 from erosion.experiments.own_data import own_data
 from erosion.experiments.sealed_identities import KEY, write_identities
 from erosion.experiments.sources import HospitalFiles, make_hospitals
+from erosion.experiments.testbed_limits import testbed_limits
 from erosion.server.output.registry import check_outputs
 from erosion.server.run import provenance
 from erosion.server.run.run_folder import RunFolder, new_run_folder
@@ -283,12 +283,7 @@ def _write_site(
         "approval": {"automatic": "within_limits"},
         "compute": {"public_order": True, **compute},  # so that the run is the same again
     }
-    limits: dict[str, Any] = {}
-    if isinstance(study.model, Installed):  # whoever starts a testbed runs it on this machine
-        limits["installed_models"] = {study.model.entry_point: study.model.sha256}
-    if study.privacy is not None and name == study.user:
-        limits["min_local_steps"] = 1  # its own coordinator's step, without noise
-    if limits:
+    if limits := testbed_limits(study, name):
         site["limits"] = limits
     if (key := path.with_name(KEY)).exists():
         site["sealed"] = {"private_key": key.name}

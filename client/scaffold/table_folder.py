@@ -23,7 +23,7 @@ FEWEST_SHARED = 11  # rows
 
 def tables_in(folder: Path) -> dict[str, Path]:
     """The tables by the names of their hospitals; raises DataError where there are none."""
-    files = [f for f in entries_of(folder) if f.suffix.lower() in SUFFIXES and _is_table(f)]
+    files = table_files(folder)
     if not files:
         raise DataError(
             f"The folder {folder} holds no table ({', '.join(SUFFIXES)}). Put one there for each"
@@ -38,6 +38,11 @@ def tables_in(folder: Path) -> dict[str, Path]:
             )
         found[name] = file
     return found
+
+
+def table_files(folder: Path) -> list[Path]:
+    """The tables, whosever they are; raises DataError where the folder cannot be read."""
+    return [f for f in entries_of(folder) if f.suffix.lower() in SUFFIXES and _is_table(f)]
 
 
 def shared_rows(hospitals: Mapping[str, DataSource]) -> Iterator[str]:

@@ -1,13 +1,11 @@
 """A run, simulated or read from its folder."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from erosion.common.errors import CheckpointError
-from erosion.common.protocol.messages import FinalMetrics
 from erosion.common.rounds.records import RoundRecord
 from erosion.common.study.study import Study
 from erosion.interface.frames import arms_frame, rounds_frame, weights_frame
@@ -18,6 +16,11 @@ if TYPE_CHECKING:
     from erosion.interface.models import Model
     from erosion.server.run.result import Result
 
+OWN_COMPARISON = (
+    "This verdict looks at its own comparison alone. Every hospital was the user, and where several"
+    " are looked at, the p-values count that are adjusted for all of them:"
+)
+
 
 @dataclass(frozen=True, repr=False)
 class Run:
@@ -25,17 +28,31 @@ class Run:
 
     Attributes:
         study: The study, every default filled in.
-        verdict: Whether collaborating helped, in words.
-        result: `result.json`; None for a simulation.
+        result: What `result.json` holds.
         folder: The run's folder; None for a simulation.
+        records: Every round of every arm.
+        overview: Where the run is one user's part of a study with every hospital as its user: the
+            report on all of them.
     """
 
     study: Study
-    verdict: str
-    result: "Result | None"
+    result: "Result"
     folder: Path | None
-    records: tuple[RoundRecord, ...] = field(default=())
-    metrics: Mapping[str, FinalMetrics] = field(default_factory=dict)  # by arm
+    records: tuple[RoundRecord, ...] = ()
+    overview: Path | None = None
+
+    @property
+    def verdict(self) -> str:
+        """Whether collaborating helped, in words."""
+        return self.result.verdict.text
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """What to read beside the verdict: who took no part, which arm ended early, and so on."""
+        from erosion.server.output.result_words import beside_verdict
+
+        together = () if self.overview is None else (f"{OWN_COMPARISON} {self.overview}.",)
+        return (*beside_verdict(self.result, named_in="run.result.absent"), *together)
 
     @cached_property
     def rounds(self) -> "pd.DataFrame":
@@ -50,7 +67,7 @@ class Run:
     @cached_property
     def arms(self) -> "pd.DataFrame":
         """One row for each arm: the final metrics with their 95 % intervals."""
-        return arms_frame(self.metrics)
+        return arms_frame({arm: ended.metrics for arm, ended in self.result.arms.items()})
 
     def model(self, arm: str | None = None) -> "Model":
         """The model of `arm`, or the run's best; see `erosion.load_model`."""

@@ -2,19 +2,22 @@
 
 import os
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from erosion.common.errors import RunError, SiteError, StudyError
+from erosion.common.errors import RunError, StudyError
+from erosion.common.learning.pretrained import FOLDER
 from erosion.common.study.study import Study
 from erosion.interface.checked import check, check_path
 from erosion.interface.run import Run
-from erosion.interface.studies import load_study
+from erosion.interface.studies import load_study, path_of
 
 if TYPE_CHECKING:
-    from erosion.client.training.hospital import Hospital
+    from erosion.client.site_file import Site
 
 AnyPath = str | os.PathLike[str]
 _SITES = (Mapping, Sequence, str, os.PathLike, type(None))
@@ -28,21 +31,21 @@ def read_run(folder: AnyPath) -> Run:
         ErosionError: Where the folder holds no finished run, or one of another version.
     """
     from erosion.server.output.report.run_data import read_run as read
-    from erosion.server.run.run_folder import RunFolder
+    from erosion.server.run.run_folder import USERS, RunFolder
 
     check_path("folder", folder)
     path = Path(folder)
-    if (path / "users").is_dir():
-        raise RunError(f"{path} holds a run for each hospital: give {path}/users/HOSPITAL.")
+    if (path / USERS).is_dir():
+        raise RunError(f"{path} holds a run for each hospital: give {path}/{USERS}/HOSPITAL.")
     if not RunFolder(path).study.exists():
         raise RunError(
             f"There is no run in {path}. Give the folder of a run that finished (runs/TIME-STUDY)."
         )
     found = read(RunFolder(path))
-    metrics = {arm: ended.metrics for arm, ended in found.result.arms.items()}
-    return Run(
-        found.study, found.result.verdict.text, found.result, path, tuple(found.records), metrics
-    )
+    whole = RunFolder(path.resolve().parents[1])
+    is_part = path.resolve().parent.name == USERS and whole.study.exists()
+    overview = whole.report if is_part else None
+    return Run(found.study, found.result, path, tuple(found.records), overview)
 
 
 def testbed(
@@ -50,25 +53,31 @@ def testbed(
     *,
     runs: AnyPath = "runs",
     data_dir: AnyPath | None = None,
+    weights: AnyPath = FOLDER,
     outputs: Sequence[str] | str = (),
 ) -> Run:
     """Run a study with all its hospitals on this machine, as `erosion testbed` does.
 
     Args:
-        study: As for `erosion.load_study`; it needs a [testbed] table.
+        study: As for `erosion.load_study`; the patients are those of its [testbed] table, or of
+            site files or tables beside its file.
         runs: The folder in which the run's own folder is made.
         data_dir: The folder with downloaded data sets; by default $EROSION_DATA, else data/.
+        weights: The folder with the file that the study's model starts from, where it has one.
         outputs: As after `erosion server --output`, for example ["metrics"].
 
     Raises:
         ErosionError: Also, before anything is run, for a study with every hospital as its user.
     """
+    from erosion.common.rounds.study_run import check_start
+    from erosion.experiments.own_data import own_data
     from erosion.experiments.testbed import run_in_testbed
     from erosion.server.output.registry import check_outputs
     from erosion.server.run.run_folder import new_run_folder
 
     check_path("runs", runs)
     check_path("data_dir", data_dir, or_none=True)
+    check_path("weights", weights)
     check("outputs", outputs, "a list of names", str, Sequence)
     outputs = [outputs] if isinstance(outputs, str) else list(outputs)
     for output in outputs:
@@ -79,9 +88,18 @@ def testbed(
             f"Study {checked.name} has every hospital as its user, and a Run is of one. Give one"
             " name as its user, or use `erosion testbed` and read what it leaves in users/HOSPITAL."
         )
+    check_start(checked, Path(weights))
     check_outputs(outputs)
+    own = own_data(checked, _folder_of(study, checked)) if checked.testbed is None else None
     folder = new_run_folder(Path(runs), checked)
-    code = run_in_testbed(checked, folder, data_dir=_data_dir(data_dir), outputs=outputs)
+    code = run_in_testbed(
+        checked,
+        folder,
+        data_dir=_data_dir(data_dir),
+        outputs=outputs,
+        own=own,
+        weights=Path(weights),
+    )
     if code != 0:
         raise RunError(
             f"The coordinator of the testbed ended with exit code {code}; it said why. What it left"
@@ -95,6 +113,7 @@ def simulate(
     sites: Mapping[str, AnyPath] | Sequence[AnyPath] | AnyPath | None = None,
     *,
     data_dir: AnyPath | None = None,
+    weights: AnyPath | None = None,
     progress: bool = True,
     workers: int | None = None,
     stacked: bool | None = None,
@@ -104,9 +123,13 @@ def simulate(
     Args:
         study: As for `erosion.load_study`.
         sites: Where the hospitals' patients are: a data file (or a folder of images) by hospital, a
-            list of site files, or a folder with `HOSPITAL/site.toml`. By default the study's
-            [testbed] table makes the patients.
+            list of site files, or a folder with `HOSPITAL/site.toml`, `sites/HOSPITAL.toml` or a
+            table for each. By default the study's [testbed] table makes the patients; without one
+            they are those in the folder of the study file, as for `erosion testbed`. Of site files
+            that are given here, the limits hold, too; what sites keep and count is left alone.
         data_dir: The folder with downloaded data sets; by default $EROSION_DATA, else data/.
+        weights: The folder with the file that the study's model starts from, where it has one; by
+            default what the site files say, else weights/.
         progress: Whether to show a progress bar on standard error.
         workers: Processes, forked from this one, in which the hospitals train; 1: in this one, in
             turn. By default in this one until a round shows that processes would save time, then in
@@ -114,36 +137,51 @@ def simulate(
         stacked: Whether the hospitals of one process are trained as one stack (`torch.func`); the
             figures are the same but for the rounding of float32. By default on a GPU, and with many
             hospitals and a small model.
+
+    Raises:
+        ErosionError: Also, before anything is read, for a study with every hospital as its user.
     """
+    from erosion.client.training.hospital import Hospital
     from erosion.experiments import simulator
-    from erosion.server.run.result import verdict, whom_it_tests
 
     check("sites", sites, "paths by hospital, a list of paths, or a path", *_SITES)
     if not isinstance(sites, str | os.PathLike):
         for path in sites.values() if isinstance(sites, Mapping) else sites or ():
             check_path("a site", path)
     check_path("data_dir", data_dir, or_none=True)
+    check_path("weights", weights, or_none=True)
     check("workers", workers, "a whole number or None", int, type(None))
     check("stacked", stacked, "True, False or None", bool, type(None))
     checked = load_study(study)
+    if checked.has_every_user:
+        raise StudyError(
+            f"Study {checked.name} has every hospital as its user, and a Run is of one. Simulate it"
+            " for each hospital in turn: erosion.simulate(study.for_user(name)) for every name in"
+            " study.hospitals; or use `erosion testbed`."
+        )
+    start = None if weights is None else Path(weights)
+    began, clock = datetime.now(UTC), time.monotonic()
     with tempfile.TemporaryDirectory() as made:
-        hospitals = _hospitals(checked, sites, Path(made), _data_dir(data_dir))
+        if sites is None:
+            found = _sites_of_study(study, checked, Path(made), _data_dir(data_dir), start)
+        else:
+            found = _sites_given(checked, sites, start)
+        hospitals = {name: Hospital(site) for name, site in found.items()}
         with _bar(checked, shown=progress) as advance:
-            found = simulator.simulate(
-                checked, hospitals, lambda _record: advance(), workers=workers, stacked=stacked
+            outcome = simulator.simulate(
+                checked,
+                hospitals,
+                lambda _record: advance(),
+                start,
+                workers=workers,
+                stacked=stacked,
             )
-    metrics = dict(found.evaluation.arms)
-    records = tuple(record for arm in found.records.values() for record in arm)
-    ended = found.evaluation
-    said = verdict(
-        type(checked.task),
-        ended.comparison,
-        metrics,
-        ended.base_rate,
-        tested=whom_it_tests(checked),
-        shifted_by=checked.task.shifted_by,
-    )
-    return Run(checked, said.text, None, None, records, metrics)
+    # Here, as it imports gRPC, and the simulator forks.
+    from erosion.server.coordination.coordinator import result_of
+
+    result = result_of(outcome, began.isoformat("T", "seconds"), time.monotonic() - clock)
+    records = tuple(record for arm in outcome.records.values() for record in arm)
+    return Run(checked, result, None, records)
 
 
 def _data_dir(given: AnyPath | None) -> Path:
@@ -152,47 +190,60 @@ def _data_dir(given: AnyPath | None) -> Path:
     return default_data_dir() if given is None else Path(given)
 
 
-def _hospitals(
-    study: Study,
-    sites: Mapping[str, AnyPath] | Sequence[AnyPath] | AnyPath | None,
-    made: Path,
-    data_dir: Path,
-) -> "dict[str, Hospital]":
-    from erosion.client.site_file import load_site
-    from erosion.client.training.hospital import Hospital
-    from erosion.experiments.every_user import site_of
-    from erosion.experiments.own_data import warn_of_rows
-    from erosion.experiments.sources import HospitalFiles, make_hospitals
+def _folder_of(study: AnyStudy, checked: Study) -> Path:
+    """Where the patients are of a study without a [testbed] table."""
+    if isinstance(study, str | os.PathLike):
+        return path_of(study).resolve().parent
+    raise StudyError(
+        f"Study {checked.name} has no [testbed], and no file beside which its hospitals' patients"
+        " would be: give the path of a study file with site files or tables beside it, or simulate"
+        " it with sites=."
+    )
 
-    if sites is None or isinstance(sites, Mapping):
-        files = (
-            make_hospitals(study, made, data_dir)
-            if sites is None
-            else {name: HospitalFiles(data=Path(path)) for name, path in sites.items()}
-        )
-        if sites is not None:
-            for name, place in files.items():
-                warn_of_rows(study, name, place.data)
-        found = {name: site_of(name, place, study) for name, place in files.items()}
+
+def _sites_of_study(
+    study: AnyStudy, checked: Study, made: Path, data_dir: Path, weights: Path | None
+) -> "Mapping[str, Site]":
+    from erosion.experiments.testbed_sites import testbed_sites
+
+    folder = made if checked.testbed is not None else _folder_of(study, checked)
+    return testbed_sites(checked, folder, made, data_dir, weights)
+
+
+def _sites_given(
+    study: Study,
+    sites: Mapping[str, AnyPath] | Sequence[AnyPath] | AnyPath,
+    weights: Path | None,
+) -> "Mapping[str, Site]":
+    from erosion.experiments.every_user import site_of
+    from erosion.experiments.own_data import own_files, site_files, warn_of_rows
+    from erosion.experiments.sources import HospitalFiles
+    from erosion.experiments.testbed_limits import in_a_simulation
+
+    files: Mapping[str, Site] = {}
+    tables: Mapping[str, Path] = {}
+    if isinstance(sites, str | os.PathLike):
+        files, tables = own_files(study, Path(sites))
+    elif isinstance(sites, Mapping):
+        tables = {name: Path(path) for name, path in sites.items()}
+        for name, table in tables.items():
+            warn_of_rows(study, name, table)
     else:
-        if isinstance(sites, str | os.PathLike):
-            paths = sorted(Path(sites).glob("*/site.toml"))
-            if not paths:
-                raise SiteError(f"There is no HOSPITAL/site.toml in {sites}. Check the folder.")
-        else:
-            paths = [Path(path) for path in sites]
-        loaded = [load_site(path) for path in paths]
-        found = {site.name: site for site in loaded}
-        if len(found) < len(loaded):
-            raise SiteError("Two of the site files have the same name. Give each hospital once.")
-    unknown = sorted(found.keys() - set(study.hospitals))
-    if unknown or (study.user not in found and not study.has_every_user):
+        files = site_files([Path(path) for path in sites])
+    unknown = sorted({*files, *tables} - {*study.hospitals})
+    if unknown or study.user not in {*files, *tables}:
         trouble = f"does not name {', '.join(unknown)}" if unknown else f"is for {study.user}"
         raise StudyError(
             f"Study {study.name} {trouble}; its hospitals are {', '.join(study.hospitals)}."
             " Give the sites by these names, the user's included."
         )
-    return {name: Hospital(site) for name, site in found.items()}
+    return {
+        **{name: in_a_simulation(site, study, weights) for name, site in files.items()},
+        **{
+            name: site_of(name, HospitalFiles(data=path), study, weights=weights)
+            for name, path in tables.items()
+        },
+    }
 
 
 @contextmanager

@@ -16,8 +16,8 @@ def load_study(source: str | os.PathLike[str] | Mapping[str, Any] | Study) -> St
     """A checked study, with every default filled in.
 
     Args:
-        source: The path of a study file, the name of a study that comes with the program (as
-            `breast-cancer`), or the same keys as a dictionary.
+        source: The path of a study file, or of a folder with study.toml; the name of a study that
+            comes with the program (as `breast-cancer`); or the same keys as a dictionary.
 
     Raises:
         ErosionError: With every problem, its place and its remedy.
@@ -32,6 +32,12 @@ def load_study(source: str | os.PathLike[str] | Mapping[str, Any] | Study) -> St
     )
     if isinstance(source, Mapping):
         return validate(Study, source, "Study", StudyError)
+    return study_file.load_study(path_of(source))
+
+
+def path_of(source: str | os.PathLike[str]) -> Path:
+    """The study file that a path or a name stands for. Raises StudyError."""
     from erosion.experiments.testbed import study_path
 
-    return study_file.load_study(study_path(source) if isinstance(source, str) else Path(source))
+    is_name = isinstance(source, str) or Path(source).is_dir()
+    return study_path(os.fspath(source)) if is_name else Path(source)

@@ -54,6 +54,16 @@ def what_may_be_unseen(
     return said
 
 
+def beside_verdict(result: Result, *, named_in: str) -> list[str]:
+    """All that is said beside a verdict. `named_in`: where all who were missing are."""
+    unseen = []
+    if result.comparison is not None and result.verdict.best_arm is not None:
+        num_patients = result.comparison.num_samples
+        unseen = [what_may_be_unseen(num_patients, result.class_counts, result.task)]
+    missing = absences(result.absent, named_in=named_in)
+    return [*stops(result), *unseen, *missing, *privacy(result)]
+
+
 def stops(result: Result) -> list[str]:
     """A sentence for each arm whose rule ended it early."""
     return [

@@ -105,6 +105,8 @@ def test_a_wrong_study_is_explained() -> None:
         (lambda: UNTYPED.simulate("breast-cancer", workers="a"), "workers = 'a'; it must be a"),
         (lambda: UNTYPED.simulate("breast-cancer", workers=True), "workers = True; it must be a"),
         (lambda: UNTYPED.simulate("breast-cancer", stacked=1), "stacked = 1; it must be True"),
+        (lambda: UNTYPED.simulate("breast-cancer", weights=5), "weights = 5; it must be a path"),
+        (lambda: UNTYPED.testbed("breast-cancer", weights=5), "weights = 5; it must be a path"),
         (lambda: UNTYPED.testbed("breast-cancer", runs=5), "runs = 5; it must be a path"),
         (lambda: UNTYPED.testbed("breast-cancer", outputs=5), "outputs = 5; it must be a list"),
         (lambda: UNTYPED.read_run(5), "folder = 5; it must be a path"),
@@ -145,6 +147,19 @@ def test_a_testbed_is_for_one_user_and_says_so_before_it_runs(tmp_path: Path) ->
     with pytest.raises(erosion.ErosionError, match="every hospital as its user"):
         erosion.testbed({**study.model_dump(), "user": "all"}, runs=runs)
     assert not runs.exists()
+    with pytest.raises(erosion.ErosionError, match=r"simulate\(study\.for_user\(name\)\)"):
+        erosion.simulate({**study.model_dump(), "user": "all"}, {"home": tmp_path / "nix"})
+
+
+def test_a_part_of_a_run_for_every_user_says_that_its_verdict_is_its_own(tmp_path: Path) -> None:
+    made = make_run(rounds=2)
+    alone = erosion.read_run(made.write(tmp_path / "alone"))
+    assert not any("comparison alone" in note for note in alone.notes)
+    part = made.write(tmp_path / "run" / "users" / "home")
+    (tmp_path / "run" / "study.toml").write_text("")
+    told = erosion.read_run(part).notes[-1]
+    assert told.startswith("This verdict looks at its own comparison alone.")
+    assert told.endswith(f"{tmp_path}/run/report.html.")
 
 
 def test_a_simulation_on_own_files(tmp_path: Path) -> None:
@@ -165,8 +180,10 @@ def test_a_simulation_on_own_files(tmp_path: Path) -> None:
     assert "40 patients, each predicted by models that never saw them" in tested
     with pytest.raises(erosion.ErosionError, match="does not name elsewhere"):
         erosion.simulate(study, {**sites, "elsewhere": tmp_path / "a.csv"}, progress=False)
-    with pytest.raises(erosion.ErosionError, match=r"no HOSPITAL/site\.toml"):
-        erosion.simulate(study, tmp_path, progress=False)
+    assert erosion.simulate(study, tmp_path, progress=False).verdict == found.verdict
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(erosion.ErosionError, match="There are no data of a, b"):
+        erosion.simulate(study, tmp_path / "empty", progress=False)
     with pytest.raises(erosion.ErosionError, match="keeps no model"):
         found.model()
 

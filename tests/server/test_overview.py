@@ -399,6 +399,11 @@ def test_who_was_missing_is_told_beside_the_verdict() -> None:
     assert absences_by_user(of({"a": line(0.5)})) == []
 
 
+def test_the_terminal_says_that_its_p_values_are_not_those_of_the_hospitals_summaries() -> None:
+    assert "adjusted for each other" in printed(of({"a": line(0.01), "b": line(0.5)}))
+    assert "adjusted for each other" not in printed(of({"a": line(0.01)}))
+
+
 def test_the_terminal_fits_into_eighty_columns() -> None:
     text = printed(of({"a": line(0.001), "b": line(0.5)}, {"z": "its site did not connect"}))
     assert max(map(len, text.splitlines())) <= 80

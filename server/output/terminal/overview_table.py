@@ -18,6 +18,10 @@ from erosion.server.output.result_words import (
 )
 from erosion.server.run.overview import TOO_FEW, UNCLEAR, Overview, UserResult
 
+ADJUSTED = (
+    "These p-values are adjusted for each other by Holm's method; a hospital's own summary and"
+    " report look at its own comparison alone."
+)
 SHORT = {UNCLEAR: "unclear", TOO_FEW: "too few"}
 
 
@@ -45,6 +49,8 @@ def print_overview(console: Console, overview: Overview, report: Path | None) ->
     finding, figures = verdict_sentences(overview.verdict)
     console.print(Text(finding, style="bold"))
     console.print(Text(figures))
+    if sum(line.adjusted_p_value is not None for line in overview.users.values()) > 1:
+        console.print(Text(ADJUSTED, style="dim"))
     for sentence in absences_by_user(overview):
         console.print(Text(sentence, style="yellow"))
     if report is not None:
