@@ -234,17 +234,18 @@ class Cells:
         whole_rows: Hashes | None = None,
         *,
         is_noted: bool = True,
+        remedy: str = "raise evaluation.test_share",
     ) -> None:
         """Refuse to measure models on few patients, or on nearly those of an earlier test part.
 
         `whole_rows`: (n,) hashes of all that the table says of each row: by them the patients are
         known again in a study of other columns, too. `is_noted`: they count as measured on from
-        now on.
+        now on. `remedy`: what makes the test part larger.
         """
         if len(np.unique(groups)) < self.cell:
             raise Refusal(
                 f"{name} does not measure models on fewer than {self.cell} patients"
-                " (limits.min_cell): raise evaluation.test_share, or write fewer selection.folds."
+                f" (limits.min_cell = {self.cell}): {remedy}."
             )
         kinds = {TEST_PART: patient_hashes(_with_targets(rows, targets), groups, self._keys)}
         if whole_rows is not None:

@@ -21,7 +21,7 @@ from erosion.client.dataset.preprocessing import (
     stands_in,
     table_inputs,
 )
-from erosion.client.dataset.split import Split, split_patients
+from erosion.client.dataset.split import Split, for_more_tested, split_patients
 from erosion.client.site_file import Site
 from erosion.common.errors import DataError, Refusal, SiteError
 from erosion.common.learning.layout import shapes_digest
@@ -153,7 +153,12 @@ class LocalDataset:
 
     def _check_measured(self, *, is_noted: bool) -> None:
         for part in self._measured:
-            self.cells.check_test_part(self._name, *self._hashed(part), is_noted=is_noted)
+            self.cells.check_test_part(
+                self._name,
+                *self._hashed(part),
+                is_noted=is_noted,
+                remedy=for_more_tested(self.study),
+            )
 
     def _settled(self, *, is_noted: bool) -> NDArray[np.int64]:
         """Who is trained on, without those left out whom two studies' updates would show."""

@@ -76,6 +76,15 @@ def split_patients(
     return Split(_rows(training), _rows(test))
 
 
+def for_more_tested(study: Study) -> str:
+    """What the study has to change for more of the user's patients to be tested."""
+    if study.selection_fold is not None:
+        return "write fewer selection.folds"
+    if (column := study.evaluation.split_column) is not None:
+        return f'let the column {column} (evaluation.split_column) say "test" of more patients'
+    return "raise evaluation.test_share"
+
+
 def _declared(
     study: Study,
     hospital: str,

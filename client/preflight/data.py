@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from erosion.client.dataset.load import Patients, load_patients
-from erosion.client.dataset.split import Split, split_patients
+from erosion.client.dataset.split import Split, for_more_tested, split_patients
 from erosion.client.finding import Finding, failed, ok, skipped, warning
 from erosion.client.privacy.privacy_words import has_begun, problem_with_cost, promised
 from erosion.client.scaffold.patient_key import (
@@ -32,6 +32,7 @@ def check_study_here(site: Site, study: Study) -> Iterator[Finding]:
         yield failed("task", text, remedy)
     try:
         patients = load_patients(site, study)
+        split = _split(study, site, patients)
     except DataError as problem:
         text, _, details = str(problem).partition("\n")
         yield failed("contract", text, details.strip() or "see above")
@@ -55,7 +56,6 @@ def check_study_here(site: Site, study: Study) -> Iterator[Finding]:
             "ask the coordinator to take it out of the study's features, if it does",
         )
     yield ok("target", study.task.described(patients.targets))
-    split = _split(study, site, patients)
     training = split.training
     yield ok("cells", f"no figure about fewer than {site.limits.min_cell} patients leaves")
     if site.name == study.user and len(split.test):
@@ -64,7 +64,7 @@ def check_study_here(site: Site, study: Study) -> Iterator[Finding]:
             yield failed(
                 "cells",
                 f"the test part has {tested} patients; limits.min_cell = {site.limits.min_cell}",
-                "raise evaluation.test_share, or let the study have another user",
+                f"{for_more_tested(study)}, or let the study have another user",
             )
     folds = folds_ahead(study) if site.name == study.user else ()
     if folds:
