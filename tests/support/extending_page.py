@@ -16,8 +16,13 @@ def python_of(text: str) -> str:
     return "\n".join(re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL))
 
 
-def method_with_two_exchanges() -> type[ArmBase]:
+def example_of(title: str) -> dict[str, Any]:
+    """What a section's example defines."""
     example: dict[str, Any] = {"__name__": "example"}
-    exec(python_of(dict(SECTIONS)["A method with two exchanges"]), example)
-    method: type[ArmBase] = example["MedianLength"]
+    exec(python_of(dict(SECTIONS)[title]), example)
+    return example
+
+
+def method_with_two_exchanges() -> type[ArmBase]:
+    method: type[ArmBase] = example_of("A method with two exchanges")["MedianLength"]
     return method
