@@ -49,7 +49,8 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first asked for."""
     if name not in _HOMES:
         raise AttributeError(f"module 'erosion' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
+    with import_module("erosion.interface.replaced").told_of_replaced():
+        value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 

@@ -16,11 +16,13 @@ from erosion.client.evaluation.predict import SavedModel, apply_model, load_save
 from erosion.common.errors import DataError
 from erosion.interface.checked import check, check_path
 from erosion.interface.frames import pandas
+from erosion.interface.replaced import told_of_replaced
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
+@told_of_replaced()
 def load_model(
     run_folder: str | os.PathLike[str],
     arm: str | None = None,

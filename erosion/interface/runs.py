@@ -13,6 +13,7 @@ from erosion.common.errors import RunError, StudyError
 from erosion.common.learning.pretrained import FOLDER
 from erosion.common.study.study import Study
 from erosion.interface.checked import check, check_path
+from erosion.interface.replaced import told_of_replaced
 from erosion.interface.run import Run
 from erosion.interface.studies import load_study, path_of
 
@@ -24,6 +25,7 @@ _SITES = (Mapping, Sequence, str, os.PathLike, type(None))
 AnyStudy = AnyPath | Mapping[str, Any] | Study
 
 
+@told_of_replaced()
 def read_run(folder: AnyPath) -> Run:
     """A finished run, from its folder.
 
@@ -48,6 +50,7 @@ def read_run(folder: AnyPath) -> Run:
     return Run(found.study, found.result, path, tuple(found.records), overview)
 
 
+@told_of_replaced()
 def testbed(
     study: AnyStudy,
     *,
@@ -108,6 +111,7 @@ def testbed(
     return read_run(folder.path)
 
 
+@told_of_replaced()
 def simulate(
     study: AnyStudy,
     sites: Mapping[str, AnyPath] | Sequence[AnyPath] | AnyPath | None = None,

@@ -10,8 +10,10 @@ from erosion.common.settings.base import validate
 from erosion.common.study import study as study_file
 from erosion.common.study.study import Study
 from erosion.interface.checked import check
+from erosion.interface.replaced import told_of_replaced
 
 
+@told_of_replaced()
 def load_study(source: str | os.PathLike[str] | Mapping[str, Any] | Study) -> Study:
     """A checked study, with every default filled in.
 

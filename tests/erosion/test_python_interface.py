@@ -20,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 import erosion
 from erosion.command_line import main
 from erosion.experiments.testbed import study_path
+from erosion.interface.replaced import told_of_replaced
 from tests.support.patience import PATIENCE
 from tests.support.saved_model import run_folder
 from tests.support.small_study import TASK, make_study, with_missing
@@ -80,6 +81,27 @@ def test_importing_erosion_imports_nothing_heavy() -> None:
         check=True,
     )
     assert run.stdout.split() == []
+
+
+@pytest.mark.parametrize("version", ["2.0.1", None])
+def test_a_package_that_was_replaced_since_it_was_loaded_is_named(version: str | None) -> None:
+    """As by pip in a notebook: pydantic is loaded now, and an older core of it was before."""
+    older = f"import pydantic_core; pydantic_core.__version__ = {version!r}; " if version else ""
+    program = f"{older}import erosion; print(erosion.Study.__name__)"
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE
+    )
+    last = run.stderr.strip().splitlines()[-1] if version else run.stdout
+    said = "ImportError: Packages were installed anew while this program had them loaded: pydantic_"
+    assert last.startswith(said if version else "Study")
+    assert ("Restart the program, or the notebook's kernel" in last) == (version is not None)
+
+
+def test_what_fails_while_no_package_was_replaced_stays_as_it_is() -> None:
+    with pytest.raises(ZeroDivisionError), told_of_replaced():
+        raise ZeroDivisionError
+    with pytest.raises(erosion.ErosionError), told_of_replaced():
+        raise erosion.ErosionError
 
 
 def test_every_public_name_is_there_and_no_other() -> None:

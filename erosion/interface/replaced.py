@@ -1,0 +1,58 @@
+"""Packages that were installed anew while this process had them loaded, as by pip in a notebook."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+
+from erosion.common.errors import ErosionError
+
+PACKAGES = {  # modules that say their version, and what installs them
+    "PIL": "pillow",
+    "cryptography": "cryptography",
+    "google.protobuf": "protobuf",
+    "grpc": "grpcio",
+    "matplotlib": "matplotlib",
+    "numpy": "numpy",
+    "pandas": "pandas",
+    "pyarrow": "pyarrow",
+    "pydantic": "pydantic",
+    "pydantic_core": "pydantic_core",
+    "safetensors": "safetensors",
+    "scipy": "scipy",
+    "sklearn": "scikit-learn",
+    "torch": "torch",
+}
+
+
+def replaced() -> list[str]:
+    """Each in words: "numpy (1.26.4 is loaded, 2.4.6 is installed)"."""
+    found = []
+    for module, package in PACKAGES.items():
+        loaded = getattr(sys.modules.get(module), "__version__", None)
+        if loaded is None:
+            continue
+        try:
+            installed = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+        if installed != loaded:
+            found.append(f"{package} ({loaded} is loaded, {installed} is installed)")
+    return found
+
+
+@contextmanager
+def told_of_replaced() -> Iterator[None]:
+    """Raise ImportError for what fails where packages were replaced: parts of both do not fit."""
+    try:
+        yield
+    except ErosionError:
+        raise
+    except Exception as problem:
+        if not (packages := replaced()):
+            raise
+        raise ImportError(
+            "Packages were installed anew while this program had them loaded:"
+            f" {', '.join(packages)}. Restart the program, or the notebook's kernel, and run it"
+            f" again. ({type(problem).__name__}: {problem})"
+        ) from problem
