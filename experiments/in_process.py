@@ -75,6 +75,7 @@ class InProcess:
         """
         self._study, self._clock = study, clock
         self._hospitals = dict(enumerate(hospitals.values(), start=1))
+        self.problems: dict[HospitalName, ErosionError] = {}  # why these take no part
         self._introduced = False
         self._waited = 0.0  # seconds that did not really pass
         self._loads: dict[Connection, int] = {}  # training patients
@@ -112,6 +113,7 @@ class InProcess:
                 described = hospital.describe(self._study)
             except ErosionError as problem:
                 logger.error("%s: %s", hospital.name, problem)
+                self.problems[hospital.name] = problem
                 yield Declined(connection, hospital.name, problem.public)
             else:
                 self._loads[connection] = described.num_samples

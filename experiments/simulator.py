@@ -11,6 +11,7 @@ from erosion.common.rounds.membership import NobodyListening
 from erosion.common.rounds.records import RoundRecord, RunState
 from erosion.common.rounds.study_run import Outcome, StudyRun, play_in_turn
 from erosion.common.rounds.surroundings import ArmsKeeper, Decisions, Surroundings
+from erosion.common.rounds.waiting import UserDeclinedError
 from erosion.common.sealed.sums.sum_records import RecordsInMemory
 from erosion.common.study.study import Study
 from erosion.experiments.in_process import InProcess
@@ -65,7 +66,14 @@ def simulate(
             weights=weights or (user.site.compute.weights if user is not None else None),
             longest_wait_seconds=0.0,  # nobody comes or goes here
         )
-        return StudyRun(study, surroundings).run()
+        try:
+            return StudyRun(study, surroundings).run()
+        except UserDeclinedError:
+            if (problem := transport.problems.get(study.user)) is None:
+                raise
+            raise UserDeclinedError(  # here its own words are nobody else's
+                f"The user's own site {study.user!r} cannot take part: {problem}"
+            ) from None
 
 
 class _TellsOfRounds:

@@ -227,6 +227,11 @@ def _sites_given(
     files: Mapping[str, Site] = {}
     tables: Mapping[str, Path] = {}
     if isinstance(sites, str | os.PathLike):
+        if not Path(sites).is_dir():
+            raise StudyError(
+                f"sites = {os.fspath(sites)!r} is no folder. Give a folder of all hospitals' files,"
+                " a list of site files, or a data file by hospital."
+            )
         files, tables = own_files(study, Path(sites))
     elif isinstance(sites, Mapping):
         tables = {name: Path(path) for name, path in sites.items()}
@@ -240,6 +245,13 @@ def _sites_given(
         raise StudyError(
             f"Study {study.name} {trouble}; its hospitals are {', '.join(study.hospitals)}."
             " Give the sites by these names, the user's included."
+        )
+    missing = [name for name in study.hospitals if name not in {*files, *tables}]
+    if missing and study.federation.start == "all":
+        raise StudyError(
+            f"Study {study.name} waits for all of its hospitals, and there are no sites of"
+            f" {', '.join(missing)}: give them, leave them out of the study's hospitals, or begin"
+            ' without them (federation.start = "quorum").'
         )
     return {
         **{name: in_a_simulation(site, study, weights) for name, site in files.items()},

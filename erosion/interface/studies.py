@@ -24,8 +24,8 @@ def load_study(source: str | os.PathLike[str] | Mapping[str, Any] | Study) -> St
     Raises:
         ErosionError: With every problem, its place and its remedy.
     """
-    if isinstance(source, Study):
-        return source
+    if isinstance(source, Study):  # pydantic's model_copy(update=...) checks nothing
+        return validate(Study, source.model_dump(), "Study", StudyError)
     check(
         "study",
         source,

@@ -11,7 +11,7 @@ import torch
 import erosion
 from erosion.command_line import main
 from erosion.common.learning.models import Mlp, build_model
-from erosion.common.study.study import load_study
+from erosion.common.study.study import Federation, load_study
 from erosion.experiments.own_data import own_data
 from erosion.experiments.testbed_sites import testbed_sites as sites_of_testbed
 from tests.support.small_study import TWO_NUMBERS, make_study, sixty_patients
@@ -118,6 +118,32 @@ def test_the_limits_of_site_files_that_are_given_hold_in_a_simulation(tmp_path: 
     run = erosion.simulate(study, tmp_path, progress=False)
     assert [absent.hospital for absent in run.result.absent] == ["b"]
     assert any(note.startswith("b took no part (") for note in run.notes)
+
+
+def test_what_keeps_a_simulation_from_beginning_is_said_in_its_own_words(tmp_path: Path) -> None:
+    study = load_study(write_study(tmp_path))
+    tables(tmp_path)
+    own = {name: tmp_path / f"{name}.csv" for name in "ab"}
+    nowhere = tmp_path / "nix.csv"
+    with pytest.raises(erosion.ErosionError) as refused:
+        erosion.simulate(study, {**own, "a": nowhere}, progress=False)
+    assert str(refused.value) == (
+        f"The user's own site 'a' cannot take part: There is no data file {nowhere}. Check the path"
+        " (data.path in a site file)."
+    )
+    with pytest.raises(erosion.ErosionError, match="there are no sites of b: give them"):
+        erosion.simulate(study, {"a": own["a"]}, progress=False)
+    quorum = study.model_copy(update={"federation": Federation(quorum=1, start="quorum")})
+    alone = erosion.simulate(quorum, {"a": own["a"]}, progress=False)
+    assert not alone.weights.query("hospital == 'b'")["weight"].any()
+    with pytest.raises(erosion.ErosionError, match=r"a\.csv' is no folder"):
+        erosion.simulate(study, own["a"], progress=False)
+
+
+def test_a_study_that_was_changed_by_hand_is_checked_again(tmp_path: Path) -> None:
+    study = load_study(write_study(tmp_path))
+    with pytest.raises(erosion.ErosionError, match="rounds = 0; it must be 1 or more"):
+        erosion.simulate(study.model_copy(update={"rounds": 0}), tmp_path, progress=False)
 
 
 def test_a_model_starts_from_the_weights_in_the_folder_that_is_named(tmp_path: Path) -> None:
