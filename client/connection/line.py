@@ -12,6 +12,7 @@ from typing import Any, Self
 import grpc
 from flwr.app import Message, RecordDict
 
+from erosion.client.connection.proxy import as_url
 from erosion.client.connection.send_queue import LineClosed, SendQueue
 from erosion.common.line.assembly import Assembly, MemorySpace
 from erosion.common.line.envelope import FrameSize, data_frames, describe, read_description
@@ -91,7 +92,7 @@ class SiteLine:
             ("grpc.enable_http_proxy", 0),  # the site file and we decide
         ]
         if proxy is not None:
-            options[-1] = ("grpc.http_proxy", f"http://{proxy}")
+            options[-1] = ("grpc.http_proxy", as_url(proxy))
         if tls is None:
             self._channel = grpc.insecure_channel(address, options=options)
         else:

@@ -5,7 +5,7 @@ import os
 import re
 import socket
 import time
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from erosion.common.errors import SiteError
 from erosion.common.support.network import is_loopback, is_name
@@ -44,6 +44,12 @@ def proxy_for(address: str, configured: str | None) -> str | None:
 def without_password(proxy: str) -> str:
     """A proxy's address, for people."""
     return proxy.rpartition("@")[2]
+
+
+def as_url(proxy: str) -> str:
+    """As gRPC reads it: what would end a URL's host in a password is percent-encoded."""
+    credentials, at, gate = proxy.rpartition("@")
+    return f"http://{quote(credentials, safe=':%')}{at}{gate}"
 
 
 def dial(address: str, proxy: str | None, seconds: float) -> socket.socket:

@@ -1,6 +1,7 @@
 """A site's end of the line: the requests that wait while it trains."""
 
 import gc
+import re
 import weakref
 from collections.abc import Iterator
 
@@ -9,7 +10,9 @@ from flwr.app import Message
 
 from erosion.client.connection import line as line_module
 from erosion.client.connection.line import MOST_WAITING, SiteLine
+from erosion.client.connection.proxy import dial
 from erosion.common.line.frames import Kind, LineFault, frame, json_frame
+from tests.support.connect_proxy import ConnectProxy
 
 NUM_BYTES = 1000
 
@@ -76,3 +79,17 @@ def test_what_a_site_keeps_of_requests_that_wait_is_bounded(line: SiteLine) -> N
         come(line, f"r{number}")
     with pytest.raises(LineFault, match=f"more than {MOST_WAITING} requests"):
         come(line, "one more")
+
+
+@pytest.mark.parametrize("password", ["hush", "hu/sh", "hu#sh?", "hu@sh", "hu%40sh", "hü sh"])
+def test_a_proxy_is_shown_the_same_password_by_the_line_as_by_the_check(password: str) -> None:
+    """gRPC takes what follows a slash for the path, and looks up the rest as a name."""
+    with ConnectProxy("127.0.0.1:9", refuses="407 Proxy Authentication Required") as gate:
+        proxy = f"joe:{password}@{gate.address}"
+        with pytest.raises(OSError, match="407"):
+            dial("coordinator.example.org:9092", proxy, 5.0)
+        welcome = SiteLine("coordinator.example.org:9092", proxy=proxy).check(seconds=5.0)
+        assert welcome.problem is not None
+        shown = [re.findall(r"(?i)proxy-authorization: (\S+ \S+)", head) for head in gate.asked]
+    assert len(shown) >= 2
+    assert all(one == shown[0] != [] for one in shown)
