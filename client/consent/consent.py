@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
@@ -57,7 +57,7 @@ class Consent:
         self.is_repeated = False  # the last answer: it was given to the same question before
 
     def check(self, study: Study) -> str:
-        """The digest of the approved study that leads to `study`; Refusal where there is none.
+        """The digest by which the book knows the study; Refusal where nobody has approved it.
 
         A study that nobody has decided about is kept for `erosion review`. What a person declines
         later is declined from then on.
@@ -77,8 +77,9 @@ class Consent:
             return self._ask(study)
         if entry.state == "declined":
             raise Refusal(f"{self._site.name} declined study {study.name!r} ({entry.digest[:12]}).")
-        self._remember(study.digest, entry.digest)
-        return entry.digest
+        known_as = (book_entry_of(study, self._store) or entry).digest
+        self._remember(study.digest, known_as)
+        return known_as
 
     def _hold(self, study: Study, approved: str) -> None:
         """Before data are read: whether they fit answers yes or no about single patients.
@@ -362,11 +363,22 @@ def decision_about(study: Study, store: ConsentStore) -> StudyEntry | None:
 
     It is the latest that a person made, and that of the site file's rule where no person made any.
     """
-    decided = sorted(store.decided(), key=lambda entry: entry.decided_by == WITHIN_LIMITS)
-    for entry in decided:
+    by_persons_first = sorted(store.decided(), key=lambda entry: entry.decided_by == WITHIN_LIMITS)
+    return next(_leading(study, by_persons_first), None)
+
+
+def book_entry_of(study: Study, store: ConsentStore) -> StudyEntry | None:
+    """By which the book knows `study`: the first that anything was decided about, and leads to it.
+
+    A later decision about another one is no reason to answer the same question once more.
+    """
+    return next(_leading(study, store.decided_first()), None)
+
+
+def _leading(study: Study, entries: Iterable[StudyEntry]) -> Iterator[StudyEntry]:
+    for entry in entries:
         if (own := _read(entry)) is not None and leads_to(own, study):
-            return entry
-    return None
+            yield entry
 
 
 def decision_that_holds(entry: StudyEntry, store: ConsentStore) -> StudyEntry | None:

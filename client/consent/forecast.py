@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from erosion.client.connection.credentials import credentials_for, known_as
-from erosion.client.consent.consent import dataset_of, decision_about
+from erosion.client.consent.consent import book_entry_of, dataset_of
 from erosion.client.consent.needs import lacking, most_runs, needs_of
 from erosion.client.consent.store import ConsentStore
 from erosion.client.site_file import Site
@@ -29,8 +29,7 @@ def too_little(site: Site, study: Study, store: ConsentStore) -> list[str]:
         coordinator = ""
     dataset = dataset_of(site)
     problems = [*lacking(site.budget, store.used(coordinator, dataset), needs_of(site, study))]
-    entry = decision_about(study, store)
-    if entry is not None and entry.state == "approved":
+    if (entry := book_entry_of(study, store)) is not None:
         runs = len(store.runs(coordinator, dataset, entry.digest))
         if runs >= most_runs(site, study):
             most = site.budget.runs_per_study
@@ -40,7 +39,7 @@ def too_little(site: Site, study: Study, store: ConsentStore) -> list[str]:
 
 def has_begun(study: Study, store: ConsentStore) -> bool:
     """Whether a run of it was answered, which may go on."""
-    entry = decision_about(study, store)
+    entry = book_entry_of(study, store)
     return entry is not None and any(
         store.runs(coordinator, dataset, entry.digest) for coordinator, dataset in store.pairs()
     )

@@ -182,6 +182,14 @@ class ConsentStore:
         """Every study that was decided about, the latest decision first whatever the clock said."""
         return self._studies("where state != 'pending' order by rowid desc", ())
 
+    def decided_first(self) -> list[StudyEntry]:
+        """The same by when each was decided about for the first time, the earliest in front."""
+        return self._studies(
+            "where state != 'pending' order by coalesce((select min(d.rowid) from decisions d"
+            " where d.digest = studies.digest), 0), asked, digest",
+            (),
+        )
+
     def num_decisions(self) -> int:
         """How often anything was decided; it grows with each decision, whoever makes it."""
         ((number,),) = self._file.execute("select count(*) from decisions")
@@ -226,19 +234,24 @@ class ConsentStore:
         Returns None where it may be given: it is new, or was given to the same question. Otherwise
         the hash of the question that it was given to.
         """
-        self._file.execute(
-            "insert or ignore into answers values (?,?,?,?,?,?,?,?,?,?)",
-            (*_key(coordinator, dataset, answer), content, now()),
-        )
+        if self.noted(coordinator, dataset, answer) is None:
+            self._file.execute(
+                "insert or ignore into answers values (?,?,?,?,?,?,?,?,?,?)",
+                (*_key(coordinator, dataset, answer), content, now()),
+            )
         noted = self.noted(coordinator, dataset, answer)
         return None if noted == content else noted
 
     def noted(self, coordinator: str, dataset: str, answer: Answer) -> str | None:
-        """The hash of the question that `answer` was given to; None where it was not given yet."""
+        """The hash of the question that `answer` was given to; None where it was not given yet.
+
+        Whichever approved study led to the variant then.
+        """
+        _, _, _, *which = _key(coordinator, dataset, answer)
         found = self._file.execute(
-            "select input from answers where coordinator = ? and dataset = ? and study = ?"
+            "select input from answers where coordinator = ? and dataset = ?"
             " and run = ? and variant = ? and arm = ? and round = ? and step = ?",
-            _key(coordinator, dataset, answer),
+            (coordinator, dataset, *which),
         )
         return str(found[0][0]) if found else None
 
