@@ -14,6 +14,7 @@ from typing import Any, get_args, get_type_hints
 from torch import Tensor
 
 from erosion.common.aggregation.cohort import Cohort, HospitalName
+from erosion.common.aggregation.vectors import is_finite
 from erosion.common.algorithms.base import Ask, Payload, RoundStart, Step
 from erosion.common.errors import RunError
 from erosion.common.rounds.kept_exactly import why_not_exactly
@@ -92,6 +93,8 @@ def _problems_with_step(
     if not isinstance(step.note, str):
         yield f"`note` is a {type(step.note).__name__}; it must be a str"
     yield from _problems_with_delta(step.delta, before.params)
+    if step.outcome == "done" and not is_finite(step.delta):
+        return  # of finite updates: the round is skipped, and nothing else of it counts
     yield from _problems_with_numbers(step.weights, known, "weight", largest=None)
     if step.outcome == "done" and cohort is not None:
         there = {cohort.own.agent, *cohort.peers} - set(step.rejected)

@@ -59,6 +59,13 @@ def test_a_step_as_it_should_be_is_taken() -> None:
     assert after.weights == {"own": 1.0, "peer": 0.5}
 
 
+def test_a_round_whose_aggregate_overflowed_is_skipped_whatever_its_weights_are() -> None:
+    wild = {"own": 1.0, "peer": float("nan")}
+    after = played(replace(GOOD, delta=torch.full((2,), torch.inf), weights=wild))
+    assert after.skipped_in_a_row == 1
+    assert after.weights == {}
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
