@@ -23,11 +23,13 @@ from erosion.common.rounds.records import RunState
 _OUTCOMES = get_args(get_type_hints(Step)["outcome"])
 
 
-def checked_first(state: Any) -> Any:
+def checked_first(state: Any, arm: str) -> Any:
     """What `init` made. Raises RunError."""
-    problem = _problem_with_state(state, state)
-    if problem:
-        raise RunError(f"The method's `init` gave back a wrong state: {problem}. {_REMEDY}")
+    if problem := _problem_with_state(state, state):
+        whose = f"of {arm!r} " if arm else ""
+        raise RunError(
+            f"The rule {whose}made a mistake: `init` gave back a wrong state: {problem}. {_REMEDY}"
+        )
     return state
 
 

@@ -40,9 +40,9 @@ from erosion.common.study.study import Study
 from erosion.common.support.plain_text import most_said
 
 
-def start(algorithm: Algorithm[Any], params: Tensor) -> RunState:
+def start(algorithm: Algorithm[Any], params: Tensor, arm: str = "") -> RunState:
     """The state before the first round. Raises RunError where the method makes no such state."""
-    first = checked_first(algorithm.init(len(params)))
+    first = checked_first(algorithm.init(len(params)), arm)
     return RunState(round=0, params=params, algorithm_state=first)
 
 

@@ -273,7 +273,7 @@ def first_state(study: Study, arm: str, weights: Path | None = None) -> RunState
     """
     task = study.task
     start = first_parameters(study.model, task.input_shape, task.num_outputs, study.seed, weights)
-    return one_round.start(algorithm_of(study, arm), start)
+    return one_round.start(algorithm_of(study, arm), start, arm)
 
 
 def play_in_turn(transport: Transport) -> PlayRounds:

@@ -163,10 +163,8 @@ def test_what_is_of_another_kind_than_it_began_as_is_refused() -> None:
 
 @pytest.mark.parametrize("first", [{}, Changing(), None, State(kept=[1])])
 def test_the_first_state_is_looked_at_too(first: Any) -> None:
-    with pytest.raises(RunError, match="init"):
-        start(
-            Algorithm(lambda _dim: first, lambda state, _: Step(torch.ones(2), {}, state)), VALUES
-        )
+    with pytest.raises(RunError, match="'mine' made a mistake: `init`"):
+        start(replace(rule(GOOD), init=lambda _dim: first), VALUES, "mine")
 
 
 VALUES = torch.arange(2.0)
