@@ -18,13 +18,35 @@ def taken(step: SiteStep, work: LocalWork, method: str) -> LocalOutcome | LocalA
     Values that are not finite are the coordinator's to judge: it tells from them that a round has
     done harm.
     """
+    before = _versions(work)
     outcome = step(work)
-    if problem := next(_problems(outcome, work), ""):
+    if problem := next(_problems(outcome, work), "") or _changed(work, before):
         raise Refusal(
             f"The method {method} made a mistake in the step {work.step!r} of round {work.round}:"
             f" {problem}. Correct its class (docs/extending.md, A method)."
         )
     return outcome
+
+
+def _versions(work: LocalWork) -> dict[str, int]:
+    """How often each tensor of the work was changed in place.
+
+    In a simulation hospitals share the received ones, and patients are the same in every round.
+    """
+    given = {
+        "received": work.received,
+        "inputs": work.inputs,
+        "targets": work.targets,
+        **{f"kept[{name!r}]": tensor for name, tensor in work.kept.items()},
+        **{f"enclosed[{name!r}]": tensor for name, tensor in work.enclosed.items()},
+    }
+    return {n: t._version for n, t in given.items() if not t.is_inference()}  # noqa: SLF001
+
+
+def _changed(work: LocalWork, before: Mapping[str, int]) -> str:
+    if changed := [name for name, now in _versions(work).items() if now != before.get(name)]:
+        return f"it changed work.{changed[0]} in place; let it work on a clone()"
+    return ""
 
 
 def _problems(outcome: Any, work: LocalWork) -> Iterator[str]:

@@ -11,7 +11,7 @@ import torch
 from erosion.client.training.hospital import Hospital
 from erosion.common.algorithms.fedavg import FedAvg
 from erosion.common.errors import Refusal
-from erosion.common.learning.local_work import LocalAnswer, LocalOutcome
+from erosion.common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork
 from erosion.common.protocol.messages import TrainRequest
 from tests.support.small_study import make_site, make_study, twenty_patients
 
@@ -66,3 +66,20 @@ def test_what_is_no_outcome_is_named(
 ) -> None:
     with pytest.raises(Refusal, match=f"gave back a {type(gives).__name__}, no LocalOutcome"):
         trained(tmp_path, monkeypatch, gives)
+
+
+@pytest.mark.parametrize("what", ["received", "inputs", "targets"])
+def test_what_others_start_from_and_later_rounds_see_is_not_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Hospitals of a simulation share what they receive, so it would differ from a deployment."""
+
+    def changing(_arm: FedAvg, work: LocalWork) -> LocalOutcome:
+        getattr(work, what).add_(1)
+        return RIGHT
+
+    monkeypatch.setattr(FedAvg, "train", changing)
+    study = make_study(arms={"fedavg": {}, "local": {}})
+    hospital = Hospital(make_site(tmp_path, twenty_patients()))
+    with pytest.raises(Refusal, match=f"it changed work.{what} in place"):
+        hospital.train(TrainRequest(study, "fedavg", 1, torch.zeros(DIM), None))
