@@ -105,6 +105,11 @@ def _holds_private_key(path: Path) -> bool:
 
 
 def _print(archive: bytes) -> None:
+    if sys.stdout.isatty():
+        raise EnrolmentError(
+            "The kit would be printed to the terminal and be lost. Nothing has changed; write it to"
+            " a file: --out - > NAME.tar.gz"
+        )
     try:
         sys.stdout.buffer.write(archive)
         sys.stdout.buffer.flush()

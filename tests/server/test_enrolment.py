@@ -500,6 +500,18 @@ def test_who_does_not_get_the_kit_that_was_to_be_printed_is_told_and_nothing_has
     assert read_key_registry(folder.roster).keys == ()
 
 
+def test_no_kit_is_printed_to_a_terminal(
+    folder: FederationFolder,
+    monkeypatch: pytest.MonkeyPatch,
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    with pytest.raises(EnrolmentError, match="Nothing has changed"):
+        enrol_site(folder, "bob", out=Path("-"))
+    assert capfdbinary.readouterr().out == b""
+    assert read_key_registry(folder.roster).keys == ()
+
+
 def test_a_hospital_has_one_key_at_a_time(folder: FederationFolder) -> None:
     enrol_site(folder, "bob")
     with pytest.raises(EnrolmentError, match="erosion enroll renew bob"):
