@@ -50,6 +50,7 @@ DATES = (
     "%Y%m%d",
     "%d%m%Y",
 )
+HEX = re.compile(r"[0-9a-f]{8,}(-[0-9a-f]{4,})*", re.I)  # as pseudonyms are made, also with hyphens
 FIRST_YEAR = 1850  # of a date; 31.12.0020 is a slip
 TIME = re.compile(r"(?<=\d)[T ]\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?$")  # behind a date
 
@@ -171,7 +172,7 @@ def _kind(
         return (
             "category" if len(numbers) == 2 or (whole and len(numbers) <= FEW_CODES) else "number"
         )
-    if is_id(name) and len(counts) > MOST_CATEGORIES:
+    if len(counts) > MOST_CATEGORIES and (is_id(name) or all(map(HEX.fullmatch, counts))):
         return "identifier"
     is_remark = len(counts) > 2 and num_present < LEAST_ROWS * len(counts)
     return "category" if len(counts) <= MOST_CATEGORIES and not is_remark else "text"

@@ -16,7 +16,7 @@ from erosion.client.scaffold import column_match
 from erosion.client.scaffold.column_match import Match, match_columns
 from erosion.client.scaffold.column_profile import Profile, profile, read_whole
 from erosion.client.scaffold.known_units import changes, header_unit, plain_name
-from erosion.client.scaffold.patient_key import is_numbered
+from erosion.client.scaffold.patient_key import is_numbered, likely_key, repeats
 from erosion.client.scaffold.study_draft import study_draft, why_no_feature
 from erosion.client.site_file import load_site
 from erosion.command_line import main
@@ -485,6 +485,14 @@ def test_numbers_of_patients_are_known_by_their_names(tmp_path: Path, name: str)
     assert profile_of(tmp_path, name, SIX_DIGITS).kind == "identifier"
     # Several rows of a patient, and others who lack a number.
     assert profile_of(tmp_path, name, [*SIX_DIGITS[:60], *SIX_DIGITS[:60], ""]).kind == "identifier"
+
+
+def test_pseudonyms_are_known_by_their_form(tmp_path: Path) -> None:
+    for form in ("{:012x}", "{:08x}-0a1b-4c2d-8e3f-0123456789ab"):
+        twice = [form.format(number * 7919) for number in SIX_DIGITS[:60]] * 2
+        found = profile_of(tmp_path, "x", twice)
+        assert found.kind == "identifier"
+        assert repeats(likely_key([found]))
 
 
 def test_few_patients_are_told_to_nobody(tmp_path: Path) -> None:
