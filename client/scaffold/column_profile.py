@@ -71,6 +71,7 @@ class Profile:
     unsaid: tuple[str, ...] = ()  # texts by which people say that a value is not known: words, and
     # of a number also codes such as 999 that stand apart from the other values
     values: Mapping[str, float] = field(default_factory=dict)  # of the texts that are numbers
+    decimal: str = "."  # mark of a column of numbers, where any has one
 
 
 def read_whole(path: Path) -> tuple[TextTable, list[Profile]]:
@@ -80,7 +81,12 @@ def read_whole(path: Path) -> tuple[TextTable, list[Profile]]:
     table = source.read(header)
     known = [t for name in header for t in table.columns[name].written]
     decimal = found_decimal(text for text in known if NUMBER.fullmatch(text))
-    return table, [profile(name, table.columns[name], decimal) for name in header]
+    # A code such as 250.01 in one column does not make text of 1,5 in another.
+    marks = {
+        name: "," if found_decimal(filter(NUMBER.fullmatch, column.written)) == "," else decimal
+        for name, column in table.columns.items()
+    }
+    return table, [profile(name, table.columns[name], marks[name]) for name in header]
 
 
 def profile(name: str, column: TextColumn, decimal: str = ".") -> Profile:
@@ -134,6 +140,7 @@ def profile(name: str, column: TextColumn, decimal: str = ".") -> Profile:
         thousands=thousands if is_number else "",
         unsaid=unsaid,
         values={t: parsed[t] for t in said if t not in no_numbers} if numeric else {},
+        decimal=decimal,
     )
 
 

@@ -123,6 +123,7 @@ def study_draft(
         for why, names in left_out.items()
         if why not in PLAINLY_NONE
     ]
+    remarks += _two_marks([p for p in profiles if p.kind == "number" and not why_no_feature(p)])
     key, num_patients = likely_key(profiles), by_name[target].num_rows
     if key is not None and repeats(key):
         num_patients = len(key.counts)
@@ -334,6 +335,21 @@ def _remarks(profile: Profile) -> list[str]:
         if all(re.fullmatch(r"-?\d+", text) for text in profile.counts):
             found.append(f"{profile.name}: taken for codes; if it is a measurement, give a range")
     return found
+
+
+def _two_marks(numbers: Sequence[Profile]) -> list[str]:
+    """A remark where some features have a decimal comma and others a point."""
+    with_mark = {
+        mark: [p.name for p in numbers if p.decimal == mark and any(mark in t for t in p.values)]
+        for mark in ".,"
+    }
+    if not all(with_mark.values()):
+        return []
+    return [
+        f"numbers are written with a point in {_some(with_mark['.'])} and with a comma in"
+        f" {_some(with_mark[','])}; a site file has one decimal mark, so take those out of features"
+        " that are codes"
+    ]
 
 
 def why_no_feature(profile: Profile) -> str:

@@ -598,6 +598,18 @@ def test_the_hospital_is_no_feature(
         assert f"{name}: left out, it seems to name a hospital" in capsys.readouterr().out
 
 
+def test_a_code_with_a_point_makes_no_text_of_numbers_with_a_comma(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = "".join(f"{250 + i % 9}.{i % 7};{60 + i % 37},5;{i % 2}\n" for i in range(60))
+    study = drafted(tmp_path, "ICD9;Gewicht;ill\n" + rows, "ill")
+    assert [feature.name for feature in features_of(study)] == ["ICD9", "Gewicht"]
+    assert "with a point in ICD9 and with a comma in Gewicht" in capsys.readouterr().out
+    amounts = "".join(f'"{1 + i % 9},{i + 100}",{60 + i % 37}.5,{i % 2}\n' for i in range(60))
+    found = profiles_of(tmp_path, "cells,weight,ill\n" + amounts)
+    assert [profile.thousands for profile in found] == [",", "", ""]
+
+
 def test_a_code_that_thousands_of_patients_have_is_no_key(tmp_path: Path) -> None:
     rows = "".join(f"{i},{i % 25},{40 + 7 * i % 41},{i % 2}\n" for i in range(2000))
     drafted(tmp_path, "visit_id,disposition_id,age,ill\n" + rows, "ill")
