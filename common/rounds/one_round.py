@@ -179,6 +179,8 @@ class RoundInProgress:
         self._wanted, self._spare, self._cohort_of = wanted, spare, cohort_of
         self._exchanges = algorithm.begin(state.algorithm_state, begun)
         self._answers: dict[HospitalName, Answer] = {}  # the last that each gave
+        self._brought: dict[HospitalName, Update] = {}  # by those who lack in an exchange that the
+        # method goes on without: a round that is done has their updates
         self._lost: set[HospitalName] = set()  # did not answer whatever they were asked
         self._cohort: Cohort | None = None
         self.exchange = 1
@@ -209,6 +211,12 @@ class RoundInProgress:
         """Go on with what came back: an answer, or the reason for its lack, of all `asked`."""
         asked = self.asked
         useful = _useful({name: answers[name] for name in asked})
+        if self.ask.any_number:
+            self._brought |= {
+                name: update
+                for name in answers.keys() - useful.keys()
+                if isinstance(update := self._answers.get(name), Update)
+            }
         self._answers |= {
             name: answer
             for name, answer in answers.items()
@@ -235,13 +243,14 @@ class RoundInProgress:
             )
         )
 
-    def _go_on(self, answers: Answers | None) -> None:
+    def _go_on(self, came: Answers | None) -> None:
         known = {*self._wanted, *self._begun.hospitals, *self._answers, *self._state.weights}
         try:
-            ask = next(self._exchanges) if answers is None else self._exchanges.send(answers)
+            ask = next(self._exchanges) if came is None else self._exchanges.send(came)
         except StopIteration as end:
             step = checked_step(end.value, self._state, self._cohort, known, self._arm)
-            self.finished = _conclude(self._state, step, self._cohort, self._answers, self._arm)
+            answers = self._answers | (self._brought if step.outcome == "done" else {})
+            self.finished = _conclude(self._state, step, self._cohort, answers, self._arm)
         else:
             self._ask = checked_ask(ask, self._begun, known, self._arm)
 

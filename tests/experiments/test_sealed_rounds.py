@@ -29,9 +29,12 @@ from erosion.common.sealed.legs import (
 from erosion.common.sealed.roster import Roster
 from erosion.common.sealed.sums.sum_records import RecordFiles
 from erosion.common.sealed.sums.sum_rules import SumRules
+from erosion.server.run.absences import absences
+from erosion.server.run.ledger import contributions
 from erosion.server.run.run_folder import new_run_folder
 from tests.support.sealed_study import (
     ARM,
+    HOSPITALS,
     PEERS,
     Killed,
     Line,
@@ -126,6 +129,13 @@ def test_a_hospital_that_falls_away_is_absent_from_the_round(
 def test_a_hospital_that_does_not_help_to_unmask_is_in_the_sum(tmp_path: Path) -> None:
     sealed = run(tmp_path / "sealed", Trouble(2, UNMASK, lost=["carol"]))
     assert_same(sealed, run(tmp_path / "plain", sealed=False))
+    records = sealed.records[ARM]
+    assert records[1].hospitals["carol"].outcome == "accepted"
+    assert records[1].steps[-1].hospitals["carol"].outcome == "absent"
+    ledger = contributions(HOSPITALS, records)["carol"]
+    assert ledger.rounds == 4
+    assert ledger.weight_sum == sum(r.hospitals["carol"].weight_after or 0 for r in records)
+    assert absences(HOSPITALS, "alice", {ARM: records}) == ()
 
 
 @pytest.mark.parametrize(
