@@ -38,11 +38,15 @@ from tests.support.processes import start
 from tests.support.sealed_coordinator import coordinate_and_stand_still, killed_in_leg
 from tests.support.sealed_programs import (
     AWAY,
+    changes_its_limits_as_it_masks,
+    changes_its_limits_between_two_legs,
+    changes_its_limits_once_it_masked,
     dies_before_it_masks,
     is_away_now_and_then,
     lies,
     serves,
     signs_other_keys,
+    waits_for_carol,
 )
 from tests.support.sealed_study import (
     ARM,
@@ -157,6 +161,43 @@ def test_a_site_that_is_killed_in_a_leg_is_absent_and_takes_part_again(tmp_path:
     final = final_of(study, run, ARM)
     assert final.params.numpy() == pytest.approx(plain.finals[ARM].params.numpy(), abs=1e-6)
     assert final.weights == pytest.approx(plain.finals[ARM].weights, abs=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("program", "is_summed"),
+    [
+        (changes_its_limits_between_two_legs, False),
+        (changes_its_limits_as_it_masks, False),
+        (changes_its_limits_once_it_masked, True),
+    ],
+)
+def test_limits_that_change_in_a_round_hold_from_the_next_message_on_and_cost_no_round(
+    tmp_path: Path, program: Callable[[str], None], is_summed: bool
+) -> None:
+    """The site forgets its secrets of the round, as if its program had been started anew."""
+    study, address = sealed_study(rounds=8), free_address()
+    run = RunFolder(tmp_path / "runs" / "run")
+    programs = {"alice": waits_for_carol, "carol": program}
+    with sites(tmp_path, address, **programs) as started:
+        coordinator = start(coordinate, study.canonical_json(), str(run.path), address, None)
+        coordinator.join(PATIENCE)
+        assert coordinator.exitcode == 0
+        assert started["carol"].is_alive()
+    records = [record for record in read_journal(run.journal) if record["arm"] == ARM]
+    assert [record["outcome"] for record in records] == ["done"] * 8
+    carols = [record["hospitals"]["carol"] for record in records]
+    second = "accepted" if is_summed else "absent"
+    assert [e["outcome"] for e in carols] == ["accepted", second, *["absent"] * 6]
+    assert "limits.min_summed = 5" in carols[-1]["reason"]
+    log = (tmp_path / "carol" / "records" / "sent.jsonl").read_text().splitlines()
+    sent = [
+        (entry["round"], entry["kind"].removeprefix(f"{TRAIN}."))
+        for entry in map(json.loads, log)
+        if entry["arm"] == ARM and entry["error"] is None
+    ]
+    assert ((2, MASKED) in sent) == is_summed
+    assert max(number for number, leg in sent if leg == MASKED) == 1 + is_summed
+    assert max(number for number, leg in sent if leg == UNMASK) == 1
 
 
 def test_a_lie_stops_the_arm_and_the_audit_names_it(
