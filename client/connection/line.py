@@ -4,7 +4,7 @@ import contextlib
 import threading
 import time
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from types import TracebackType
 from typing import Any, Self
@@ -360,6 +360,6 @@ def _time_in(said: dict[str, Any], name: str) -> datetime | None:
     """A time that the coordinator said; None where it did not, or not clearly."""
     try:
         time = datetime.fromisoformat(said[name])
-    except (KeyError, ValueError, TypeError):
+        return time.astimezone(UTC) if time.tzinfo is not None else None
+    except (KeyError, ValueError, TypeError, OverflowError):  # the last: before the year 1
         return None
-    return time if time.tzinfo is not None else None

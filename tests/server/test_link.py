@@ -114,12 +114,19 @@ def test_a_call_that_was_answered_and_is_slow_to_end_is_waited_for_and_nothing_i
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_a_time_that_could_be_anywhere_tells_a_site_nothing(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"time": "2026-01-01T12:00:00", "expires": "2026-01-01", "certificate_expires": "soon"},
+        dict.fromkeys(("time", "expires", "certificate_expires"), "0001-01-01T00:00:00+14:00"),
+        dict.fromkeys(("time", "expires", "certificate_expires"), "9999-12-31T23:59:59-12:00"),
+    ],
+)
+def test_a_time_that_could_be_anywhere_or_is_none_tells_a_site_nothing(
+    said: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = Service._welcome
-    naive = {"time": "2026-01-01T12:00:00", "expires": "2026-01-01", "certificate_expires": "soon"}
-    monkeypatch.setattr(Service, "_welcome", lambda *given: {**told(*given), **naive})
+    monkeypatch.setattr(Service, "_welcome", lambda *given: {**told(*given), **said})
     link = Link("127.0.0.1:0")
     link.start()
     try:
