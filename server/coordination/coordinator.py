@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from shlex import quote
 from statistics import median
@@ -35,6 +36,7 @@ from erosion.server.run import provenance
 from erosion.server.run.absences import absences
 from erosion.server.run.ledger import as_csv, contributions
 from erosion.server.run.privacy_spent import privacy_spent
+from erosion.server.run.recounts import recounts
 from erosion.server.run.result import (
     ArmResult,
     CrossFitting,
@@ -192,6 +194,7 @@ def result_of(
                 for arm, final in outcome.records.items()
             },
         ),
+        recounts=recounts([*in_folds, *chain.from_iterable(outcome.records.values())]),
         privacy=privacy_spent(study, outcome.records),
         peak_megabytes=peak_megabytes() or 0.0,
         cross_fitting=None if folds is None else CrossFitting(folds=folds, repeats=repeats),

@@ -10,6 +10,7 @@ from erosion.server.output.plain_text import printable
 from erosion.server.output.round_news import RESULT_OF_STOPPED
 from erosion.server.run.absences import Absent
 from erosion.server.run.overview import EarlyStop, Overview
+from erosion.server.run.recounts import Recount
 from erosion.server.run.result import Result, Selected
 
 MOST_ABSENT = 6  # hospitals named, of each kind
@@ -100,6 +101,18 @@ def absences(missing: Sequence[Absent], *, named_in: str = "result.json") -> lis
     if any(absent.arms_differ for absent in at_times):
         said.append("So the arms were not trained with the same hospitals throughout.")
     return said
+
+
+def recounts(found: Sequence[Recount]) -> list[str]:
+    """Whose number of patients changed in the middle of the run, to stand beside the verdict."""
+    said = [
+        f"{printable(r.hospital, at_most=48)} introduced itself with {r.before} training samples,"
+        f" and from round {r.round} of {printable(r.arm)} on with {r.after}: its data, or its site"
+        " file, changed in the middle of the run."
+        for r in found[:MOST_ABSENT]
+    ]
+    more = len(found) - len(said)
+    return said + [f"Changes of this kind beside these: {more}; result.json has them."] * (more > 0)
 
 
 def privacy(result: Result) -> list[str]:

@@ -22,6 +22,7 @@ from erosion.common.tasks.metric import Metric
 from erosion.common.tasks.task import Task
 from erosion.server.run.absences import Absent
 from erosion.server.run.privacy_spent import PrivacySpent
+from erosion.server.run.recounts import Recount
 
 FORMAT: Final = 1  # raised when a key changes its meaning
 REMEDY = "Run the study again."
@@ -106,6 +107,7 @@ class Result(Settings):
     cross_fitting: CrossFitting | None = None  # None: the figures are of a test part
     contributions: dict[str, Contribution]
     absent: tuple[Absent, ...] = ()  # hospitals that rounds went without
+    recounts: tuple[Recount, ...] = ()  # hospitals that came back with other numbers of patients
     privacy: PrivacySpent | None = None  # None: the study promised none
     peak_megabytes: float  # resident memory of the coordinator
     verdict: Verdict

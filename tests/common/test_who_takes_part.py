@@ -11,6 +11,7 @@ from erosion.common.rounds.membership import Membership
 from erosion.common.rounds.transport import Away, KeptOut, Left
 from erosion.common.rounds.waiting import UserDeclinedError
 from erosion.server.run.absences import Absent, absences
+from erosion.server.run.recounts import Recount, recounts
 from tests.support.open_study import everybody, outcomes, study
 from tests.support.scripted import Kept, Scripted, study_run, trained
 
@@ -72,6 +73,23 @@ def test_a_hospital_that_was_there_may_come_back_where_newcomers_may_not() -> No
     assert ("waits_for", "b") in kept.events  # and not c, for whom it is too late
     assert outcomes(kept, "b")[1:] == ["accepted"] * 3
     assert outcomes(kept, "c") == ["absent"] * 4
+
+
+def test_a_hospital_that_comes_back_with_another_number_of_patients_is_known() -> None:
+    transport, kept = Scripted(study()), Kept()
+    transport.join("a", "b", "c")
+
+    def respond(name: str, request: TrainRequest) -> TrainResult:
+        if (name, request.round) == ("b", 2):
+            transport.leave("b")
+            transport.join("b", num_samples=30)
+        return trained(name, request)
+
+    transport.respond = respond
+    study_run(transport, kept).run()
+    assert recounts(kept.records) == (
+        Recount(hospital="b", arm="fedavg", round=3, before=10, after=30),
+    )
 
 
 def test_a_hospital_that_declines_is_not_waited_for_and_is_named() -> None:

@@ -35,11 +35,13 @@ from erosion.server.output.result_words import (
     interval_text,
     what_may_be_unseen,
 )
+from erosion.server.output.result_words import recounts as recount_sentences
 from erosion.server.output.round_news import grouped, news_of
 from erosion.server.output.terminal.arm_progress import ArmProgress
 from erosion.server.output.terminal.summary import print_summary
 from erosion.server.run.absences import Absent, absences
 from erosion.server.run.privacy_spent import privacy_spent
+from erosion.server.run.recounts import Recount, recounts
 from erosion.server.run.result import CrossFitting, Selected, verdict
 from erosion.server.run.run_folder import RunFolder
 from tests.support.html_page import EVIL, Page
@@ -488,6 +490,38 @@ def test_a_cross_fitted_report_says_which_rounds_its_events_are_of(folder: Path)
     assert everybody not in text
     assert "Those of the folds, which the figures are of, are in trials.jsonl." in text
     assert "Every hospital that was asked answered in every one of these rounds." in text
+
+
+def test_a_hospital_whose_number_of_patients_changed_is_told_of(folder: Path) -> None:
+    """Its data were changed and its program was started anew, so that it introduced itself anew."""
+    run = make_run(arms=("fedavg", "local"), hospitals=("home", "alike"), rounds=4)
+    told = {("fedavg", 1): 120, ("fedavg", 3): 140, ("fedavg", 4): 140}  # away in round 2
+    records = [
+        replace(
+            record,
+            hospitals={
+                **record.hospitals,
+                "alike": replace(
+                    record.hospitals["alike"],
+                    described_samples=told.get((record.arm, record.round)),
+                ),
+            },
+        )
+        for record in run.records
+        if "alike" in record.hospitals
+    ]
+    found = recounts(records)
+    assert found == (Recount(hospital="alike", arm="fedavg", round=3, before=120, after=140),)
+    result = run.result.model_copy(update={"recounts": found})
+    said = (
+        "alike introduced itself with 120 training samples, and from round 3 of fedavg on with"
+        " 140: its data, or its site file, changed in the middle of the run."
+    )
+    assert said in Page(written(replace(run, result=result), folder)).text
+    assert recount_sentences(found * 8)[-1] == (
+        "Changes of this kind beside these: 2; result.json has them."
+    )
+    assert recounts(run.records) == ()
 
 
 def test_an_arm_that_stopped_is_told_of_in_a_sentence(folder: Path) -> None:

@@ -22,6 +22,7 @@ from erosion.server.output.result_words import (
     class_sizes,
     of_rows,
     privacy,
+    recounts,
     stops,
     verdict_sentences,
     what_may_be_unseen,
@@ -83,7 +84,8 @@ def _verdict(result: Result) -> str:
     heading = f"Study {text(result.study)}, for {text(result.user)}, {text(day(result.started))}"
     found = result.verdict.best_arm is not None
     away = "".join(
-        f'<p class="note">{text(sentence)}</p>\n' for sentence in absences(result.absent)
+        f'<p class="note">{text(sentence)}</p>\n'
+        for sentence in (*absences(result.absent), *recounts(result.recounts))
     )
     return verdict_box(heading, result.verdict.text, found=found) + away + _how_sure(result)
 

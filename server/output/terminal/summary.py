@@ -16,6 +16,7 @@ from erosion.server.output.result_words import (
     interval_text,
     of_rows,
     privacy,
+    recounts,
     stops,
     verdict_sentences,
     what_may_be_unseen,
@@ -55,7 +56,7 @@ def print_summary(console: Console, result: Result, report: Path) -> None:
     if result.comparison is not None and result.verdict.best_arm is not None:
         unseen = what_may_be_unseen(result.comparison.num_samples, result.class_counts, result.task)
         console.print(Text(unseen, style="dim"))
-    for sentence in absences(result.absent):
+    for sentence in (*absences(result.absent), *recounts(result.recounts)):
         console.print(Text(sentence, style="yellow"))
     for sentence in privacy(result):
         console.print(Text(sentence))
