@@ -4,6 +4,7 @@ These are plain values without Flower: the simulator passes them by hand, `wire`
 Flower records. Everything that leaves a hospital is a field of a *Reply* in this file.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Self
@@ -23,6 +24,7 @@ FEWEST_OF_A_CLASS = 5  # test patients; with fewer the test is not to be trusted
 MOST_SECONDS = 1e9  # of one answer; those of a round's answers are added up
 MOST_LOSS = 1e30  # what stands for a loss that is infinite
 MOST_METRICS, LONGEST_METRIC = 64, 100  # of one model; characters of a name
+_METRIC_NAME = re.compile(rf"[a-z][a-z0-9_]{{,{LONGEST_METRIC - 1}}}")
 LARGEST_FIGURE = 1e100  # beyond what a float32 model can err by; pages are drawn of figures
 LARGEST_COUNT = 2**53  # beyond, a count is no longer exact as a float64
 
@@ -91,11 +93,12 @@ class Metrics(Settings):
 
     @model_validator(mode="after")
     def _few(self) -> Self:
-        """They go into the journal and onto the terminal."""
+        """They go into the journal, onto the terminal and into tables that programs open."""
         names = self.__pydantic_extra__
-        if len(names) > MOST_METRICS or any(len(name) > LONGEST_METRIC for name in names):
+        if len(names) > MOST_METRICS or not all(map(_METRIC_NAME.fullmatch, names)):
             raise ValueError(
-                f"at most {MOST_METRICS} metrics, with names of at most {LONGEST_METRIC} characters"
+                f"at most {MOST_METRICS} metrics, with names of at most {LONGEST_METRIC} small"
+                " letters, digits and _"
             )
         if any(value is not None and abs(value) > LARGEST_FIGURE for value in names.values()):
             raise ValueError(f"a metric beyond {LARGEST_FIGURE:g}")

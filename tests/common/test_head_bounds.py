@@ -87,7 +87,7 @@ def test_the_longest_honest_figures_fit(num_columns: int) -> None:
     study = study_of(num_columns)
     each = numbers(study)
     scaling = Scaling(mean=each, deviation=each)
-    names = [str(number).ljust(LONGEST_METRIC // 4, "m") for number in range(MOST_METRICS // 4)]
+    names = [f"m{number}_".ljust(LONGEST_METRIC // 4, "m") for number in range(MOST_METRICS // 4)]
     bounds = {"low": LONGEST_NUMBER, "high": LONGEST_NUMBER}
     figures = FinalMetrics.model_validate(
         {

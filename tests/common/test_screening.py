@@ -24,6 +24,7 @@ from erosion.common.protocol.messages import (
     EvaluateReply,
     EvaluateResult,
     FinalMetrics,
+    Metrics,
     StepReply,
     StepResult,
     TrainReply,
@@ -537,6 +538,16 @@ def test_a_count_that_is_no_number_of_patients_is_not_read(count: int) -> None:
     ):
         with pytest.raises(ValidationError):
             model.model_validate(raw)
+
+
+@pytest.mark.parametrize(
+    "name", ["=cmd|'/C calc'!A0", "+1", "a\nb", "\x1b[2J", "", "Loss", "9", "a" * 101, "a b", "é"]
+)
+def test_a_metric_that_a_table_or_a_terminal_would_obey_is_not_read(name: str) -> None:
+    """Its name gets into `metrics.csv`, which people open in a spreadsheet."""
+    with pytest.raises(ValidationError, match="small letters, digits and _"):
+        Metrics.model_validate({"num_samples": 9, name: 1.0})
+    assert Metrics.model_validate({"num_samples": 9, "a" * 100: 1.0, "r2_x": 0.5}).get("r2_x")
 
 
 def test_seconds_that_add_up_to_no_number_are_refused() -> None:
