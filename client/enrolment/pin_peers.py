@@ -63,8 +63,11 @@ def pin(
     replaced = {name: key for name, key in changed.items() if name in replace}
     refused = {name: (pinned[name], key) for name, key in changed.items() if name not in replace}
     if added or replaced:
+        keys = {**pinned, **added, **replaced}
+        if problem := pinned_keys.problem_with_owners(keys):
+            raise EnrolmentError(f"Nothing is pinned: {problem}")
         try:
-            write_atomically(path, as_text({**pinned, **added, **replaced}))
+            write_atomically(path, as_text(keys))
         except OSError as problem:
             raise EnrolmentError(f"{path} cannot be written: {problem}.") from None
     return Pinned(path, added, replaced, refused)

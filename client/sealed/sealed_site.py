@@ -30,6 +30,7 @@ from erosion.common.sealed.masks.mask import Words, norm_of
 from erosion.common.sealed.masks.masked_update import masked_words
 from erosion.common.sealed.masks.released_shares import commitment
 from erosion.common.sealed.masks.share_envelope import Channel, Shares
+from erosion.common.sealed.pinned_keys import problem_with_owners
 from erosion.common.sealed.roster import (
     Hello,
     Receipt,
@@ -331,8 +332,11 @@ class SealedSite:
         own = everyone.get(self._identity.name)
         if own is None or (own.mask, own.seal) != (greeted.hello.mask, greeted.hello.seal):
             raise Refusal("The roster holds other keys for this site than its own.")
+        node_keys = {name: self._key_of(name) for name in everyone}
+        if problem := problem_with_owners(node_keys):
+            raise Refusal(problem)
         for name, hello in everyone.items():
-            if not roster.is_signed(self._key_of(name), greeted.context, name, hello):
+            if not roster.is_signed(node_keys[name], greeted.context, name, hello):
                 raise Refusal(
                     f"The keys of {name} in the roster are not signed by the key of {name} that is"
                     f" pinned here. If {name} has a new key, ask {name} itself for its fingerprint,"

@@ -61,4 +61,22 @@ def parse(content: bytes, where: str, error: type[ErosionError]) -> dict[str, Pu
             f"{where} is not a list of keys: each stands in PEM under a line with # and its"
             " hospital's name."
         )
+    if (shared := problem_with_owners(keys)) is not None:
+        raise error(f"{where}: {shared}")
     return keys
+
+
+def problem_with_owners(keys: Mapping[str, PublicKey]) -> str | None:
+    """Why these are not the keys of as many hospitals, with the remedy; None where they are.
+
+    Who has a key answers for every hospital that it stands for, and would be several in a sum.
+    """
+    owners: dict[bytes, str] = {}
+    for name in sorted(keys):
+        other = owners.setdefault(public_pem(keys[name]), name)
+        if other != name:
+            return (
+                f"{other} and {name} have one and the same key. Every hospital has its own: ask"
+                " both for their fingerprints."
+            )
+    return None

@@ -468,6 +468,19 @@ def test_a_roster_that_is_not_what_it_says_is_refused(change: Any, reason: str) 
         script.measure()
 
 
+@pytest.mark.parametrize(("of", "to"), [("s1", "s2"), ("s0", "s1")])
+def test_one_node_key_under_two_names_is_refused(of: str, to: str) -> None:
+    """Who holds it, or the site's own, would be two of the three hospitals of a sum."""
+    at = sites(3)
+    keys = {name: site._identity.node_key for name, site in at.items()}
+    keys[to] = keys[of]
+    public = {name: key.public_key() for name, key in keys.items()}
+    for name, site in at.items():
+        site.identify(Identity(name, keys[name], public))
+    with pytest.raises(Refusal, match=f"{of} and {to} have one and the same key"):
+        by_hand(at=at).measure()
+
+
 def test_a_key_that_stands_twice_is_refused() -> None:
     """Two names with one mask key would have masks that the coordinator could make itself."""
     at = sites(3)

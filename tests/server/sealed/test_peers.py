@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from erosion.client.enrolment.pin_peers import pin_peers
 from erosion.client.finding import Outcome
 from erosion.client.preflight.check import check_site
 from erosion.client.preflight.sealed import check_sealed
@@ -59,6 +60,7 @@ def keys_of(*names: str) -> str:
     [
         ("", "is not a list of keys"),
         (keys_of("bob") + keys_of("bob"), "bob is there twice"),
+        ((one := keys_of("bob")) + one.replace("# bob", "# dave"), "bob and dave have one and the"),
         (keys_of("bob") + "and more\n", "is not a list of keys"),
         (keys_of("bob").replace("# bob", "# Bob!"), "no hospital's name"),
         (f"# bob\n{private_pem(new_private_key()).decode()}", "private key, which must not leave"),
@@ -81,6 +83,14 @@ def site_with(folder: Path, **files: str) -> Any:
     for name, text in files.items():
         (folder / f"{name}.pem").write_text(text)
     return load_site(folder / "site.toml")
+
+
+def test_a_key_that_another_hospital_has_is_not_pinned(tmp_path: Path) -> None:
+    site, offered = site_with(tmp_path, peers=(known := keys_of("carol"))), tmp_path / "new.pem"
+    offered.write_text(known.replace("# carol", "# dave"))
+    with pytest.raises(EnrolmentError, match=r"Nothing is pinned: carol and dave have one"):
+        pin_peers(offered, site)
+    assert (tmp_path / "peers.pem").read_text() == known
 
 
 def test_a_check_shows_the_fingerprints_to_compare(tmp_path: Path) -> None:
