@@ -249,7 +249,14 @@ class RoundInProgress:
             ask = next(self._exchanges) if came is None else self._exchanges.send(came)
         except StopIteration as end:
             step = checked_step(end.value, self._state, self._cohort, known, self._arm)
-            answers = self._answers | (self._brought if step.outcome == "done" else {})
+            answers = self._answers
+            if step.outcome == "done":
+                answers = answers | self._brought
+                notes = [step.note] if step.note else []
+                for name in self._brought:
+                    if isinstance(last := self._answers[name], Rejection):
+                        notes.append(f"the last answer of {name} was rejected: {last.reason}")
+                step = replace(step, note="; ".join(notes))
             self.finished = _conclude(self._state, step, self._cohort, answers, self._arm)
         else:
             self._ask = checked_ask(ask, self._begun, known, self._arm)

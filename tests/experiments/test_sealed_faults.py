@@ -242,6 +242,33 @@ class Boasting(Line):
             yield replace(reply, content=content)
 
 
+@dataclass
+class Mumbling(Line):
+    """Carol's answers to leg 4 make no sense."""
+
+    def ask(self, requests: Mapping[Connection, Request], seconds: float) -> Iterator[Reply]:
+        for reply in super().ask(requests, seconds):
+            content = reply.content
+            if isinstance(content, StepResult) and (
+                (content.header.hospital, content.header.step) == ("carol", UNMASK)
+            ):
+                header = content.header.model_copy(update={"values": {"seeds": 3}})
+                content = replace(content, header=header)
+            yield replace(reply, content=content)
+
+
+def test_garbage_after_an_update_was_summed_is_told_of_and_the_update_counts(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "sealed").mkdir()
+    study = sealed_study()
+    sealed, _ = run_in(tmp_path / "sealed", Mumbling(study, hospitals(tmp_path / "sealed")))
+    assert_same(sealed, run(tmp_path / "plain", sealed=False))
+    for record in sealed.records[ARM]:
+        assert record.hospitals["carol"].outcome == "accepted"
+        assert "the last answer of carol was rejected: values whose seeds" in record.note
+
+
 @pytest.mark.parametrize("length", ["0x1p5000", "0x1p1000", "-0x1p0", "inf", "nan"])
 def test_a_length_that_no_update_has_does_not_end_the_run(tmp_path: Path, length: str) -> None:
     study = sealed_study(rounds=1)
