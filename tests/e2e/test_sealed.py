@@ -38,6 +38,7 @@ from tests.support.processes import start
 from tests.support.sealed_coordinator import coordinate_and_stand_still, killed_in_leg
 from tests.support.sealed_programs import (
     AWAY,
+    answers_unmask_twice,
     changes_its_limits_as_it_masks,
     changes_its_limits_between_two_legs,
     changes_its_limits_once_it_masked,
@@ -198,6 +199,24 @@ def test_limits_that_change_in_a_round_hold_from_the_next_message_on_and_cost_no
     assert ((2, MASKED) in sent) == is_summed
     assert max(number for number, leg in sent if leg == MASKED) == 1 + is_summed
     assert max(number for number, leg in sent if leg == UNMASK) == 1
+
+
+def test_a_second_answer_to_the_last_message_ends_its_senders_line_and_costs_no_round(
+    tmp_path: Path,
+) -> None:
+    with EnrolledFederation(sealed_study(rounds=3), tmp_path) as federation:
+        federation.start()
+        for name in HOSPITALS:
+            path = federation.site_file(name)
+            write_peers(federation.keys, path.with_name(pinned_keys.NAME))
+            program = answers_unmask_twice if name == "carol" else serves
+            federation.start_program(name, program, path)
+        federation.finish()
+        records = [r for r in federation.observer.records if r.arm == ARM]
+        told = [event for event in federation.observer.events if event[0] == "declined"]
+    assert [record.outcome for record in records] == ["done"] * 3
+    assert records[0].hospitals["carol"].outcome == "accepted"
+    assert any("a reply to what it was not asked" in reason for _, _, reason in told)
 
 
 def test_a_lie_stops_the_arm_and_the_audit_names_it(

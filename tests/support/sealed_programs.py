@@ -21,7 +21,7 @@ from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import Refusal
 from erosion.common.protocol import wire
 from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
-from erosion.common.sealed.legs import DISTANCE, MASKED
+from erosion.common.sealed.legs import DISTANCE, MASKED, UNMASK
 from erosion.common.sealed.roster import Hello
 from erosion.common.support.logs import configure_logging
 from tests.support.patience import wait_until
@@ -121,6 +121,19 @@ def changes_its_limits_as_it_masks(site_file: str) -> None:
 def changes_its_limits_once_it_masked(site_file: str) -> None:
     """Its masked update has left; then it waits to be asked for shares."""
     changes_its_limits(site_file, MASKED, once_sent=True)
+
+
+def answers_unmask_twice(site_file: str) -> None:
+    """An honest site but for this."""
+    reply = SiteLine.reply
+
+    def reply_twice(self: SiteLine, request: Message, *said: Any) -> None:
+        reply(self, request, *said)
+        if request.metadata.message_type == wire.train_type(UNMASK):
+            reply(self, request, *said)
+
+    setattr(SiteLine, "reply", reply_twice)  # noqa: B010 - mypy allows no assignment here
+    serves(site_file)
 
 
 def lies(site_file: str) -> None:
