@@ -17,7 +17,7 @@ def checked_targets(task: Task, columns: Floats) -> Targets:
     if not isinstance(found, np.ndarray) or found.dtype.kind not in "biuf":
         problem = f"it is a {_kind(found)}; it must be an array of numbers"
     elif found.shape[:1] != (len(columns),):
-        problem = f"it has the shape {found.shape} for {len(columns)} rows; one for each is needed"
+        problem = "it has another length than the columns; one target for each patient is needed"
     elif not np.isfinite(found).all():
         problem = "it has values that are not finite"
     elif not np.array_equal(found, np.concatenate([*map(task.targets, _halves(columns))])):

@@ -13,7 +13,7 @@ from torch import Tensor
 from erosion.common.errors import Refusal
 from erosion.common.tasks.task import Floats, Targets, Task, as_tensor
 
-PATIENTS = 64  # on whom it is tried, at most
+PATIENTS = 64  # on whom it is tried: as many at every hospital, for shapes are told to others
 _ROUNDING = 1e-6  # relative; a vector's last values may be rounded otherwise than the others
 
 
@@ -22,7 +22,7 @@ def check_task(task: Task, targets: Targets, *, measures: bool) -> None:
 
     `measures`: whether models are measured here, as they are at the user's site.
     """
-    some = targets[:PATIENTS]
+    some = np.resize(targets, (PATIENTS, *targets.shape[1:]))  # over again where there are fewer
     problem = next(_problems_with_learning(task, some), "")
     if measures and not problem:
         problem = next(_problems_with_measuring(task, some), "")

@@ -27,6 +27,17 @@ def test_the_tasks_of_the_program_pass(name: str, count: int) -> None:
         check_task(task, patients(task, count=count), measures=measures)
 
 
+@pytest.mark.parametrize("count", [3, 40, 100])
+def test_how_many_patients_there_are_is_not_told(count: int) -> None:
+    wrong = changed("patient_losses", lambda losses: losses[:, None])
+    with pytest.raises(Refusal, match=r"the shape \(64, 1\)"):
+        check_task(wrong, patients(wrong, count=count), measures=True)
+    wrong = changed("targets", lambda targets: targets[1:])
+    with pytest.raises(Refusal, match="another length") as refusal:
+        checked_targets(wrong, np.arange(float(count))[:, None])
+    assert str(count) not in refusal.value.public.replace("float64", "")
+
+
 def test_patients_of_whom_nothing_was_seen_are_no_mistake_of_the_task() -> None:
     check_task(example("survival"), np.zeros((5, 2)), measures=True)
 
@@ -49,13 +60,13 @@ def changed(method: str, by: Callable[..., Any]) -> Any:
         ("training_loss", lambda loss: lambda o, t: loss(o, t).repeat(2), r"shape \(2,\).*one num"),
         ("training_loss", lambda loss: lambda o, t: loss(o, t).item(), "float.*one number"),
         ("training_loss", lambda loss: lambda o, t: loss(o, t).detach(), "does not depend"),
-        ("strata", lambda strata: strata[:3], r"`strata` gave the shape \(3,\).*\(40,\)"),
+        ("strata", lambda strata: strata[:3], r"`strata` gave the shape \(3,\).*\(64,\)"),
         ("base_rate_outputs", lambda outputs: outputs[0], r"`base_rate_outputs`.*\(1,\)"),
-        ("predictions", lambda found: found[:, 0], r"`predictions`.*\(40,\).*\(n, k\)"),
+        ("predictions", lambda found: found[:, 0], r"`predictions`.*\(64,\).*\(n, k\)"),
         ("predictions", lambda found: found - found.mean(), "depend on the other patients"),
         ("held_out_loss", lambda _loss: float("nan"), "`held_out_loss`.*infinite"),
         ("usable", lambda found: found * np.nan, "`usable`.*finite"),
-        ("patient_losses", lambda losses: losses[:, None], r"`patient_losses`.*\(40, 1\)"),
+        ("patient_losses", lambda losses: losses[:, None], r"`patient_losses`.*\(64, 1\)"),
         ("patient_losses", lambda losses: losses * np.nan, "`patient_losses`.*finite"),
         ("patient_losses", lambda losses: losses / losses.max(), "depend on the other patients"),
         ("figures", lambda found: {n: v + 1 for n, v in found.items()}, "is not the mean of"),
@@ -84,7 +95,7 @@ def test_targets_of_the_tasks_of_the_program_are_of_each_patient_alone(name: str
     [
         (lambda targets: targets - targets.mean(), "depends on the other patients"),
         (lambda targets: np.argsort(np.argsort(targets)), "depends on the other patients"),
-        (lambda targets: targets[1:], r"shape \(3,\) for 4 rows"),
+        (lambda targets: targets[1:], "another length"),
         (lambda targets: targets * np.inf, "not finite"),
         (lambda targets: targets.tolist(), "a list"),
         (lambda targets: targets.astype(str), "ndarray of <U"),

@@ -56,6 +56,8 @@ OF_THE_REQUEST = {
     "tuple(parameters.shape)",
     "tuple(tensor.shape)",
     "what",  # a step of a round; this study, or all
+    "work.round",
+    "work.step",
 }
 OF_THE_STUDY = {
     "', '.join(arms)",
@@ -69,9 +71,12 @@ OF_THE_STUDY = {
     "cost",  # by the study's noise
     "dim",
     "fewer",  # what to write instead
-    "folds",
+    "folds[0].of",
+    "in_trials",
     "label",  # a column, as the study calls it
     "length",
+    "longest",  # rounds of the study
+    "method",
     "model.entry_point",
     "model.sha256",
     "name",  # the study's, a hospital's or a tensor's
@@ -86,15 +91,18 @@ OF_THE_STUDY = {
     "study.name",
     "study.rounds",
     "study.user",
+    "task.outcome",
     "times",
     "training.batch_size",
     "training.epochs",
     "training.steps",
+    "where",  # a fold of the study
     "why_not",  # the ledger of sums: words of the sealed site, with the round's number
 }
 OF_THE_SITES_LIMITS = {
     "', '.join(limits.models)",
     "', '.join(limits.studies)",
+    "'; '.join(problems)",  # what budgets lack for the study
     "'; '.join(reasons)",  # each of them in limits.py
     "LONGEST_STUDY",
     "MOST_DISTANCES",
@@ -102,12 +110,14 @@ OF_THE_SITES_LIMITS = {
     "_MOST_EXCHANGES",
     "after",  # epsilon
     "allowed",  # the hash that limits.installed_models has
-    "approved",  # how many studies
     "budget.used_up('evaluations')",
     "budget.used_up('rounds')",
     "budget.used_up('runs_per_study')",
     "delta",
+    "each",
+    "entry.digest[:12]",  # of the study, which the coordinator has
     "epsilon_of(before, delta)",
+    "full",  # how many studies were approved
     "key",  # limits.epsilon or budget.epsilon
     "known",  # names in limits.installed_models
     "len(runs)",
@@ -120,7 +130,6 @@ OF_THE_SITES_LIMITS = {
     "limits.min_patients",
     "most",
     "self._name",
-    "self._site.budget.used_up('studies')",
     "self._site.name",
     "self.cell",
     "self.name",
