@@ -10,6 +10,7 @@ it, what a set-up that was cut off left is dealt again.
 
 import argparse
 import os
+import re
 import shutil
 import sys
 import tarfile
@@ -26,6 +27,7 @@ from erosion.common.study.study import Study, load_study
 from erosion.common.support.files import write_atomically
 from erosion.experiments.sources import make_hospitals
 from erosion.experiments.testbed import study_path
+from erosion.experiments.testbed_limits import TESTBED_BUDGET
 from erosion.server.enrolment.enrolment import enrol_site, init_federation
 from erosion.server.enrolment.federation_folder import Address, FederationFolder
 from erosion.server.sealed.peers_file import write_peers
@@ -143,6 +145,8 @@ def _name_data(site_file: Path, name: str, keys: dict[str, Any]) -> None:
     text = text.replace(SITE_TEMPLATE, tomli_w.dumps({"path": name, **lines}).rstrip("\n"))
     text += "\n" + (tomli_w.dumps({"data": tables}) if tables else "")
     text = text.replace('automatic = "never"', 'automatic = "within_limits"')  # nobody is there
+    for key, most in TESTBED_BUDGET.items():
+        text = re.sub(rf"^{key} = \d+", f"{key} = {most}", text, flags=re.MULTILINE)
     site_file.write_text(text, encoding="utf-8")
 
 

@@ -22,7 +22,7 @@ from erosion.experiments.free_ports import free_address
 from erosion.experiments.own_data import own_data
 from erosion.experiments.sealed_identities import KEY, write_identities
 from erosion.experiments.sources import HospitalFiles, make_hospitals
-from erosion.experiments.testbed_limits import testbed_limits
+from erosion.experiments.testbed_limits import TESTBED_BUDGET, testbed_limits
 from erosion.server.output.registry import check_outputs
 from erosion.server.run import provenance
 from erosion.server.run.run_folder import RunFolder, new_run_folder
@@ -281,6 +281,7 @@ def _write_site(
         "data": source,
         "coordinator": {"address": address},
         "approval": {"automatic": "within_limits"},
+        "budget": TESTBED_BUDGET,
         "compute": {"public_order": True, **compute},  # so that the run is the same again
     }
     if limits := testbed_limits(study, name):

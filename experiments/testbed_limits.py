@@ -3,9 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-from erosion.client.site_file import Site
+from erosion.client.site_file import Budget, Site
 from erosion.common.learning.installed import Installed
 from erosion.common.study.study import Study
+
+# [budget] of its site file: nobody's patients are used up, however long or often a study runs.
+TESTBED_BUDGET = {
+    name: 1_000_000_000 for name, key in Budget.model_fields.items() if key.annotation is int
+}
 
 
 def testbed_limits(study: Study, hospital: str) -> dict[str, Any]:

@@ -10,13 +10,14 @@ import pytest
 
 from erosion.client.finding import Outcome
 from erosion.client.preflight.sealed import check_sealed
-from erosion.client.site_file import load_site
+from erosion.client.site_file import Budget, load_site
 from erosion.common.errors import StudyError
 from erosion.common.study.study import load_study
 from erosion.experiments import container_setup
 from erosion.experiments.container_setup import _name_data, main
 from erosion.experiments.sources import HospitalFiles
 from erosion.experiments.testbed import study_path
+from erosion.experiments.testbed_limits import TESTBED_BUDGET
 
 
 @pytest.fixture
@@ -56,6 +57,13 @@ def test_every_hospital_of_a_sealed_study_has_the_others_keys(places: dict[str, 
     for volume in places["sites"].iterdir():
         (found,) = check_sealed(load_site(volume / "site.toml"), study)
         assert found.outcome is Outcome.OK, found
+
+
+def test_no_hospital_of_a_testbed_runs_out_of_a_budget(places: dict[str, Path]) -> None:
+    assert set_up("breast-cancer", places) == 0
+    for volume in places["sites"].iterdir():
+        assert load_site(volume / "site.toml").budget == Budget(**TESTBED_BUDGET)
+    assert {"rounds", "runs_per_study", "sets"} < TESTBED_BUDGET.keys()
 
 
 def test_a_set_up_that_is_repeated_deals_nothing_anew_and_takes_the_study_as_it_is_now(
