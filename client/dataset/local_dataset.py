@@ -86,9 +86,12 @@ class LocalDataset:
                 f"{site.data.describe()}: the rows of each class are all of one patient, so none"
                 " can be held back to measure a model on. Add patients."
             )
-        if site.name == study.user and study.fold is None:
-            trained_on = len(np.unique(patients.groups[self.split.training]))
-            cells.check_folds(site.name, folds_ahead(study), trained_on)
+        if site.name == study.user:  # of one fold, too: who asks it need not have asked the whole
+            folds = folds_ahead(study) if study.fold is None else (study.fold,)
+            held_out_of = self.split.training
+            if study.fold is not None:
+                held_out_of = np.union1d(held_out_of, self.split.test)
+            cells.check_folds(site.name, folds, len(np.unique(patients.groups[held_out_of])))
         # Without a test part, the final figures are of all patients, each with its fold.
         every = np.arange(len(patients.targets))
         self.tells_of_test_part = len(np.unique(patients.groups[self.split.test])) >= cells.cell

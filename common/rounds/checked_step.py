@@ -47,7 +47,11 @@ def checked_step(
     known: Collection[HospitalName],
     arm: str,
 ) -> Step[Any]:
-    """What a round ends with. `known`: the hospitals that it may name. Raises RunError."""
+    """What a round ends with. Raises RunError.
+
+    `cohort`: whose updates each have a weight; None: not known. `known`: the hospitals that it may
+    name.
+    """
     number = before.round + 1
     if not isinstance(step, Step):
         raise _fault(arm, number, f"it gave back a {type(step).__name__}, no Step")

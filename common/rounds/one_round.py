@@ -248,7 +248,9 @@ class RoundInProgress:
         try:
             ask = next(self._exchanges) if came is None else self._exchanges.send(came)
         except StopIteration as end:
-            step = checked_step(end.value, self._state, self._cohort, known, self._arm)
+            # After updates a hospital may have dropped out of what was asked next.
+            cohort = self._cohort if self.ask.brings.update else None
+            step = checked_step(end.value, self._state, cohort, known, self._arm)
             answers = self._answers
             if step.outcome == "done":
                 answers = answers | self._brought
