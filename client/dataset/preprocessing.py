@@ -15,7 +15,9 @@ from erosion.common.tasks.inputs import ImageTask, TabularTask
 from erosion.common.tasks.task import Task
 
 UNIT_APART = 3.0  # deviations from the training mean to the median of new patients
-FAR = 4.0  # deviations from the training mean; few patients whom a model learned from are farther
+FAR = 20.0  # deviations from the training mean; measurements are skewed, and some lie at 17
+ZERO_FAR = 4.0  # the same of a 0: where it is measured, it is nearer
+MANY = 10  # patients: the middle of fewer may be that of somebody very ill
 
 
 def stands_in(task: Task, *, scaled: bool) -> bool:
@@ -144,7 +146,9 @@ def notes_of_unlike(
         if isinstance(feature, NumberFeature) and deviation != NOT_FOUND and len(known):
             apart = np.abs(known - mean) / deviation
             learned = f"{mean:.3g} ± {deviation:.2g}"
-            if abs((median := float(np.median(known))) - mean) > UNIT_APART * deviation:
+            median = float(np.median(known))
+            above = UNIT_APART if len(known) >= MANY else FAR
+            if not mean - UNIT_APART * deviation <= median <= mean + above * deviation:
                 guess = "another unit? [data.units] changes it"
                 if median == 0:
                     guess = "does 0 stand for missing values? [data.values] says so"
@@ -152,14 +156,14 @@ def notes_of_unlike(
                     f"{feature.name}: typically {median:.3g}, of the patients whom the model"
                     f" learned from {learned}: {guess}"
                 )
-            elif num_far := int((apart > FAR).sum()):
+            elif num_far := int((apart > np.where(known == 0, ZERO_FAR, FAR)).sum()):
                 far.append(f"{feature.name} {num_far} of {len(known)} ({learned})")
         start += task.width(feature)
     if far:
         yield (
-            f"values more than {FAR:g} deviations from the mean that the model learned from, where"
-            f" its predictions are hardly measured: {', '.join(far)}. Look for slips, and for a"
-            " number such as 0 that stands for a missing value"
+            f"values more than {FAR:g} deviations from the mean that the model learned from, or 0"
+            f" more than {ZERO_FAR:g}, where its predictions are hardly measured: {', '.join(far)}."
+            " Look for slips, and for a number such as 0 that stands for a missing value"
         )
 
 

@@ -124,11 +124,14 @@ def test_what_lies_far_from_what_the_model_was_trained_on_is_cut_and_told(
 
 UNLIKE = [
     ("6.5,60\n11.1,55\n", ["glucose: typically 8.8", "122 ± 27: another unit? [data.units]"]),
-    ("118,60\n0,58\n120,61\n", ["4 deviations", "glucose 1 of 3 (122 ± 27). Look for slips"]),
-    ("118,108\n130,58\n120,61\n", ["4 deviations", "age 1 of 3 (60 ± 10). Look for slips"]),
+    ("118,60\n0,58\n120,61\n", ["0 more than 4,", "glucose 1 of 3 (122 ± 27). Look for slips"]),
+    ("118,680\n130,58\n120,61\n", ["20 deviations", "age 1 of 3 (60 ± 10). Look for slips"]),
     ("6.5,60\n", ["glucose: typically 6.5"]),
     ("0,60\n", ["glucose: typically 0", "does 0 stand for missing values? [data.values]"]),
     ("118,60\n?,58\n200,80\n", []),
+    ("118,108\n130,58\n", []),  # old
+    ("480,60\n", []),  # very ill, and alone
+    ("480,60\n" * 10, ["glucose: typically 480"]),
 ]
 
 
