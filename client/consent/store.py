@@ -207,12 +207,13 @@ class ConsentStore:
             entry.decided_by,
             entry.decided,
         )
-        before = self.study(entry.digest)
-        if before is not None and before.decided and not self.decisions(entry.digest):
-            self._note_decision(before)  # of a program that kept the last one alone
-        if entry.decided:
-            self._note_decision(entry)
-        self._file.execute("insert or replace into studies values (?,?,?,?,?,?,?,?)", values)
+        with self._file.transaction():  # a site that answers meanwhile sees all of it, or nothing
+            before = self.study(entry.digest)
+            if before is not None and before.decided and not self.decisions(entry.digest):
+                self._note_decision(before)  # of a program that kept the last one alone
+            if entry.decided:
+                self._note_decision(entry)
+            self._file.execute("insert or replace into studies values (?,?,?,?,?,?,?,?)", values)
 
     def _note_decision(self, entry: StudyEntry) -> None:
         self._file.execute(

@@ -123,6 +123,26 @@ def test_what_is_declined_later_is_declined_from_then_on(
         consent.note_step(request(study(), 2))
 
 
+def test_a_site_that_answers_while_a_decision_is_written_goes_by_it_afterwards(
+    tmp_path: Path, store: ConsentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is two writes, and the site took the former decision for the one that it saw counted."""
+    approve(store, study())
+    consent = Consent(site(tmp_path), ConsentStore(tmp_path / "state"), "c")
+    consent.check(study())
+    written = store._file.execute
+
+    def between(statement: str, values: Any = ()) -> Any:
+        if statement.startswith("insert or replace into studies"):
+            consent.check(study())
+        return written(statement, values)
+
+    monkeypatch.setattr(store._file, "execute", between)
+    decide(store, store.studies()[0], approve=False, by="somebody")
+    with pytest.raises(Refusal, match="declined study"):
+        consent.check(study())
+
+
 @pytest.mark.parametrize("automatic", ["never", "within_limits"])
 @pytest.mark.parametrize("user", ["a", "all"])
 def test_what_the_limits_refuse_is_refused_at_once_and_approved_by_no_rule(
