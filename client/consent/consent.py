@@ -346,13 +346,14 @@ def too_many_approved(site: Site, store: ConsentStore) -> str | None:
 
 
 def decide(store: ConsentStore, entry: StudyEntry, *, approve: bool, by: str) -> StudyEntry:
-    """Write a person's decision about a study; the same one again, if it holds, stays as it is."""
+    """Write a person's decision about a study; where it is the latest of all, it stays as it is.
+
+    Anything decided since may be about a part of the study, for which this decision is to hold.
+    """
     state: State = "approved" if approve else "declined"
-    known = store.study(entry.digest)
-    if known is not None and (known.state, known.decided_by) == (state, by):
-        holds = decision_that_holds(known, store)
-        if holds is None or holds.digest == known.digest:
-            return known
+    for latest in store.decided()[:1]:
+        if (latest.digest, latest.state, latest.decided_by) == (entry.digest, state, by):
+            return latest
     decided = replace(entry, state=state, decided_by=by, decided=now())
     store.put(decided)
     return decided

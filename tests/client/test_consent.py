@@ -11,7 +11,13 @@ import pytest
 import tomli_w
 import torch
 
-from erosion.client.consent.consent import Consent, contracts_of, dataset_of, decide
+from erosion.client.consent.consent import (
+    Consent,
+    contracts_of,
+    dataset_of,
+    decide,
+    decision_about,
+)
 from erosion.client.consent.derivation import leads_to
 from erosion.client.consent.needs import needs_of
 from erosion.client.consent.review import asked, leaving, review
@@ -190,6 +196,22 @@ def test_of_several_decisions_that_lead_to_a_study_a_persons_latest_holds(
         consent.check(one)
     decide(store, entry_of(whole, store), approve=True, by="somebody else")
     consent.check(one)
+
+
+@pytest.mark.parametrize("again_by", ["somebody", "somebody else"])
+@pytest.mark.parametrize("first", [True, False])
+def test_what_is_decided_once_more_holds_for_the_parts_too_whoever_decides(
+    tmp_path: Path, store: ConsentStore, first: bool, again_by: str
+) -> None:
+    """The same person's second word about the whole was not kept, and another's was."""
+    whole = study(user="all")
+    part = whole.for_user("a")
+    decide(store, entry_of(whole, store), approve=first, by="somebody")
+    decide(store, entry_of(part, store), approve=not first, by="somebody")
+    decide(store, entry_of(whole, store), approve=first, by=again_by)
+    holds = decision_about(part, store)
+    assert holds is not None
+    assert (holds.state, holds.digest) == ("approved" if first else "declined", whole.digest)
 
 
 @pytest.mark.parametrize("by", ["the rule", "a person", "a person, after a no"])
