@@ -31,14 +31,14 @@ def needs_of(site: Site, study: Study) -> Needs:
 
 def lacking(budget: Budget, used: Used, needs: Needs) -> Iterator[str]:
     """What is left of the budgets for one coordinator, where that is less than one more run has."""
-    if (left := budget.rounds - used.rounds) < needs.rounds:
+    if (left := max(0, budget.rounds - used.rounds)) < needs.rounds:
         yield (
-            f"a run of it has up to {needs.rounds} rounds of arms, and {max(0, left)} are left"
+            f"a run of it has up to {needs.rounds} rounds of arms, and {left} are left"
             f" (budget.rounds = {budget.rounds})"
         )
-    if (left := budget.evaluations - used.evaluations) < needs.evaluations:
+    if (left := max(0, budget.evaluations - used.evaluations)) < needs.evaluations:
         yield (
-            f"a run of it ends with final figures, and they are left {max(0, left)} times"
+            f"a run of it ends with final figures, and they are left {left} times"
             f" (budget.evaluations = {budget.evaluations})"
         )
 

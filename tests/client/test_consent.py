@@ -626,6 +626,25 @@ def test_a_run_has_as_many_rounds_as_it_needs_and_begins_where_there_are_as_many
     assert f"and {rounds - 1} are left" in "\n".join(review(short, asked_for, store))
 
 
+def test_a_budget_that_was_lowered_declines_no_run_that_needs_nothing_of_it(
+    tmp_path: Path, store: ConsentStore
+) -> None:
+    """Below what is used up; as a peer a hospital gives no final figures."""
+    consent = Consent(site(tmp_path), store, "c")
+    approve(store, study(user="b"))
+    for run in ("r1", "r2"):
+        consent.note_step(request(study(user="b"), run=run))
+        consent.note_evaluation(evaluation(study(user="b"), run=run))
+    lowered = Consent(site(tmp_path, budget={"evaluations": 1}), store, "c")
+    approve(store, study())
+    lowered.check_run(study(), "r3")
+    with pytest.raises(Refusal, match="final figures, and they are left 0 times"):
+        lowered.check_run(study(user="b"), "r3")
+    only_users = study(name="alone", arms={"local": {}})
+    approve(store, only_users)
+    Consent(site(tmp_path, budget={"rounds": 1}), store, "c").check_run(only_users, "r3")
+
+
 def test_all_rounds_that_a_run_of_one_user_has_are_those_that_were_reckoned(
     tmp_path: Path, store: ConsentStore
 ) -> None:
