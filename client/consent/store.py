@@ -40,6 +40,8 @@ create table if not exists answers (
   answered text not null,
   primary key (coordinator, dataset, study, run, variant, arm, round, step)
 );
+create index if not exists answers_of_runs
+  on answers (coordinator, dataset, run, variant, arm, round, step);
 create table if not exists contracts (
   coordinator text not null,
   dataset text not null,

@@ -645,6 +645,23 @@ def test_a_budget_that_was_lowered_declines_no_run_that_needs_nothing_of_it(
     Consent(site(tmp_path, budget={"rounds": 1}), store, "c").check_run(only_users, "r3")
 
 
+def test_an_answer_is_looked_up_and_not_searched_for_among_all(
+    store: ConsentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 20,000 in the book, every one was gone through for each new one, three times."""
+    execute, asked_for = store._file.execute, []
+
+    def heard(statement: str, values: Any = ()) -> Any:
+        asked_for.append((statement, values))
+        return execute(statement, values)
+
+    monkeypatch.setattr(store._file, "execute", heard)
+    store.noted("c", "d", Answer("s", "r", "v", "local", 1, "train"))
+    ((statement, values),) = asked_for
+    ((*_, plan),) = execute(f"explain query plan {statement}", values)
+    assert "step=?" in plan
+
+
 def test_all_rounds_that_a_run_of_one_user_has_are_those_that_were_reckoned(
     tmp_path: Path, store: ConsentStore
 ) -> None:
