@@ -272,10 +272,7 @@ class Consent:
         budget = self._site.budget
         if run in runs or len(runs) < budget.runs_per_study:
             return
-        entry = self._store.study(approved)
-        own = None if entry is None else _read(entry)
-        most = budget.runs_per_study if own is None else most_runs(self._site, own)
-        if len(runs) >= most:
+        if len(runs) >= (most := most_runs_of(self._site, approved, self._store)):
             each = "" if most == budget.runs_per_study else ", each of which has one user"
             raise Refusal(
                 f"{self._site.name} has taken part in {len(runs)} runs of this study{each};"
@@ -343,6 +340,13 @@ def too_many_approved(site: Site, store: ConsentStore) -> str | None:
     """Why no further study may be approved here, or None."""
     approved, most = len(store.studies("approved")), site.budget.studies
     return None if approved < most else f"approved studies: {approved} of {most} (budget.studies)"
+
+
+def most_runs_of(site: Site, digest: str, store: ConsentStore) -> int:
+    """Runs that are answered of the study that the book knows by this digest."""
+    entry = store.study(digest)
+    own = None if entry is None else _read(entry)
+    return site.budget.runs_per_study if own is None else most_runs(site, own)
 
 
 def decide(store: ConsentStore, entry: StudyEntry, *, approve: bool, by: str) -> StudyEntry:

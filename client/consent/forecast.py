@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from erosion.client.connection.credentials import credentials_for, known_as
-from erosion.client.consent.consent import book_entry_of, dataset_of
-from erosion.client.consent.needs import lacking, most_runs, needs_of
+from erosion.client.consent.consent import book_entry_of, dataset_of, most_runs_of
+from erosion.client.consent.needs import lacking, needs_of
 from erosion.client.consent.store import ConsentStore
 from erosion.client.site_file import Site
 from erosion.common.errors import SiteError
@@ -31,7 +31,7 @@ def too_little(site: Site, study: Study, store: ConsentStore) -> list[str]:
     problems = [*lacking(site.budget, store.used(coordinator, dataset), needs_of(site, study))]
     if (entry := book_entry_of(study, store)) is not None:
         runs = len(store.runs(coordinator, dataset, entry.digest))
-        if runs >= most_runs(site, study):
+        if runs >= most_runs_of(site, entry.digest, store):
             most = site.budget.runs_per_study
             problems.append(f"{runs} runs of it were answered (budget.runs_per_study = {most})")
     return problems

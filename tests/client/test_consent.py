@@ -597,6 +597,21 @@ def test_each_hospital_can_be_the_user_in_as_many_runs_as_the_budget_says(
     assert "one of 2 runs, for each of 6 users (budget.runs_per_study)" in text
 
 
+def test_the_review_of_a_part_counts_the_runs_as_the_whole_has_them(
+    tmp_path: Path, store: ConsentStore
+) -> None:
+    """It said that none were left where the site answered the next one."""
+    limited, whole = site(tmp_path, budget={"runs_per_study": 1}), study(user="all")
+    approve(store, whole)
+    coordinator = limited.coordinator.address  # as it is known without TLS
+    consent, part = Consent(limited, store, coordinator), whole.for_user("a")
+    consent.note_step(request(part, run="r1"))
+    assert "runs of it were answered" not in "\n".join(review(limited, part, store))
+    consent.check_run(whole.for_user("b"), "r2")
+    consent.note_step(request(whole.for_user("b"), run="r2"))
+    assert "2 runs of it were answered" in "\n".join(review(limited, part, store))
+
+
 @pytest.mark.parametrize(
     ("changes", "rounds", "evaluations"),
     [
