@@ -214,7 +214,8 @@ def _how_often(site: Site, study: Study) -> Iterator[str]:
         others = len(study.hospitals) - 1
         yield f"once for each of the {others} other hospitals as the user (limits.as_user = false)"
     else:
-        yield f"once for each of the {len(study.hospitals)} hospitals as the user"
+        users = len(study.hospitals)
+        yield f"at most once for each of the {users} hospitals as the user"
 
 
 def _model(study: Study) -> Iterator[str]:
