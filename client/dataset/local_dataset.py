@@ -32,6 +32,7 @@ from erosion.common.protocol.messages import FeatureSums, ModelShape, Scaling
 from erosion.common.protocol.scaling import CUT, NOT_FOUND, pool
 from erosion.common.protocol.summary import ColumnSummary
 from erosion.common.rounds.model_selection import folds_ahead
+from erosion.common.study.selection import Fold
 from erosion.common.study.study import Study
 from erosion.common.tasks.features import NumberFeature
 from erosion.common.tasks.inputs import ImageTask, TabularTask
@@ -122,6 +123,7 @@ class LocalDataset:
         self._trained = patients.groups
         if study.privacy is not None and patients.keys is not None:
             self._trained = patients.keys
+        self._counts_in: dict[Fold | None, PatientCounts] = {}
         self._parts: tuple[Part, Part] | None = None
         self._scaled_by: Scaling | None = None  # with which `_parts` were made
         # Rounded, told or not: also this site itself scales by them.
@@ -231,11 +233,15 @@ class LocalDataset:
         return PatientCounts.of(self.study.task, self._targets[training], self._groups[training])
 
     def counts_in(self, part: Study) -> PatientCounts:
-        """The same of one of the study's folds or trials."""
+        """The same of one of the study's folds, or of its trials of one; found once for each."""
+        if (known := self._counts_in.get(part.fold)) is not None:
+            return known
         of = self._patients
         split = split_patients(part, self._name, of.rows, of.targets, of.groups, of.is_test)
         training = np.intersect1d(split.training, self.split.training)
-        return PatientCounts.of(part.task, of.targets[training], of.groups[training])
+        counts = PatientCounts.of(part.task, of.targets[training], of.groups[training])
+        self._counts_in[part.fold] = counts
+        return counts
 
     @property
     def training_patients(self) -> Tensor:

@@ -7,31 +7,33 @@ from erosion.client.training.limits import check_limits
 from erosion.common.errors import Refusal
 from erosion.common.learning.work_size import PatientCounts
 from erosion.common.rounds.model_selection import candidates, folds_ahead, trial
-from erosion.common.study.selection import folds_key
+from erosion.common.study.selection import Fold, folds_key
 from erosion.common.study.study import Study
 
 
 def check_parts(site: Site, study: Study, counts_in: Callable[[Study], PatientCounts]) -> None:
     """Refuse a whole study whose folds or trials would be refused, when others have run.
 
-    `counts_in`: the training patients here of a fold's study. Raises Refusal and DataError.
+    `counts_in`: the training patients here of a fold's study, asked for once: a large hospital's
+    split takes seconds. Raises Refusal and DataError.
     """
     if not (folds := folds_ahead(study)):
         return
-    for part in _with_fewest_patients(study):
+    first = folds[0]  # the largest, so that the fewest are left
+    counts = counts_in(study.model_copy(update={"fold": first}))
+    for part in _parts(study, first):
         try:
-            check_limits(site, part, counts_in(part))
+            check_limits(site, part, counts)
         except Refusal as problem:
-            where = f"Where a fold is held out ({folds_key(folds)} = {folds[0].of})"
+            where = f"Where a fold is held out ({folds_key(folds)} = {first.of})"
             raise Refusal(f"{where}: {problem}") from None
 
 
-def _with_fewest_patients(study: Study) -> Iterator[Study]:
-    """Without the first fold, which is the largest: by each candidate where there are such."""
-    first = folds_ahead(study)[0]
+def _parts(study: Study, fold: Fold) -> Iterator[Study]:
+    """Without that fold: by each candidate where there are such, of the same patients each."""
     if study.selection is None:
-        yield study.model_copy(update={"fold": first})
+        yield study.model_copy(update={"fold": fold})
         return
     for arm in study.arms:
         for settings in candidates(study, arm):
-            yield trial(study, arm, settings, first)
+            yield trial(study, arm, settings, fold)

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from erosion.client.dataset import local_dataset
+from erosion.client.dataset.split import Split, split_patients
 from erosion.client.finding import Outcome
 from erosion.client.preflight.data import check_study_here
 from erosion.client.site_file import Site
@@ -12,6 +14,7 @@ from erosion.client.training.hospital import Hospital
 from erosion.common.errors import Refusal
 from erosion.common.rounds.cross_fitting import fold_studies
 from erosion.common.rounds.model_selection import trials
+from erosion.common.study.selection import Fold
 from erosion.common.study.study import Study
 from tests.support.small_study import (
     TWO_NUMBERS,
@@ -95,3 +98,22 @@ def parts_of(study: Study) -> list[Study]:
     if study.selection is None:
         return fold_studies(study)
     return [part for arm in study.arms for parts in trials(study, arm) for part in parts]
+
+
+def test_the_patients_are_split_once_whatever_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 20,000 patients a split takes more than a second, and it was made for each candidate."""
+    splits: list[Study] = []
+
+    def split(study: Study, *patients: Any) -> Split:
+        splits.append(study)
+        return split_patients(study, *patients)
+
+    monkeypatch.setattr(local_dataset, "split_patients", split)
+    candidates: dict[str, list[Any]] = {arm: [{}, {}, {}] for arm in ("fedavg", "local")}
+    study = make_study(selection={"folds": 4, "candidates": candidates})
+    here = Hospital(site_of(tmp_path))
+    for _ in range(2):  # as after a restart of the coordinator
+        here.describe(study)
+    assert [of.fold for of in splits] == [None, Fold(number=0, of=4)]
