@@ -6,6 +6,7 @@ test part into training, and one patient's record into all others' gradients.
 
 import numpy as np
 
+from erosion.client.dataset.apart import is_apart
 from erosion.common.errors import Refusal
 from erosion.common.tasks.task import Floats, Targets, Task
 
@@ -20,7 +21,7 @@ def checked_targets(task: Task, columns: Floats) -> Targets:
         problem = "it has another length than the columns; one target for each patient is needed"
     elif not np.isfinite(found).all():
         problem = "it has values that are not finite"
-    elif not np.array_equal(found, np.concatenate([*map(task.targets, _halves(columns))])):
+    elif not is_apart(lambda part: task.targets(columns[part]), found):
         problem = "a patient's target depends on the other patients; it must be of that one alone"
     if problem:
         raise Refusal(
@@ -28,11 +29,6 @@ def checked_targets(task: Task, columns: Floats) -> Targets:
             " Correct `targets` in the task's class (docs/extending.md)."
         )
     return found
-
-
-def _halves(columns: Floats) -> list[Floats]:
-    middle = len(columns) // 2
-    return [columns[:middle], columns[middle:]]
 
 
 def _kind(value: object) -> str:

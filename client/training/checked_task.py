@@ -4,17 +4,18 @@ It is tried when a study's data are prepared: a mistake in a task of one's own w
 in the middle of a run, as a fault of something else, or never, in a wrong figure.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from erosion.client.dataset.apart import is_apart
 from erosion.common.errors import Refusal
 from erosion.common.tasks.task import Floats, Targets, Task, as_tensor
 
 PATIENTS = 64  # on whom it is tried: as many at every hospital, for shapes are told to others
-_ROUNDING = 1e-6  # relative; a vector's last values may be rounded otherwise than the others
+_ROUNDING = 1e-6  # relative
 
 
 def check_task(task: Task, targets: Targets, *, measures: bool) -> None:
@@ -55,7 +56,7 @@ def _problems_with_measuring(task: Task, targets: Targets) -> Iterator[str]:
     if not isinstance(found, Tensor) or found.dim() != 2 or len(found) != num:
         yield f"`predictions` gave {_shape(found)} for {num} patients; it must be (n, k)"
         return
-    if not _is_apart(lambda part: task.predictions(outputs[part]).numpy(), num):
+    if not is_apart(lambda part: task.predictions(outputs[part]), found.numpy()):
         yield "`predictions` lets a patient's prediction depend on the other patients"
     if np.isnan(task.held_out_loss(torch.full_like(found, torch.nan), as_tensor(targets))):
         yield "`held_out_loss` is NaN for a model that diverged; it must be infinite"
@@ -67,7 +68,7 @@ def _problems_with_measuring(task: Task, targets: Targets) -> Iterator[str]:
     if np.shape(losses) != (num,) or not np.isfinite(losses).all():
         yield f"`patient_losses` gave {_shape(losses)}, or no numbers; finite ones, ({num},)"
         return
-    if not _is_apart(lambda part: task.patient_losses(predictions[part], targets[part]), num):
+    if not is_apart(lambda part: task.patient_losses(predictions[part], targets[part]), losses):
         yield "`patient_losses` lets a patient's loss depend on the other patients"
     base_rate = task.base_rate(targets)
     if np.shape(base_rate) != found.shape[1:]:
@@ -96,12 +97,6 @@ def _outputs(task: Task, num_patients: int) -> Tensor:
     """What some model might give: (n, num_outputs) float64."""
     generator = torch.Generator().manual_seed(0)
     return torch.randn(num_patients, task.num_outputs, generator=generator, dtype=torch.float64)
-
-
-def _is_apart(of: Callable[[slice], Floats], num_patients: int) -> bool:
-    """Whether patients have by themselves what they have together."""
-    single = [of(slice(place, place + 1)) for place in range(num_patients)]
-    return np.allclose(np.concatenate(single), of(slice(0, num_patients)), rtol=_ROUNDING)
 
 
 def _shape(value: object) -> str:

@@ -109,6 +109,43 @@ def test_targets_that_are_made_of_all_patients_are_refused(
         checked_targets(changed("targets", by), np.array([[7.0], [3.0], [5.0], [1.0]]))
 
 
+AGES = np.tile(np.arange(20.0, 101.0), 3)[:, None]
+
+
+@pytest.mark.parametrize(
+    "by",
+    [
+        lambda targets: targets / targets.max(),  # the largest is in both halves of the patients
+        lambda targets: (targets == targets.min()).astype(float),
+        lambda targets: np.eye(len(np.unique(targets)))[np.unique(targets, return_inverse=True)[1]],
+    ],
+)
+def test_each_patient_has_the_same_target_alone(by: Callable[..., Any]) -> None:
+    with pytest.raises(Refusal, match="depends on the other patients"):
+        checked_targets(changed("targets", by), AGES)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 100, 1000])
+@pytest.mark.parametrize("unit", [1e-30, 1.0, 1e30])
+def test_targets_may_be_rounded_otherwise_alone(unit: float, count: int) -> None:
+    """A sum of one row is: matrices are multiplied in another order."""
+    columns = np.random.default_rng(0).normal(size=(count, 3)) * unit
+    task = example("regression")
+
+    class Score(type(task)):  # type: ignore[misc]
+        def targets(self, columns: Any) -> Any:
+            return columns @ [0.3, 0.7, -0.1]
+
+    scores = checked_targets(Score.model_validate(task.model_dump()), columns)
+    assert len(scores) == count
+
+
+def test_a_task_may_look_at_the_range_of_its_column() -> None:
+    """One patient made two halves of whom one was nobody."""
+    task = changed("targets", lambda targets: targets if targets.min() > 0 else -targets)
+    assert checked_targets(task, AGES[:1]).tolist() == [20.0]
+
+
 def test_a_site_says_so_before_it_takes_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
