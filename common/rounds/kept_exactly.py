@@ -50,7 +50,7 @@ def _problems(value: Any, first: Any, place: str) -> Iterator[str]:
             if not each.init:
                 yield f"{inner} is a field that its dataclass does not take (init=False)"
             yield from _problems(getattr(value, each.name), getattr(first, each.name), inner)
-    elif None not in (value, first) and kind_of(value) != kind_of(first):
+    elif value is not None and first is not None and kind_of(value) != kind_of(first):
         yield (
             f"{place} is a {kind_of(value)}; it was a {kind_of(first)}, and must stay one. What may"
             " be missing is None"

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -136,6 +137,7 @@ def test_a_wrong_question_is_not_sent(ask: Any, said: str) -> None:
         ({"a": [1, 2]}, r"state\.kept\['a'\].*list.*tuple"),
         ([1, 2], r"state\.kept.*list.*tuple"),
         (Pair(1, 2), r"state\.kept.*Pair"),
+        (np.ones(2), r"state\.kept is a ndarray"),
         ({"a": Inner()}, r"state\.kept\['a'\].*Inner"),
         (Inner(), r"state\.kept.*Inner"),  # None at first, which shows no dataclass
         ({1, 2}, r"state\.kept.*set"),
