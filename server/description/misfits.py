@@ -15,6 +15,7 @@ OFF_BY = 2.0  # times the others' typical value, either way
 FAR = 3.0  # deviations of a column; what is nearer may be other patients
 NEAR_FACTOR = 0.12  # relative; the figures are rounded
 MOST, FEW = 0.8, 0.2  # of a hospital's patients, and of the others': other patients are more alike
+ROUNDING = 0.5  # deviations by which a figure may be off
 NOTHING = 1e-9  # of a value: less is what sums of equal numbers leave over
 ABOVE_ZERO = 0.3  # of the others' middle: where their lowest tenth is, a measured 0 is far
 MANY = 200  # patients: of fewer, those of another category may be too few to be told
@@ -59,6 +60,8 @@ def findings(columns: Mapping[str, ColumnSummary]) -> list[Finding]:
 def _values_off(columns: Mapping[str, ColumnSummary]) -> dict[str, str]:
     """Of numbers, by hospital: what does not fit."""
     known = {name: column for name, column in columns.items() if middle_of(column) is not None}
+    if _are_of_0_and_1([*known.values()]):
+        return {}  # of which a hospital may have only one, and mostly either
     off = {name: text for name in known if (text := _one_value(name, known))}
     fitting = {name: column for name, column in known.items() if name not in off}
     while len(fitting) > 1:
@@ -90,10 +93,23 @@ def _one_value(name: str, columns: Mapping[str, ColumnSummary]) -> str:
     if value == 0 and quarters and quarters[0] > 0:
         usual = median([middle for column in varying if (middle := middle_of(column)) is not None])
         return f"0 for everybody, the others {usual:.3g}: does 0 stand for missing values?"
-    told = [q for column in varying for q in column.quantiles if q is not None]
-    if len({*quarters}) < 3 or (value in (0, 1) and all(0 <= q <= 1 for q in told)):
-        return ""  # of a column of 0 and 1 a hospital may have only one
+    if len({*quarters}) < 3:
+        return ""
     return f"{value:.3g} for everybody; the others' differ: is it recorded there?"
+
+
+def _are_of_0_and_1(columns: Sequence[ColumnSummary]) -> bool:
+    """Whether they seem to hold 0 and 1 alone; figures are rounded by steps of the deviation.
+
+    A hospital tells at most one quantile between the two: where its values change.
+    """
+    told = [([q for q in column.quantiles if q is not None], column) for column in columns]
+    return any(quantiles for quantiles, _ in told) and all(
+        sum(min(abs(q), abs(q - 1)) > ROUNDING * (column.deviation or 0.0) for q in quantiles) <= 1
+        if quantiles
+        else 0 <= (column.mean or 0.0) <= 1
+        for quantiles, column in told
+    )
 
 
 def _varies(column: ColumnSummary) -> bool:
@@ -186,7 +202,7 @@ def _what_is_off(value: float, usual: float, own: float, spread: float) -> str:
             f"typically {value:.3g}, the others {usual:.3g}: does {whose} stand for missing values?"
         )
     if (value < 0) != (usual < 0):
-        return f"typically {value:.3g}, the others {usual:.3g}: another sign?"
+        return f"typically {value:.3g}, the others {usual:.3g}: another sign, or other patients?"
     factor = abs(value / usual)
     larger = max(factor, 1 / factor) if factor else inf
     if larger < OFF_BY and not apart > FAR * max(own, spread) > 0:

@@ -112,6 +112,30 @@ def test_a_number_that_everybody_has_is_pointed_out() -> None:
     assert not findings(dict(zip("abc", only_one, strict=True)))
 
 
+def of_0_and_1(count: int, deviation: float, *quantiles: float | None) -> ColumnSummary:
+    told = [q for q in quantiles if q is not None]
+    return ColumnSummary(
+        name="race_white", kind="number", count=count, missing=0, mean=sum(told) / len(told),
+        deviation=deviation, quantiles=quantiles,
+    )  # fmt: skip
+
+
+def test_a_column_of_0_and_1_may_be_of_one_value_at_a_hospital() -> None:
+    """As hospitals tell it: rounded, and once between the two."""
+    mixed = of_0_and_1(110, 0.354, 0, 1.02, 1.02, 0.972, 0.972)
+    mostly = of_0_and_1(90, 0.354, None, 0.4, 1.02, 0.972, None)
+    few = ColumnSummary(
+        name="race_white", kind="number", count=20, missing=0, mean=0.3, deviation=0.4
+    )
+    for value in (0, 1):
+        only = of_0_and_1(90, 0, None, *[value] * 3, None)
+        assert not findings({"a": mixed, "b": mostly, "c": only, "d": few})
+        assert not findings({"a": only, "b": only, "c": of_0_and_1(30, 0.2, None, None, 1 - value)})
+    creatinine = column(0.9, 0.2, "race_white")
+    (found,) = findings({"a": creatinine, "b": of_0_and_1(90, 0, None, 0, 0, 0, None)})
+    assert found.text == "0 for everybody, the others 0.9: does 0 stand for missing values?"
+
+
 def lognormal(middle: float, deviation: float) -> ColumnSummary:
     """Of a skewed column; the deviation is that of the logarithms."""
     quantiles = [middle * math.exp(deviation * z) for z in (-1.28, -0.67, 0, 0.67, 1.28)]
