@@ -6,6 +6,7 @@ import unicodedata
 from erosion.client.scaffold.known_units import QUANTITIES, mentions, plain_name
 from erosion.client.scaffold.known_words import (
     BIRTH,
+    COUNTING,
     DATE,
     NAMING,
     NUMBERING,
@@ -13,22 +14,31 @@ from erosion.client.scaffold.known_words import (
     PLACES,
     SAME_WORDS,
     SHORT_KEYS,
+    WHOSE_NAME,
     WHOSE_PLACE,
 )
 
 _PATIENTS, _NUMBERING, _PLACES, _NAMING = map("|".join, (PATIENTS, NUMBERING, PLACES, NAMING))
 _PATIENT_KEY = re.compile(
-    rf"({_PATIENTS})({_NUMBERING})|(n|no|num|numero|id)(de|du|del)?(patient|dossier|paciente|paziente)"
+    rf"({_PATIENTS})({_NUMBERING})|(n|no|nr|nbr|num|numero|id)(de|du|del|di)?"
+    r"(patient|pat|dossier|sejour|paciente|paziente|historia(clinica)?)"
 )
 _ALONE = re.compile(
     r"pseudonyme?|identifiante?|identifier|identificador|matricule|codicefiscale|patientcode"
+    r"|((code|codigo|codice)(de|du|del|di)?)?(patient(en)?|pat|paciente|paziente)"
+    r"|participant|subject|proband|teilnehmer|deelnemer"
 )
-_NUMBER_OF = re.compile(rf"{'|'.join(SHORT_KEYS)}|.+(nummer|nr|kennung)|numero")
-_MAY_NUMBER = re.compile(r"no|number|patient|case|fall|record|index|row|unnamed|column")
+_NUMBER_OF = re.compile(rf"{'|'.join(SHORT_KEYS)}|.+(nummer|nr|kennung)")
+_MAY_NUMBER = re.compile(
+    rf"no|number|case|fall|record|index|row|unnamed|column|patient|{'|'.join(COUNTING)}"
+)
 _PERSON = re.compile(
-    r"(patient(en)?|last|first|sur|family|given|full|nach|vor|familien|achter|voor)na(me?|am)|prenom"
+    r"(patient(en)?|last|first|middle|maiden|sur|family|given|full|nach|vor|familien|geburts|achter"
+    r"|voor)?na(me?|am)\d?|(pre)?nom(famille|naissance|usuel)?|nombres?|apellidos?|(cog)?nome"
+    r"|(name)?(physician|doctor|surgeon|(haus|ober)?(arzt|arztin)|chirurg|operateur|medecin|medico"
+    r"|cirujano)(name)?"
 )
-_PLACE = re.compile(rf"({_PLACES})s?({_NAMING})?")
+_PLACE = re.compile(rf"({_PLACES})(s?({_NAMING}))?")  # "wards" are counted
 _MEASURED = tuple(word for quantity in QUANTITIES for word in quantity.words)
 
 
@@ -50,7 +60,9 @@ def is_patient_key(name: str) -> bool:
 
 def is_key(name: str) -> bool:
     """Whether it says that, or in short that it numbers something: MRN, pid, lesion_id."""
-    return is_patient_key(name) or any(map(_NUMBER_OF.fullmatch, words_of(name)))
+    words = words_of(name)
+    ends_so = bool(words) and words[-1] in COUNTING
+    return is_patient_key(name) or ends_so or any(map(_NUMBER_OF.fullmatch, words))
 
 
 def is_id(name: str) -> bool:
@@ -59,8 +71,9 @@ def is_id(name: str) -> bool:
 
 
 def is_person(name: str) -> bool:
-    """Whether it says that it holds people's names."""
-    return _PERSON.fullmatch("".join(words_of(name))) is not None
+    """Whether it says that it holds the names of patients or doctors."""
+    words = [word for word in words_of(name) if word not in (*WHOSE_NAME, *WHOSE_PLACE)]
+    return _PERSON.fullmatch("".join(words)) is not None
 
 
 def is_place(name: str) -> bool:

@@ -29,6 +29,8 @@ from erosion.client.scaffold.known_words import MISSING_WORDS
 Kind = Literal["number", "category", "identifier", "date", "text", "constant", "empty"]
 
 MOST_CATEGORIES = 20
+YES_AND_NO = 2  # values, by which nobody is told apart
+MOST_ROWS = 50  # of a patient on average, where a column's name does not say that it is a patient's
 FEW_CODES = 6  # whole numbers of so few values are codes rather than measurements
 LEAST_ROWS = 2  # of a category on average: remarks are of one patient each
 MOST_NOT_NUMBERS = 0.1  # of the values of a column of numbers: typing errors and remarks
@@ -152,9 +154,9 @@ def _kind(
         return "empty"
     if len(counts) == 1:
         return "constant"
-    if is_patient_key(name):
+    if is_patient_key(name) and len(counts) > YES_AND_NO:
         return "identifier"
-    if is_person(name) and numbers is None:
+    if is_person(name) and numbers is None and len(counts) > YES_AND_NO:
         return "text"
     if numbers is None or all(re.fullmatch(r"\d{8}", text) for text in counts):
         is_dates = bool(_date_formats(counts))
@@ -174,7 +176,8 @@ def _kind(
     if distinct and num_present > MOST_CATEGORIES and numbers is None:
         return "identifier"
     if is_key(name) and whole and len(counts) > MOST_CATEGORIES:
-        return "identifier"  # of patients with several rows
+        # Of patients with several rows; a code such as a "discharge_disposition_id" is of hundreds.
+        return "identifier" if num_present <= MOST_ROWS * len(counts) else "text"
     if numbers is not None:
         return (
             "category" if len(numbers) == 2 or (whole and len(numbers) <= FEW_CODES) else "number"

@@ -183,8 +183,9 @@ NUMBERING = (
     *("id", "nr", "no", "nbr", "num", "number", "nummer", "numero", "key", "kennung", "hash"),
     "identifi(er|ant)",
 )
+COUNTING = ("nr", "nbr", "numero")  # number of, where more follows
 SHORT_KEYS = (
-    *("id", "nr", "nbr", "pid", "mrn", "uid", "uuid", "guid", "ssn", "nhs", "ipp", "nip", "nda"),
+    *("id", "pid", "mrn", "uid", "uuid", "guid", "ssn", "nhs", "ipp", "nip", "nda"),
     *("iep", "nir", "bsn", "nhc", "nss", "ahv", "svnr", "lfd"),
 )
 
@@ -193,7 +194,16 @@ PLACES = (
     *("hospital", "hopital", "krankenhaus", "spital", "klinik", "clinic", "clinique", "ospedale"),
     *("ziekenhuis", "centre", "center", "zentrum", "centrum", "centro", "site", "standort"),
     *("locatie", "facility", "institution", "institut", "institute", "einrichtung", "ward"),
-    *("etablissement", "station", "abteilung", "afdeling", "department", "dept", "service"),
+    *(
+        "klinikum",
+        "etablissement",
+        "station",
+        "abteilung",
+        "afdeling",
+        "department",
+        "dept",
+        "service",
+    ),
     *("servicio", "reparto"),
 )
 NAMING = (
@@ -201,6 +211,20 @@ NAMING = (
     *("name", "naam", "nom", "nome", "code", "bezeichnung", "kuerzel", "kurzel", "identifier"),
 )
 WHOSE_PLACE = (
-    *("the", "study", "treating", "admitting", "admission", "discharge", "current", "first"),
+    *(
+        "the",
+        "study",
+        "treating",
+        "admitting",
+        "admission",
+        "discharge",
+        "current",
+        "first",
+        "recruiting",
+    ),
     *("last", "of", "de", "medical", "behandelnde", "behandelndes", "aufnehmende"),
+)
+WHOSE_NAME = (
+    *("patient", "patienten", "pat", "paciente", "paziente", "of", "the", "de", "du", "del", "di"),
+    *("des", "der", "attending", "behandelnder"),
 )

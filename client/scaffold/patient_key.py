@@ -9,27 +9,23 @@ from erosion.client.dataset.sources.data_source import DataSource, TableSource
 from erosion.client.dataset.study_columns import columns_of
 from erosion.client.scaffold.assigned_numbers import seem_assigned
 from erosion.client.scaffold.column_names import is_id, is_key, is_measurement, is_patient_key
-from erosion.client.scaffold.column_profile import MOST_CATEGORIES, Profile, profile
+from erosion.client.scaffold.column_profile import (
+    MOST_CATEGORIES,
+    MOST_ROWS,
+    YES_AND_NO,
+    Profile,
+    profile,
+)
+from erosion.client.scaffold.known_units import header_unit
 from erosion.common.study.study import Study
 from erosion.common.tasks.features import CategoryFeature, NumberFeature
 from erosion.common.tasks.inputs import TabularTask
 
-MOST_ROWS = 50  # of a patient on average, where a column's name does not say that it is a patient's
-
 
 def likely_key(profiles: Sequence[Profile]) -> Profile | None:
-    """The column that repeats most is no number of the row; names that say so come first.
-
-    A code such as a "discharge_disposition_id" is of hundreds of patients.
-    """
-    keys = [
-        p
-        for p in profiles
-        if p.kind == "identifier"
-        and (is_patient_key(p.name) or sum(p.counts.values()) <= MOST_ROWS * len(p.counts))
-    ]
+    """The column that repeats most is no number of the row; names that say so come first."""
     return min(
-        keys,
+        (p for p in profiles if p.kind == "identifier"),
         key=lambda p: (not is_patient_key(p.name), len(p.counts), not is_key(p.name)),
         default=None,
     )
@@ -37,8 +33,8 @@ def likely_key(profiles: Sequence[Profile]) -> Profile | None:
 
 def is_numbered(profile: Profile) -> bool:
     """Whether a column of numbers seems, by its values, to number patients or rows."""
-    is_number = profile.kind == "number" and not is_measurement(profile.name)
-    return is_number and seem_assigned(profile.numbers)
+    is_measured = is_measurement(profile.name) or header_unit(profile.name)
+    return profile.kind == "number" and not is_measured and seem_assigned(profile.numbers)
 
 
 def repeats(key: Profile | None) -> bool:
@@ -93,10 +89,11 @@ def _numbers_patients(
 ) -> bool:
     local = source.local_name(feature.name)
     names = (feature.name, local)
-    if local == source.patient or any(map(is_patient_key, names)):
+    num_distinct = len(np.unique(values))
+    if local == source.patient or (any(map(is_patient_key, names)) and num_distinct > YES_AND_NO):
         return True
-    if isinstance(feature, CategoryFeature) or any(map(is_measurement, names)):
+    if isinstance(feature, CategoryFeature) or feature.unit or any(map(is_measurement, names)):
         return False
     is_whole = bool((values == np.floor(values)).all())
-    has_many = len(np.unique(values)) > MOST_CATEGORIES
-    return (any(map(is_key, names)) and is_whole and has_many) or seem_assigned(values)
+    are_few_rows = num_distinct > MOST_CATEGORIES and len(values) <= MOST_ROWS * num_distinct
+    return (any(map(is_key, names)) and is_whole and are_few_rows) or seem_assigned(values)

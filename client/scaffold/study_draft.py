@@ -10,7 +10,7 @@ import numpy as np
 
 from erosion.client.dataset.codes_for_unknown import CODES, to_be_asked_about
 from erosion.client.dataset.column_values import toml_key
-from erosion.client.scaffold.column_names import is_place
+from erosion.client.scaffold.column_names import is_person, is_place
 from erosion.client.scaffold.column_profile import Kind, Profile
 from erosion.client.scaffold.known_units import header_unit
 from erosion.client.scaffold.known_words import MISSING_WORDS, SAME_VALUES
@@ -37,7 +37,11 @@ WHY: Mapping[Kind, str] = {
 PLAINLY_NONE = (WHY["text"], WHY["constant"], WHY["empty"])  # said in the file alone
 NUMBERED = (
     "it seems by its values to number patients or rows: whole numbers, nearly all different (if it"
-    " is a measurement, add it to features)"
+    " is a measurement, add it to features, with its unit)"
+)
+NAMES = "it seems to hold people's names (if it holds none, add it to features)"
+CODES_OF_MANY = (
+    "it seems to hold codes, too many for categories (if it is a number, add it to features)"
 )
 NO = SAME_VALUES[1] | SAME_VALUES[3]  # no, or alive
 
@@ -367,6 +371,10 @@ def why_no_feature(profile: Profile) -> str:
 def _why(profile: Profile) -> str:
     if profile.kind == "date" and not profile.date_formats:
         return "it seems to hold dates as numbers of days or seconds (write them as dates)"
+    if profile.kind == "text" and is_person(profile.name):
+        return NAMES
+    if profile.kind == "text" and profile.values:
+        return CODES_OF_MANY
     return WHY[profile.kind]
 
 

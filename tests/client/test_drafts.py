@@ -478,13 +478,52 @@ def profile_of(folder: Path, name: str, values: Iterable[object]) -> Profile:
         *("record no", "study_subject_id", "patient_nbr", "SubjectKey", "pid", "pseudonym"),
         *("Patientennummer", "Pat-Nr.", "Fallnummer", "FallNr", "Aufnahmenummer", "lfd. Nr."),
         *("N° dossier", "numéro de dossier", "IPP", "identifiant", "patiëntnummer", "volgnr"),
-        *("BSN", "numero_paciente"),
+        *(
+            "BSN",
+            "numero_paciente",
+            "patient",
+            "Subject",
+            "participant",
+            "Code patient",
+            "codigo_paciente",
+        ),
+        *("N° séjour", "visit_nr"),
     ],
 )
 def test_numbers_of_patients_are_known_by_their_names(tmp_path: Path, name: str) -> None:
     assert profile_of(tmp_path, name, SIX_DIGITS).kind == "identifier"
     # Several rows of a patient, and others who lack a number.
     assert profile_of(tmp_path, name, [*SIX_DIGITS[:60], *SIX_DIGITS[:60], ""]).kind == "identifier"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Name", "nom", "apellidos", "Name_Patient", "surgeon", "treating physician", "Arztname"],
+)
+def test_names_of_people_are_told_to_nobody(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A few of them in many rows are not to be taken for categories."""
+    people = ["Abel", "Bach", "Curie", "Dunant"]
+    rows = "".join(f"{people[i % 4]},{40 + 7 * i % 41},{i % 2}\n" for i in range(60))
+    study = drafted(tmp_path, f"{name},age,ill\n" + rows, "ill")
+    assert [feature.name for feature in features_of(study)] == ["age"]
+    assert "Curie" not in (tmp_path / "study.toml").read_text()
+    assert f"{name}: left out, it seems to hold people's names" in capsys.readouterr().out
+
+
+def test_names_of_things_and_yes_and_no_are_categories(tmp_path: Path) -> None:
+    for name in ("drug_name", "surgeon_grade"):
+        assert profile_of(tmp_path, name, "ABC" * 20).kind == "category"
+    for name in ("doctor", "patient", "fall_nr"):
+        assert profile_of(tmp_path, name, ["yes", "no"] * 20).kind == "category"
+
+
+def test_rows_are_of_a_patient_where_a_column_is_called_patient_alone(tmp_path: Path) -> None:
+    rows = "".join(f"{1 + i // 3},{40 + 7 * i % 41},{i % 2}\n" for i in range(120))
+    study = drafted(tmp_path, "patient,age,ill\n" + rows, "ill")
+    assert [feature.name for feature in features_of(study)] == ["age"]
+    assert load_patients(load_site(site_of(tmp_path)), study).num_patients == 40
 
 
 def test_pseudonyms_are_known_by_their_form(tmp_path: Path) -> None:
@@ -512,10 +551,23 @@ def test_remarks_about_a_few_patients_are_no_categories(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["no_fall", "number_inpatient", "mrna", "case_mix", "patients_seen", "hospital_days"]
+    "name",
+    [
+        *("no_fall", "number_inpatient", "mrna", "case_mix", "patients_seen", "hospital_days"),
+        *(
+            "nr_of_days",
+            "nbr_enfants",
+            "numero_ingresos",
+            "wards",
+            "services",
+            "patient_days",
+            "PT",
+        ),
+    ],
 )
 def test_counts_and_answers_are_features_whatever_they_count(tmp_path: Path, name: str) -> None:
-    for values in (["yes", "no"] * 30, [i * i % 11 for i in range(60)]):
+    counts = [i * i % 11 for i in range(60)], [i * i % 61 for i in range(60)]
+    for values in (["yes", "no"] * 30, *counts):
         found = profile_of(tmp_path, name, values)
         assert not why_no_feature(found)
 
@@ -543,6 +595,7 @@ def test_measurements_that_are_nearly_all_different_are_features(tmp_path: Path)
         "cells": draw.normal(7000, 1500, 200).round(),
         "dose": draw.integers(100, 900, 200).astype(np.float64) * 1000,
         "pulse": np.arange(40.0, 100.0),
+        "brain (mm3)": draw.normal(1_450_000, 120_000, 200).round(),
     }
     for name, values in measured.items():
         texts = [f"{value:g}" if value < 1e5 else f"{value:.0f}" for value in values]
@@ -610,9 +663,14 @@ def test_a_code_with_a_point_makes_no_text_of_numbers_with_a_comma(
     assert [profile.thousands for profile in found] == [",", "", ""]
 
 
-def test_a_code_that_thousands_of_patients_have_is_no_key(tmp_path: Path) -> None:
+def test_a_code_that_thousands_of_patients_have_is_no_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = "".join(f"{i},{i % 25},{40 + 7 * i % 41},{i % 2}\n" for i in range(2000))
     drafted(tmp_path, "visit_id,disposition_id,age,ill\n" + rows, "ill")
+    told = capsys.readouterr().out
+    assert "disposition_id: left out, it seems to hold codes, too many for categories" in told
+    assert "visit_id: left out, it seems to tell patients apart" in told
     assert '# ? patient = "visit_id"' in site_of(tmp_path).read_text()
 
 

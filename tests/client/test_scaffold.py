@@ -381,12 +381,14 @@ def test_check_asks_where_the_study_takes_the_number_of_a_patient_for_a_feature(
 ) -> None:
     """A study that an earlier version drafted, or a person wrote."""
     lines = lines_of(visits / "alpha.csv")
-    numbered = ["MRN,row,", *(f"{731 * i % 9000 + 1000},{i + 500}," for i in range(len(lines)))]
+    values = (f"{731 * i % 9000 + 1000},{i + 500},{7 * i + 900_001}," for i in range(len(lines)))
+    numbered = ["MRN,row,volume,", *values]
     both = [n + line for n, line in zip(numbered, lines, strict=False)]
     (visits / "alpha.csv").write_text("".join(both))
     assert main(["study", "new", str(visits), "--target", "ill"]) == 0
     study_file = visits / "study.toml"
     more = "".join(f'  {{ name = "{n}", range = [0, 99999] }},\n' for n in ("MRN", "patient_no"))
+    more += '  { name = "volume", unit = "mm3", range = [0, 9999999] },\n'  # which numbers have not
     text = study_file.read_text()
     study_file.write_text(text.replace("features = [\n", f"features = [\n{more}"))
     site_file = visits / "alpha.toml"
@@ -398,5 +400,5 @@ def test_check_asks_where_the_study_takes_the_number_of_a_patient_for_a_feature(
     said = " ".join(capsys.readouterr().out.split())
     for name in ("MRN", "patient_no"):
         assert f"column {name} seems to number patients or rows" in said
-    for name in ("age", "sugar"):
+    for name in ("age", "sugar", "volume"):
         assert f"column {name} seems to number" not in said
