@@ -190,7 +190,8 @@ def _outcome(target: Profile) -> tuple[str, list[str]]:
         if unsaid:
             listed_words = ", ".join(map(repr, unsaid))
             remarks.append(
-                f"{target.name}: {listed_words} is no class; say in the site file: missing"
+                f"{target.name}: {listed_words} is no class; each site file says that it is"
+                f" missing ({_missing(unsaid[0], target.name)})"
             )
         rare = [text for text in told if target.counts[text] < FEWEST]
         if rare:
@@ -310,19 +311,22 @@ def _remarks(profile: Profile) -> list[str]:
     found = []
     if profile.not_numbers:
         some = ", ".join(map(repr, profile.not_numbers[:3]))
-        found.append(f"{profile.name}: {some} are no numbers; map them in the site file")
+        found.append(
+            f"{profile.name}: {some} are no numbers; each site file maps them to numbers, or says"
+            f" that they are missing ({_missing(profile.not_numbers[0], profile.name)})"
+        )
     if profile.unsaid:
         some = ", ".join(map(repr, profile.unsaid[:5]))
         found.append(
-            f"{profile.name}: {some} is taken for “not known”; say so in the site file"
-            f' ({profile.unsaid[0]!r} = "" under [data.values]), or widen the range'
+            f"{profile.name}: {some} is taken for “not known”; each site file says so"
+            f" ({_missing(profile.unsaid[0], profile.name)}), or widen the range"
         )
     if profile.kind == "number" and (zeros := to_be_asked_about(profile.values)):
         found.append(
             f"{profile.name}: {zeros[0]!r} ({sum(profile.counts[text] for text in zeros)} of"
             f" {profile.num_rows} rows) lies far from all other values; if it stands for “not"
-            f' known”, each site file says so ("{zeros[0]}" = "" under'
-            f" [data.values.{toml_key(profile.name)}]), else it is taken for a measurement"
+            f" known”, each site file says so ({_missing(zeros[0], profile.name)}), else it is"
+            " taken for a measurement"
         )
     if profile.thousands:
         found.append(
@@ -339,6 +343,11 @@ def _remarks(profile: Profile) -> list[str]:
         if all(re.fullmatch(r"-?\d+", text) for text in profile.counts):
             found.append(f"{profile.name}: taken for codes; if it is a measurement, give a range")
     return found
+
+
+def _missing(text: str, column: str) -> str:
+    """What a site file writes where a text stands for a missing value."""
+    return f'"{_escaped(text)}" = "" under [data.values.{toml_key(column)}]'
 
 
 def _two_marks(numbers: Sequence[Profile]) -> list[str]:

@@ -1,6 +1,7 @@
 """Drafts of study and site files from tables that hospitals really have."""
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -227,7 +228,7 @@ def test_an_outcome_that_is_not_known_is_no_class_and_a_rare_class_is_told_of(
     task = study.task.model_dump(mode="json")
     assert [c["name"] for c in task["classes"]] == ["alive", "dead", "lost"]
     said = capsys.readouterr().out
-    assert "outcome: 'unknown' is no class; say in the site file: missing" in said
+    assert "outcome: 'unknown' is no class" in said
     assert "outcome: 'lost' are of fewer than 10 patients" in said
 
 
@@ -378,13 +379,40 @@ def test_codes_for_not_known_are_no_measurements(
     feature = features_of(study)[0]
     assert isinstance(feature, NumberFeature)
     assert feature.range == (10.0, 110.0)
-    assert "age: '999', '-9' is taken for “not known”" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "age: '999', '-9' is taken for “not known”" in told
+    assert '("999" = "" under [data.values.age])' in told
     match = one_match(tmp_path, feature.model_dump(mode="json"), column("age", ages))
     assert set(match.unsaid) == {"999", "-9"}
     # A laboratory value may well be 99, and a base excess -9.
     crp = profiles_of(tmp_path, column("crp", [*range(5, 95, 2), 99]))[0]
     excess = profiles_of(tmp_path, column("excess", [n / 2 for n in range(-19, 20)]))[0]
     assert crp.unsaid == excess.unsaid == ()
+
+
+def test_what_a_draft_says_of_missing_values_holds_in_a_site_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = "".join(
+        f"{999 if i % 40 == 7 else 30 + i % 50},{'<0.5' if i % 9 == 1 else 1 + i % 37},"
+        f"{[0, 1, 0, 1, 9][i % 5]}\n"
+        for i in range(100)
+    )
+    study = drafted(tmp_path, "age,crp (mg/l),ill\n" + rows, "ill")
+    told = capsys.readouterr().out
+    lines = []
+    for text, name in re.findall(r"(\S+) = \"\" under \[data\.values\.(.+?)\][),]", told):
+        lines += [f"[data.values.{name}]", f'{text.lstrip("(")} = ""']
+    assert len(lines) == 6
+    site = tmp_path / "a.toml"
+    site.write_text(
+        "\n".join(
+            ['name = "a"', "[data]", f'path = "{tmp_path / "trial.csv"}"', *lines, "[coordinator]"]
+        )
+        + '\naddress = "127.0.0.1:9092"\n'
+    )
+    found = load_patients(load_site(site), study)
+    assert len(found.targets) == 80
 
 
 def test_a_code_for_not_known_is_no_class(tmp_path: Path) -> None:
