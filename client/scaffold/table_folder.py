@@ -2,7 +2,8 @@
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 
@@ -52,21 +53,24 @@ def shared_rows(hospitals: Mapping[str, DataSource]) -> Iterator[str]:
     table, or that cannot be read, is passed over.
     """
     tables = {name: found for name, source in hospitals.items() if (found := _texts(source))}
+    rows_of = cache(lambda name, columns: _hashes(tables[name], columns))  # most pairs share all
     for pair in combinations(tables, 2):
         fewer, more = sorted(pair, key=lambda name: tables[name].num_rows)
-        columns = [
+        columns = frozenset(
             name
             for name in tables[fewer].columns.keys() & tables[more].columns.keys()
             if not is_id(name)
-        ]
+        )
         if not columns:
             continue
-        rows, others = (_hashes(tables[name], columns) for name in (fewer, more))
+        (rows, repeated), (others, repeated_there) = (
+            rows_of(name, columns) for name in (fewer, more)
+        )
         # Where rows differ little, chance makes them equal, within a table half as often as
         # between one row and all of another table.
-        repeated = max(1 - len(np.unique(hashes)) / len(hashes) for hashes in (rows, others))
+        by_chance = 2 * max(repeated, repeated_there)
         num_shared = int(np.isin(rows, others).sum())
-        if num_shared >= FEWEST_SHARED and num_shared > (MOST_SHARED + 2 * repeated) * len(rows):
+        if num_shared >= FEWEST_SHARED and num_shared > (MOST_SHARED + by_chance) * len(rows):
             yield (
                 f"{more} holds {num_shared} of {fewer}'s {len(rows)} rows: patients of one are then"
                 " tested by models that the other has trained on them; leave one out, or let each"
@@ -83,13 +87,14 @@ def _texts(source: DataSource) -> TextTable | None:
         return None
 
 
-def _hashes(table: TextTable, columns: Iterable[str]) -> RowHashes:
-    """(n,) of every row; equal texts of two columns are told apart."""
+def _hashes(table: TextTable, columns: frozenset[str]) -> tuple[RowHashes, float]:
+    """(n,) of every row, equal texts of two columns told apart; and the share of repeated rows."""
     named = ((name, table.columns[name]) for name in columns)
-    return hashes_of_rows(
+    hashes = hashes_of_rows(
         (TextColumn(tuple(f"{name}\0{t}" for t in c.texts), c.codes) for name, c in named),
         table.num_rows,
     )
+    return hashes, 1 - len(np.unique(hashes)) / len(hashes)
 
 
 def _is_table(file: Path) -> bool:
