@@ -1,7 +1,7 @@
 """A testbed's hospitals from one's own tables: a folder of them beside the study file."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from erosion.client.scaffold.patient_key import rows_of_patients, undeclared_key
 from erosion.client.scaffold.table_folder import SUFFIXES, shared_rows, table_files, tables_in
 from erosion.client.site_file import Site, load_site
 from erosion.common.errors import DataError, SiteError, StudyError
+from erosion.common.settings.base import read_toml
 from erosion.common.study.study import Study
 
 logger = logging.getLogger("erosion.testbed")
@@ -17,26 +18,31 @@ logger = logging.getLogger("erosion.testbed")
 
 def own_data(study: Study, folder: Path) -> Mapping[str, Mapping[str, Any]]:
     """[data] of every hospital's site file, else its table as it is: see `own_files`."""
-    sites, tables = own_files(study, folder)
+    sites, tables = own_files(study, folder, study.hospitals)
     return {
         name: _as_written(sites[name]) if name in sites else {"path": str(tables[name])}
         for name in study.hospitals
     }
 
 
-def own_files(study: Study, folder: Path) -> tuple[Mapping[str, Site], Mapping[str, Path]]:
-    """The hospitals' site files, and for those without one their tables, NAME.csv.
+def own_files(
+    study: Study, folder: Path, needed: Sequence[str]
+) -> tuple[Mapping[str, Site], Mapping[str, Path]]:
+    """The site files of those hospitals that have one, and the tables of those with NAME.csv alone.
 
-    A site file is sites/NAME.toml, or site.toml in a folder of its own; whose it is, is what it
-    says. Warns of rows that seem to be of one patient, and of tables that share rows. Raises
-    StudyError where a hospital has neither, SiteError for a site file, DataError for the tables.
+    A site file is sites/NAME.toml, or else site.toml in a folder of its own; whose it is, is what
+    it says. Those of others than the study's hospitals are passed over. Warns of rows that seem to
+    be of one patient, and of tables that share rows. Raises StudyError where one that is needed has
+    neither, SiteError for a site file, DataError for the tables.
     """
-    written = site_files(sorted((*folder.glob("sites/*.toml"), *folder.glob("*/site.toml"))))
-    sites = {name: site for name, site in written.items() if name in study.hospitals}
+    sites: dict[str, Site] = {}
+    for pattern in ("sites/*.toml", "*/site.toml"):
+        found = site_files(path for path in sorted(folder.glob(pattern)) if _is_of(study, path))
+        sites = {**found, **sites}
     without = [name for name in study.hospitals if name not in sites]
-    found = tables_in(folder) if without and table_files(folder) else {}
-    tables = {name: found[name] for name in without if name in found}
-    if missing := [name for name in without if name not in tables]:
+    beside = tables_in(folder) if without and table_files(folder) else {}
+    tables = {name: beside[name] for name in without if name in beside}
+    if missing := [name for name in needed if name not in {*sites, *tables}]:
         raise StudyError(
             f"There are no data of {', '.join(missing)} for a testbed: put a table of that name"
             f" (such as {missing[0]}.csv) or a site file (sites/{missing[0]}.toml, or"
@@ -45,13 +51,20 @@ def own_files(study: Study, folder: Path) -> tuple[Mapping[str, Site], Mapping[s
         )
     for name, table in tables.items():
         warn_of_rows(study, name, table)
-    sources = {
-        name: sites[name].data if name in sites else TableFile(path=tables[name])
-        for name in study.hospitals
-    }
-    for warning in shared_rows(sources):
+    of_tables = {name: TableFile(path=table) for name, table in tables.items()}
+    for warning in shared_rows({**{name: site.data for name, site in sites.items()}, **of_tables}):
         logger.warning("%s", warning)
     return sites, tables
+
+
+def _is_of(study: Study, path: Path) -> bool:
+    """Whether a site file is of the study, as it says; one without a name, by its place."""
+    try:
+        said = read_toml(path, "site file", SiteError).get("name")
+    except SiteError:
+        said = None
+    names = (path.stem, path.parent.name) if said is None else (said,)
+    return any(name in study.hospitals for name in names)
 
 
 def site_files(paths: Iterable[Path]) -> Mapping[str, Site]:

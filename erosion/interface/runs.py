@@ -232,7 +232,8 @@ def _sites_given(
                 f"sites = {os.fspath(sites)!r} is no folder. Give a folder of all hospitals' files,"
                 " a list of site files, or a data file by hospital."
             )
-        files, tables = own_files(study, Path(sites))
+        needed = study.hospitals if study.federation.start == "all" else [study.user]
+        files, tables = own_files(study, Path(sites), needed)
     elif isinstance(sites, Mapping):
         tables = {name: Path(path) for name, path in sites.items()}
         for name, table in tables.items():

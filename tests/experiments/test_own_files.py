@@ -110,6 +110,35 @@ def test_a_hospital_without_data_or_with_two_site_files_is_named(tmp_path: Path)
         own_data(study, tmp_path)
 
 
+def test_what_else_lies_in_the_folder_keeps_no_study_from_its_data(tmp_path: Path) -> None:
+    """Kits beside the drafts, another study's hospital, a draft of it that is broken, an app."""
+    study = load_study(write_study(tmp_path))
+    folders(tmp_path)
+    drafts(tmp_path)
+    for name, text in {
+        "c": site_text("c", "patients.csv", "[limits]\nmin_patients = -1\n"),
+        "old": "name = ",
+        "app": 'name = "app"\n[app]\nfolder = "x"\n',
+    }.items():
+        (tmp_path / "sites" / f"{name}.toml").write_text(text)
+    found = own_data(study, tmp_path)
+    assert found["a"]["path"] == str(tmp_path / "table of a.csv")  # as it was drafted
+    (tmp_path / "sites" / "a.toml").write_text("name = ")
+    with pytest.raises(erosion.ErosionError, match=r"a\.toml is not valid TOML"):
+        own_data(study, tmp_path)
+
+
+def test_a_folder_may_lack_hospitals_that_a_study_begins_without(tmp_path: Path) -> None:
+    folders(tmp_path)
+    more = {"hospitals": ["a", "b", "c"], "federation": {"quorum": 2, "start": "quorum"}}
+    run = erosion.simulate(make_study(task=TWO_NUMBERS, **more), tmp_path, progress=False)
+    assert [absent.hospital for absent in run.result.absent] == ["c"]
+    with pytest.raises(erosion.ErosionError, match="There are no data of c for a testbed"):
+        erosion.simulate(
+            make_study(task=TWO_NUMBERS, hospitals=["a", "b", "c"]), tmp_path, progress=False
+        )
+
+
 def test_the_limits_of_site_files_that_are_given_hold_in_a_simulation(tmp_path: Path) -> None:
     study = load_study(write_study(tmp_path, federation={"quorum": 1}))
     folders(tmp_path)
