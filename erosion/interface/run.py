@@ -52,7 +52,7 @@ class Run:
         from erosion.server.output.result_words import beside_verdict
 
         together = () if self.overview is None else (f"{OWN_COMPARISON} {self.overview}.",)
-        return (*beside_verdict(self.result, named_in="run.result.absent"), *together)
+        return (*beside_verdict(self.result, named_in="run.result"), *together)
 
     @cached_property
     def rounds(self) -> "pd.DataFrame":

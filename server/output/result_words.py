@@ -56,13 +56,14 @@ def what_may_be_unseen(
 
 
 def beside_verdict(result: Result, *, named_in: str) -> list[str]:
-    """All that is said beside a verdict. `named_in`: where all who were missing are."""
+    """All that is said beside a verdict. `named_in`: what the result is called there."""
     unseen = []
     if result.comparison is not None and result.verdict.best_arm is not None:
         num_patients = result.comparison.num_samples
         unseen = [what_may_be_unseen(num_patients, result.class_counts, result.task)]
-    missing = absences(result.absent, named_in=named_in)
-    return [*stops(result), *unseen, *missing, *privacy(result)]
+    missing = absences(result.absent, named_in=f"{named_in}.absent")
+    changed = recounts(result.recounts, named_in=f"{named_in}.recounts")
+    return [*stops(result), *unseen, *missing, *changed, *privacy(result)]
 
 
 def stops(result: Result) -> list[str]:
@@ -103,7 +104,7 @@ def absences(missing: Sequence[Absent], *, named_in: str = "result.json") -> lis
     return said
 
 
-def recounts(found: Sequence[Recount]) -> list[str]:
+def recounts(found: Sequence[Recount], *, named_in: str = "result.json") -> list[str]:
     """Whose number of patients changed in the middle of the run, to stand beside the verdict."""
     said = [
         f"{printable(r.hospital, at_most=48)} introduced itself with {r.before} training samples,"
@@ -112,7 +113,7 @@ def recounts(found: Sequence[Recount]) -> list[str]:
         for r in found[:MOST_ABSENT]
     ]
     more = len(found) - len(said)
-    return said + [f"Changes of this kind beside these: {more}; result.json has them."] * (more > 0)
+    return said + [f"Changes of this kind beside these: {more}; {named_in} has them."] * (more > 0)
 
 
 def privacy(result: Result) -> list[str]:

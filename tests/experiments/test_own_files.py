@@ -122,7 +122,7 @@ def test_what_else_lies_in_the_folder_keeps_no_study_from_its_data(tmp_path: Pat
     }.items():
         (tmp_path / "sites" / f"{name}.toml").write_text(text)
     found = own_data(study, tmp_path)
-    assert found["a"]["path"] == str(tmp_path / "table of a.csv")  # as it was drafted
+    assert Path(found["a"]["path"]).name == "table of a.csv"  # as it was drafted
     (tmp_path / "sites" / "a.toml").write_text("name = ")
     with pytest.raises(erosion.ErosionError, match=r"a\.toml is not valid TOML"):
         own_data(study, tmp_path)

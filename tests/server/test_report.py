@@ -15,6 +15,7 @@ from erosion.common.protocol.messages import Comparison, FinalMetrics, Metrics
 from erosion.common.rounds.records import HospitalRecord, RoundRecord
 from erosion.common.study.study import Study
 from erosion.common.tasks import REGISTRY
+from erosion.interface.run import Run as InterfaceRun
 from erosion.server.output.plain_text import (
     figure_text,
     printable,
@@ -518,6 +519,7 @@ def test_a_hospital_whose_number_of_patients_changed_is_told_of(folder: Path) ->
         " 140: its data, or its site file, changed in the middle of the run."
     )
     assert said in Page(written(replace(run, result=result), folder)).text
+    assert said in InterfaceRun(run.study, result, None).notes
     assert recount_sentences(found * 8)[-1] == (
         "Changes of this kind beside these: 2; result.json has them."
     )
