@@ -56,12 +56,15 @@ def review(site: Site, study: Study, store: ConsentStore) -> list[str]:
 def asked(site: Site, study: Study) -> Iterator[str]:
     """The patients, the columns and the work."""
     yield f"patients with {_inputs(study)}"
-    arms = ", ".join(study.arms)
-    each = "each of " if len(study.arms) > 1 else ""
-    which = f"{each}{_many_of(len(study.arms), 'arm')} ({arms})"
-    yield f"local training in {_many_of(study.rounds, 'round')} for {which}"
-    if study.selection is not None:
-        trials = sum(num_trials(study, arm) for arm in study.arms)
+    is_user = site.name == study.user
+    arms = [name for name, arm in study.arms.items() if is_user or not arm.user_only]
+    each = "each of " if len(arms) > 1 else ""
+    which = f"{each}{_many_of(len(arms), 'arm')} ({', '.join(arms)})"
+    if arms:
+        yield f"local training in {_many_of(study.rounds, 'round')} for {which}"
+    else:
+        yield "no local training: its arms ask the user alone"
+    if trials := sum(num_trials(study, arm) for arm in arms):
         yield (
             f"before that {_many_of(trials, 'trial')} of {longest_arm(study)} rounds, to choose"
             " settings"
@@ -72,11 +75,12 @@ def asked(site: Site, study: Study) -> Iterator[str]:
     amount = _many_of(training.steps or 0, "step")
     if training.epochs:
         amount = "1 pass" if training.epochs == 1 else f"{training.epochs:,} passes"
-    yield (
-        f"a round is {amount} of mini-batches of {training.batch_size} patients"
-        + (" in the file's order" if training.order == "sequential" else "")
-        + (", in arms that ask nobody else" if study.privacy is not None else "")
-    )
+    if is_user or study.privacy is None:
+        yield (
+            f"a round is {amount} of mini-batches of {training.batch_size} patients"
+            + (" in the file's order" if training.order == "sequential" else "")
+            + (", in arms that ask nobody else" if study.privacy is not None else "")
+        )
     yield from promised(site, study)
     if folds := len(folds_of(study)):
         yield (

@@ -380,7 +380,7 @@ def test_the_review_says_that_one_choice_comes_after_the_trials(
     tmp_path: Path, store: ConsentStore
 ) -> None:
     base = study(selection={"folds": 2})
-    lines = "\n".join(review(site(tmp_path), base, store))
+    lines = "\n".join(review(site(tmp_path, name="a"), base, store))
     assert "4 trials of 4 rounds, to choose settings" in lines
     assert "after the trials one candidate for each arm, and no other in the same run" in lines
 
@@ -391,8 +391,23 @@ def test_the_review_counts_the_trials_that_there_are(tmp_path: Path, store: Cons
     for method, number in (("validation", 4), ("cross_validation", 20)):
         base = study(selection={"method": method, "folds": 5, "candidates": sizes})
         assert number == sum(len(folds) for arm in base.arms for folds in trials(base, arm))
-        text = "\n".join(review(site(tmp_path), base, store))
+        text = "\n".join(review(site(tmp_path, name="a"), base, store))
         assert f"before that {number} trials of 4 rounds" in text
+
+
+def test_the_review_names_no_work_of_which_another_hospital_is_not_asked(tmp_path: Path) -> None:
+    """The user's own arms are its alone: others read of twice the training that they do."""
+    peer, base = site(tmp_path), study(selection={"folds": 2})
+    text = "\n".join(asked(peer, base))
+    assert "local training in 3 rounds for 1 arm (weight_erosion)" in text
+    assert "before that 2 trials of 4 rounds" in text
+    alone = "\n".join(asked(peer, study(arms={"local": {}}, selection={"folds": 2})))
+    assert "no local training: its arms ask the user alone" in alone
+    assert "trial" not in alone
+    terms = {"epsilon": 5, "delta": 1e-5, "clip_norm": 1.0, "learning_rate": 0.1}
+    private = study(privacy=terms, arms={"fedavg": {}, "local": {}}, scaling="user")
+    assert "mini-batches" not in "\n".join(asked(peer, private))
+    assert "in arms that ask nobody else" in "\n".join(asked(site(tmp_path, name="a"), private))
 
 
 def test_a_study_for_every_user_leads_to_one_for_each() -> None:
@@ -913,9 +928,9 @@ def test_the_review_of_a_study_with_every_user_says_all_that_its_parts_ask(
     for user in whole.hospitals:
         part = whole.for_user(user)
         assert leads_to(whole, part)
-        assert {*asked(site(tmp_path), part), *leaving(site(tmp_path), part)} <= {
-            line.removeprefix("  - ") for line in lines
-        }
+        said = {line.removeprefix("  - ") for line in lines}
+        assert {*leaving(site(tmp_path), part)} <= said
+        assert {*asked(site(tmp_path), whole.for_user("b"))} <= said  # the most of all
     assert lines.count("  - all of it at most once for each of the 3 hospitals as the user") == 2
 
 
