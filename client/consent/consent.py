@@ -106,7 +106,7 @@ class Consent:
     def check_run(self, study: Study, run: str | None) -> None:
         """The same before a run begins: one that the budgets have no room for spoils the study."""
         approved = self.check(study)
-        if run is None or run in self._store.runs(self._coordinator, self._dataset, approved):
+        if run is None or self._has_begun(study, run):
             return
         self._check_number_of_runs(approved, run)
         used = self._store.used(self._coordinator, self._dataset)
@@ -116,6 +116,13 @@ class Consent:
                 f"{self._site.name} has not enough left for study {study.name!r}:"
                 f" {'; '.join(problems)}. Ask the hospital to raise it in its site file."
             )
+
+    def _has_begun(self, study: Study, run: str) -> bool:
+        """By whichever study that leads to it; an earlier version's book may have another one."""
+        return any(
+            run in self._store.runs(self._coordinator, self._dataset, entry.digest)
+            for entry in _leading(study, self._store.decided())
+        )
 
     def has_news(self) -> bool:
         """A study that was asked about in vain was approved since; said once for each."""

@@ -656,6 +656,23 @@ def test_a_run_has_as_many_rounds_as_it_needs_and_begins_where_there_are_as_many
     assert f"and {rounds - 1} are left" in "\n".join(review(short, asked_for, store))
 
 
+def test_a_run_that_an_earlier_version_knew_by_another_study_goes_on(
+    tmp_path: Path, store: ConsentStore
+) -> None:
+    """It had answers by the latest study that led to them; now it is the first."""
+    whole = study(user="all")
+    part = whole.for_user("a")
+    for of in (whole, part):
+        approve(store, of)
+    limited = site(tmp_path, budget={"rounds": 3})
+    begun = Answer(part.digest, "r1", part.digest, "weight_erosion", 1, "train")
+    store.note("c", dataset_of(limited), begun, "hash")
+    consent = Consent(limited, store, "c")
+    consent.check_run(part, "r1")
+    with pytest.raises(Refusal, match="and 2 are left"):
+        consent.check_run(part, "r2")
+
+
 def test_a_budget_that_was_lowered_declines_no_run_that_needs_nothing_of_it(
     tmp_path: Path, store: ConsentStore
 ) -> None:
