@@ -98,6 +98,8 @@ def _problems_with_step(
         yield f"the outcome is {step.outcome!r:.80}; it must be one of {', '.join(_OUTCOMES)}"
     if not isinstance(step.note, str):
         yield f"`note` is a {type(step.note).__name__}; it must be a str"
+    if not isinstance(step.rejected, Mapping):
+        yield f"`rejected` is a {type(step.rejected).__name__}; it must be a dict"
     yield from _problems_with_delta(step.delta, before.params)
     if step.outcome == "done" and not is_finite(step.delta):
         return  # of finite updates: the round is skipped, and nothing else of it counts
@@ -108,8 +110,6 @@ def _problems_with_step(
             yield f"there is no weight of {', '.join(missing)}, whose updates it was given"
     if step.distances is not None:
         yield from _problems_with_numbers(step.distances, known, "distance", largest=inf)
-    if not isinstance(step.rejected, Mapping):
-        yield f"`rejected` is a {type(step.rejected).__name__}; it must be a dict"
     for name, reason in step.rejected.items():
         if name not in known:
             yield f"it rejects {name!r:.80}, which the round did not ask"
@@ -155,11 +155,15 @@ def _problems_with_ask(
             yield f"it asks {', '.join(map(repr, unknown))}, which the round did not want"
         if ask.brings.update and user not in ask.hospitals:
             yield f"it asks others for updates and not the user, {user}, to whose they are compared"
+    if not isinstance(ask.to_each, Mapping):
+        yield f"`to_each` is a {type(ask.to_each).__name__}; it must be a dict by hospital"
     for payload in chain([ask.to_all], ask.to_each.values()):
         yield from _problems_with_payload(payload)
 
 
-def _problems_with_payload(payload: Payload) -> Iterator[str]:
+def _problems_with_payload(payload: Any) -> Iterator[str]:
+    if not isinstance(payload, Payload):
+        yield f"it sends a {type(payload).__name__}; it must be a Payload"
     for name, tensor in payload.tensors.items():
         if not isinstance(tensor, Tensor):
             yield f"it sends {name!r:.80}, which is a {type(tensor).__name__}; it must be a tensor"

@@ -87,6 +87,7 @@ def test_a_round_whose_aggregate_overflowed_is_skipped_whatever_its_weights_are(
         ({"distances": {"pear": 1.0}}, "'pear'"),
         ({"rejected": {"pear": "no use"}}, "'pear'"),
         ({"rejected": {"peer": None}}, "peer"),
+        ({"rejected": None}, "`rejected` is a NoneType"),
         ({"outcome": "finished"}, "'finished'"),
         ({"note": None}, "`note` is a NoneType"),
         ({"state": None}, "state is a NoneType"),
@@ -119,6 +120,9 @@ def test_a_rule_that_gives_back_no_step(given: Any) -> None:
         (Ask(to_all=Payload(tensors={"mean": [1.0]})), "'mean', which is a list"),  # type: ignore[dict-item]
         (Ask(to_all=Payload(values={"limit": float("nan")})), "limit"),
         (Ask(to_each={"peer": Payload(values={"limit": torch.ones(1)})}), "limit"),
+        (Ask(to_each={"peer": {"limit": 1.0}}), "sends a dict; it must be a Payload"),  # type: ignore[dict-item]
+        (Ask(to_all=None), "sends a NoneType"),  # type: ignore[arg-type]
+        (Ask(to_each=[Payload()]), "`to_each` is a list"),  # type: ignore[arg-type]
     ],
 )
 def test_a_wrong_question_is_not_sent(ask: Any, said: str) -> None:
