@@ -91,7 +91,9 @@ def _problems_with_tensors(what: str, tensors: Any) -> Iterator[str]:
         yield f"`{what}` is a {type(tensors).__name__}; it must be a dict of tensors"
         return
     for name, tensor in tensors.items():
-        if not isinstance(name, str) or not isinstance(tensor, Tensor):
+        if not isinstance(name, str):
+            yield f"a name in `{what}` is a {type(name).__name__}; it must be a str"
+        elif not isinstance(tensor, Tensor):
             yield f"{name!r:.80} of `{what}` is a {type(tensor).__name__}; it must be a tensor"
         elif tensor.requires_grad:
             yield f"{name!r:.80} of `{what}` has a gradient to come; detach() it"

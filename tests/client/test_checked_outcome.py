@@ -45,6 +45,7 @@ def test_what_is_as_it_should_be_is_taken(tmp_path: Path, monkeypatch: pytest.Mo
         ({"steps": 0}, "`steps` is 0"),
         ({"attachments": {"bias": 1.0}}, "'bias' of `attachments` is a float"),
         ({"keep": [torch.ones(1)]}, "`keep` is a list"),
+        ({"keep": {1: torch.ones(1)}}, "a name in `keep` is a int; it must be a str"),
         ({"keep": {"a": torch.ones(1, requires_grad=True)}}, "'a' of `keep`.*detach"),
     ],
 )
