@@ -4,6 +4,7 @@ A fixed list: columns are renamed, values recoded, numbers brought to the study'
 lengths of stay made of dates. Nothing of a site file is ever run as a program.
 """
 
+import re
 from collections.abc import Collection, Mapping
 from datetime import date, datetime
 from typing import Annotated, Literal
@@ -17,6 +18,9 @@ from erosion.common.settings.codes import canonical
 
 DAYS_A_YEAR = 365.25
 ISO = "%Y-%m-%d"
+TIME = re.compile(  # behind a date, as 14:30, 2:30 PM, T14:30:00.000Z or T14:30+01:00
+    r"(?<=\d)[T ]\s*\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?\s*([AP]M|Z|[+-]\d{2}(:?\d{2})?)?$", re.I
+)
 YEARS = range(1850, 2900)  # of a patient's dates; 9999-12-31 and 0001-01-01 stand for none
 
 Canonical = Annotated[str, BeforeValidator(canonical)]
@@ -120,11 +124,10 @@ def _as_date(text: str, date_format: str, unknown: Collection[str]) -> date | st
         return ""
     if text.lower() in ("", "na", "n/a", "#n/a", "<na>", "nan", "nat", "?", "null"):
         return ""
-    for known in (date_format, ISO):
+    day = TIME.sub("", text)
+    for written, known in ((text, date_format), (day, date_format), (day, ISO)):
         try:
-            # A database writes 2020-05-01T00:00:00 or 2020-05-01 00:00:00.
-            stripped = text[:10] if known == ISO and text[10:11] in ("T", " ") else text
-            found = datetime.strptime(stripped, known).date()
+            found = datetime.strptime(written, known).date()
         except ValueError:
             continue
         return found if found.year in YEARS else text

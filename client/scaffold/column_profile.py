@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from erosion.client.dataset.codes_for_unknown import standing_apart
 from erosion.client.dataset.column_values import MISSING_MARKERS, NumberMarks
 from erosion.client.dataset.decimal_mark import found_decimal, groups_by_point
+from erosion.client.dataset.preparation import TIME
 from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.dataset.text_table import TextColumn, TextTable
 from erosion.client.scaffold.assigned_numbers import seem_counted_dates
@@ -54,7 +55,6 @@ DATES = (
 )
 HEX = re.compile(r"[0-9a-f]{8,}(-[0-9a-f]{4,})*", re.I)  # as pseudonyms are made, also with hyphens
 FIRST_YEAR = 1850  # of a date; 31.12.0020 is a slip
-TIME = re.compile(r"(?<=\d)[T ]\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?$")  # behind a date
 
 
 @dataclass(frozen=True, slots=True)

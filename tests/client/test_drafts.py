@@ -656,6 +656,31 @@ def test_weights_at_birth_and_days_are_no_dates(tmp_path: Path) -> None:
     assert profile_of(tmp_path, "days", DAYS).kind == "number"
 
 
+@pytest.mark.parametrize(
+    ("form", "time"),
+    [
+        *(("%Y-%m-%d", time) for time in ("T10:05:00Z", "T10:05:00.000+01:00", " 10:05:00+02")),
+        *(("%d.%m.%Y", time) for time in (" 08:15", "  8:15:00")),
+        ("%m/%d/%Y", " 12:00:00 AM"),
+    ],
+)
+def test_a_stay_proposed_from_dates_with_times_is_made_as_it_is_proposed(
+    tmp_path: Path, form: str, time: str
+) -> None:
+    days = [date(2021, 3, 1 + i % 28) for i in range(60)]
+    stays = "".join(f"{i % 40},{40 + i % 30},{i % 2}\n" for i in range(60))
+    study = drafted(tmp_path, "stay,age,ill\n" + stays, "ill")
+    until = date(2021, 4, 2).strftime(form) + time
+    rows = "".join(
+        f"{day.strftime(form)}{time},{until},{40 + i % 30},{i % 2}\n" for i, day in enumerate(days)
+    )
+    (tmp_path / "trial.csv").write_text("admitted,discharged,age,ill\n" + rows)
+    path = site_of(tmp_path)
+    path.write_text(path.read_text().replace("# ? ", ""))
+    found = load_patients(load_site(path), study)
+    assert found.rows[:3, 0].tolist() == [32, 31, 30]
+
+
 def test_a_stay_is_proposed_from_dates_without_marks(tmp_path: Path) -> None:
     rows = "".join(f"202103{1 + i % 20:02},202104{1 + i % 20:02},{i % 2}\n" for i in range(60))
     match = one_match(
