@@ -26,6 +26,12 @@ def found_decimal(texts: Iterable[str]) -> DecimalMark:
     return "," if commas else "."
 
 
+def points_may_group(texts: Iterable[str]) -> bool:
+    """Whether there are points, and each could group thousands: 1.250 or 12.500.000."""
+    pointed = [text for text in texts if "." in text]
+    return bool(pointed) and all(map(_BY_POINT.fullmatch, pointed))
+
+
 def groups_by_point(texts: Iterable[str]) -> bool:
     """Whether the points of a column group thousands: it holds 980 and 1.250.
 

@@ -124,8 +124,8 @@ def _as_date(text: str, date_format: str, unknown: Collection[str]) -> date | st
         return ""
     if text.lower() in ("", "na", "n/a", "#n/a", "<na>", "nan", "nat", "?", "null"):
         return ""
-    day = TIME.sub("", text)
-    for written, known in ((text, date_format), (day, date_format), (day, ISO)):
+    iso = text[:10] if text[10:11] in ("T", " ") else text  # whatever a database writes behind it
+    for written, known in ((text, date_format), (TIME.sub("", text), date_format), (iso, ISO)):
         try:
             found = datetime.strptime(written, known).date()
         except ValueError:

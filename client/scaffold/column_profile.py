@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from erosion.client.dataset.codes_for_unknown import standing_apart
 from erosion.client.dataset.column_values import MISSING_MARKERS, NumberMarks
-from erosion.client.dataset.decimal_mark import found_decimal, groups_by_point
+from erosion.client.dataset.decimal_mark import found_decimal, groups_by_point, points_may_group
 from erosion.client.dataset.preparation import TIME
 from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.dataset.text_table import TextColumn, TextTable
@@ -83,9 +83,17 @@ def read_whole(path: Path) -> tuple[TextTable, list[Profile]]:
     table = source.read(header)
     known = [t for name in header for t in table.columns[name].written]
     decimal = found_decimal(text for text in known if NUMBER.fullmatch(text))
-    # A code such as 250.01 in one column does not make text of 1,5 in another.
+    # A code such as 250.01 in one column does not make text of 1,5 in another, and 7.345 is seven
+    # thousand beside it.
+    of_columns = {
+        name: found_decimal(filter(NUMBER.fullmatch, column.written))
+        for name, column in table.columns.items()
+    }
+    has_comma = "," in of_columns.values()
     marks = {
-        name: "," if found_decimal(filter(NUMBER.fullmatch, column.written)) == "," else decimal
+        name: ","
+        if of_columns[name] == "," or (has_comma and points_may_group(column.written))
+        else decimal
         for name, column in table.columns.items()
     }
     return table, [profile(name, table.columns[name], marks[name]) for name in header]
@@ -195,7 +203,8 @@ def _thousands(texts: Collection[str], decimal: str) -> str:
         num = sum(re.fullmatch(grouped, text) is not None for text in texts)
         if mark != decimal and num > MOSTLY_GROUPED * len(texts):
             return mark
-    return "." if decimal == "." and groups_by_point(texts) else ""
+    seem_to_group = groups_by_point if decimal == "." else points_may_group
+    return "." if seem_to_group(texts) else ""
 
 
 def _number(text: str, decimal: str, thousands: str) -> float:

@@ -716,6 +716,22 @@ def test_a_code_with_a_point_makes_no_text_of_numbers_with_a_comma(
     assert [profile.thousands for profile in found] == [",", "", ""]
 
 
+def test_points_group_thousands_beside_decimal_commas(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = "".join(
+        f"{4 + i % 5}.{101 + 7 * i % 899};{i * 37 % 900};{10 + i % 7},5;{i % 2}\n"
+        for i in range(60)
+    ).replace(";0;", ";1.000;")
+    study = drafted(tmp_path, "cells;crp;hb;ill\n" + rows, "ill")
+    told = capsys.readouterr().out
+    for name in ("cells", "crp"):
+        assert f'{name}: digits seem to be grouped by "."; declare it as thousands' in told
+    path = site_of(tmp_path)
+    path.write_text(path.read_text().replace("# ? thousands", "thousands"))
+    assert load_patients(load_site(path), study).rows[0].tolist() == [4101, 1000, 10.5]
+
+
 def test_a_code_that_thousands_of_patients_have_is_no_key(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
