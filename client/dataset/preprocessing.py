@@ -136,14 +136,16 @@ def notes_of_unlike(
 
     A note of each number whose median lies far off, as in another unit, and one of all other
     numbers with values that few patients in training had. A column without a deviation says
-    nothing.
+    nothing, and one of 0 and 1 has no values but these.
     """
     far = []
     start = 0  # of the feature's columns
     for feature, values in zip(task.features, rows.T, strict=True):
         mean, deviation = scaling.mean[start], scaling.deviation[start]
         known = values[~np.isnan(values)]
-        if isinstance(feature, NumberFeature) and deviation != NOT_FOUND and len(known):
+        is_0_or_1 = 0 <= mean <= 1 and bool(np.isin(known, (0, 1)).all())
+        has_deviation = isinstance(feature, NumberFeature) and deviation != NOT_FOUND
+        if has_deviation and len(known) and not is_0_or_1:
             apart = np.abs(known - mean) / deviation
             learned = f"{mean:.3g} ± {deviation:.2g}"
             median = float(np.median(known))

@@ -14,6 +14,7 @@ from torch import Tensor
 from erosion.client.dataset.local_dataset import LocalDataset
 from erosion.client.dataset.preprocessing import (
     notes_of_cut,
+    notes_of_unlike,
     stand_ins,
     stands_in,
     table_inputs,
@@ -386,3 +387,16 @@ def local_loss(dataset: LocalDataset, fed: Tensor) -> float:
         position = position + result.delta
     predicted = predictions_of(task, dataset.model, position, test.inputs * fed)
     return task.held_out_loss(predicted, test.targets)
+
+
+def test_what_few_patients_have_of_a_column_of_0_and_1_is_no_slip() -> None:
+    task = make_study(
+        task={**make_study().task.model_dump(mode="json"), "features": ["rare", "age"]}
+    ).task
+    assert isinstance(task, TabularTask)
+    rows = np.array([[float(i % 25 == 0), 40.0 + i % 21] for i in range(200)])
+    scaling = Scaling(mean=(0.04, 50.0), deviation=(0.196, 6.0))
+    assert not list(notes_of_unlike(task, rows, scaling))
+    rows[0, 0] = 7
+    (note,) = notes_of_unlike(task, rows, scaling)
+    assert "rare 8 of 200" in note
