@@ -158,10 +158,11 @@ def simulate(
     check("stacked", stacked, "True, False or None", bool, type(None))
     checked = load_study(study)
     if checked.has_every_user:
+        where = "" if checked.testbed is not None else ", sites"  # a Study has no file beside it
         raise StudyError(
             f"Study {checked.name} has every hospital as its user, and a Run is of one. Simulate it"
-            " for each hospital in turn: erosion.simulate(study.for_user(name)) for every name in"
-            " study.hospitals; or use `erosion testbed`."
+            f" for each hospital in turn: erosion.simulate(study.for_user(name){where}) for every"
+            " name in study.hospitals; or use `erosion testbed`."
         )
     start = None if weights is None else Path(weights)
     began, clock = datetime.now(UTC), time.monotonic()

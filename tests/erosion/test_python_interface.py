@@ -171,6 +171,9 @@ def test_a_testbed_is_for_one_user_and_says_so_before_it_runs(tmp_path: Path) ->
     assert not runs.exists()
     with pytest.raises(erosion.ErosionError, match=r"simulate\(study\.for_user\(name\)\)"):
         erosion.simulate({**study.model_dump(), "user": "all"}, {"home": tmp_path / "nix"})
+    of_files = {**study.model_dump(), "user": "all", "testbed": None}
+    with pytest.raises(erosion.ErosionError, match=r"simulate\(study\.for_user\(name\), sites\)"):
+        erosion.simulate(of_files)
 
 
 def test_a_part_of_a_run_for_every_user_says_that_its_verdict_is_its_own(tmp_path: Path) -> None:
