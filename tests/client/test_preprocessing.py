@@ -399,4 +399,4 @@ def test_what_few_patients_have_of_a_column_of_0_and_1_is_no_slip() -> None:
     assert not list(notes_of_unlike(task, rows, scaling))
     rows[0, 0] = 7
     (note,) = notes_of_unlike(task, rows, scaling)
-    assert "rare 8 of 200" in note
+    assert "rare 1 of 200" in note

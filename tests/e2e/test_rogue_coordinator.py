@@ -141,7 +141,7 @@ def test_sums_before_and_after_one_patient_are_the_same(rogue: Rogue) -> None:
 def test_a_test_part_of_one_patient_is_not_measured(rogue: Rogue) -> None:
     for share in (0.001, 0.02, 0.1):
         study = peers("tested", user="bob", evaluation={"test_share": share, "bootstrap": 100})
-        assert "fewer than 10 patients (limits.min_cell)" in str(rogue.describe(study))
+        assert "fewer than 10 patients (limits.min_cell = 10)" in str(rogue.describe(study))
         asked = TrainRequest(study, "fedavg", 1, torch.zeros(6), None, "r1")
         assert "limits.min_cell" in str(rogue.train(asked))
 
