@@ -358,7 +358,7 @@ def test_data_that_changed_before_a_restart_in_mid_run_are_noticed(tmp_path: Pat
     (tmp_path / "a.csv").write_text(f"{twenty_patients()}90,f,1\n")
     after = Hospital(site)
     for asked in (last, last, whole):
-        with pytest.raises(Refusal, match="data have changed since the run began"):
+        with pytest.raises(Refusal, match="have changed since the run began"):
             after.evaluate(EvaluateRequest(asked, parameters, None, "run"))
     (tmp_path / "a.csv").write_text(twenty_patients())
     for asked in (last, whole):
