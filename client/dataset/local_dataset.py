@@ -379,22 +379,25 @@ class LocalDataset:
         return self.cells.sums(task, rows, self._groups[training], is_told=is_told)
 
     def _unscaled(self) -> Iterator[str]:
-        """A note of each column whose values differ, though no deviation may be told of them."""
+        """A note of the columns whose values differ, though no deviation may be told of them."""
         task, own = self.study.task, self._own_scaling
         if own is None or not isinstance(task, TabularTask) or self.study.scaling == "none":
             return
+        cut_from: dict[str, list[str]] = {}
         start = 0  # of the feature's columns
         for feature, values in zip(task.features, self._rows[self.split.training].T, strict=True):
             known = values[~np.isnan(values)]
             found = own.deviation[start] != NOT_FOUND
             if isinstance(feature, NumberFeature) and not found and len(np.unique(known)) > 1:
-                mean = "the mean" if self.sums and self.sums.count[start] else "0, as its mean,"
-                yield (
-                    f"{feature.name}: too few patients have a value, or one that differs, for a"
-                    " deviation (limits.min_cell). Where these patients alone scale it, it is not"
-                    f" scaled, and values further than {CUT.unscaled:g} from {mean} are cut"
-                )
+                mean = "the mean" if self.sums and self.sums.count[start] else "0, as the mean,"
+                cut_from.setdefault(mean, []).append(feature.name)
             start += task.width(feature)
+        for mean, names in cut_from.items():
+            yield (
+                f"{', '.join(names)}: too few patients have a value, or one that differs, for a"
+                " deviation (limits.min_cell). Where these patients alone scale a column, it is not"
+                f" scaled, and values further than {CUT.unscaled:g} from {mean} are cut"
+            )
 
     @cached_property
     def _own_scaling(self) -> Scaling | None:

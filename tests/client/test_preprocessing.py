@@ -336,6 +336,18 @@ def doses(num_dosed: int, usual: str = "none") -> str:
     return "\n".join(["age,dose,ill", *lines]) + "\n"
 
 
+def test_one_note_names_all_columns_that_differ_for_a_few_patients(tmp_path: Path) -> None:
+    """A study of forty indicators had a line for each."""
+    head, *lines = doses(9).splitlines()
+    rows = [f"{line},{float(line.split(',')[1]) / 7}" for line in lines]
+    text = "\n".join([f"{head},again", *rows]) + "\n"
+    task = {**small_study.TWO_NUMBERS, "features": ["age", "dose", "again"]}
+    site = make_site(tmp_path, text, limits={"min_cell": 10})
+    dataset = LocalDataset(site, make_study(scaling="local", task=task))
+    (note,) = [note for note in dataset.notes if "too few patients" in note]
+    assert note.startswith("dose, again: ")
+
+
 @pytest.mark.parametrize(("num_dosed", "is_told"), [(9, True), (0, False), (100, False)])
 def test_a_column_that_differs_for_a_few_patients_does_not_outweigh_the_others(
     tmp_path: Path, num_dosed: int, is_told: bool
