@@ -24,6 +24,7 @@ from erosion.client.scaffold.column_names import (
     is_key,
     is_patient_key,
     is_person,
+    is_place,
 )
 from erosion.client.scaffold.known_words import MISSING_WORDS
 
@@ -190,10 +191,12 @@ def _kind(
         return (
             "category" if len(numbers) == 2 or (whole and len(numbers) <= FEW_CODES) else "number"
         )
-    if len(counts) > MOST_CATEGORIES and (is_id(name) or all(map(HEX.fullmatch, counts))):
-        return "identifier"
-    is_remark = len(counts) > 2 and num_present < LEAST_ROWS * len(counts)
-    return "category" if len(counts) <= MOST_CATEGORIES and not is_remark else "text"
+    is_hash = all(map(HEX.fullmatch, counts))
+    if len(counts) > MOST_CATEGORIES:
+        return "identifier" if is_id(name) or is_hash else "text"
+    is_remark = num_present < LEAST_ROWS * len(counts)
+    numbers_few = is_hash or (is_key(name) and not is_place(name))  # patients with several rows
+    return "text" if len(counts) > YES_AND_NO and (is_remark or numbers_few) else "category"
 
 
 def _thousands(texts: Collection[str], decimal: str) -> str:

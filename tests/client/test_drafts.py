@@ -540,6 +540,17 @@ def test_names_of_people_are_told_to_nobody(
     assert f"{name}: left out, it seems to hold people's names" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["ID", "pid", "x"])
+def test_pseudonyms_of_a_few_patients_with_many_rows_are_told_to_nobody(
+    tmp_path: Path, name: str
+) -> None:
+    pseudonyms = [f"{'K' if name != 'x' else ''}{number:08x}" for number in range(0xABCD0, 0xABCDC)]
+    rows = "".join(f"{pseudonyms[i % 12]},{40 + 7 * i % 41},{i % 2}\n" for i in range(60))
+    study = drafted(tmp_path, f"{name},age,ill\n" + rows, "ill")
+    assert [feature.name for feature in features_of(study)] == ["age"]
+    assert not any(text in (tmp_path / "study.toml").read_text() for text in pseudonyms)
+
+
 def test_names_of_things_and_yes_and_no_are_categories(tmp_path: Path) -> None:
     for name in ("drug_name", "surgeon_grade"):
         assert profile_of(tmp_path, name, "ABC" * 20).kind == "category"
