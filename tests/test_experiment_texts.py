@@ -354,11 +354,14 @@ def test_the_texts_quote_the_survival_table() -> None:
     (further,) = re.findall(r"compare, for the C-index: northeast (\d+) ", page)
     assert f"and {further} of a hundred further ones" in text
     marked = re.findall(r"^\| (\w+) \| \w+ \|.*(?:\\\*).*\|$", page, re.MULTILINE)
-    assert marked == ["midwest"] * 3
-    assert "Of 108 differences 9 are marked, 0 of them twice" in page
+    assert marked == ["northeast"] * 3 + ["midwest"] * 3
+    assert "Of 108 differences 13 are marked, 0 of them twice" in page
     (better,) = re.findall(r"^- better: (.*)\.$", page, re.MULTILINE)
-    assert all(each.endswith("at midwest (integrated Brier)") for each in better.split(", "))
+    where = Counter(each.rpartition(" at ")[2] for each in better.split(", "))
+    assert where == {"midwest (integrated Brier)": 9, "northeast (integrated Brier)": 4}
+    assert "- worse: none." in page
     assert "by the integrated Brier score ours are better than all three in the Midwest" in text
+    assert "in 4 of 9 comparisons in the Northeast, and by a variance" in text
 
 
 def test_with_several_local_steps_the_rules_lie_as_the_text_says() -> None:
