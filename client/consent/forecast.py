@@ -37,7 +37,7 @@ def too_little(site: Site, study: Study, store: ConsentStore) -> list[str]:
     return problems
 
 
-def has_begun(study: Study, store: ConsentStore) -> bool:
+def was_answered(study: Study, store: ConsentStore) -> bool:
     """Whether a run of it was answered, which may go on."""
     entry = book_entry_of(study, store)
     return entry is not None and any(

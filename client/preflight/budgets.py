@@ -5,7 +5,7 @@ from contextlib import closing
 
 from erosion.client.cells.cell_book import FILE_NAME as CELLS
 from erosion.client.cells.cells import Cells
-from erosion.client.consent.forecast import has_begun, too_little, used_by_a_run
+from erosion.client.consent.forecast import too_little, used_by_a_run, was_answered
 from erosion.client.consent.needs import lacking, needs_of
 from erosion.client.consent.review_list import used_up
 from erosion.client.consent.store import FILE_NAME, NOTHING, ConsentStore
@@ -42,12 +42,14 @@ def check_run(site: Site, study: Study) -> Finding:
         if (site.consent_folder / FILE_NAME).exists():
             with closing(ConsentStore(site.consent_folder)) as store:
                 problems = too_little(site, study, store)
-                is_begun = has_begun(study, store)
+                is_begun = was_answered(study, store)
     except SiteError as problem:
         return failed(what, str(problem), "restore the file, or name another compute.state")
     if problems and is_begun:
         return warning(
-            what, f"one that has begun can go on, not a new one: {'; '.join(problems)}", ""
+            what,
+            f"one that has begun can go on, not a new one: {'; '.join(problems)}",
+            "for a new one raise that under [budget]; it is your decision",
         )
     if problems:
         return failed(what, "; ".join(problems), "raise that under [budget]; it is your decision")

@@ -111,7 +111,11 @@ def _privacy(site: Site, study: Study) -> Iterator[Finding]:
         return
     problem = problem_with_cost(site, study)
     if problem and has_begun(site, study):
-        yield warning("privacy", f"a run that has begun can go on, not a new one: {problem}", "")
+        yield warning(
+            "privacy",
+            f"a run that has begun can go on, not a new one: {problem}",
+            "for a new one ask for a smaller privacy.epsilon; it is your decision",
+        )
     elif problem:
         yield failed("privacy", problem, "ask for a smaller privacy.epsilon; it is your decision")
         return

@@ -68,6 +68,7 @@ class SealedSteps:
         if request.study.problem_with_sealed_values(update):  # how many moved, the patients say
             raise Refusal(
                 "The update of this site would not be hidden: too few of its values have moved."
+                " Check the study's learning rate, and that most of its model is trained."
             )
         self._rounds.identify(self._identity)  # keys may have been pinned or renewed meanwhile
         values = update.contiguous().numpy()
