@@ -19,6 +19,7 @@ from erosion.common.algorithms.equal_steps import lengthened_by
 from erosion.common.errors import RunError
 from erosion.common.protocol.messages import Metrics, TrainRequest, TrainResult
 from erosion.common.rounds.arm_algorithm import Sealing, algorithm_of
+from erosion.common.rounds.lateness import Lateness
 from erosion.common.rounds.membership import Membership
 from erosion.common.rounds.one_round import RoundInProgress, Terms, spare_hospitals, undo, wanted
 from erosion.common.rounds.records import (
@@ -108,6 +109,7 @@ class ArmRun:
         self.state = state
         self._terms, self._membership, self._transport = terms, membership, transport
         self._storage, self._waiting = storage, waiting
+        self._lateness = Lateness()
         self._last: LastRound | None = None
         if before is not None and state.lengths:
             self._last = self._undoable(before, state)
@@ -134,11 +136,14 @@ class ArmRun:
         study, transport, members = self.study, self._transport, self._membership
         names = wanted(study, self._algorithm, self.state)
         spare = spare_hospitals(study)
-        self._waiting.until_here(Needed(names, max(1, len(names) - spare)))
+        enough = max(1, len(names) - spare)
+        self._waiting.until_here(Needed(names, enough))
         started = transport.now()
         software = {name: member.software for name, member in members.members.items()}
         described = {name: member.num_samples for name, member in members.members.items()}
         present = tuple(name for name in names if name in members.members)
+        paused = self._paused(present, enough)
+        present = tuple(name for name in present if name not in paused)
         begun = RoundStart(self.state.round + 1, study.user, present, self.state.params)
         in_progress = RoundInProgress(
             self.state,
@@ -152,15 +157,19 @@ class ArmRun:
         metrics: Metrics | None = None
         own_loss: float | None = None
         steps: list[StepRecord] = []
+        late: set[HospitalName] = set()
+        heard: set[HospitalName] = set()
         lengths: dict[HospitalName, Lengths] = {}
         undone: tuple[RunState, RoundRecord] | None = None
         while in_progress.finished is None:
             step, usual = in_progress.ask.step, in_progress.ask.usual
             array, begun_at = _measured_in(in_progress), transport.now()
-            taken = yield from self._exchange(in_progress)
+            taken = yield from self._exchange(in_progress, paused)
             metrics = taken.metrics or metrics
             own_loss = own_loss if taken.own_loss is None else taken.own_loss
             steps.append(StepRecord(step, transport.now() - begun_at, _entries(taken)))
+            late |= {n for n, a in taken.answers.items() if isinstance(a, Absence) and a.late}
+            heard |= {n for n, a in taken.answers.items() if not isinstance(a, Absence)}
             undone = undone or self._undone(own_loss, taken.answers)
             for name, brought in taken.lengths.items():
                 if _is_used(taken.answers[name]):
@@ -169,6 +178,7 @@ class ArmRun:
                 lengths[study.user] = {array: usual, **lengths.get(study.user, {})}
             in_progress.answer(taken.answers)
             del taken  # the updates are large; do not hold them twice
+        self._lateness.round_ended(begun.round, late, heard)
         after, record = undone or in_progress.finished
         if record.outcome == "done" and own_loss is not None:
             after = replace(after, own_losses=(*after.own_losses, own_loss))
@@ -261,14 +271,14 @@ class ArmRun:
             )
 
     def _exchange(
-        self, in_progress: RoundInProgress
+        self, in_progress: RoundInProgress, paused: Mapping[HospitalName, str]
     ) -> Generator[Exchange, Iterator[Reply], _Taken]:
         user, asked = self.study.user, in_progress.asked
         self._membership.refresh()
-        members = self._membership.members
-        present = [name for name in asked if name in members]
-        away = (name for name in asked if name not in members)
-        taken = _Taken({name: Absence(self._membership.why_away(name)) for name in away})
+        reachable = self._membership.members.keys() - paused
+        present = [name for name in asked if name in reachable]
+        away = (name for name in asked if name not in reachable)
+        taken = _Taken({n: Absence(paused.get(n) or self._membership.why_away(n)) for n in away})
         yield from self._ask(in_progress, taken, present)
         if again := self._wait_for_those_who_left(in_progress, taken):
             yield from self._ask(in_progress, taken, again)
@@ -286,6 +296,20 @@ class ArmRun:
             factors,
         )
         return taken
+
+    def _paused(self, present: Sequence[HospitalName], enough: int) -> dict[HospitalName, str]:
+        """Who is not asked in this round because it was late, and why.
+
+        Nobody who is needed, and nobody after a round that was skipped.
+        """
+        paused = {
+            name: why
+            for name in present
+            if name != self.study.user
+            and (why := self._lateness.why_not_asked(name, self.state.round + 1)) is not None
+        }
+        spared = self.state.skipped_in_a_row == 0 and len(present) - len(paused) >= enough
+        return paused if spared else {}
 
     def _lengthened_by(self, answers: Mapping[HospitalName, Answer]) -> dict[HospitalName, float]:
         """By how much the method lengthens each of the updates."""

@@ -23,6 +23,7 @@ class Absence:
     """No answer, and why."""
 
     reason: str  # completes "the hospital ...", e.g. "was not connected"
+    late: bool = False  # the round waited for it until its deadline
 
 
 Answer = Update | SiteAnswer | Rejection | Absence

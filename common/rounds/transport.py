@@ -120,5 +120,5 @@ class Transport(Protocol):
 
 def too_late(connection: Connection, seconds: float, bytes_sent: int | None = None) -> Reply:
     """What stands for the answer of a site that did not give one within `seconds`."""
-    absence = Absence(f"did not answer within {seconds:g} s")
+    absence = Absence(f"did not answer within {seconds:g} s", late=True)
     return Reply(connection, absence, bytes_sent=bytes_sent)
