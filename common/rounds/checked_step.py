@@ -169,6 +169,12 @@ def _problems_with_payload(payload: Any) -> Iterator[str]:
             yield f"it sends {name!r:.80}, which is a {type(tensor).__name__}; it must be a tensor"
     for name, value in payload.values.items():
         try:
-            json.dumps(value, allow_nan=False)
+            arrives = json.loads(json.dumps(value, allow_nan=False))
         except (TypeError, ValueError) as problem:
             yield f"it sends {name!r:.80}, which is no JSON ({problem})"
+            continue
+        if arrives != value:  # a simulation would go on with the one, a deployment with the other
+            yield (
+                f"it sends {name!r:.80} as {value!r:.80}, and a site would get {arrives!r:.80}:"
+                " write lists for tuples, and text for the keys of a dict"
+            )

@@ -120,6 +120,8 @@ def test_a_rule_that_gives_back_no_step(given: Any) -> None:
         (Ask(to_all=Payload(tensors={"mean": [1.0]})), "'mean', which is a list"),  # type: ignore[dict-item]
         (Ask(to_all=Payload(values={"limit": float("nan")})), "limit"),
         (Ask(to_each={"peer": Payload(values={"limit": torch.ones(1)})}), "limit"),
+        (Ask(to_all=Payload(values={"of": {1: 0.5}})), "a site would get {'1': 0.5}"),
+        (Ask(to_all=Payload(values={"pair": (1, 2)})), "write lists for tuples"),
         (Ask(to_each={"peer": {"limit": 1.0}}), "sends a dict; it must be a Payload"),  # type: ignore[dict-item]
         (Ask(to_all=None), "sends a NoneType"),  # type: ignore[arg-type]
         (Ask(to_each=[Payload()]), "`to_each` is a list"),  # type: ignore[arg-type]
