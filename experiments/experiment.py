@@ -172,7 +172,8 @@ def _made_by(cells: Sequence[Cell]) -> str:
         else ""
     )
     return (
-        f"Made by {', '.join(commands)} at {', '.join(commits)} on {'; '.join(machines)}:"
+        f"Made by {_shortened(commands, rest='every cell names its own')} at {', '.join(commits)}"
+        f" on {'; '.join(machines)}:"
         f" {len(cells)} cells, {seconds:.0f} s of computing. The figures of every cell, its"
         " configuration and its seed are in `cells/`."
         f"{again}"
@@ -185,8 +186,7 @@ def _short(commit: str) -> str:
     return digits[:12] + (" with changes" if changed else "")
 
 
-def _shortened(names: Iterable[str]) -> str:
+def _shortened(names: Iterable[str], *, rest: str = "see --list") -> str:
+    """The first few names, and where the `rest` are."""
     names = list(names)
-    return ", ".join(names[:6]) + (
-        f", ... ({len(names)} in all, see --list)" if len(names) > 6 else ""
-    )
+    return ", ".join(names[:6]) + (f", ... ({len(names)} in all, {rest})" if len(names) > 6 else "")

@@ -17,6 +17,8 @@ from erosion.experiments.papers import local_steps, mnist
 from erosion.experiments.papers.gems.published import PUBLISHED, SIZES
 from erosion.experiments.papers.gems.reasons import LOWER
 from erosion.experiments.papers.paired import paired_difference
+from erosion.experiments.papers.robustness import grid as robustness
+from erosion.experiments.papers.robustness.summary import Summary, summarise
 from erosion.experiments.papers.rule_page import RECOMMENDED
 from erosion.experiments.splits import simulated_split
 from erosion.experiments.testbed import study_path
@@ -351,17 +353,101 @@ def test_the_texts_quote_the_survival_table() -> None:
     assert min(elsewhere) > northeast
     assert "0.25 wide in the Northeast and wider elsewhere" in text
     assert "Canada's 11 test patients have 3 pairs to compare" in text
-    (further,) = re.findall(r"compare, for the C-index: northeast (\d+) ", page)
-    assert f"and {further} of a hundred further ones" in text
-    marked = re.findall(r"^\| (\w+) \| \w+ \|.*(?:\\\*).*\|$", page, re.MULTILINE)
-    assert marked == ["northeast"] * 3 + ["midwest"] * 3
-    assert "Of 108 differences 13 are marked, 0 of them twice" in page
-    (better,) = re.findall(r"^- better: (.*)\.$", page, re.MULTILINE)
-    where = Counter(each.rpartition(" at ")[2] for each in better.split(", "))
-    assert where == {"midwest (integrated Brier)": 9, "northeast (integrated Brier)": 4}
-    assert "- worse: none." in page
-    assert "by the integrated Brier score ours are better than all three in the Midwest" in text
-    assert "in 4 of 9 comparisons in the Northeast, and by a variance" in text
+    assert "planned cells have been run" not in page  # there are all hundred splits
+    assert "over a hundred further ones" in text
+    (compared,) = re.findall(r"compare, for the C-index: .*canada 100 \((\d+)\)\.", page)
+    assert f"in Canada, where {compared} splits have a pair to compare" in text
+    marked = {
+        region: tuple(int(count) for count in counts.split(" | "))
+        for region, counts in re.findall(
+            r"^\| (\w+) \| (\d+(?: \| \d+){3}) \|$", page, re.MULTILINE
+        )
+    }
+    nine = (0, 0, 9, 0)  # by C-index better, worse; by Brier score better, worse
+    assert [r for r, counts in marked.items() if counts == nine] == [
+        "northeast",
+        "south",
+        "midwest",
+        "europe",
+    ]
+    assert (marked["west"], marked["canada"]) == ((2, 0, 7, 0), (3, 0, 0, 9))
+    assert "An interval tells the C-index apart five times in 54" in text
+    assert re.search(
+        r"^\| west \| evidence_erosion_decay \|( \+[^|]*\\\* \|){2} \+[^*]*\)", page, re.M
+    )
+    assert "Of 108 differences 57 are marked, 0 of them twice" in page
+    own_bias = (RECOMMENDED, "evidence_erosion", "evidence_erosion_decay")
+    curve_ahead, adam_ahead = set[str](), set[str]()
+    for region in marked:
+        of = losses("fed-tcga", f"## {region}", 3)
+        for arm in own_bias:
+            assert abs(of["personal_intercept"] - of[arm]) < 0.0025
+            assert abs(of["weight_erosion"] - of[arm]) > 0.0025
+        if of["kaplan_meier"] < min(of[arm] for arm in own_bias):
+            curve_ahead.add(region)
+        if of["fedadam"] < min(of[arm] for arm in own_bias):
+            adam_ahead.add(region)
+    assert "comes everywhere to within 0.002 of all of ours" in text
+    assert curve_ahead == {"midwest", "europe"}
+    assert "In the Midwest and Europe the curve of Kaplan and Meier" in text
+    assert adam_ahead == {"south", "west", "canada"}
+    assert "in the South, the West and Canada FedAvg with Adam at the server is" in text
+
+
+def test_what_one_harmful_hospital_does_is_as_the_text_says() -> None:
+    cells = read_cells(ROOT / "experiments" / "results" / "robustness", robustness.plans()).values()
+    found = [summarise(study, cells) for study in ("breast-cancer", "heart-disease")]
+    home, cleveland = (summary for summary in found if summary is not None)
+    text = flowing("experiments/README.md")
+    assert (len(home.seeds), len(cleveland.seeds)) == (8, 5)
+    assert "in the default study (eight splits), and on the heart patients (five)" in text
+
+    def loss(summary: Summary, method: str, attack: str) -> str:
+        row = summary.row(method, attack)
+        assert row is not None
+        return f"{row.log_loss.mean:.3f}"
+
+    def most_lost(method: str, *summaries: Summary) -> float:
+        """The most that an attack adds to what the method loses without the attacker."""
+        every = [row for summary in summaries for row in summary.rows if row.method == method]
+        return round(max(row.to_absent.mean for row in every), 3)
+
+    swapped = loss(home, "fedavg", "absent"), loss(home, "fedavg", "label_flip")
+    assert (
+        f"take FedAvg's log loss from {swapped[0]}, without that hospital, to {swapped[1]}" in text
+    )
+    both = max(most_lost(method, home) for method in ("weight_erosion", RECOMMENDED))
+    assert f"neither setting of Weight Erosion loses more than {both:.3f} by anything there" in text
+    medians = ("coordinate_median", "geometric_median", "trimmed_mean", "centered_clipping")
+    outliers = (*medians, "multi_krum")
+    assert f"and Multi-Krum no more than {max(most_lost(m, home) for m in outliers):.3f}" in text
+    turned = loss(cleveland, "fedavg", "absent"), loss(cleveland, "fedavg", "sign_flip")
+    assert f"turned signs take FedAvg's from {turned[0]} to {turned[1]}" in text
+    absent = {row.method for row in cleveland.rows if row.attack == "absent" and row.below_alone}
+    assert absent >= set(outliers)
+    swapped_labels = [
+        cleveland.row(m, "label_flip") for m in ("weight_erosion", RECOMMENDED, "fedavg")
+    ]
+    harm = [f"{row.to_absent.mean:.3f}" for row in swapped_labels if row is not None and row.harmed]
+    assert f"by {harm[0]} with the paper's setting and {harm[1]} with the recommended one" in text
+    assert f"FedAvg's harm is {harm[2]}" in text
+    bad = {r.method for s in (home, cleveland) for r in s.rows if r.harmed or r.below_alone}
+    fine = {row.method for row in cleveland.rows} - bad
+    least = {m: loss(home, m, "none") for m in fine}
+    assert fine == {
+        "local",
+        "evidence_erosion",
+        "fedfomo",
+        "weighted_gradient",
+        "model_averaging",
+        "bias_correction",
+    }
+    assert min(least, key=lambda method: least[method]) == "evidence_erosion"
+    assert (
+        f"evidence erosion, which loses {most_lost('evidence_erosion', home, cleveland)} at" in text
+    )
+    most = max(most_lost(m, home, cleveland) for m in ("model_averaging", "bias_correction"))
+    assert f"the last two lose up to {most}" in text
 
 
 def test_with_several_local_steps_the_rules_lie_as_the_text_says() -> None:

@@ -228,7 +228,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "robustness",
             "Robustness",
             "One harmful hospital: what eight attacks make of every method, on the shipped breast"
-            " cancer and heart disease studies. Three hours of one core.",
+            " cancer and heart disease studies. An hour of one core.",
             robustness.plans,
             robustness.run,
             draw_robustness,

@@ -6,6 +6,7 @@ and over the other splits a table of our rules against others and one of every a
 
 import csv
 import tempfile
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -171,7 +172,7 @@ class OtherSplits:
         comparisons = len(found) * len(OURS) * len(OTHERS) * len(self.compared)
         rows: list[str] = []
         differences: list[Difference] = []
-        apart_from: dict[str, list[str]] = {"better": [], "worse": []}
+        marked: Counter[tuple[str, str, str]] = Counter()  # by user, metric and direction
         for user, figures in found.items():
             for arm in OURS:
                 cells = []
@@ -187,13 +188,13 @@ class OtherSplits:
                     cells.append(apart.text())
                     if apart.leaves_out_zero:
                         better = (apart.mean > 0) != (name in self.lower_is_better)
-                        which = apart_from["better" if better else "worse"]
-                        which.append(f"{arm} than {other} at {user} ({self.compared[name]})")
+                        marked[user, name, "better" if better else "worse"] += 1
                 rows.append(f"| {user} | {arm} | {' | '.join(cells)} |")
         splits = ", ".join(
             f"{user} {len(figures)} ({len(_both(figures, self.sometimes, *OTHERS[:2])[0])})"
             for user, figures in found.items()
         )
+        directions = list(product(self.compared, ("better", "worse")))
         headings = [f"{name}: {other}" for name in self.compared.values() for other in OTHERS]
         return [
             "## Ours minus others, over the other splits",
@@ -209,9 +210,15 @@ class OtherSplits:
             f"| --- | --- |{' --- |' * len(headings)}",
             *rows,
             "",
-            "Over further splits of these patients:",
+            f"Of the {len(OURS) * len(OTHERS)} differences of a hospital in a metric, how many are"
+            " marked:",
             "",
-            *(f"- {word}: {', '.join(which) or 'none'}." for word, which in apart_from.items()),
+            f"| | {' | '.join(f'{self.compared[name]}: {word}' for name, word in directions)} |",
+            f"| --- |{' --- |' * len(directions)}",
+            *(
+                f"| {user} | {' | '.join(str(marked[user, *way]) for way in directions)} |"
+                for user in found
+            ),
             "",
         ]
 
