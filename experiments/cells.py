@@ -1,16 +1,13 @@
 """A table as a grid of cells: each cell is one run, kept in a small JSON file of its own.
 
 Running and drawing are separate. A run that was cut off goes on with the cells that are missing; a
-folder with cells of another configuration is refused, so that no table mixes two programs. What a
-plan names as the configuration of an earlier program's cell is not: such cells are drawn until they
-are run again, and never in one table with newer ones.
+folder with cells of another configuration is refused, so that no table mixes two programs.
 """
 
 import hashlib
 import json
 import os
 import signal
-from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -59,8 +56,6 @@ class CellPlan:
     name: str  # of its file; letters, digits, dots and hyphens
     config: Values  # the seed included
     rounds: int  # how often the run ticks
-    earlier: Values | None = None  # the configuration of this cell in an earlier program, if kept
-    table: str = ""  # of one program: the figures that programs differ in, where there is `earlier`
 
     @property
     def config_hash(self) -> str:
@@ -78,7 +73,6 @@ class Cell:
     command: str
     seconds: float  # of a processor; of a clock in the first cells
     machine: str = _UNKNOWN_MACHINE  # the processor, as the first cells did not say
-    is_earlier: bool = False  # of an earlier program: run again when the experiment goes on
 
 
 def _hash_of(config: Values) -> str:
@@ -107,7 +101,8 @@ def read_cells(folder: Path, plans: Iterable[CellPlan]) -> dict[str, Cell]:
         try:
             raw = json.loads(read_named(path, most_bytes=MOST_KEPT_BYTES).decode())
             known = raw["format"] == FORMAT
-            cell = _cell_of(raw, plan) if known and _is_planned(raw, plan) else None
+            planned = known and raw["config_hash"] == _hash_of(raw["config"]) == plan.config_hash
+            cell = _cell_of(raw, plan) if planned else None
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
             raise ExperimentError(
                 f"{path} cannot be read ({type(problem).__name__}: {problem}). Delete it: the cell"
@@ -127,26 +122,6 @@ def read_cells(folder: Path, plans: Iterable[CellPlan]) -> dict[str, Cell]:
     return found
 
 
-def _is_planned(raw: Values, plan: CellPlan) -> bool:
-    """Whether a file's configuration is the plan's, or that of an earlier program."""
-    wanted = {plan.config_hash} | ({_hash_of(plan.earlier)} if plan.earlier is not None else set())
-    return raw["config_hash"] == _hash_of(raw["config"]) and raw["config_hash"] in wanted
-
-
-def of_one_program(cells: Mapping[str, Cell]) -> dict[str, Cell]:
-    """Without the cells of which their table has more by another program; if as many, the newer."""
-    counts = Counter((cell.plan.table, cell.is_earlier) for cell in cells.values())
-
-    def weight(cell: Cell, is_earlier: bool) -> tuple[int, bool]:
-        return counts[cell.plan.table, is_earlier], not is_earlier
-
-    return {
-        name: cell
-        for name, cell in cells.items()
-        if weight(cell, cell.is_earlier) > weight(cell, not cell.is_earlier)
-    }
-
-
 def _cell_of(raw: Values, plan: CellPlan) -> Cell:
     """What a file holds; raises ValueError, KeyError or TypeError."""
     figures = dict(raw["figures"])
@@ -160,7 +135,6 @@ def _cell_of(raw: Values, plan: CellPlan) -> Cell:
         str(raw["command"]),
         float(raw["seconds"]),
         str(raw.get("machine", _UNKNOWN_MACHINE)),
-        is_earlier=raw["config_hash"] != plan.config_hash,
     )
 
 
@@ -176,21 +150,15 @@ def run_cells(
 ) -> dict[str, Cell]:
     """Run the cells that the folder lacks, in `jobs` processes, and return all of them by name.
 
-    Those of an earlier program are run again. Each is written as soon as it has ended. There are
-    no more processes than cores. Raises ExperimentError for a folder of another configuration, one
-    that cannot be written to or that another run writes to, a disk that is full, and a process that
-    was ended.
+    Each is written as soon as it has ended. There are no more processes than cores. Raises
+    ExperimentError for a folder of another configuration, one that cannot be written to or that
+    another run writes to, a disk that is full, and a process that was ended.
     """
-    done = _done(folder, plans)
+    done = read_cells(folder, plans)
     if len(done) < len(plans):
         with _folder_of_its_own(folder / "cells"):
             return _run_missing(folder, plans, run, title, data_dir, jobs, console)
     return done
-
-
-def _done(folder: Path, plans: Iterable[CellPlan]) -> dict[str, Cell]:
-    found = read_cells(folder, plans)
-    return {name: cell for name, cell in found.items() if not cell.is_earlier}
 
 
 def _run_missing(
@@ -202,7 +170,7 @@ def _run_missing(
     jobs: int,
     console: Console | None,
 ) -> dict[str, Cell]:
-    done = _done(folder, plans)
+    done = read_cells(folder, plans)
     missing = [plan for plan in plans if plan.name not in done]
     commit, command, machine = provenance.commit(), provenance.command(), provenance.machine()
 

@@ -1,7 +1,7 @@
 """An experiment: a grid of cells, and the page of tables and figures that is drawn from them."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -13,7 +13,6 @@ from erosion.experiments.cells import (
     CellPlan,
     ExperimentError,
     RunCell,
-    of_one_program,
     read_cells,
     run_cells,
 )
@@ -104,8 +103,7 @@ def draw(experiment: Experiment, folder: Path) -> Path:
     ExperimentError where no cell was run, or one was edited.
     """
     plans = experiment.plans()
-    found = read_cells(folder, plans)
-    cells = of_one_program(found)
+    cells = read_cells(folder, plans)
     if not cells:
         raise ExperimentError(
             f"{folder} holds no cell of {experiment.name} yet. Run"
@@ -123,7 +121,7 @@ def draw(experiment: Experiment, folder: Path) -> Path:
     try:
         for name, content in page.pictures.items():
             write_atomically(folder / name, content)
-        write_atomically(path, _with_origin(page.text, cells, found, len(plans)))
+        write_atomically(path, _with_origin(page.text, cells.values(), len(plans)))
     except OSError as problem:
         raise ExperimentError(
             f"The page cannot be written to {folder} ({problem.strerror or problem}). All cells are"
@@ -143,40 +141,24 @@ def _refuse_strangers(experiment: Experiment, folder: Path) -> None:
         )
 
 
-def _with_origin(
-    text: str, cells: Mapping[str, Cell], found: Mapping[str, Cell], planned: int
-) -> str:
-    """The page with what it rests on: below its title where cells are missing, and at its end.
-
-    `cells`: those that are drawn, of all that were `found`.
-    """
-    if len(found) < planned:
+def _with_origin(text: str, cells: Collection[Cell], planned: int) -> str:
+    """The page with what it rests on: below its title where cells are missing, and at its end."""
+    if len(cells) < planned:
         title, _, rest = text.partition("\n")
-        text = f"{title}\n\n**{len(found)} of {planned} planned cells have been run.**\n{rest}"
-    if left_out := len(found) - len(cells):
-        why = "their tables have more by another program, and none mixes two"
-        text = f"{text.rstrip()}\n\n{left_out} cells are not drawn: {why}.\n"
-    return f"{text.rstrip()}\n\n{_made_by(list(cells.values()))}\n"
+        text = f"{title}\n\n**{len(cells)} of {planned} planned cells have been run.**\n{rest}"
+    return f"{text.rstrip()}\n\n{_made_by(cells)}\n"
 
 
-def _made_by(cells: Sequence[Cell]) -> str:
+def _made_by(cells: Collection[Cell]) -> str:
     """The commands, commits and machines behind a page."""
     commands = sorted({f"`{cell.command}`" for cell in cells})
     commits = sorted({_short(cell.commit) for cell in cells})
     machines = sorted({cell.machine for cell in cells})
     seconds = sum(cell.seconds for cell in cells)
-    earlier = sorted({cell.plan.table for cell in cells if cell.is_earlier})
-    again = (
-        f" Of an earlier program, and run again when the experiment goes on: {', '.join(earlier)}."
-        if earlier
-        else ""
-    )
     return (
         f"Made by {_shortened(commands, rest='every cell names its own')} at {', '.join(commits)}"
-        f" on {'; '.join(machines)}:"
-        f" {len(cells)} cells, {seconds:.0f} s of computing. The figures of every cell, its"
-        " configuration and its seed are in `cells/`."
-        f"{again}"
+        f" on {'; '.join(machines)}: {len(cells)} cells, {seconds:.0f} s of computing. The figures"
+        " of every cell, its configuration and its seed are in `cells/`."
     )
 
 

@@ -161,7 +161,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "fed-heart",
             "Fed-Heart-Disease",
             "Each of four heart hospitals as the user beside FLamby's published accuracies, on its"
-            " split and on a hundred others. Three hours of one core.",
+            " split and on a hundred others. Half an hour of one core.",
             fed_heart.plans,
             fed_heart.run,
             fed_heart.draw,

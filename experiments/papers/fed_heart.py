@@ -66,13 +66,7 @@ def plans() -> Sequence[CellPlan]:
 
 def _plan(user: str, split: int) -> CellPlan:
     config = {"user": user, "split": split, "arms": dict(ARMS), "folds": FOLDS, "version": 2}
-    return CellPlan(
-        f"{user}-split{split}",
-        config,
-        rounds=1,
-        earlier={**config, "version": 1},  # in which two arms held out fewer patients
-        table="fedfomo, model_averaging",
-    )
+    return CellPlan(f"{user}-split{split}", config, rounds=1)
 
 
 def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from errno import ENOSPC
@@ -181,45 +181,6 @@ def test_a_cell_with_a_field_of_another_kind_is_refused(
     path.write_text(path.read_text().replace(json.dumps(kept[field], separators=(",", ":")), value))
     with pytest.raises(ExperimentError, match=r"seed-0\.json cannot be read"):
         read_cells(tmp_path, plans())
-
-
-def newer_plans() -> list[CellPlan]:
-    """The same in a later program, whose figures of them are others."""
-    return [
-        replace(plan, config={**plan.config, "offset": 100}, earlier=plan.config, table="doubles")
-        for plan in plans()
-    ]
-
-
-@pytest.mark.parametrize(
-    ("again", "drawn"),
-    [([], ["0", "2", "4"]), (["seed-1"], ["0", "4"]), (["seed-1", "seed-2"], ["102", "104"])],
-)
-def test_no_page_mixes_the_cells_of_two_programs(
-    tmp_path: Path, again: list[str], drawn: list[str]
-) -> None:
-    run_cells(tmp_path, plans(), double, title="t", data_dir=None)
-    chosen = [plan for plan in newer_plans() if plan.name in again]
-    run_cells(tmp_path, chosen, double, title="t", data_dir=None)
-    newer = replace(experiment(), plans=newer_plans, draw=lambda cells: listed(cells.values()))
-    text = carry_out(newer, folder=tmp_path, draw_only=True).read_text()
-    assert text.splitlines()[0] == ", ".join(drawn)
-    assert ("run again when the experiment goes on: doubles." in text) == (len(drawn) > len(again))
-    assert (f"{3 - len(drawn)} cells are not drawn" in text) == bool(again)
-
-
-def listed(cells: Iterable[Cell]) -> Page:
-    return Page(", ".join(str(cell.figures["value"]) for cell in cells) + "\n")
-
-
-def test_cells_of_an_earlier_program_are_run_again_when_the_experiment_goes_on(
-    tmp_path: Path,
-) -> None:
-    run_cells(tmp_path, plans(), double, title="t", data_dir=None)
-    assert all(cell.is_earlier for cell in read_cells(tmp_path, newer_plans()).values())
-    cells = run_cells(tmp_path, newer_plans(), double, title="t", data_dir=None)
-    assert values(cells) == {"seed-0": 100, "seed-1": 102, "seed-2": 104}
-    assert values(read_cells(tmp_path, newer_plans())) == values(cells)
 
 
 def astray(config: Values, data_dir: Path | None, tick: Tick) -> Values:

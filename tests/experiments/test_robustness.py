@@ -210,15 +210,6 @@ def test_a_page_of_few_cells_is_drawn() -> None:
     assert "2 seeds, 30 rounds, 5 hospitals; attacker: `miscoded`." in text
 
 
-def test_a_weight_that_an_earlier_program_did_not_get_is_not_stated() -> None:
-    found = cells_of({"local": [0], "fedfomo": [0]})
-    figures: Values = {"log_loss": 0.3, "accuracy": 0.9, "weight": 0.25, "zero_rounds": {}}
-    by_attack = dict.fromkeys((NO_ATTACK, ABSENT), figures)
-    newer = replace(found["fedfomo-0"], figures=by_attack)
-    for cell, shown in ((newer, "0.25 | 0.25"), (replace(newer, is_earlier=True), "– | –")):
-        assert f"| fedfomo | {shown} |" in draw({**found, "fedfomo-0": cell}).text
-
-
 def small_summary() -> Summary:
     """Weight Erosion loses 0.5 to the sign flip in both seeds; alone the user is at 0.4."""
     losses = {"none": 0.2, "absent": 0.3, "sign_flip": 0.8}

@@ -2,7 +2,6 @@
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from erosion.client.training.hospital import Hospital
@@ -34,8 +33,8 @@ METHODS: Mapping[str, Values] = {
     **{name: {"algorithm": name} for name in REGISTRY},
     RECOMMENDED: {"algorithm": "weight_erosion", "preset": "recommended"},
 }
-# In an earlier program the first three held out fewer patients, and with fedlin an absent attacker
-# and a free rider sent honest gradients.
+# Whose cells' configuration says that they are of a second program: in the first, three held out
+# fewer patients, and with fedlin an absent attacker and a free rider sent honest gradients.
 REMADE = ("fedfomo", "gems", "model_averaging", "fedlin")
 CLAIM_ONLY = "evidence_erosion"  # the only method that asks for the noise
 
@@ -54,11 +53,9 @@ def plans() -> Sequence[CellPlan]:
                     "arm": {method: METHODS[method]},
                     "attacks": attacks,
                 }
-                plan = CellPlan(f"{study}-{seed}-{method}", config, rounds=len(attacks))
                 if method in REMADE:
-                    newer, table = {**config, "version": 2}, f"{method} in {study}"
-                    plan = replace(plan, config=newer, earlier=config, table=table)
-                found.append(plan)
+                    config["version"] = 2
+                found.append(CellPlan(f"{study}-{seed}-{method}", config, rounds=len(attacks)))
     return found
 
 

@@ -7,7 +7,7 @@ from statistics import median
 
 from scipy import stats
 
-from erosion.experiments.cells import Cell, Values
+from erosion.experiments.cells import Cell
 from erosion.experiments.papers.paired import LEVEL, ROUNDED
 from erosion.experiments.papers.robustness.attacks import ABSENT, NO_ATTACK
 from erosion.experiments.papers.robustness.grid import ATTACKERS, one_arm_study
@@ -117,17 +117,12 @@ def summarise(name: str, cells: Iterable[Cell]) -> Summary | None:
         return None
     study = one_arm_study(name, ALONE, seeds[0])
     outcomes = [
-        Outcome(method, attack, seed, **_known(figures, method, cell))
+        Outcome(method, attack, seed, **figures)
         for seed in seeds
         for method, cell in found[seed].items()
         for attack, figures in cell.figures.items()
     ]
     return Summary(name, ATTACKERS[name], seeds, study.rounds, study.hospitals, rows(outcomes))
-
-
-def _known(figures: Values, method: str, cell: Cell) -> Values:
-    """A cell's figures; what the user's site weighed did not reach an earlier program."""
-    return {**figures, "weight": None} if method == "fedfomo" and cell.is_earlier else figures
 
 
 def rows(outcomes: Iterable[Outcome]) -> list[Row]:
