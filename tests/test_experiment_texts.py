@@ -357,6 +357,13 @@ def test_the_texts_quote_the_survival_table() -> None:
     assert "over a hundred further ones" in text
     (compared,) = re.findall(r"compare, for the C-index: .*canada 100 \((\d+)\)\.", page)
     assert f"in Canada, where {compared} splits have a pair to compare" in text
+    rows = re.findall(rf"^\| (\w+) \| {RECOMMENDED} \| (.*) \|$", page, re.MULTILINE)
+    by_brier = {region: cells.split(" | ")[4] for region, cells in rows}  # minus FedAvg's
+    assert all(cell.endswith("*") for cell in by_brier.values())
+    assert [region for region, cell in by_brier.items() if cell[0] == "+"] == ["canada"]
+    assert "is ahead of FedAvg in five regions, and behind it in Canada" in flowing(
+        "docs/choosing.md"
+    )
     marked = {
         region: tuple(int(count) for count in counts.split(" | "))
         for region, counts in re.findall(
