@@ -113,6 +113,7 @@ class Classification(Task):
             " against the rest.",
             least=0.0,
             most=1.0,
+            by_chance=0.5,
         ),
         Metric(
             "brier",

@@ -24,6 +24,7 @@ class Metric:
     in_target_unit: bool = False  # which may be small or large: written with four digits
     least: float = -inf  # whatever the model and the patients are, it is no smaller
     most: float = inf  # and no larger
+    by_chance: float | None = None  # of a model that ranks patients by chance
 
     @property
     def heading(self) -> str:

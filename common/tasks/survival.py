@@ -89,6 +89,7 @@ class Survival(Task):
             " what chance ranks rightly.",
             least=0.0,
             most=1.0,
+            by_chance=0.5,
         ),
         Metric(
             "uno_c",
@@ -99,6 +100,7 @@ class Survival(Task):
             " followed.",
             least=0.0,
             most=1.0,
+            by_chance=0.5,
         ),
         Metric(
             "integrated_brier",

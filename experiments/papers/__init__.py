@@ -18,6 +18,7 @@ from erosion.experiments.papers import (
     mean_estimation,
     mnist,
     mnist_page,
+    odd_one_out,
     one_round,
     privacy,
     protections,
@@ -119,6 +120,15 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             which_rule.plans,
             which_rule.run,
             which_rule.draw,
+        ),
+        Experiment(
+            "odd-one-out",
+            "Odd one out",
+            "The same rules for the hospital of the breast cancer study whose labels are the other"
+            " way round than all others', over 50 splits. A quarter of an hour.",
+            odd_one_out.plans,
+            which_rule.run,
+            odd_one_out.draw,
         ),
         Experiment(
             "tuned-rules",

@@ -25,7 +25,9 @@ from erosion.server.run.result import (
     not_better_sentence,
     num_tested,
     p_value_text,
+    ranks_wrong_way_round,
     worse_sentence,
+    wrong_way_sentence,
 )
 
 TOO_FEW: Final = "too few patients"
@@ -283,6 +285,17 @@ def _with_warnings(text: str, overview: Overview, first: str, shifted_by: str) -
         not_better_sentence([arm], shifted_by, where=where(users))
         for arm, users in not_better.items()
     ]
+    turned = [
+        user
+        for user, line in overview.users.items()
+        if any(
+            ranks_wrong_way_round(overview.task, line.arms[arm])
+            for arm, users in worse.items()
+            if user in users
+        )
+    ]
+    if turned:
+        after.append(wrong_way_sentence(f"Models rank patients{where(turned)}"))
     return " ".join([*before, text, *warnings.values(), *after])
 
 

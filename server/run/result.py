@@ -310,6 +310,21 @@ def worse_sentence(arms: Sequence[str], shifted_by: str, where: str = "") -> str
     )
 
 
+def ranks_wrong_way_round(task: type[Task], metrics: FinalMetrics) -> bool:
+    """Whether chance clearly ranks patients better: its figure is above the 95 % interval."""
+    return any(
+        metric.by_chance is not None
+        and (interval := metrics.intervals.get(metric.name)) is not None
+        and interval.high < metric.by_chance
+        for metric in task.metrics
+    )
+
+
+def wrong_way_sentence(who: str) -> str:
+    """That `who`, the subject of the sentence, does so, and what to look for."""
+    return f"{who} the wrong way round: is the outcome coded alike in every hospital's file?"
+
+
 def not_better_sentence(
     arms: Sequence[str], shifted_by: str, figures: str = "", where: str = ""
 ) -> str:
@@ -353,6 +368,9 @@ def _with_warnings(
         warnings.append((within, not_better_sentence(within, shifted_by, figures)))
     before = [said for those, said in warnings if delivered in those]
     after = [said for those, said in warnings if delivered not in those]
+    if turned := [arm for arm in worse if ranks_wrong_way_round(task, arms[arm])]:
+        ranking = "ranks" if len(turned) == 1 else "rank"
+        after.append(wrong_way_sentence(f"{_listed(turned)} {ranking} patients"))
     return " ".join([*before, text, *after])
 
 

@@ -244,6 +244,23 @@ def test_each_arm_that_is_worse_than_the_base_rate_is_named_with_its_hospitals()
         " use them there."
     )
     assert not said.startswith("Predictions")
+    turned = {
+        arm: FinalMetrics.model_validate(
+            {
+                **found.model_dump(),
+                "auroc": 0.0,
+                "intervals": {
+                    "log_loss": {"low": 0.8, "high": 1.0},
+                    "auroc": {"low": 0, "high": 0.1},
+                },
+            }
+        )
+        for arm, found in bad.arms.items()
+    }
+    assert of({"a": good, "b": bad.model_copy(update={"arms": turned})}).verdict.endswith(
+        " Models rank patients for 1 (b) of 2 hospitals the wrong way round: is the outcome coded"
+        " alike in every hospital's file?"
+    )
     wide = Interval(low=0.35, high=1.4)
     arms = {
         arm: found.model_copy(update={"intervals": {"log_loss": wide}})

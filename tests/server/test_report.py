@@ -2,6 +2,7 @@
 
 import io
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -774,6 +775,31 @@ def test_every_arm_that_is_worse_than_the_base_rate_is_named() -> None:
         "Predictions of weight_erosion, trained with class weights, which shift probabilities, are"
         " WORSE than the base rate alone: do not use these probabilities as they are. On"
     )
+
+
+def test_a_model_that_ranks_the_wrong_way_round_asks_how_the_outcome_is_coded() -> None:
+    result = make_run(arms=("weight_erosion", "fedavg", "local")).result
+
+    def said(far: Mapping[str, float], log_loss: float = 2.4) -> str:
+        """With the upper end of some arms' AUROC intervals."""
+        arms = {}
+        for arm, ended in result.arms.items():
+            raw = ended.metrics.model_dump()
+            if arm in far:
+                raw |= {"log_loss": log_loss, "auroc": 0.1}
+                raw["intervals"] = {
+                    "log_loss": {"low": log_loss - 0.1, "high": log_loss + 0.1},
+                    "auroc": {"low": 0.0, "high": far[arm]},
+                }
+            arms[arm] = FinalMetrics.model_validate(raw)
+        return verdict(result.task, result.comparison, arms, result.base_rate).text
+
+    question = "the wrong way round: is the outcome coded alike in every hospital's file?"
+    assert said({"fedavg": 0.2}).endswith(f"fedavg ranks patients {question}")
+    both = said({"weight_erosion": 0.49, "fedavg": 0.2})
+    assert both.endswith(f"weight_erosion and fedavg rank patients {question}")
+    assert "wrong way" not in said({"fedavg": 0.5})  # chance ranks no better
+    assert "wrong way" not in said({"fedavg": 0.2}, log_loss=0.3)  # of use all the same
 
 
 def test_an_arm_whose_interval_holds_the_base_rate_is_not_called_worse() -> None:
