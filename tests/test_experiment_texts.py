@@ -401,6 +401,37 @@ def test_the_texts_quote_the_survival_table() -> None:
     assert "in the South, the West and Canada FedAvg with Adam at the server is" in text
 
 
+def test_for_an_odd_user_the_rules_do_as_the_texts_say() -> None:
+    heading = "## breast-cancer, for miscoded"
+    arms = (
+        "local",
+        "evidence_erosion_decay",
+        "weight_erosion",
+        "evidence_erosion",
+        RECOMMENDED,
+        "fedavg",
+    )
+    loss, errors = (losses("odd-one-out", heading, column) for column in (1, 3))
+    alone, decay, paper, evidence, preset, averaged = (f"{loss[arm]:.3f}" for arm in arms)
+    assert (
+        f"alone {alone}, these {decay} and {paper}, evidence erosion without decay {evidence},"
+        f" recommended Weight Erosion {preset}, FedAvg {averaged}." in flowing("docs/choosing.md")
+    )
+    alone, decay, paper, evidence, preset, averaged = (f"{errors[arm]:.1f}" for arm in arms)
+    text = flowing("experiments/README.md")
+    assert (
+        f"makes {preset} errors on 88 patients, FedAvg {averaged} and training alone {alone}:"
+        in text
+    )
+    assert (
+        f"distance, makes {paper}, evidence erosion with `decay = 2.4` {decay} and without"
+        f" {evidence}." in text
+    )
+    page = flowing("experiments/results/odd-one-out/README.md")
+    assert "88 test patients each" in page
+    assert "planned cells have been run" not in page
+
+
 def test_what_one_harmful_hospital_does_is_as_the_text_says() -> None:
     cells = read_cells(ROOT / "experiments" / "results" / "robustness", robustness.plans()).values()
     found = [summarise(study, cells) for study in ("breast-cancer", "heart-disease")]

@@ -28,8 +28,8 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         "",
         "The rules of [which rule wins](../which-rule/README.md) and Weight Erosion with",
         '`preset = "recommended"`, for the one hospital of the default study whose labels are the',
-        "other way round than the four others'. None of these can help it, so that no rule can be",
-        "expected to do better than training alone; those that do much worse did not find out. ±",
-        "is one standard error over splits, which share patients.",
+        "other way round than the four others'. None of these can help it as they are: a rule that",
+        "finds that out does about as well as training alone. ± is one standard error over splits,",
+        "which share patients.",
     ]
     return RulePage(ARMS, RECOMMENDED, SETTINGS, allows_for_sharing=True).draw(cells, heading)

@@ -47,7 +47,10 @@ class RulePage:
     allows_for_sharing: bool = False  # marks, too, what holds by a variance for shared patients
 
     def draw(self, cells: Mapping[str, Cell], heading: Sequence[str]) -> Page:
-        """The heading, a summary over the settings, and a table for each that has two splits."""
+        """The heading, a summary over the settings, and a table for each that has two splits.
+
+        Of a single setting its table says all.
+        """
         found = {
             setting: [cell.figures for cell in cells.values() if _setting_of(cell) == setting]
             for setting in self.settings
@@ -56,7 +59,9 @@ class RulePage:
         if not measured:
             return Page("\n".join([*heading, ""]))
         lines = [*heading, *self._left_out(), ""]
-        lines += [*self._summary(measured), *self._against_others(measured)]
+        if len(self.settings) > 1:
+            lines += self._summary(measured)
+        lines += self._against_others(measured)
         for (study, user), figures in measured.items():
             lines += self._table(f"{study}, for {user}", figures)
         return Page("\n".join(lines), {PICTURE: self._picture(measured)})
