@@ -36,7 +36,7 @@ def plans() -> Sequence[CellPlan]:
                 "patients": patients,
                 "studies": REFITTED,
                 "seed": seed,
-                "version": 1,
+                "version": 2,
             },
             rounds=1,
         )

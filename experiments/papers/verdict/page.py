@@ -25,7 +25,8 @@ from erosion.experiments.standard_error import wilson
 LEVELS = (0.02, 0.01, 0.005, 0.003, 0.002)
 ALLOWED = 0.05
 PICTURE = "verdict.svg"
-NEARLY_EQUAL = PAIRS[1]
+*DIFFERING, ALIKE = PAIRS
+NEARLY_EQUAL = DIFFERING[1]
 HARDLY = 0.003  # of log loss, either way: the mean over a cell's studies
 
 
@@ -170,7 +171,7 @@ def worst_and_mean(
     found = [
         rates(cell.figures[" - ".join(one)], scheme, level)
         for cell in cells
-        for one in ([pair] if pair else PAIRS)
+        for one in ([pair] if pair else DIFFERING)
     ]
     return max(rate.wrong for rate in found), fmean(rate.right for rate in found)
 
@@ -188,12 +189,26 @@ def between_near_equals(
 
     Without a level, at that at which the program claims.
     """
+    near = [
+        cell
+        for cell in cells
+        if fmean(abs(true) for true in cell.figures[" - ".join(NEARLY_EQUAL)][TRUTH]) <= HARDLY
+    ]
+    return _claims(near, NEARLY_EQUAL, scheme, level)
+
+
+def between_alike(
+    cells: Sequence[Pooled], scheme: str, level: float | None = None
+) -> tuple[float, float]:
+    """The same where neither arm is better but by the luck of the draw."""
+    return _claims(cells, ALIKE, scheme, level)
+
+
+def _claims(
+    cells: Sequence[Pooled], pair: tuple[str, str], scheme: str, level: float | None
+) -> tuple[float, float]:
     level = declared_level(scheme) if level is None else level
-    found = []
-    for cell in cells:
-        figures = cell.figures[" - ".join(NEARLY_EQUAL)]
-        if fmean(abs(true) for true in figures[TRUTH]) <= HARDLY:
-            found.append(sum(rates(figures, scheme, level)))
+    found = [sum(rates(cell.figures[" - ".join(pair)], scheme, level)) for cell in cells]
     return (fmean(found), max(found)) if found else (nan, nan)
 
 

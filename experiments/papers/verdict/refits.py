@@ -1,10 +1,11 @@
 """Whole studies, many of them: what a verdict says of two arms, and what is true of them.
 
-An arm is a logistic regression on the user's patients and, at a weight of its own, the others':
+An arm is a logistic regression on the user's patients and, at weights of its own, the others':
 `local` 0, `half` .5, `full` 1. That is what the program's arms come to when they are trained to the
 end, and it is so cheap that every study is cross-fitted several times. `half` and `full` differ
 little: the case in which cross-fitting is weakest, because models of fewer of the user's patients
-lean more on the others'.
+lean more on the others'. `some` and `rest` each count one half of the others, who are drawn alike,
+so that neither is better but by the luck of the draw.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,8 +22,14 @@ from erosion.experiments.papers.verdict.rules import sign_flip_p_values
 Floats = NDArray[np.float64]
 Places = NDArray[np.int64]
 
-ARMS: Mapping[str, float] = {"local": 0.0, "half": 0.5, "full": 1.0}
-PAIRS = (("full", "local"), ("full", "half"))
+ARMS: Mapping[str, tuple[float, float]] = {  # what each half of the others' patients counts
+    "local": (0.0, 0.0),
+    "half": (0.5, 0.5),
+    "full": (1.0, 1.0),
+    "some": (1.0, 0.0),
+    "rest": (0.0, 1.0),
+}
+PAIRS = (("full", "local"), ("full", "half"), ("some", "rest"))
 OTHERS = 400  # patients of the other hospitals
 WRONG_SHARE = 0.25  # of the others' classes are the wrong way round, in the scenario "wrong"
 TEST_SHARE = 0.3
@@ -157,7 +164,7 @@ def _one_study(
     }
     left_out: list[Places] = [np.zeros(0, dtype=np.int64), held_out]
     left_out += [part for cuts in parts.values() for cut in cuts for part in cut]
-    by_arm = {arm: fit(*_weighted(drawn, weight, left_out)) for arm, weight in ARMS.items()}
+    by_arm = {arm: fit(*_weighted(drawn, of_halves, left_out)) for arm, of_halves in ARMS.items()}
     of_user = {arm: losses(found, drawn.inputs[:patients], own) for arm, found in by_arm.items()}
     true = {
         arm: losses(found[:2], drawn.truth_inputs, drawn.truth_classes).mean(axis=1)
@@ -186,15 +193,15 @@ def _one_study(
 
 
 def _weighted(
-    drawn: Draw, weight: float, left_out: Sequence[Places]
+    drawn: Draw, of_halves: tuple[float, float], left_out: Sequence[Places]
 ) -> tuple[Floats, NDArray[np.bool_], Floats]:
     """Inputs, classes and weights (fits, n) without each part; others that count 0 are left out."""
-    count = len(drawn.classes) if weight else drawn.num_user
-    weights = np.full((len(left_out), count), weight)
-    weights[:, : drawn.num_user] = 1.0
+    counts = np.concatenate([np.ones(drawn.num_user), np.repeat(of_halves, OTHERS // 2)])
+    counting = np.flatnonzero(counts)
+    weights = np.tile(counts, (len(left_out), 1))
     for number, part in enumerate(left_out):
         weights[number, part] = 0.0
-    return drawn.inputs[:count], drawn.classes[:count], weights
+    return drawn.inputs[counting], drawn.classes[counting], weights[:, counting]
 
 
 def _cross_fitted(apart: Floats, cuts: Sequence[Sequence[Places]], place: int) -> Floats:
