@@ -143,7 +143,7 @@ def test_a_study_measures_every_pair_by_every_scheme() -> None:
     truths = found["full - local"][refits.TRUTH]
     assert sum(truths) < 0  # more patients of the same kind help
     lucky = found["some - rest"][refits.TRUTH]
-    assert all(abs(luck) < abs(truth) for luck, truth in zip(lucky, truths, strict=True))
+    assert 0 < abs(sum(lucky)) < abs(sum(truths))
     again = refits.measure((inputs, classes), 40, "alike", studies=3, seed=0)
     assert again == found
 
