@@ -205,6 +205,16 @@ def test_the_worst_cell_is_told_with_its_own_studies() -> None:
     assert f"Its worst cell, {800 / studies:.1f} % of {studies} studies" in draw(found).text
 
 
+def test_claims_between_arms_that_nobody_made_better_are_counted_apart() -> None:
+    found = cells(wrong=2)
+    for name in [name for name, cell in found.items() if "data" in cell.plan.config]:
+        by_pair = {**found[name].figures, "some - rest": figures(0, 1)}
+        found[name] = replace(found[name], figures=by_pair)
+    text = draw(found).text
+    assert "| 5 folds | 0.005 | 0.5 | 0.5 | 0.5 |" in text  # 1 of 200
+    assert "| 5 folds | 0.005 | 25.0 | 1.0 | 1.0 |" in text  # what the others come to
+
+
 def test_a_scheme_with_one_bad_cell_is_left_out() -> None:
     studies = pooled(c for name, c in cells(wrong=2).items() if not name.startswith("simulated"))
     assert len(holding(studies)) == 5 * len(LEVELS)  # the hold-out and four schemes

@@ -263,7 +263,7 @@ def _study_tables(cells: Sequence[Pooled]) -> list[str]:
         f"others' classes are wrong. {len(cells)} cells of {each} studies each:",
         f"{', '.join(names)}; the truth is known from up to 5,000 further patients. *full - half*",
         "is the case in which arms differ little. A claim is wrong where its sign is not that of",
-        "the delivered models' difference.",
+        "the delivered models' difference. This table is of *full - local* and *full - half*.",
         "",
         "| | p ≤ | right, mean % | wrong, worst cell % | full - half alone, worst % |",
         "| --- | --- | --- | --- | --- |",
@@ -273,6 +273,7 @@ def _study_tables(cells: Sequence[Pooled]) -> list[str]:
         f" differences.{caution}",
         "",
         *_near_equal_table(cells),
+        *_alike_table(cells),
     ]
     for pair in PAIRS:
         lines += _pair_table(pair, cells)
@@ -316,6 +317,25 @@ def _near_equal_table(cells: Sequence[Pooled]) -> list[str]:
         *rows,
         "",
         told,
+        "",
+    ]
+
+
+def _alike_table(cells: Sequence[Pooled]) -> list[str]:
+    rows = []
+    for scheme in (HOLD_OUT, *SCHEMES):
+        level = declared_level(scheme)
+        claims = [f"{100 * share:.1f}" for share in between_alike(cells, scheme)]
+        wrong, _ = worst_and_mean(cells, scheme, level, ALIKE)
+        rows.append(f"| {scheme} | {level:g} | {' | '.join(claims)} | {100 * wrong:.1f} |")
+    return [
+        "*some - rest*: each of these arms counts another half of the others, so that over many",
+        "studies neither is better, and in one study only by the luck of who was drawn. How often",
+        "a difference is claimed, whichever way, and how often one of the wrong sign:",
+        "",
+        "| | p ≤ | claims, mean % | claims, worst cell % | wrong, worst cell % |",
+        "| --- | --- | --- | --- | --- |",
+        *rows,
         "",
     ]
 
