@@ -59,8 +59,8 @@ def test_the_default_study_quotes_the_splits() -> None:
     assert f'the verdict was "better" in {found["better"]} of the {SPLITS["seeds"]}' in text
 
 
-def test_the_readme_quotes_the_cost_of_a_round() -> None:
-    text = flowing("README.md")
+def test_the_page_about_the_line_quotes_the_cost_of_a_round() -> None:
+    text = flowing("docs/line.md")
     found = json.loads((BENCHMARKS / "round_overhead.json").read_text())
     for size, words in (("tiny", "62 parameters"), ("large", "11.2 million parameters")):
         measured = found["details"][size]
