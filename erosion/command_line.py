@@ -1,28 +1,17 @@
 """The command line: one sub-command for each thing that a person does."""
 
 import argparse
-import errno
-import logging
 import os
 import re
-import signal
 import sys
-import traceback
 from collections.abc import Callable, Sequence
-from types import FrameType
 from typing import Any
 
 from erosion.commands import COMMANDS
 from erosion.commands.command import Command
 from erosion.common.errors import ErosionError
-from erosion.common.support.log_lines import JsonLines
-from erosion.common.support.plain_text import shown
 from erosion.common.support.software import software_version
-from erosion.common.support.streams import never_fail_to_encode
-
-FAULT, UNUSABLE, INTERRUPTED = 70, 74, 130  # EX_SOFTWARE and EX_IOERR of sysexits.h
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_NOT_UTF_8 = re.compile("[^\\s\"']*[\udc80-\udcff][^\\s\"']*")  # as Python reads such a name
+from erosion.ending import in_words
 
 EPILOG = """\
 a first run:
@@ -67,92 +56,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return in_words(run, options)
 
 
-def in_words(run: Callable[[], int | None], options: argparse.Namespace) -> int:
-    """Run a program; what goes wrong is said in a sentence. Returns the exit code.
-
-    Of `options`, `verbose` and `log_format` count, where there are such.
-    """
-    never_fail_to_encode(sys.stdout)
-    never_fail_to_encode(sys.stderr)
-    signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        code = run() or 0
-        print(end="", flush=True)  # while it can be said that it failed; there may be no output
-        return code
-    except ErosionError as problem:
-        _say(str(problem), options)
-        return problem.exit_code
-    except KeyboardInterrupt:
-        for again in (signal.SIGINT, signal.SIGTERM):  # ends what is left at once, and in silence
-            signal.signal(again, signal.SIG_DFL)
-        _say("interrupted", options)
-        return INTERRUPTED
-    except BrokenPipeError:  # `erosion ... | head`
-        _drop_output()
-        return 0
-    except Exception as problem:  # noqa: BLE001 - a fault of ours; people still get a sentence
-        trace = problem if getattr(options, "verbose", 0) else None
-        if isinstance(problem, OSError) and problem.filename is not None:
-            _say(_unusable(problem), options, trace)
-            return UNUSABLE
-        if isinstance(problem, OSError) and problem.errno in NO_ROOM:
-            _drop_output()
-            words = f"{problem.strerror}: a file or what is printed here could not be written."
-            _say(f"{words} Free some space there, and run the command again.", options, trace)
-            return UNUSABLE
-        if isinstance(problem, UnicodeEncodeError) and (name := _NOT_UTF_8.search(problem.object)):
-            words = (
-                f"{name[0]} is the name of a file or folder, and not UTF-8, as this needs it to be."
-            )
-            _say(f"{words} Rename it, or work in another folder.", options, trace)
-            return UNUSABLE
-        _say(
-            f"a fault of this program ({type(problem).__name__}: {problem}). Please report it with"
-            f" {'what -v shows' if trace is None else 'what stands above'}.",
-            options,
-            trace,
-        )
-        return FAULT
-
-
-def _drop_output() -> None:
-    """What is still to be printed is not, or Python would complain of it at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def _umask(said: str) -> int:
     if not re.fullmatch("[0-7]{1,4}", said):
         raise ErosionError(f"EROSION_UMASK = {said!r}; write three octal digits, such as 027.")
     return int(said, base=8)
-
-
-def _unusable(problem: OSError) -> str:
-    where = problem.filename if problem.filename2 is None else problem.filename2
-    if isinstance(where, bytes):
-        where = os.fsdecode(where)
-    remedy = "Check the path, and the disk."
-    if isinstance(problem, PermissionError):
-        remedy = (
-            f"This account (number {os.geteuid()}) may not use it: run the command as the account"
-            " that it belongs to, as `ls -ld` shows, or name another place."
-        )
-    return f"{where}: {problem.strerror}. {remedy}"
-
-
-def _say(words: str, options: argparse.Namespace, problem: BaseException | None = None) -> None:
-    """The program's last words, in the form of its log; with the traceback of `problem`."""
-    if getattr(options, "log_format", "text") == "json":
-        trace = (type(problem), problem, problem.__traceback__) if problem is not None else None
-        record = logging.LogRecord("erosion", logging.ERROR, "", 0, words, (), trace)
-        print(JsonLines().format(record), file=sys.stderr)
-        return
-    if problem is not None:
-        traceback.print_exception(problem)
-    print(f"erosion: {shown(words)}", file=sys.stderr)
-
-
-def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 class _Version(argparse.Action):

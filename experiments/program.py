@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+from erosion.ending import in_words
+
 
 def run_program(main: Callable[[], int | None]) -> NoReturn:
     """Run it as the command line runs its commands: a mistake ends in a message and a code."""
-    from erosion.command_line import in_words
-
     sys.exit(in_words(main, argparse.Namespace(verbose=1)))
 
 

@@ -20,6 +20,7 @@ import pytest
 
 from erosion import command_line
 from erosion.common.support.files import write_atomically
+from erosion.ending import INTERRUPTED
 from erosion.experiments import cells as cells_module
 from erosion.experiments import experiment as experiment_module
 from erosion.experiments.cells import (
@@ -361,7 +362,7 @@ def test_a_second_ctrl_c_ends_what_is_left_in_silence(monkeypatch: pytest.Monkey
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     mask = os.umask(0o077)
     try:
-        assert command_line.main(["experiment", "mean-estimation"]) == command_line.INTERRUPTED
+        assert command_line.main(["experiment", "mean-estimation"]) == INTERRUPTED
         assert {signal.getsignal(number) for number in before} == {signal.SIG_DFL}
     finally:
         os.umask(mask)
