@@ -19,6 +19,7 @@ from erosion.common.algorithms.equal_steps import lengthened_by
 from erosion.common.errors import RunError
 from erosion.common.protocol.messages import Metrics, TrainRequest, TrainResult
 from erosion.common.rounds.arm_algorithm import Sealing, algorithm_of
+from erosion.common.rounds.checked_figures import problem_with_metrics
 from erosion.common.rounds.lateness import Lateness
 from erosion.common.rounds.membership import Membership
 from erosion.common.rounds.one_round import RoundInProgress, Terms, spare_hospitals, undo, wanted
@@ -34,7 +35,6 @@ from erosion.common.rounds.records import (
 from erosion.common.rounds.screening import (
     ITSELF,
     Expected,
-    problem_with_metrics,
     reject_outsized,
     sample_cap,
     screen,

@@ -16,21 +16,12 @@ from erosion.common.algorithms.base import TRAIN, UPDATES, Brings, SiteAnswer, T
 from erosion.common.learning.training import Training
 from erosion.common.protocol.messages import (
     LARGEST_COUNT,
-    EvaluateReply,
-    EvaluateResult,
-    FinalMetrics,
-    Metrics,
     StepResult,
     TrainResult,
-    conclude,
-    significance_of,
 )
-from erosion.common.rounds.records import Answer, Rejection, RunState
+from erosion.common.rounds.records import Answer, Rejection
 from erosion.common.settings.base import first_mistake
 from erosion.common.study.study import Study
-from erosion.common.support.plain_text import printable
-from erosion.common.tasks.metric import Metric, is_within
-from erosion.common.tasks.task import Task
 
 NOT_FINITE = "a value that is not finite"
 LARGEST_STEP = 1e3  # root mean square of an update's values, where nothing else is a measure
@@ -218,97 +209,6 @@ def steps_cap(study: Study, num_samples: int) -> int | None:
     `equal_steps` bounds them from below.
     """
     return 2 * study.training.steps_with(2 * num_samples) if study.tells_steps else None
-
-
-def problem_with_evaluation(
-    result: EvaluateResult, study: Study, finals: Mapping[str, RunState]
-) -> str | None:
-    """Why the user's final figures cannot be used; None where they can. A fold has none."""
-    header, loss = result.header, study.task.verdict_metric
-    if header.hospital != study.user:
-        return f"it answered as {header.hospital!r}"
-    if study.fold is not None:
-        return "it has figures of a fold" if header.arms or result.personal else None
-    if missing := sorted(finals.keys() - header.arms.keys()):
-        return f"its figures lack {', '.join(missing)}"
-    if strange := sorted((header.arms.keys() | result.personal.keys()) - finals.keys()):
-        return f"it has figures of {', '.join(strange)[:100]}, which it was not asked about"
-    if problem := _problem_with_comparison(header, study):
-        return problem
-    figures = [*header.arms.values(), *([header.base_rate] if header.base_rate else [])]
-    if any(found.num_samples < (header.num_patients or 0) for found in figures):
-        return "it tested more patients than they have rows"
-    if any(found.get(loss) is None for found in figures):
-        return f"its figures lack the {loss} of an arm, or of the base rate"
-    for found in figures:
-        if problem := problem_with_metrics(found, study.task):
-            return problem
-        if problem := problem_with_intervals(found, study.task):
-            return problem
-    if strange := sorted(header.class_counts.keys() - study.task.group_names):
-        named = printable(strange[0], at_most=50)
-        return f"it counted patients of {named!r}, which the study has not"
-    for arm, personal in result.personal.items():
-        dim = len(finals[arm].params)
-        if personal.dtype != torch.float32 or personal.dim() not in (1, 2):
-            return f"its personal parameters of {arm} are no vectors of torch.float32"
-        if not personal.numel() or personal.shape[-1] != dim:
-            return f"its personal parameters of {arm} have shape {tuple(personal.shape)}"
-        if not is_finite(personal.flatten()):
-            return f"its personal parameters of {arm} are not finite"
-    return None
-
-
-def problem_with_metrics(found: Metrics, task: Task) -> str | None:
-    """Why no model can have these figures; None where one can, or where they are undefined."""
-    for metric in task.metrics:
-        value = found.get(metric.name)
-        if value is not None and not metric.allows(value):
-            return f"its {metric.label} is {value:g}, expected {_bounds(metric)}"
-    return None
-
-
-def problem_with_intervals(found: FinalMetrics, task: Task) -> str | None:
-    """Why they are none of these figures."""
-    if strange := [name for name in found.intervals if found.get(name) is None]:
-        name = printable(strange[0], at_most=50)
-        return f"it has an interval of {name!r}, and no such figure"
-    for metric in task.metrics:
-        if (ends := found.intervals.get(metric.name)) is None:
-            continue
-        what = f"the interval of its {metric.label} is {ends.low:g} to {ends.high:g}"
-        if ends.low > ends.high:
-            return f"{what}, the wrong way round"
-        if not (metric.allows(ends.low) and metric.allows(ends.high)):
-            return f"{what}, expected {_bounds(metric)}"
-    return None
-
-
-def _bounds(metric: Metric) -> str:
-    ends = [(metric.least, "at least"), (metric.most, "at most")]
-    return " and ".join(f"{words} {end:g}" for end, words in ends if math.isfinite(end))
-
-
-def _problem_with_comparison(header: EvaluateReply, study: Study) -> str | None:
-    """Where all hospitals are users, what one says stands beside what the others say."""
-    found = header.comparison
-    if (None if found is None else (found.arm, found.reference)) != study.comparison:
-        return "it did not compare the arms that the study declares"
-    if found is None:
-        return None
-    if (found.level, found.strict) != (significance_of(study), study.evaluation.strict):
-        return "it compared by another rule than the study's"
-    if not found.smallest_class <= found.num_samples <= header.arms[found.arm].num_samples:
-        return "it compared more patients than it tested"
-    if header.num_patients not in (None, found.num_samples):
-        return "it compared other patients than it tested"
-    most = study.task.largest_difference
-    if not is_within(found.mean_difference, -most, most):
-        return f"its arms differ by {found.mean_difference:g}, expected at most {most:g}"
-    shown = conclude(found.mean_difference, found.p_value, found.smallest_class, found.level)
-    if found.conclusion != shown:
-        return f"it says {found.conclusion!r}, where its figures show {shown!r}"
-    return None
 
 
 def _step_answer(result: StepResult, expected: Expected) -> Answer:

@@ -16,12 +16,13 @@ from erosion.common.rounds import one_round
 from erosion.common.rounds.arm_algorithm import Sealing, algorithm_of
 from erosion.common.rounds.arm_run import ArmRun, play
 from erosion.common.rounds.arrival import Arrival
+from erosion.common.rounds.checked_figures import problem_with_evaluation
 from erosion.common.rounds.fold_runs import FoldRuns
 from erosion.common.rounds.membership import Membership
 from erosion.common.rounds.model_selection import SelectedSettings, choose, chosen
 from erosion.common.rounds.one_round import Terms
 from erosion.common.rounds.records import Absence, Rejection, RoundRecord, RunState
-from erosion.common.rounds.screening import problem_with_evaluation, sample_cap
+from erosion.common.rounds.screening import sample_cap
 from erosion.common.rounds.surroundings import ArmsKeeper, Decisions, PlayRounds, Surroundings
 from erosion.common.rounds.transport import Transport
 from erosion.common.rounds.waiting import Needed, Waiting

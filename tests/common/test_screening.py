@@ -30,11 +30,11 @@ from erosion.common.protocol.messages import (
     TrainReply,
     TrainResult,
 )
+from erosion.common.rounds.checked_figures import problem_with_evaluation
 from erosion.common.rounds.records import Answer, Rejection, RunState
 from erosion.common.rounds.screening import (
     OUTSIZED,
     Expected,
-    problem_with_evaluation,
     reject_outsized,
     sample_cap,
     screen,
