@@ -5,24 +5,26 @@ requests can be anybody: Flower's `Strategy.start` in a deployment, `play` in a 
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from erosion.common.aggregation.cohort import Cohort, HospitalName, MemoryCohort, Update
 from erosion.common.aggregation.vectors import norm
 from erosion.common.algorithms.base import (
     Algorithm,
+    Ask,
     RoundStart,
     SiteAnswer,
 )
 from erosion.common.algorithms.equal_steps import lengthened_by
 from erosion.common.errors import RunError
-from erosion.common.protocol.messages import Metrics, TrainRequest, TrainResult
+from erosion.common.protocol.messages import TrainRequest, TrainResult
 from erosion.common.rounds.arm_algorithm import Sealing, algorithm_of
 from erosion.common.rounds.checked_figures import problem_with_metrics
+from erosion.common.rounds.gathered import Gathered, Taken
 from erosion.common.rounds.lateness import Lateness
 from erosion.common.rounds.membership import Membership
-from erosion.common.rounds.one_round import RoundInProgress, Terms, spare_hospitals, undo, wanted
+from erosion.common.rounds.one_round import RoundInProgress, spare_hospitals, undo, wanted
 from erosion.common.rounds.records import (
     Absence,
     Answer,
@@ -30,8 +32,8 @@ from erosion.common.rounds.records import (
     Rejection,
     RoundRecord,
     RunState,
-    StepRecord,
 )
+from erosion.common.rounds.requests import Terms
 from erosion.common.rounds.screening import (
     ITSELF,
     Expected,
@@ -73,18 +75,6 @@ class Storage:
 
 
 RoundSteps = Generator[Exchange, Iterator[Reply], RoundRecord]
-
-
-@dataclass(slots=True)
-class _Taken:
-    """What came of one exchange, while it goes on."""
-
-    answers: dict[HospitalName, Answer]
-    replies: dict[HospitalName, ExchangeRecord] = field(default_factory=dict)  # outcome left open
-    metrics: Metrics | None = None  # the user's
-    own_loss: float | None = None  # the user's, of what it received, on its training part
-    left: set[HospitalName] = field(default_factory=set)  # whose connection broke meanwhile
-    lengths: dict[HospitalName, Lengths] = field(default_factory=dict)  # of what they brought
 
 
 class ArmRun:
@@ -133,15 +123,15 @@ class ArmRun:
         It begins when the user's site and a quorum are here, and a hospital that it cannot do
         without is waited for and asked again where its connection breaks meanwhile.
         """
-        study, transport, members = self.study, self._transport, self._membership
+        study, transport = self.study, self._transport
         names = wanted(study, self._algorithm, self.state)
         spare = spare_hospitals(study)
         enough = max(1, len(names) - spare)
         self._waiting.until_here(Needed(names, enough))
-        started = transport.now()
-        software = {name: member.software for name, member in members.members.items()}
-        described = {name: member.num_samples for name, member in members.members.items()}
-        present = tuple(name for name in names if name in members.members)
+        started, here = transport.now(), self._membership.members
+        software = {name: member.software for name, member in here.items()}
+        described = {name: member.num_samples for name, member in here.items()}
+        present = tuple(name for name in names if name in here)
         paused = self._paused(present, enough)
         present = tuple(name for name in present if name not in paused)
         begun = RoundStart(self.state.round + 1, study.user, present, self.state.params)
@@ -154,49 +144,38 @@ class ArmRun:
             spare=spare,
             cohort_of=self._storage.cohort_of,
         )
-        metrics: Metrics | None = None
-        own_loss: float | None = None
-        steps: list[StepRecord] = []
-        late: set[HospitalName] = set()
-        heard: set[HospitalName] = set()
-        lengths: dict[HospitalName, Lengths] = {}
+        gathered = Gathered()
         undone: tuple[RunState, RoundRecord] | None = None
         while in_progress.finished is None:
             step, usual = in_progress.ask.step, in_progress.ask.usual
             array, begun_at = _measured_in(in_progress), transport.now()
             taken = yield from self._exchange(in_progress, paused)
-            metrics = taken.metrics or metrics
-            own_loss = own_loss if taken.own_loss is None else taken.own_loss
-            steps.append(StepRecord(step, transport.now() - begun_at, _entries(taken)))
-            late |= {n for n, a in taken.answers.items() if isinstance(a, Absence) and a.late}
-            heard |= {n for n, a in taken.answers.items() if not isinstance(a, Absence)}
-            undone = undone or self._undone(own_loss, taken.answers)
-            for name, brought in taken.lengths.items():
-                if _is_used(taken.answers[name]):
-                    lengths[name] = {**lengths.get(name, {}), **brought}
+            gathered.add(step, transport.now() - begun_at, taken)
+            undone = undone or self._undone(gathered.own_loss, taken.answers)
             if usual is not None:  # counts as the user's, which nobody takes for a culprit
-                lengths[study.user] = {array: usual, **lengths.get(study.user, {})}
+                own = gathered.lengths.get(study.user, {})
+                gathered.lengths[study.user] = {array: usual, **own}
             in_progress.answer(taken.answers)
             del taken  # the updates are large; do not hold them twice
-        self._lateness.round_ended(begun.round, late, heard)
+        self._lateness.round_ended(begun.round, gathered.late, gathered.heard)
         after, record = undone or in_progress.finished
-        if record.outcome == "done" and own_loss is not None:
-            after = replace(after, own_losses=(*after.own_losses, own_loss))
-        self.state = self._remember(after, record, lengths, is_undone=undone is not None)
+        if record.outcome == "done" and gathered.own_loss is not None:
+            after = replace(after, own_losses=(*after.own_losses, gathered.own_loss))
+        self.state = self._remember(after, record, gathered.lengths, is_undone=undone is not None)
         return replace(
             record,
             hospitals={
                 name: replace(
                     entry,
-                    **_sums(name, steps),
+                    **gathered.sums(name),
                     software=software.get(name),
                     described_samples=described.get(name),
                 )
                 for name, entry in record.hospitals.items()
             },
-            user_metrics=metrics,
+            user_metrics=gathered.metrics,
             seconds=transport.now() - started,
-            steps=tuple(steps) if len(steps) > 1 else (),
+            steps=tuple(gathered.steps) if len(gathered.steps) > 1 else (),
         )
 
     def _undone(
@@ -272,13 +251,13 @@ class ArmRun:
 
     def _exchange(
         self, in_progress: RoundInProgress, paused: Mapping[HospitalName, str]
-    ) -> Generator[Exchange, Iterator[Reply], _Taken]:
+    ) -> Generator[Exchange, Iterator[Reply], Taken]:
         user, asked = self.study.user, in_progress.asked
         self._membership.refresh()
         reachable = self._membership.members.keys() - paused
         present = [name for name in asked if name in reachable]
         away = (name for name in asked if name not in reachable)
-        taken = _Taken({n: Absence(paused.get(n) or self._membership.why_away(n)) for n in away})
+        taken = Taken({n: Absence(paused.get(n) or self._membership.why_away(n)) for n in away})
         yield from self._ask(in_progress, taken, present)
         if again := self._wait_for_those_who_left(in_progress, taken):
             yield from self._ask(in_progress, taken, again)
@@ -318,7 +297,7 @@ class ArmRun:
         return lengthened_by(updates, self.study.user, steps)
 
     def _wait_for_those_who_left(
-        self, in_progress: RoundInProgress, taken: _Taken
+        self, in_progress: RoundInProgress, taken: Taken
     ) -> list[HospitalName]:
         """Hospitals to ask again; nobody, where the exchange can do without them, or not be saved.
 
@@ -333,20 +312,11 @@ class ArmRun:
         return [name for name in names if name in left and self._membership.is_here(name)]
 
     def _ask(
-        self, in_progress: RoundInProgress, taken: _Taken, names: list[HospitalName]
+        self, in_progress: RoundInProgress, taken: Taken, names: list[HospitalName]
     ) -> Generator[Exchange, Iterator[Reply], None]:
         members, ask = self._membership.members, in_progress.ask
         requests = self._terms.requests(self.state, ask, in_progress.exchange, names)
         who = {members[name].connection: name for name in names}
-        dim = len(self.state.params)
-        expected = Expected(
-            self.arm,
-            self.state.round + 1,
-            dim,
-            ask.step,
-            self._terms.brought(ask.brings, dim, by_user=False),
-            self.study.federation.max_update_norm,
-        )
         described = {name: member.num_samples for name, member in members.items()}
         replies = yield Exchange(
             {connection: requests[name] for connection, name in who.items()},
@@ -355,25 +325,37 @@ class ArmRun:
         del requests
         for reply in replies:
             if (name := who.get(reply.connection)) is not None:
-                # In a trial the user trains without a fold of the patients that it described.
-                count = None if self.study.fold is not None else described[name]
-                cap = steps_cap(self.study, described[name])
-                terms = replace(expected, num_samples=count, most_steps=cap)
-                if name == self.study.user:
-                    brings = self._terms.brought(ask.brings, dim, by_user=True)
-                    terms = replace(terms, brings=brings)
-                else:
-                    most, times = sample_cap(described, name), self.study.arms[self.arm].trainings
-                    seen = seen_cap(self.study.training, described[name], times)
-                    if self.study.privacy is not None:
-                        seen = described[name]  # its one step is over all patients
-                    terms = replace(terms, most_samples=most, most_seen=seen)
-                self._take(taken, name, reply, terms, in_progress)
+                self._take(taken, name, reply, self._expected(ask, name, described), in_progress)
             del reply  # what is used of it is in the answer
+
+    def _expected(
+        self, ask: Ask, hospital: HospitalName, described: Mapping[HospitalName, int]
+    ) -> Expected:
+        """What the hospital's answer must be; `described`: training patients of those here."""
+        study, dim, patients = self.study, len(self.state.params), described[hospital]
+        is_user = hospital == study.user
+        expected = Expected(
+            self.arm,
+            self.state.round + 1,
+            dim,
+            ask.step,
+            self._terms.brought(ask.brings, dim, by_user=is_user),
+            study.federation.max_update_norm,
+            sealed=ask.brings.sealed and not is_user,
+            # In a trial the user trains without a fold of the patients that it described.
+            num_samples=None if study.fold is not None else patients,
+            most_steps=steps_cap(study, patients),
+        )
+        if is_user:
+            return expected
+        most_seen = patients  # with privacy its one step is over all of them
+        if study.privacy is None:
+            most_seen = seen_cap(study.training, patients, study.arms[self.arm].trainings)
+        return replace(expected, most_samples=sample_cap(described, hospital), most_seen=most_seen)
 
     def _take(
         self,
-        taken: _Taken,
+        taken: Taken,
         name: HospitalName,
         reply: Reply,
         expected: Expected,
@@ -385,8 +367,7 @@ class ArmRun:
         if isinstance(content, Rejection | Absence):
             answer = content
         else:
-            sealed = expected.brings.sealed and name != self.study.user
-            answer = screen(content, name, replace(expected, sealed=sealed))
+            answer = screen(content, name, expected)
             site_seconds = getattr(content.header, "seconds", None)
         taken.left.discard(name)
         if reply.left:
@@ -421,10 +402,6 @@ def _measured_in(in_progress: RoundInProgress) -> str:
     return f"{in_progress.ask.step} {in_progress.exchange}"
 
 
-def _is_used(answer: Answer) -> bool:
-    return isinstance(answer, Update | SiteAnswer)
-
-
 def play(run: ArmRun, transport: Transport) -> RoundRecord:
     """One round over a transport."""
     steps = run.round()
@@ -435,27 +412,3 @@ def play(run: ArmRun, transport: Transport) -> RoundRecord:
         except StopIteration as end:
             record: RoundRecord = end.value
             return record
-
-
-def _entries(taken: _Taken) -> dict[HospitalName, ExchangeRecord]:
-    """What each hospital did in the exchange."""
-    entries = {}
-    for name, answer in taken.answers.items():
-        entry = taken.replies.get(name, ExchangeRecord("absent"))
-        match answer:
-            case Rejection(reason):
-                entry = replace(entry, outcome="rejected", reason=reason)
-            case Absence(reason):
-                entry = replace(entry, outcome="absent", reason=reason)
-        entries[name] = entry
-    return entries
-
-
-def _sums(name: HospitalName, steps: Sequence[StepRecord]) -> dict[str, Any]:
-    """A hospital's seconds and bytes over the round's exchanges; None where nothing is known."""
-    entries = [step.hospitals[name] for step in steps if name in step.hospitals]
-    sums: dict[str, Any] = {}
-    for figure in ("site_seconds", "bytes_received", "bytes_sent"):
-        known = [value for e in entries if (value := getattr(e, figure)) is not None]
-        sums[figure] = sum(known) if known else None
-    return sums

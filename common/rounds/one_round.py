@@ -1,7 +1,7 @@
 """One round: from the hospitals' answers to the next state and the record of the round."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -12,15 +12,10 @@ from erosion.common.algorithms.base import (
     Algorithm,
     Answers,
     Ask,
-    Brings,
-    Payload,
     RoundStart,
     SiteAnswer,
     Step,
 )
-from erosion.common.compression.codec import Packed, compress
-from erosion.common.protocol.messages import EvaluateRequest, Scaling, TrainRequest
-from erosion.common.rounds.arm_algorithm import algorithm_of
 from erosion.common.rounds.checked_step import (
     checked_ask,
     checked_first,
@@ -35,7 +30,6 @@ from erosion.common.rounds.records import (
     RoundRecord,
     RunState,
 )
-from erosion.common.rounds.reply_bounds import most_reply_bytes, most_update_bytes
 from erosion.common.study.study import Study
 from erosion.common.support.plain_text import most_said
 
@@ -54,102 +48,6 @@ def wanted(study: Study, algorithm: Algorithm[Any], state: RunState) -> list[Hos
         if name == study.user
         or (name not in state.distrusted and algorithm.asks(state.algorithm_state, name))
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What every request of a run names beside its round."""
-
-    study: Study
-    arm: str
-    scaling: Scaling | None = None  # pooled, where the study wants it
-    run: str = ""  # of which the sites keep state
-
-    def requests(
-        self, state: RunState, ask: Ask, exchange: int, names: Sequence[HospitalName]
-    ) -> dict[HospitalName, TrainRequest]:
-        """What the exchange asks of each of `names`: one object where it is the same."""
-        sent = self._parameters(state) if ask.sends_parameters else (None, None)
-        to_all = self._request(state, ask, exchange, sent)
-        return {
-            name: _with_payload(to_all, ask.to_each[name]) if name in ask.to_each else to_all
-            for name in names
-        }
-
-    def brought(self, brings: Brings, dim: int, *, by_user: bool) -> Brings:
-        """What an answer must bring, with what the arm's method attaches to every update.
-
-        With `by_user` also what it may attach to the user's own.
-        """
-        if not brings.update:
-            return brings
-        arm = self.study.arms[self.arm]
-        own = arm.own_attachments(len(self.study.hospitals)) if by_user else {}
-        return replace(
-            brings,
-            tensors={**arm.attachment_terms(dim), **brings.tensors},
-            optional={**own, **brings.optional},
-        )
-
-    def _parameters(self, state: RunState) -> tuple[Tensor, Packed | None]:
-        """As the sites will have them: compressed, if the study wants that; simulated, too."""
-        return compress(state.params, self.study.federation.compression)
-
-    def _request(
-        self,
-        state: RunState,
-        ask: Ask,
-        exchange: int,
-        sent: tuple[Tensor | None, Packed | None],
-    ) -> TrainRequest:
-        dim = len(state.params)
-        most = self.brought(ask.brings, dim, by_user=True)
-        return TrainRequest(
-            study=self.study,
-            arm=self.arm,
-            round=state.round + 1,
-            parameters=sent[0],
-            packed=sent[1],
-            scaling=self.scaling,
-            run=self.run,
-            enclosed=ask.to_all.tensors,
-            step=ask.step,
-            exchange=exchange,
-            wants_update=ask.brings.update,
-            values=ask.to_all.values,
-            most_reply_bytes=most_reply_bytes(most, dim),
-        )
-
-
-def _with_payload(request: TrainRequest, payload: Payload) -> TrainRequest:
-    return replace(
-        request,
-        enclosed={**request.enclosed, **payload.tensors},
-        values={**request.values, **payload.values},
-    )
-
-
-def evaluate_request(
-    study: Study, finals: Mapping[str, RunState], *, scaling: Scaling | None, run: str = ""
-) -> EvaluateRequest:
-    """What is asked of the user when every arm has ended."""
-    enclosed = {}
-    for arm, state in finals.items():
-        algorithm = algorithm_of(study, arm)
-        kept = state.algorithm_state
-        enclosed[arm] = {**algorithm.broadcast(kept), **algorithm.broadcast_to_user(kept)}
-    parameters = {arm: state.params for arm, state in finals.items()}
-    # Personal parameters are the user's own model, or everybody's for a mean of their predictions.
-    return EvaluateRequest(
-        study,
-        parameters,
-        scaling,
-        run,
-        enclosed,
-        most_reply_bytes=sum(
-            most_update_bytes(len(params) * len(study.hospitals)) for params in parameters.values()
-        ),
-    )
 
 
 class RoundInProgress:
@@ -251,17 +149,21 @@ class RoundInProgress:
             # After updates a hospital may have dropped out of what was asked next.
             cohort = self._cohort if self.ask.brings.update else None
             step = checked_step(end.value, self._state, cohort, known, self._arm)
-            answers = self._answers
-            if step.outcome == "done":
-                answers = answers | self._brought
-                notes = [step.note] if step.note else []
-                for name in self._brought:
-                    if isinstance(last := self._answers[name], Rejection):
-                        notes.append(f"the last answer of {name} was rejected: {last.reason}")
-                step = replace(step, note="; ".join(notes))
-            self.finished = _conclude(self._state, step, self._cohort, answers, self._arm)
+            self.finished = self._concluded(step)
         else:
             self._ask = checked_ask(ask, self._begun, known, self._arm)
+
+    def _concluded(self, step: Step[Any]) -> tuple[RunState, RoundRecord]:
+        answers = self._answers
+        if step.outcome == "done":
+            rejected = (
+                f"the last answer of {name} was rejected: {last.reason}"
+                for name in self._brought
+                if isinstance(last := answers[name], Rejection)
+            )
+            step = replace(step, note="; ".join(filter(None, (step.note, *rejected))))
+            answers = answers | self._brought
+        return _conclude(self._state, step, self._cohort, answers, self._arm)
 
     def _why_skip(
         self, answers: Mapping[HospitalName, Answer], useful: Mapping[HospitalName, Answer]

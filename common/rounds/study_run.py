@@ -12,7 +12,6 @@ from erosion.common.errors import HopelessError, RunError
 from erosion.common.learning.models import check_model, first_parameters
 from erosion.common.protocol.messages import EvaluateReply, EvaluateResult, Metrics, Scaling
 from erosion.common.protocol.scaling import pool
-from erosion.common.rounds import one_round
 from erosion.common.rounds.arm_algorithm import Sealing, algorithm_of
 from erosion.common.rounds.arm_run import ArmRun, play
 from erosion.common.rounds.arrival import Arrival
@@ -20,8 +19,9 @@ from erosion.common.rounds.checked_figures import problem_with_evaluation
 from erosion.common.rounds.fold_runs import FoldRuns
 from erosion.common.rounds.membership import Membership
 from erosion.common.rounds.model_selection import SelectedSettings, choose, chosen
-from erosion.common.rounds.one_round import Terms
+from erosion.common.rounds.one_round import start
 from erosion.common.rounds.records import Absence, Rejection, RoundRecord, RunState
+from erosion.common.rounds.requests import Terms, evaluate_request
 from erosion.common.rounds.screening import sample_cap
 from erosion.common.rounds.surroundings import ArmsKeeper, Decisions, PlayRounds, Surroundings
 from erosion.common.rounds.transport import Transport
@@ -207,7 +207,7 @@ class StudyRun:
     ) -> EvaluateResult:
         """Ask the user's site for the final figures; it may take a moment to come back first."""
         where, user = self.surroundings, study.user
-        request = one_round.evaluate_request(study, finals, scaling=scaling, run=where.run)
+        request = evaluate_request(study, finals, scaling=scaling, run=where.run)
         problem = "it was not connected"
         spent = 0.0  # seconds in which it was asked: all attempts together have one deadline
         for _ in range(MOST_EVALUATIONS):
@@ -273,8 +273,8 @@ def first_state(study: Study, arm: str, weights: Path | None = None) -> RunState
     Raises ModelError.
     """
     task = study.task
-    start = first_parameters(study.model, task.input_shape, task.num_outputs, study.seed, weights)
-    return one_round.start(algorithm_of(study, arm), start, arm)
+    first = first_parameters(study.model, task.input_shape, task.num_outputs, study.seed, weights)
+    return start(algorithm_of(study, arm), first, arm)
 
 
 def play_in_turn(transport: Transport) -> PlayRounds:

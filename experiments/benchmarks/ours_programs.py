@@ -25,8 +25,8 @@ from erosion.common.protocol.messages import DescribeReply, TrainReply, TrainRes
 from erosion.common.rounds import one_round
 from erosion.common.rounds.arm_run import ArmRun
 from erosion.common.rounds.membership import Membership, NobodyListening
-from erosion.common.rounds.one_round import Terms
 from erosion.common.rounds.records import RoundRecord
+from erosion.common.rounds.requests import Terms
 from erosion.common.rounds.waiting import Needed, Waiting
 from erosion.common.study.study import Study
 from erosion.common.support.allocator import keep_freed_memory, return_freed_memory

@@ -20,8 +20,9 @@ from erosion.common.algorithms.personal_layers import take_step
 from erosion.common.learning.local_work import LocalOutcome, LocalWork, Tensors
 from erosion.common.protocol import wire
 from erosion.common.protocol.messages import StepReply, StepResult, TrainReply, TrainResult
-from erosion.common.rounds.one_round import RoundInProgress, Terms, start
+from erosion.common.rounds.one_round import RoundInProgress, start
 from erosion.common.rounds.records import Answer, Rejection, RunState
+from erosion.common.rounds.requests import Terms
 from erosion.common.rounds.screening import Expected, reject_outsized, screen
 from tests.support.contexts import CONTEXT
 from tests.support.federation import small_study

@@ -8,8 +8,9 @@ from erosion.common.compression.codec import KINDS, compress
 from erosion.common.line.envelope import describe, read_description
 from erosion.common.protocol import wire
 from erosion.common.protocol.messages import TrainReply, TrainResult
-from erosion.common.rounds.one_round import Terms, evaluate_request, start
+from erosion.common.rounds.one_round import start
 from erosion.common.rounds.reply_bounds import most_reply_bytes
+from erosion.common.rounds.requests import Terms, evaluate_request
 from tests.support.federation import small_study
 from tests.support.scripted import trained
 

@@ -24,8 +24,8 @@ from erosion.common.protocol.messages import (
 from erosion.common.rounds.arm_run import ArmRun, Storage
 from erosion.common.rounds.cross_fitting import Curves
 from erosion.common.rounds.membership import Membership, NobodyListening
-from erosion.common.rounds.one_round import Terms
 from erosion.common.rounds.records import Absence, RoundRecord, RunState
+from erosion.common.rounds.requests import Terms
 from erosion.common.rounds.study_run import StudyRun, first_state, play_in_turn
 from erosion.common.rounds.surroundings import Decisions, Surroundings
 from erosion.common.rounds.transport import (
