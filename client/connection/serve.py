@@ -12,7 +12,7 @@ from erosion.client.connection.agent import Agent, Until
 from erosion.client.connection.credentials import credentials_for, known_as
 from erosion.client.connection.installed_app import InstalledApp
 from erosion.client.connection.running_site import RunningSite
-from erosion.client.consent.consent import dataset_of
+from erosion.client.consent.dataset_name import dataset_of
 from erosion.client.consent.recovery import recover_answers
 from erosion.client.consent.site_secret import site_secret
 from erosion.client.consent.store import ConsentStore

@@ -1,45 +1,47 @@
 """Holds every request against what a person at this site approved, and against its budgets."""
 
-import hashlib
-import os
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
 
-import torch
 from torch import Tensor
 
-from erosion.client.consent.derivation import leads_to
-from erosion.client.consent.needs import lacking, most_runs, needs_of, rounds_asked
+from erosion.client.consent.contracts import contracts_at, contracts_of, local_name
+from erosion.client.consent.dataset_name import dataset_of
+from erosion.client.consent.decisions import (
+    WITHIN_LIMITS,
+    book_entry_of,
+    decision_about,
+    entry_of,
+    leading,
+    most_runs_of,
+    too_many_approved,
+)
+from erosion.client.consent.needs import lacking, needs_of, rounds_asked
+from erosion.client.consent.question_hash import hash_of_evaluation, hash_of_step
 from erosion.client.consent.store import (
     FINAL_FIGURES,
     MOST_PENDING,
     Answer,
     ConsentStore,
-    State,
     StudyEntry,
     now,
     place,
 )
-from erosion.client.dataset.sources.data_source import TableSource
 from erosion.client.site_file import Site
 from erosion.client.training.kept_state import Moment
 from erosion.client.training.limits import check_study, part_asked
 from erosion.common.algorithms.base import TRAIN
-from erosion.common.errors import ErosionError, Refusal, Undecided
+from erosion.common.errors import Refusal, Undecided
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
 from erosion.common.sealed import legs
-from erosion.common.study.study import Study, study_from_json
+from erosion.common.study.study import Study
 from erosion.common.support.files import version_of
 from erosion.common.support.plain_text import printable
-from erosion.common.tasks.inputs import TabularTask
 
-WITHIN_LIMITS = "limits"  # who decided, where the site file's rule did
 _LONGEST_NAME = 200  # characters
 LONGEST_STUDY = 2**19  # characters of one that waits for a person
 _MOST_EXCHANGES = 32  # of a round
-_KNOWN = 64  # studies whose approved study is remembered
+_KNOWN = 64  # studies whose approved study is remembered at most
 
 
 class Consent:
@@ -48,12 +50,12 @@ class Consent:
     def __init__(self, site: Site, store: ConsentStore, coordinator: str) -> None:
         """`coordinator`: what it is known by here, for example its certificate's fingerprint."""
         self._site, self._store, self._coordinator = site, store, coordinator
-        self._dataset = dataset_of(site)
+        self._whose = coordinator, dataset_of(site)  # answers and budgets are of both together
         self._waiting: dict[str, Study] = {}  # by digest, asked about and waiting for a person
         self._seen: tuple[int, ...] = ()
         self._decisions = -1  # that there were when the next was filled
-        self._approved: OrderedDict[str, str] = OrderedDict()  # study's digest -> approved digest
-        self._held: set[str] = set()  # contracts that the data may be held against
+        self._approved: dict[str, str] = {}  # study's digest -> approved digest
+        self._held: set[frozenset[tuple[str, str]]] = set()  # columns' contracts, as noted
         self.is_repeated = False  # the last answer: it was given to the same question before
 
     def check(self, study: Study) -> str:
@@ -77,8 +79,10 @@ class Consent:
             return self._ask(study)
         if entry.state == "declined":
             raise Refusal(f"{self._site.name} declined study {study.name!r} ({entry.digest[:12]}).")
+        if len(self._approved) == _KNOWN:
+            self._approved.clear()
         known_as = (book_entry_of(study, self._store) or entry).digest
-        self._remember(study.digest, known_as)
+        self._approved[study.digest] = known_as
         return known_as
 
     def _hold(self, study: Study, approved: str) -> None:
@@ -87,21 +91,21 @@ class Consent:
         A study that was answered asks nothing new, however an earlier version counted its columns.
         """
         contracts = contracts_at(self._site, study)
-        name = hashlib.sha256(repr(sorted(contracts.items())).encode()).hexdigest()
-        if name in self._held:
+        asked = frozenset(contracts.items())
+        if asked in self._held:
             return
-        most, key = self._site.budget.variants, (self._coordinator, self._dataset)
+        most = self._site.budget.variants
         earlier = contracts_at(self._site, study, by_earlier_version=True)
-        known_as = self._store.hold(*key, contracts, earlier, most)
-        if known_as is not None and not self._store.runs(*key, approved):
+        known_as = self._store.hold(*self._whose, contracts, earlier, most)
+        if known_as is not None and not self._store.runs(*self._whose, approved):
             names = contracts_of(study)  # what a column is called here stays here
-            column = next(n for n in names if known_as in (n, _local_name(self._site, n)))
+            column = next(n for n in names if known_as in (n, local_name(self._site, n)))
             raise Refusal(
                 f"{self._site.name} held its data against {most} different ranges, categories or"
                 f" policies of {column!r} already; budget.variants = {most}. Ask as one of the"
                 " earlier studies did."
             )
-        self._held.add(name)
+        self._held.add(asked)
 
     def check_run(self, study: Study, run: str | None) -> None:
         """The same before a run begins: one that the budgets have no room for spoils the study."""
@@ -109,9 +113,8 @@ class Consent:
         if run is None or self._has_begun(study, run):
             return
         self._check_number_of_runs(approved, run)
-        used = self._store.used(self._coordinator, self._dataset)
-        problems = [*lacking(self._site.budget, used, needs_of(self._site, study))]
-        if problems:
+        used = self._store.used(*self._whose)
+        if problems := [*lacking(self._site.budget, used, needs_of(self._site, study))]:
             raise Refusal(
                 f"{self._site.name} has not enough left for study {study.name!r}:"
                 f" {'; '.join(problems)}. Ask the hospital to raise it in its site file."
@@ -120,8 +123,8 @@ class Consent:
     def _has_begun(self, study: Study, run: str) -> bool:
         """By whichever study that leads to it; an earlier version's book may have another one."""
         return any(
-            run in self._store.runs(self._coordinator, self._dataset, entry.digest)
-            for entry in _leading(study, self._store.decided())
+            run in self._store.runs(*self._whose, entry.digest)
+            for entry in leading(study, self._store.decided())
         )
 
     def has_news(self) -> bool:
@@ -159,13 +162,13 @@ class Consent:
             _place_of(request),
         )
         self._check_times(request, answer)
-        self._note(request.study, answer, _hash_of_step(request, kept or {}), lacks or {})
+        self._note(request.study, answer, hash_of_step(request, kept or {}), lacks or {})
 
     def note_kept(self, request: TrainRequest) -> None:
         """Note that the site keeps something of the arm since this exchange, or an earlier one."""
         which = request.study.digest, request.run, request.arm
         since = request.round, request.exchange
-        self._store.note_kept(self._coordinator, self._dataset, *which, since)
+        self._store.note_kept(*self._whose, *which, since)
 
     def note_evaluation(
         self,
@@ -180,7 +183,7 @@ class Consent:
         # A fold's predictions stay here, so they count as a round and not as final figures.
         number = 0 if study.fold is None else study.rounds + 2
         answer = Answer(approved, request.run, study.digest, "", number, FINAL_FIGURES)
-        self._note(study, answer, _hash_of_evaluation(request, kept or {}), lacks or {})
+        self._note(study, answer, hash_of_evaluation(request, kept or {}), lacks or {})
 
     def _check_fields(self, request: TrainRequest) -> None:
         """An approved study has so many rounds, and names are short and printable."""
@@ -205,7 +208,7 @@ class Consent:
         if settings is None or step == TRAIN or step in legs.STEPS:
             return
         most = settings.times_asked(step, study.build_context.layout)
-        places = self._store.steps(self._coordinator, self._dataset, answer)
+        places = self._store.steps(*self._whose, answer)
         others = {place for place in places if place.partition(" ")[0] == step} - {answer.step}
         if len(others) >= most:
             times = "once" if most == 1 else f"{most} times"
@@ -218,7 +221,7 @@ class Consent:
         """What trials choose is chosen once a run: each choice would have rounds of its own."""
         if study.fold is not None:
             return
-        if not self._store.choose(self._coordinator, self._dataset, answer, study.user):
+        if not self._store.choose(*self._whose, answer, study.user):
             raise Refusal(
                 f"{self._site.name} answers this run of study {study.name!r} with the settings"
                 " that were chosen first, and not with others: start a new run."
@@ -228,18 +231,18 @@ class Consent:
         self, study: Study, answer: Answer, content: str, lacks: Mapping[str, Moment]
     ) -> None:
         what = f"{answer.step} of round {answer.round}" if answer.round else "the final figures"
-        if self._store.is_recovered(self._coordinator, self._dataset, answer):
+        if self._store.is_recovered(*self._whose, answer):
             raise Refusal(
                 f"{self._site.name} answered {what} of this run before its book of answers was"
                 " restored, and no longer knows to which parameters: start a new run."
             )
-        self.is_repeated = self._store.noted(self._coordinator, self._dataset, answer) is not None
+        self.is_repeated = self._store.noted(*self._whose, answer) is not None
         if not self.is_repeated:
             self._check_kept(answer, lacks)
             self._store.note_origin(answer.variant, answer.study)
             self._check_budgets(answer)
             self._check_choice(study, answer)
-        earlier = self._store.note(self._coordinator, self._dataset, answer, content)
+        earlier = self._store.note(*self._whose, answer, content)
         if earlier is not None:
             raise Refusal(
                 f"{self._site.name} answered {what} of this run once, to other parameters or from"
@@ -250,7 +253,7 @@ class Consent:
         """Nothing begins afresh in the middle of a run because what was kept is not here."""
         for arm, moment in lacks.items():
             which = answer.variant, answer.run, arm
-            since = self._store.kept_since(self._coordinator, self._dataset, *which)
+            since = self._store.kept_since(*self._whose, *which)
             if since is not None and since < (moment.round, moment.exchange):
                 raise Refusal(
                     f"{self._site.name} has lost what it keeps of {arm} in this run (compute.state"
@@ -259,10 +262,10 @@ class Consent:
 
     def _check_budgets(self, answer: Answer) -> None:
         budget = self._site.budget
-        used = self._store.used(self._coordinator, self._dataset)
+        used = self._store.used(*self._whose)
         name = self._site.name
         self._check_number_of_runs(answer.study, answer.run)
-        is_begun = bool(self._store.steps(self._coordinator, self._dataset, answer))
+        is_begun = bool(self._store.steps(*self._whose, answer))
         if answer.round > 0 and used.rounds >= budget.rounds and not is_begun:
             raise Refusal(
                 f"{name} has answered {used.rounds} rounds about these data;"
@@ -275,7 +278,7 @@ class Consent:
             )
 
     def _check_number_of_runs(self, approved: str, run: str) -> None:
-        runs = self._store.runs(self._coordinator, self._dataset, approved)
+        runs = self._store.runs(*self._whose, approved)
         budget = self._site.budget
         if run in runs or len(runs) < budget.runs_per_study:
             return
@@ -286,29 +289,13 @@ class Consent:
                 f" {budget.used_up('runs_per_study')}"
             )
 
-    def _remember(self, digest: str, approved: str) -> None:
-        self._approved[digest] = approved
-        while len(self._approved) > _KNOWN:
-            self._approved.popitem(last=False)
-
     def _ask(self, study: Study) -> str:
         """Approve by the site file's rule, or leave the study for a person.
 
         What the limits refuse is refused before: nobody need look at it, and no rule approves it.
         """
         check_study(self._site, part_asked(self._site, study))
-        entry = self._store.study(study.digest)
-        if entry is None:
-            entry = StudyEntry(
-                digest=study.digest,
-                name=study.name,
-                content=study.canonical_json(),
-                coordinator=self._coordinator,
-                asked=now(),
-                state="pending",
-                decided_by="",
-                decided="",
-            )
+        entry = entry_of(study, self._store, self._coordinator)
         if self._site.approval.automatic == "within_limits" and study.fold is None:
             if full := too_many_approved(self._site, self._store):
                 remedy = self._site.budget.used_up("studies").partition(". ")[2]
@@ -318,22 +305,25 @@ class Consent:
             )
             return study.digest
         if self._store.study(study.digest) is None and study.fold is None:
-            if len(entry.content) > LONGEST_STUDY:
-                raise Refusal(
-                    f"The study has {len(entry.content)} characters; {self._site.name} keeps at"
-                    f" most {LONGEST_STUDY} for a person to decide about."
-                )
-            if len(self._store.studies("pending")) >= MOST_PENDING:
-                raise Refusal(
-                    f"{self._site.name} has {MOST_PENDING} studies waiting for a person already;"
-                    " `erosion review` there decides about them."
-                )
-            self._store.put(entry)
+            self._keep_for_a_person(entry)
         self._waiting[study.digest] = study
         raise Undecided(
             f"nobody at {self._site.name} has approved study {study.name!r} ({_short(study)}) yet;"
             " somebody there decides with `erosion review SITE.toml`"
         )
+
+    def _keep_for_a_person(self, entry: StudyEntry) -> None:
+        if len(entry.content) > LONGEST_STUDY:
+            raise Refusal(
+                f"The study has {len(entry.content)} characters; {self._site.name} keeps at"
+                f" most {LONGEST_STUDY} for a person to decide about."
+            )
+        if len(self._store.studies("pending")) >= MOST_PENDING:
+            raise Refusal(
+                f"{self._site.name} has {MOST_PENDING} studies waiting for a person already;"
+                " `erosion review` there decides about them."
+            )
+        self._store.put(entry)
 
 
 def _check_names(**names: str) -> None:
@@ -343,166 +333,10 @@ def _check_names(**names: str) -> None:
             raise Refusal(f"The request's {name} is too long, or is not in plain letters.")
 
 
-def too_many_approved(site: Site, store: ConsentStore) -> str | None:
-    """Why no further study may be approved here, or None."""
-    approved, most = len(store.studies("approved")), site.budget.studies
-    return None if approved < most else f"approved studies: {approved} of {most} (budget.studies)"
-
-
-def most_runs_of(site: Site, digest: str, store: ConsentStore) -> int:
-    """Runs that are answered of the study that the book knows by this digest."""
-    entry = store.study(digest)
-    own = None if entry is None else _read(entry)
-    return site.budget.runs_per_study if own is None else most_runs(site, own)
-
-
-def decide(store: ConsentStore, entry: StudyEntry, *, approve: bool, by: str) -> StudyEntry:
-    """Write a person's decision about a study; where it is the latest of all, it stays as it is.
-
-    Anything decided since may be about a part of the study, for which this decision is to hold.
-    """
-    state: State = "approved" if approve else "declined"
-    for latest in store.decided()[:1]:
-        if (latest.digest, latest.state, latest.decided_by) == (entry.digest, state, by):
-            return latest
-    decided = replace(entry, state=state, decided_by=by, decided=now())
-    store.put(decided)
-    return decided
-
-
-def decision_about(study: Study, store: ConsentStore) -> StudyEntry | None:
-    """The decision that holds for `study`: about it, or about one that leads to it.
-
-    It is the latest that a person made, and that of the site file's rule where no person made any.
-    """
-    by_persons_first = sorted(store.decided(), key=lambda entry: entry.decided_by == WITHIN_LIMITS)
-    return next(_leading(study, by_persons_first), None)
-
-
-def book_entry_of(study: Study, store: ConsentStore) -> StudyEntry | None:
-    """By which the book knows `study`: the first that anything was decided about, and leads to it.
-
-    A later decision about another one is no reason to answer the same question once more.
-    """
-    return next(_leading(study, store.decided_first()), None)
-
-
-def _leading(study: Study, entries: Iterable[StudyEntry]) -> Iterator[StudyEntry]:
-    for entry in entries:
-        if (own := _read(entry)) is not None and leads_to(own, study):
-            yield entry
-
-
-def decision_that_holds(entry: StudyEntry, store: ConsentStore) -> StudyEntry | None:
-    """The same for the study of an entry; None also where that cannot be read any more."""
-    own = _read(entry)
-    return None if own is None else decision_about(own, store)
-
-
-def contracts_of(study: Study, *, by_earlier_version: bool = False) -> dict[str, str]:
-    """By column, all that decides whether a hospital's values of it are accepted.
-
-    `by_earlier_version`: as one wrote them that did not say whether an outcome may be missing.
-    """
-    task = study.task
-    contracts = {column.name: repr(column) for column in task.target_columns}
-    if isinstance(task, TabularTask):
-        for feature in task.features:
-            said = feature.model_dump_json(include={"type", "range", "categories"})
-            contracts[feature.name] = f"{said} {task.policy(feature)}"
-    if by_earlier_version:
-        return contracts
-    if isinstance(task, TabularTask):
-        for column in task.target_columns:  # a patient without an outcome may be left out
-            contracts[column.name] += " refuse" if task.missing == "refuse" else " drop"
-    if (split := study.evaluation.split_column) is not None:  # neither a feature nor a target
-        contracts[split] = "which part"
-    return contracts
-
-
-def contracts_at(site: Site, study: Study, *, by_earlier_version: bool = False) -> dict[str, str]:
-    """The same for this hospital's data, also by what a column is called there.
-
-    A study may name a column either way, or both: it is one column, and what is asked of it at once
-    is one question.
-    """
-    said: dict[str, set[str]] = {}
-    for name, contract in contracts_of(study, by_earlier_version=by_earlier_version).items():
-        for known_as in (name, _local_name(site, name)):
-            said.setdefault(known_as, set()).add(contract)
-    return {name: " and ".join(sorted(contracts)) for name, contracts in said.items()}
-
-
-def _local_name(site: Site, name: str) -> str:
-    """What a study's column is called in this hospital's data."""
-    return site.data.local_name(name) if isinstance(site.data, TableSource) else name
-
-
-def dataset_of(site: Site) -> str:
-    """What a site's data are known by in its own book: SHA-256 of where they are."""
-    path = getattr(site.data, "path", None)  # a database has an address instead
-    place = os.path.realpath(path) if path is not None else str(getattr(site.data, "url", ""))
-    return hashlib.sha256(place.encode(errors="surrogateescape")).hexdigest()[:16]
-
-
 def _short(study: Study) -> str:
     return study.digest[:12]
-
-
-def _read(entry: StudyEntry) -> Study | None:
-    """None for one of another version of this program, which nobody can ask for any more."""
-    return _read_text(entry.content)
-
-
-@lru_cache(maxsize=256)  # a list of studies holds each against all that were decided
-def _read_text(content: str) -> Study | None:
-    try:
-        return study_from_json(content)
-    except ErosionError:
-        return None
 
 
 def _place_of(request: TrainRequest) -> str:
     """What is answered once in a round: training, and each other step at its place in the round."""
     return TRAIN if request.step == TRAIN else place(request.step, request.exchange)
-
-
-def _hash_of_step(request: TrainRequest, kept: Mapping[str, Tensor]) -> str:
-    if request.step in legs.STEPS:
-        return ""  # of which the sealed site keeps a book: a resumed round has fresh keys
-    tensors = {"parameters": request.parameters, **request.enclosed, **_as_kept(kept)}
-    values = sorted(item for item in request.values.items() if item[0] != legs.ATTEMPT)
-    return _hash(tensors, str(request.scaling), str(values))
-
-
-def _hash_of_evaluation(request: EvaluateRequest, kept: Mapping[str, Tensor]) -> str:
-    tensors: dict[str, Tensor | None] = {**request.parameters, **_as_kept(kept)}
-    for arm, enclosed in request.enclosed.items():
-        tensors |= {f"{arm}/{name}": tensor for name, tensor in enclosed.items()}
-    return _hash(tensors, str(request.scaling))
-
-
-def _as_kept(kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """By names that nothing has that is sent."""
-    return {f"\0kept/{name}": tensor for name, tensor in kept.items()}
-
-
-def _hash(tensors: "dict[str, Tensor | None] | dict[str, Tensor]", *words: str) -> str:
-    """SHA-256 over all that an answer is computed from, every part with its length before it."""
-    digest = hashlib.sha256()
-    for part in _parts(tensors, words):
-        digest.update(len(part).to_bytes(8, "big"))
-        digest.update(part)
-    return digest.hexdigest()
-
-
-def _parts(
-    tensors: "dict[str, Tensor | None] | dict[str, Tensor]", words: tuple[str, ...]
-) -> Iterator[bytes]:
-    for name, tensor in sorted(tensors.items()):
-        if tensor is not None:
-            yield f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode()
-            flat = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
-            yield flat.numpy().tobytes()
-    for word in words:
-        yield word.encode()

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from erosion.client.consent.consent import decision_about, too_many_approved
+from erosion.client.consent.decisions import decision_about, too_many_approved
 from erosion.client.consent.forecast import too_little, used_by_a_run
 from erosion.client.consent.needs import longest_arm, num_trials
 from erosion.client.consent.store import ConsentStore, StudyEntry

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 
 from erosion.client.cells.cells import Cells
-from erosion.client.consent.consent import dataset_of, decision_that_holds
-from erosion.client.consent.store import ConsentStore, StudyEntry, now
+from erosion.client.consent.dataset_name import dataset_of
+from erosion.client.consent.decisions import decision_that_holds
+from erosion.client.consent.store import ConsentStore, StudyEntry
 from erosion.client.privacy.privacy_words import spent_here
 from erosion.client.site_file import Site
 from erosion.common.errors import StudyError
-from erosion.common.study.study import Study
 
 
 def listing(site: Site, store: ConsentStore) -> list[str]:
@@ -68,17 +68,3 @@ def named(digest: str, store: ConsentStore) -> StudyEntry:
     known = ", ".join(entry.digest[:12] for entry in (found or store.studies())[:10]) or "none"
     what = "Several studies begin" if found else "No study that was put to this site begins"
     raise StudyError(f"{what} with {digest!r}; there are: {known}.")
-
-
-def entry_of(study: Study, store: ConsentStore) -> StudyEntry:
-    """The entry of a study file, new where no coordinator asked about it yet."""
-    return store.study(study.digest) or StudyEntry(
-        digest=study.digest,
-        name=study.name,
-        content=study.canonical_json(),
-        coordinator="",
-        asked=now(),
-        state="pending",
-        decided_by="",
-        decided="",
-    )

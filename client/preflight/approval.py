@@ -2,7 +2,7 @@
 
 from contextlib import closing
 
-from erosion.client.consent.consent import decision_about, too_many_approved
+from erosion.client.consent.decisions import decision_about, too_many_approved
 from erosion.client.consent.store import FILE_NAME, ConsentStore
 from erosion.client.finding import Finding, failed, ok, warning
 from erosion.client.site_file import Site

@@ -47,9 +47,9 @@ def _login_name() -> str:
 
 def _run(options: argparse.Namespace) -> int:
     with imports_for_good():
-        from erosion.client.consent.consent import decide, too_many_approved
+        from erosion.client.consent.decisions import decide, entry_of, too_many_approved
         from erosion.client.consent.review import review
-        from erosion.client.consent.review_list import entry_of, listing, named
+        from erosion.client.consent.review_list import listing, named
         from erosion.client.consent.store import ConsentStore
         from erosion.client.site_file import load_site
         from erosion.common.errors import StudyError

@@ -13,9 +13,10 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from erosion.client.audit.audit_log import AuditLog
 from erosion.client.connection.app import make_app
-from erosion.client.consent.consent import Consent, dataset_of, decide
+from erosion.client.consent.consent import Consent
+from erosion.client.consent.dataset_name import dataset_of
+from erosion.client.consent.decisions import decide, entry_of
 from erosion.client.consent.recovery import recover_answers
-from erosion.client.consent.review_list import entry_of
 from erosion.client.consent.store import ConsentStore
 from erosion.client.privacy.privacy_ledger import PrivacyLedger
 from erosion.client.privacy.private_rounds import ledger_folder

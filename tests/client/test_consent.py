@@ -11,17 +11,14 @@ import pytest
 import tomli_w
 import torch
 
-from erosion.client.consent.consent import (
-    Consent,
-    contracts_of,
-    dataset_of,
-    decide,
-    decision_about,
-)
+from erosion.client.consent.consent import Consent
+from erosion.client.consent.contracts import contracts_of
+from erosion.client.consent.dataset_name import dataset_of
+from erosion.client.consent.decisions import decide, decision_about, entry_of
 from erosion.client.consent.derivation import leads_to
 from erosion.client.consent.needs import needs_of
 from erosion.client.consent.review import asked, leaving, review
-from erosion.client.consent.review_list import entry_of, listing, named
+from erosion.client.consent.review_list import listing, named
 from erosion.client.consent.site_secret import site_secret
 from erosion.client.consent.store import Answer, ConsentStore
 from erosion.client.site_file import Approval, Budget, Site
@@ -502,7 +499,7 @@ def test_what_an_earlier_version_held_the_data_against_is_no_new_question(
     approve(store, later)
     with monkeypatch.context() as earlier:
         earlier.setattr(
-            "erosion.client.consent.consent.contracts_of",
+            "erosion.client.consent.contracts.contracts_of",
             lambda of, **_: contracts_of(of, by_earlier_version=True),
         )
         consent = Consent(limited, store, "c")

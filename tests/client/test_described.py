@@ -7,8 +7,8 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from erosion.client.connection.app import make_app
-from erosion.client.consent.consent import Consent, decide
-from erosion.client.consent.review_list import entry_of
+from erosion.client.consent.consent import Consent
+from erosion.client.consent.decisions import decide, entry_of
 from erosion.client.consent.store import ConsentStore
 from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from erosion.client.cells.cells import Cells
-from erosion.client.consent.consent import dataset_of
+from erosion.client.consent.dataset_name import dataset_of
 from erosion.client.consent.review import review
 from erosion.client.consent.review_list import listing
 from erosion.client.consent.store import ConsentStore

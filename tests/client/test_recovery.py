@@ -10,10 +10,11 @@ import torch
 from flwr.app import Message
 
 from erosion.client.audit.audit_log import AuditLog
-from erosion.client.consent.consent import Consent, dataset_of, decide
+from erosion.client.consent.consent import Consent
+from erosion.client.consent.dataset_name import dataset_of
+from erosion.client.consent.decisions import decide, entry_of
 from erosion.client.consent.needs import needs_of
 from erosion.client.consent.recovery import recover_answers
-from erosion.client.consent.review_list import entry_of
 from erosion.client.consent.store import Answer, ConsentStore
 from erosion.common.errors import Refusal
 from erosion.common.protocol import wire

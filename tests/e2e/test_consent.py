@@ -8,8 +8,7 @@ import pytest
 import torch
 from flwr.app import Message, RecordDict
 
-from erosion.client.consent.consent import decide
-from erosion.client.consent.review_list import entry_of
+from erosion.client.consent.decisions import decide, entry_of
 from erosion.client.consent.store import ConsentStore
 from erosion.client.site_file import load_site
 from erosion.command_line import main
