@@ -12,9 +12,12 @@ from erosion.experiments.cells import read_cells
 from erosion.experiments.experiment import RESULTS
 from erosion.experiments.papers.verdict.grid import plans
 from erosion.experiments.papers.verdict.page import (
+    ALIKE,
     HARDLY,
     Pooled,
+    between_alike,
     between_near_equals,
+    declared_level,
     holding,
     holding_between_near_equals,
     pooled,
@@ -129,6 +132,20 @@ def test_the_page_about_evaluation_quotes_the_whole_studies(whole_studies: list[
     assert f"(in whole studies, by {HARDLY:g} of log loss or less)" in text
     assert f"in {100 * means[0]:.1f} % on a test part and in {100 * means[1]:.1f} % cross" in text
     assert f"in {100 * worsts[0]:.1f} % and {100 * worsts[1]:.1f} % in the worst cell" in text
+    luck, false = zip(
+        *(
+            (
+                between_alike(whole_studies, scheme)[0],
+                worst_and_mean(whole_studies, scheme, declared_level(scheme), ALIKE)[0],
+            )
+            for scheme in (HOLD_OUT, CROSS_FITTED)
+        ),
+        strict=True,
+    )
+    assert (
+        f"in {100 * luck[0]:.1f} % on a test part and in {100 * luck[1]:.1f} % cross-fitted, and"
+        f" one of the wrong sign in {100 * false[0]:.1f} % and {100 * false[1]:.1f} % in the worst cell"
+    ) in text
     scheme, level = holding_between_near_equals(whole_studies)[0]
     assert scheme == "5 folds"
     _, right = worst_and_mean(whole_studies, scheme, level)
