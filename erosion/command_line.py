@@ -32,11 +32,12 @@ afterwards:
 
 `erosion COMMAND --help` explains a command and shows examples.
 
-What is written can be read by this account alone; EROSION_UMASK=022 lets others read it.
+Only this account can read the files that are written; EROSION_UMASK=022 lets others read them.
 
-exit codes: 0 done, 1 a check failed, 2 study file, 3 site file, 4 data, 5 refused by a site's
-  limits, 6 network, 7 the study could not be carried on, 8 checkpoint or model, 9 enrolment,
-  70 a fault of this program, 74 a file or folder that cannot be used, 130 interrupted
+exit codes: 0 done, 1 a check failed, 2 a mistake in the command or the study file, 3 in the site
+  file, 4 in the data, 5 refused by a site's limits, 6 network, 7 the study could not be continued,
+  8 checkpoint or model, 9 enrolment, 70 a fault of this program, 74 a file or folder that cannot
+  be used, 130 interrupted
 """
 
 
@@ -92,7 +93,7 @@ def parser() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser(
         prog="erosion",
         description="Personalised collaborative learning for hospitals: train a model for your own"
-        " patients with the help of hospitals whose data stay where they are.",
+        " patients\nwith the help of hospitals whose data stay where they are.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -40,15 +40,15 @@ def add_site_commands(commands: Any) -> None:
         "--key",
         type=Path,
         metavar="FILE",
-        help="the key that `erosion enroll request` made for this kit, to be put in place as well"
-        " (default: the one that the site file names, or the kit's)",
+        help="also put in place this key, which `erosion enroll request` made for this kit"
+        " (default: the key that the site file names, or the kit's)",
     )
     install.add_argument(
         "--new-authority",
         action="store_true",
-        help="put the kit's authority in the place of the one that this site trusts: coordinators"
-        " of the former one are not connected to any more, and for those of the new one this site's"
-        " budgets by coordinator begin at 0, while approvals hold; compare its fingerprint first",
+        help="trust the kit's authority in place of the one that this site trusts; compare its"
+        " fingerprint first. Coordinators of the former one are no longer connected to. Approvals"
+        " stay; budgets by coordinator begin at 0 for those of the new one",
     )
 
     pin = _command(
@@ -65,7 +65,7 @@ def add_site_commands(commands: Any) -> None:
         action="extend",
         default=[],
         metavar="NAME",
-        help="hospitals whose key was replaced, and who said so themselves",
+        help="replace the keys of these hospitals, which told you themselves that they changed",
     )
 
 

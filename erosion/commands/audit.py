@@ -14,7 +14,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="*",
         metavar="OPENING",
-        help="of a sealed run: what hospitals showed, each one's opening.safetensors",
+        help="for a sealed run: the opening.safetensors of each hospital that handed it over",
     )
     parser.add_argument(
         "--logs",
@@ -22,7 +22,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="NAME=FILE",
-        help="hospitals' logs of what they sent, to hold against the hashes that the coordinator"
+        help="hospitals' logs of what they sent, to compare with the hashes that the coordinator"
         " was sent with every reply: FILE is sent.jsonl in a copy of the hospital's whole folder"
         " records/, with the log's full files (sent-*.jsonl) beside it",
     )
@@ -90,18 +90,15 @@ def _audit_log(run: Path, hospital: str, log: Path) -> bool:
 
 COMMAND = Command(
     name="audit",
-    summary="hold hospitals' logs against the coordinator's record; open a sealed sum that is off",
-    details=(
-        "With --logs: whether each hospital's log of what it sent still has every line that the\n"
-        "coordinator got when it was written; a line that was changed, removed or written\n"
-        "anew is named.\n\n"
-        "Without: whose update made a sealed sum not fit its distances. A sealed arm stops where\n"
-        "a sum cannot be one of updates at the distances that were claimed. Then a person at each\n"
-        "hospital hands over opening.safetensors from the site's folder of sealed rounds\n"
-        "(compute.state in the site file): the update of that round and what takes off its masks.\n"
-        "Nobody can open another than the one that was summed. Where all but one open, what is\n"
-        "left of the sum is the last one's update."
-    ),
+    summary="compare hospitals' logs with the coordinator's record; find who spoiled a sealed sum",
+    details="With --logs, it says whether each hospital's log still has every line whose hash the"
+    " coordinator was sent, and names a line that was changed, removed or written anew."
+    " Without, it says whose update made a sealed sum not fit its distances. A sealed arm stops if"
+    " a sum cannot be one of updates at the distances that were claimed. To find out whose fault it"
+    " is, a person at each hospital hands over opening.safetensors from the site's folder of sealed"
+    " rounds (compute.state in the site file): its update of that round, and what takes off its"
+    " masks. A hospital can open only the update that was summed. Once all but one have opened,"
+    " what is left of the sum is the last one's update.",
     examples="""\
   erosion audit RUN --logs bob=bob/records/sent.jsonl carol=carol/records/sent.jsonl
   erosion audit RUN

@@ -16,22 +16,23 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--give-up-seconds",
         type=seconds,
         metavar="S",
-        help="end when the coordinator is out of reach for so long (default: keep trying)",
+        help="end when the coordinator has been out of reach for this long (default: keep trying)",
     )
     parser.add_argument(
         "--app",
         metavar="PACKAGE:APP",
-        help="serve this Flower ClientApp, which is installed here, in place of our own program;"
-        " for a coordinator with `erosion server --app`",
+        help="serve this Flower ClientApp, which is installed here, instead of studies; its"
+        " coordinator runs `erosion server --app`",
     )
     add_log_format(parser)
     parser.add_argument(
         "--until-study-ends",
         action="store_true",
-        help="end when a study that this site took part in has ended (default: wait for the next);"
-        " after one that it declined, or came too late for, once the coordinator has gone, too; and"
-        " with an error where it may have missed the end, out of reach for 10 minutes"
-        " (--give-up-seconds says how long, and holds before a study, too)",
+        help="end when a study that this site took part in has ended (default: wait for the next"
+        " one). After a study that it declined, or came too late for, it ends once the coordinator"
+        " has gone. If the coordinator is out of reach for 10 minutes, so that the site may have"
+        " missed the end, it ends with an error (--give-up-seconds sets that time, and then holds"
+        " before a study, too)",
     )
     add_supervised(parser)
 

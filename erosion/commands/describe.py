@@ -19,14 +19,14 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path("federation"),
         metavar="FOLDER",
-        help="what `erosion enroll init` made (default: %(default)s/)",
+        help="the folder that `erosion enroll init` made (default: %(default)s/)",
     )
     parser.add_argument("--insecure", action="store_true", help="no TLS, on this machine only")
     parser.add_argument("--address", metavar="HOST:PORT", help="where to listen, as for `server`")
     parser.add_argument(
         "--simulate",
         action="store_true",
-        help="describe the study's testbed, or the tables beside the study file, without a network",
+        help="without a network: describe the study's testbed, or the tables beside the study file",
     )
     parser.add_argument(
         "-o",
@@ -94,11 +94,11 @@ def _run(options: argparse.Namespace) -> int:
 COMMAND = Command(
     name="describe",
     summary="compare the hospitals' patients before any training",
-    details="Every site that somebody there has approved the study at tells counts, missing"
-    " values, means and quantiles of its columns, rounded so that none is about a few patients."
-    " A hospital whose values are off by a factor, as with another unit, or hold a number that"
-    " seems to stand for missing values, such as a cholesterol of 0, is pointed out. Exit code 1"
-    " where something looks wrong or a hospital gave no description.",
+    details="Every site where somebody has approved the study sends counts, missing values, means"
+    " and quantiles of its columns, rounded so that none is about a few patients. The page points"
+    " out hospitals whose values are off by a factor, as with another unit, or hold a number that"
+    " seems to stand for missing values, such as a cholesterol of 0. Exit code 1 if something looks"
+    " wrong or a hospital gave no description.",
     examples="""\
   erosion describe STUDY.toml                 at the coordinator; sites run `erosion client`
   erosion describe STUDY.toml --simulate      the testbed's hospitals, or tables beside the file

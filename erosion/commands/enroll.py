@@ -22,13 +22,13 @@ def _run(options: argparse.Namespace) -> int:
 COMMAND = Command(
     name="enroll",
     summary="decide who may connect, by keys and certificates",
-    details="At the coordinator, but for `request` and `install`, which are for sites.",
+    details="For the coordinator, except `request`, `install` and `pin`, which are for sites.",
     examples="""\
   erosion enroll init --host erosion.example.org     once; the name that the sites dial
   erosion enroll site north                          federation/kits/north.tar.gz, to hand over
   erosion enroll list                                who is enrolled, and until when
   erosion enroll request north                       at a site that makes its own key: node.csr
-  erosion enroll sign node.csr                       and what the coordinator does with it
+  erosion enroll sign node.csr                       at the coordinator: makes a kit for that key
   erosion enroll revoke north                        out within seconds
 """,
     add_arguments=_add_arguments,

@@ -7,7 +7,7 @@ from erosion.commands.command import Command
 from erosion.experiments.data_dir import add_data_dir
 
 EXAMPLES = """\
-  erosion experiment                               which there are
+  erosion experiment                               list them
   erosion experiment titanic                       run what is missing, then draw
   erosion experiment mnist --cells 'C-10-*'        only some cells
   erosion experiment titanic --draw-only           draw again, train nothing
@@ -17,24 +17,31 @@ EXAMPLES = """\
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", help="which experiment; without: list them")
+    parser.add_argument("name", nargs="?", help="which experiment (default: list them all)")
     parser.add_argument(
         "--cells", default="*", metavar="PATTERN", help="only cells whose name matches (* and ?)"
     )
     parser.add_argument("--list", action="store_true", help="list the cells and run nothing")
-    parser.add_argument("--draw-only", action="store_true", help="draw all the cells there are")
-    parser.add_argument("--jobs", type=int, default=1, help="processes, of one thread each")
+    parser.add_argument(
+        "--draw-only", action="store_true", help="draw all the cells there are, and run none"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="how many processes, of one thread each (default: 1)"
+    )
     parser.add_argument(
         "--set",
         dest="constants",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a constant of your own, where the experiment takes some (quadratic); as often as you"
-        " like, and with --results",
+        help="a constant of your own, where the experiment takes some (quadratic); may be given"
+        " several times, and needs --results",
     )
     parser.add_argument(
-        "--results", type=Path, metavar="FOLDER", help="default: experiments/results/NAME"
+        "--results",
+        type=Path,
+        metavar="FOLDER",
+        help="where cells and page are kept (default: experiments/results/NAME)",
     )
     add_data_dir(parser)
 
@@ -74,7 +81,7 @@ def _run(options: argparse.Namespace) -> int:
             draw_only=options.draw_only,
         )
     except KeyboardInterrupt:
-        print("The cells that ended are kept: the same command goes on with the others.")
+        print("The finished cells are kept: the same command continues with the others.")
         raise
     print(f"The tables and figures are in {page}.")
     return 0

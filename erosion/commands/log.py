@@ -18,8 +18,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     verify = what.add_parser(
         "verify",
         help="show whether a line was changed, removed or moved",
-        description="Goes through the chain of hashes. Lines missing at the end show only against a"
-        " hash that was noted earlier.",
+        description="Goes through the chain of hashes. Only a hash that was noted earlier shows"
+        " whether lines are missing at the end: give it with --head, or a run with --run.",
     )
     verify.add_argument(
         "file",
@@ -31,8 +31,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--run",
         type=Path,
         metavar="RUN",
-        help="a run's folder, or its witness.jsonl: the hashes that the coordinator was sent with"
-        " every reply must all be in the log",
+        help="a run's folder, or its witness.jsonl: the log must have all the hashes that the"
+        " coordinator was sent with every reply",
     )
     verify.add_argument("--hospital", help="whose log it is, by the name in the study; with --run")
 
@@ -59,7 +59,7 @@ def _run(options: argparse.Namespace) -> int:
     from erosion.server.run.witness import read_witness
 
     if options.hospital is not None and options.run is None:
-        raise RunError("--hospital goes with --run RUN: the run that the log is held against.")
+        raise RunError("--hospital goes with --run RUN: the run that the log is compared with.")
     witnessed: list[Witnessed] = []
     if (run := options.run) is not None:
         if options.hospital is None:
@@ -87,7 +87,7 @@ def _run(options: argparse.Namespace) -> int:
 
 COMMAND = Command(
     name="log",
-    summary="show or verify the log of what a site sent",
+    summary="verify the log of what a site sent",
     examples="""\
   erosion log verify records/sent.jsonl
   erosion log verify records/sent.jsonl --run RUN --hospital alice

@@ -27,7 +27,7 @@ def _run(_options: argparse.Namespace) -> int:
 
 COMMAND = Command(
     name="models",
-    summary="list the models that are installed here beside the program's own",
-    details="Nothing of them is run. The SHA-256 is of all files of a model's package.",
+    summary="list the models of other packages that are installed here",
+    details="None of their code is run. The SHA-256 is of all files of a model's package.",
     run=_run,
 )

@@ -37,7 +37,7 @@ def add_log_format(parser: argparse.ArgumentParser) -> None:
         "--log-format",
         choices=LOG_FORMATS,
         default="text",
-        help="json: one object a line, for programs that collect logs (default: text)",
+        help="json: one object per line, for programs that collect logs (default: text)",
     )
 
 
@@ -60,7 +60,7 @@ def add_outputs(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME[=WHERE]",
-        help=f"also tell this output of the run; may be given several times. {in_words()}",
+        help=f"also pass the run on to this output; may be given several times. {in_words()}",
     )
 
 
@@ -71,7 +71,7 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path("weights"),
         metavar="FOLDER",
-        help="where the files are that a study's model starts from (default: %(default)s/)",
+        help="where the weights are that a study's model starts from (default: %(default)s/)",
     )
 
 

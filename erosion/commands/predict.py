@@ -20,10 +20,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--site",
         type=Path,
         metavar="SITE.toml",
-        help="a site file: its names, maps and units hold for the table, and its patient key is"
+        help="a site file, whose names, maps and units hold for the table; its patient key is"
         " written beside each prediction",
     )
-    parser.add_argument("--arm", help="another arm's model than the one the run ended with")
+    parser.add_argument("--arm", help="use this arm's model (default: the run's own)")
     add_weights(parser)
     parser.add_argument("-o", "--output", type=Path, help="a CSV file (default: standard output)")
 

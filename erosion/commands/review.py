@@ -22,8 +22,10 @@ EXAMPLES = """\
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("site", type=Path, help="the hospital's site file")
-    parser.add_argument("digest", nargs="?", help="a study's digest, or how it begins")
-    parser.add_argument("--study", type=Path, help="a study file, before any coordinator asks")
+    parser.add_argument("digest", nargs="?", help="a study's digest, or the beginning of it")
+    parser.add_argument(
+        "--study", type=Path, help="a study file, to decide before any coordinator asks"
+    )
     decision = parser.add_mutually_exclusive_group()
     decision.add_argument("--approve", action="store_true", help="take part in exactly this study")
     decision.add_argument("--decline", action="store_true", help="take no part, or no longer")

@@ -48,15 +48,16 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--resume",
         type=Path,
         metavar="RUN",
-        help="go on with a run that was cut off, from its last finished round; with a study file a"
-        " run that has not begun takes that study, and another one is refused once it has",
+        help="continue a run that was cut off, from its last finished round; if a study file is"
+        " given as well, a run that has not begun yet takes that study, and one that has begun"
+        " refuses any other than its own",
     )
     parser.add_argument(
         "--queue",
         type=Path,
         metavar="FOLDER",
-        help="run the study files in FOLDER one after another, and whichever come later, while the"
-        " sites stay connected; they go to FOLDER/done or FOLDER/failed",
+        help="run the study files in FOLDER, and those that are added later, one after another"
+        " while the sites stay connected; finished ones go to FOLDER/done or FOLDER/failed",
     )
     parser.add_argument(
         "--until-empty", action="store_true", help="with --queue: end when no study is left"
@@ -64,22 +65,22 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--start-with-quorum",
         action="store_true",
-        help="when the join deadline passes, begin with the hospitals that are there, if they are"
-        " as many as the study's quorum (default: as the study file says, or wait for all)",
+        help="when the join deadline passes, begin with the hospitals that are connected, if they"
+        " make up the study's quorum (default: as the study file says, or wait for all)",
     )
     parser.add_argument(
         "--longest-wait",
         type=seconds,
         metavar="SECONDS",
-        help="end, to be resumed, when hospitals without which the study cannot go on are away for"
-        " so long (default: as the study file says, or wait for as long as it takes)",
+        help="end, to be resumed later, when hospitals that the study cannot do without have been"
+        " away for this long (default: as the study file says, or wait for as long as it takes)",
     )
     parser.add_argument(
         "--federation",
         type=Path,
         default=Path("federation"),
         metavar="FOLDER",
-        help="what `erosion enroll init` made (default: %(default)s/)",
+        help="the folder that `erosion enroll init` made (default: %(default)s/)",
     )
     parser.add_argument(
         "--insecure",
@@ -104,7 +105,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--app",
         metavar="PACKAGE:APP",
-        help="run this Flower ServerApp, with any strategy, in place of a study; for sites with"
+        help="run this Flower ServerApp, with any strategy, instead of a study; its sites run"
         " `erosion client --app`",
     )
     parser.add_argument(
@@ -113,7 +114,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         default="",
         help="with --app: the context.run_config of both apps, values as in TOML",
     )
-    parser.add_argument("--run-folder", type=Path, help="an empty folder for this very run")
+    parser.add_argument(
+        "--run-folder",
+        type=Path,
+        help="an empty folder for this run (default: a new one in the folder of --runs)",
+    )
     add_outputs(parser)
     add_log_format(parser)
     add_supervised(parser)

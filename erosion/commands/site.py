@@ -30,19 +30,21 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=0.9,
         metavar="C",
-        help="write proposals of at least this confidence as they are (default: %(default)s)",
+        help="write proposals of at least this confidence as settings, not as comments (default:"
+        " %(default)s)",
     )
     new.add_argument(
         "--address",
         default="127.0.0.1:9092",
         metavar="HOST:PORT",
-        help="the coordinator's (default: %(default)s)",
+        help="the coordinator's address (default: %(default)s)",
     )
     new.add_argument(
         "-o",
         "--output",
         type=Path,
-        help="default: sites/NAME.toml beside the study; a folder's tables go there always",
+        help="the site file (default: sites/NAME.toml beside the study, where those of a folder"
+        " always go)",
     )
 
 

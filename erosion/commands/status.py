@@ -16,7 +16,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a run's folder, a folder of runs, the folder of `erosion server --queue`, or a site"
         " file (default: %(default)s/)",
     )
-    parser.add_argument("--json", action="store_true", help="the file as it is")
+    parser.add_argument("--json", action="store_true", help="print the status file as it is")
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -30,7 +30,7 @@ def _run(options: argparse.Namespace) -> int:
 COMMAND = Command(
     name="status",
     summary="say what a running coordinator or site is doing",
-    details="Exit code 0 if it lives, for health checks.",
+    details="Exit code 0 if it is alive, for health checks.",
     examples="""\
   erosion status                        the newest run in runs/
   erosion status studies/               a coordinator that serves this folder with --queue

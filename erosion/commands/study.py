@@ -26,14 +26,19 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="COLUMN",
         help="how long patients were followed; the target then says whether the event happened",
     )
-    new.add_argument("--name", help="of the study (default: the name of the file or folder)")
+    new.add_argument("--name", help="the study's name (default: that of the file or folder)")
     new.add_argument(
         "--hospitals",
         metavar="A,B,...",
-        help="their names (default: those of the folder's tables, else hospital-1, hospital-2)",
+        help="the hospitals' names (default: those of the folder's tables, else hospital-1,"
+        " hospital-2)",
     )
-    new.add_argument("--user", metavar="HOSPITAL", help="the model's own (default: the first)")
-    new.add_argument("-o", "--output", type=Path, help="default: study.toml beside the tables")
+    new.add_argument(
+        "--user", metavar="HOSPITAL", help="the hospital that the model is for (default: the first)"
+    )
+    new.add_argument(
+        "-o", "--output", type=Path, help="the study file (default: study.toml beside the tables)"
+    )
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -15,8 +15,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "study",
         nargs="?",
         default="breast-cancer",
-        help="a study file, or a folder with study.toml, with site files or tables beside it; or"
-        " the name of a study that comes with the program (default: breast-cancer)",
+        help="a study file; a folder with study.toml, and site files or tables beside it; or the"
+        " name of a study that comes with the program (default: breast-cancer)",
     )
     add_runs(parser, default=None)
     add_data_dir(parser)
@@ -25,20 +25,22 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--simulate",
         action="store_true",
-        help="without a network or a run folder: only the figures, which are the same",
+        help="run everything in this program, without a network or a run folder, and print only the"
+        " figures, which are the same",
     )
     parser.add_argument(
         "--workers",
         type=int,
         metavar="N",
-        help="with --simulate: processes in which the hospitals train (default: 1 while rounds are"
-        " short, else the cores)",
+        help="with --simulate: how many processes the hospitals train in (default: 1 while rounds"
+        " are short, else one for each core)",
     )
     parser.add_argument(
         "--stacked",
         action=argparse.BooleanOptionalAction,
-        help="with --simulate: train the hospitals of a process as one stack, the same but for"
-        " rounding (default: on a GPU, and with many hospitals and a small model)",
+        help="with --simulate: train the hospitals of a process together, as one stack; figures"
+        " are the same but for rounding (default: on a GPU, and with many hospitals and a small"
+        " model)",
     )
 
 

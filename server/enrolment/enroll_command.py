@@ -52,7 +52,7 @@ def add_enroll_commands(parser: argparse.ArgumentParser) -> Any:
         )
         return sub
 
-    init = command("init", _init, "make a federation: its authority and its certificate")
+    init = command("init", _init, "set up a federation: its authority and certificate")
     _add_hosts(init, "names or addresses by which sites reach this machine, the first dialled")
     init.add_argument("--port", type=_port, default=DEFAULT_PORT, help="default: %(default)s")
     _add_days(init, COORDINATOR_DAYS)
@@ -62,11 +62,11 @@ def add_enroll_commands(parser: argparse.ArgumentParser) -> Any:
     _add_out(site)
     _add_days(site, SITE_DAYS)
 
-    sign = command("sign", _sign, "enrol a hospital by the request that it made itself")
+    sign = command("sign", _sign, "enrol a hospital from the request that it made")
     sign.add_argument("request", type=Path, help="what `erosion enroll request` made at the site")
-    sign.add_argument("--name", help="enrol it by this name (default: the one in the request)")
+    sign.add_argument("--name", help="enrol it under this name (default: the one in the request)")
     sign.add_argument(
-        "--replace", action="store_true", help="take the place of the key that it has, at once"
+        "--replace", action="store_true", help="replace the key that the hospital has, at once"
     )
     _add_out(sign)
     _add_days(sign, SITE_DAYS)
@@ -74,17 +74,30 @@ def add_enroll_commands(parser: argparse.ArgumentParser) -> Any:
     command("list", _list, "show who is enrolled, and until when")
 
     peers = command("peers", _peers, "write the hospitals' public keys, for sealed rounds")
-    peers.add_argument("--out", type=Path, default=Path(pinned_keys.NAME), metavar="FILE")
+    peers.add_argument(
+        "--out",
+        type=Path,
+        default=Path(pinned_keys.NAME),
+        metavar="FILE",
+        help="where to put them (default: %(default)s)",
+    )
 
     revoke = command("revoke", _revoke, "keep a hospital out from now on")
-    revoke.add_argument("name")
+    revoke.add_argument("name", help="what the study files call it")
 
     renew = command("renew", _renew, "renew a site's certificate, or the coordinator's")
-    renew.add_argument("name", nargs="?", default=COORDINATOR, help="default: %(default)s")
-    renew.add_argument("--new-key", action="store_true", help="replace a site's key, too, at once")
+    renew.add_argument(
+        "name",
+        nargs="?",
+        default=COORDINATOR,
+        help="what the study files call it (default: %(default)s)",
+    )
+    renew.add_argument("--new-key", action="store_true", help="also replace a site's key, at once")
     _add_out(renew)
-    _add_hosts(renew, "for the coordinator: other names than before")
-    renew.add_argument("--days", type=_days, help="default: as for a new one")
+    _add_hosts(renew, "for the coordinator: names or addresses in place of the former ones")
+    renew.add_argument(
+        "--days", type=_days, help="days until it expires (default: as for a new one)"
+    )
     return commands
 
 
@@ -96,7 +109,7 @@ def _add_hosts(parser: argparse.ArgumentParser, summary: str) -> None:
 
 def _add_days(parser: argparse.ArgumentParser, days: int) -> None:
     parser.add_argument(
-        "--days", type=_days, default=days, help="until it expires (default: %(default)s)"
+        "--days", type=_days, default=days, help="days until it expires (default: %(default)s)"
     )
 
 
