@@ -84,7 +84,7 @@ def asked(site: Site, study: Study) -> Iterator[str]:
     yield from promised(site, study)
     if folds := len(folds_of(study)):
         yield (
-            f"before that all of it {folds} times, each without a fold of the user's patients,"
+            f"all of that {folds} times before, each time without one fold of the user's patients,"
             " whom the models then predict"
         )
     if site.name == study.user and not folds:
@@ -110,7 +110,7 @@ def leaving(site: Site, study: Study) -> Iterator[str]:
     )
     yield f"once: the number of training patients, and this program's version{_shape(study)}"
     if not is_private:
-        yield f"where asked before training: {_described(study)}, rounded"
+        yield f"if asked before training: {_described(study)}, rounded"
     if study.sends_sums(site.name):
         columns = study.task.input_shape[0]
         whose = "the pooled" if study.scaling == "federated" else "this hospital's"
@@ -132,14 +132,14 @@ def leaving(site: Site, study: Study) -> Iterator[str]:
         if study.tells_steps and arm.compares_steps:
             yield f"{name}: how many mini-batches each of its rounds took"
         if steps := [step for step in arm.site_steps() if step != TRAIN]:
-            yield f"{name}: what the steps {', '.join(steps)} of its rounds ask beside that"
+            yield f"{name}: what the steps {', '.join(steps)} of its rounds ask for in addition"
     if is_user:
         yield from _as_user(study, cell)
     if folds := len(folds_of(study)):
-        yield f"all of this {folds} times more, for as many folds of the user's patients"
+        yield f"all of this {folds} more times, once for each fold of the user's patients"
     yield (
         "with every answer: what it answers, how long it took and the hash of this site's log; with"
-        " an update how many samples it saw; where it declines, why, with the limits concerned"
+        " an update how many samples it saw; with a refusal why, and the limits concerned"
     )
     yield "never: a patient's row, an image, a date, a name or an identifier"
 

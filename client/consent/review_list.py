@@ -19,7 +19,7 @@ def listing(site: Site, store: ConsentStore) -> list[str]:
 def _studies(site: Site, store: ConsentStore) -> Iterator[str]:
     entries = store.studies()
     if not entries:
-        yield f"No study was put to {site.name} yet."
+        yield f"No coordinator has asked {site.name} to take part in a study yet."
     waits = False
     for entry in entries:
         holds = decision_that_holds(entry, store) or entry

@@ -44,7 +44,7 @@ def _undecided(site: Site, full: str | None, review: str) -> Finding:
     if site.approval.automatic != "within_limits":
         return warning(
             WHAT,
-            "nobody here has approved this study, and the site takes no part before",
-            f"{review} shows it in plain words, and asks",
+            "nobody here has approved this study yet, so the site takes no part in it",
+            f"{review} shows it in plain words; then approve or decline it",
         )
     return ok(WHAT, 'not asked for yet; approval.automatic = "within_limits" approves it')

@@ -57,7 +57,7 @@ def check_keys(site: Site | AppSite) -> Iterator[Finding]:
     if coordinator.root_certificate is not None:
         yield _authority(coordinator.root_certificate)
     elif is_loopback(coordinator.address):
-        yield ok("keys", "none are named, and none are needed on this machine alone")
+        yield ok("keys", "none are named; none are needed while all runs on this machine")
     else:
         yield failed(
             "keys",

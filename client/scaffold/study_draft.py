@@ -155,7 +155,7 @@ def study_draft(
         text,
         "# Fill in the units, so that a wrong one is noticed. Values out of range are refused.",
         "# `typical` is about the middle half of the values. Nothing is refused by it; it tells",
-        "# columns and units apart (`erosion site new`, `check`). Leave it out to tell nobody.",
+        "# columns and units apart (`erosion site new`, `check`). You may leave it out.",
         "features = [",
         *features,
         "]",
@@ -169,7 +169,7 @@ def _tested(num_patients: int, *, is_class: bool) -> str:
     if is_class and num_patients in CROSS_FITTED:
         return (
             "folds = 5  # each patient is predicted by runs of every arm without a fifth of them,\n"
-            "repeats = 5  # for so many cuts: 25 runs before the final one. In place of both,\n"
+            "repeats = 5  # for as many cuts: 25 runs before the final one. In place of both,\n"
             "# `test_share = 0.3` sets a test part aside: one run, which seldom finds a difference."
         )
     return "test_share = 0.3  # of them, set aside"

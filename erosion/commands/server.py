@@ -178,9 +178,8 @@ def _refuse_what_does_nothing(options: argparse.Namespace) -> None:
         )
     if len(modes) != 1:
         raise StudyError(
-            "Give a study file to start a run, --resume RUN to go on with one, with a study file"
-            " before it where that was corrected before the run began, or --queue FOLDER to run the"
-            " studies in it."
+            "Give a study file to start a run, --resume RUN to continue one (and the study file, if"
+            " it was corrected before the run began), or --queue FOLDER to run the studies in it."
         )
     names = {*GOES_WITH, *TAKES_THE_PLACE_OF, *TAKES_THE_PLACE_OF.values()}
     written = given(options, names, _add_arguments)

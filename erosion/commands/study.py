@@ -89,7 +89,7 @@ def _run(options: argparse.Namespace) -> int:
     if problem := problem_with_heads(study):
         remarks += [": ".join(problem)]
     print(f"{output}: {len(study.hospitals)} hospitals, made from {table}. Look at:")
-    for remark in [*read.notes, *remarks, "the units of the numbers, which are left to fill in"]:
+    for remark in [*read.notes, *remarks, "the units of the numbers: fill them in"]:
         print(f"  - {remark}")
     command = f"erosion site new --study {quote(str(output))} --data ITS-TABLE"
     print(f"Then, for each hospital: {command}")

@@ -37,8 +37,8 @@ def what_may_be_unseen(
     ]
     hidden = [name for name, count in counts.items() if count is None]
     said = (
-        f"What a model gets badly wrong on fewer than 1 in {max(2, num_patients // 3)} patients may"
-        f" have shown on none of these {num_patients}."
+        f"Errors that a model makes on fewer than 1 in {max(2, num_patients // 3)} patients may not"
+        f" show on any of these {num_patients}."
     )
     if few and len(counts) > len(few):
         said += (

@@ -873,7 +873,7 @@ def test_the_review_says_which_means_and_deviations_leave(tmp_path: Path) -> Non
         assert "of each column patients with and without a value, mean, deviation, quant" in text
     images = {"kind": "image", "shape": [1, 28, 28], "classes": ["a", "b"]}
     text = leaves(study(task=images, model={"name": "mnist_cnn"}, scaling="none"), site(tmp_path))
-    assert "where asked before training: patients by what the study predicts, rounded" in text
+    assert "if asked before training: patients by what the study predicts, rounded" in text
     assert "quantiles" not in text
 
 
@@ -926,7 +926,7 @@ def test_the_review_names_the_further_steps_of_a_method(
     tmp_path: Path, store: ConsentStore
 ) -> None:
     text = "\n".join(review(site(tmp_path), study(arms={"fedlin": {}, "local": {}}), store))
-    assert "fedlin: what the steps gradient of its rounds ask beside that" in text
+    assert "fedlin: what the steps gradient of its rounds ask for in addition" in text
     assert "local: what" not in text
 
 

@@ -74,7 +74,7 @@ def test_the_verdict_comes_first_and_in_plain_words(folder: Path) -> None:
     assert first == "h1"
     assert "On 91 test patients, weight_erosion predicts better than local. Log loss" in page.text
     assert "in 0.61 % of such studies" in page.text
-    assert "What a model gets badly wrong on fewer than 1 in 30 patients" in page.text  # 91 / 3
+    assert "Errors that a model makes on fewer than 1 in 30 patients" in page.text  # 91 / 3
 
 
 def test_the_page_needs_no_other_file_and_runs_no_script(folder: Path) -> None:
@@ -913,7 +913,7 @@ def test_a_class_of_few_test_patients_is_named_beside_the_verdict() -> None:
         "Too few were of the class vascular or wart for the verdict to be about those."
     )
     for enough in ({"benign": 57, "malignant": 34}, {}):
-        assert what_may_be_unseen(91, enough, task).endswith("on none of these 91.")
+        assert what_may_be_unseen(91, enough, task).endswith("on any of these 91.")
 
 
 def test_a_count_that_is_not_told_is_not_called_small() -> None:
