@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from erosion.client.cells.cells import Cells, Groups, Rows
-from erosion.client.cells.sketch import Hashes
+from erosion.client.cells.cells import Cells
 from erosion.client.cells.summary import column_summaries
+from erosion.client.dataset.counted_patients import CountedPatients
 from erosion.client.dataset.kept_patients import KeptPatients
 from erosion.client.dataset.preprocessing import (
     image_inputs,
@@ -21,7 +21,7 @@ from erosion.client.dataset.preprocessing import (
     stands_in,
     table_inputs,
 )
-from erosion.client.dataset.split import Split, for_more_tested, split_patients
+from erosion.client.dataset.split import Split, split_patients
 from erosion.client.site_file import Site
 from erosion.common.errors import DataError, Refusal, SiteError
 from erosion.common.learning.layout import shapes_digest
@@ -31,7 +31,6 @@ from erosion.common.learning.work_size import PatientCounts
 from erosion.common.protocol.messages import FeatureSums, ModelShape, Scaling
 from erosion.common.protocol.scaling import CUT, NOT_FOUND, pool
 from erosion.common.protocol.summary import ColumnSummary
-from erosion.common.rounds.model_selection import folds_ahead
 from erosion.common.study.selection import Fold
 from erosion.common.study.study import Study
 from erosion.common.tasks.features import NumberFeature
@@ -87,37 +86,12 @@ class LocalDataset:
                 f"{site.data.describe()}: the rows of each class are all of one patient, so none"
                 " can be held back to measure a model on. Add patients."
             )
-        if site.name == study.user:  # of one fold, too: who asks it need not have asked the whole
-            folds = folds_ahead(study) if study.fold is None else (study.fold,)
-            held_out_of = self.split.training
-            if study.fold is not None:
-                held_out_of = np.union1d(held_out_of, self.split.test)
-            cells.check_folds(site.name, folds, len(np.unique(patients.groups[held_out_of])))
-        # Without a test part, the final figures are of all patients, each with its fold.
-        every = np.arange(len(patients.targets))
         self.tells_of_test_part = len(np.unique(patients.groups[self.split.test])) >= cells.cell
-        self._measured: list[NDArray[np.int64]] = []
-        if site.name == study.user:
-            # The folds of two cuts may nearly agree, so of these all patients are looked at.
-            self._measured = [every if study.evaluation.folds is not None else self.split.test]
-            if study.selection_fold is not None:
-                self._measured.append(every)  # as with the folds of an evaluation
-        # What a peer sends of a study with privacy has noise, which hides one patient more or less.
-        # Whether others are trained on, and how, must not depend on that one.
-        self._is_noised = study.privacy is not None and site.name != study.user
-        self.notes = patients.notes
         self._name, self._patients, self.cells = site.name, patients, cells
-        self._asked = self._whole = self.split.training
-        if site.name == study.user and study.fold is not None:  # whom its study trains on
-            self._whole = np.union1d(self.split.training, self.split.test)
-        self.has_begun = False  # whom updates and figures are of is noted
-        self._check_measured(is_noted=False)
-        self.split = Split(self._settled(is_noted=False), self.split.test)
-        self._tell_of_those_left_out()
+        self._counted = CountedPatients(site.name, study, patients, self.split, cells)
+        self.split = Split(self._counted.training, self.split.test)
+        self.notes = (*patients.notes, *self._counted.notes)
         self._device = torch.device(site.compute.device)
-        self._rows = patients.rows
-        self._targets = patients.targets
-        self._groups = patients.groups
         # What else ties rows together is judged among all rows. Whose gradients are cut together
         # must not depend on others, or one patient's record could move the sum by more than a cut.
         self._trained = patients.groups
@@ -145,61 +119,12 @@ class LocalDataset:
         Raises Refusal, and notes nobody, where another study began meanwhile, of nearly the same
         patients.
         """
-        if self.has_begun:
-            return
-        with self.cells.noting():
-            self._check_measured(is_noted=True)
-            if not np.array_equal(self._settled(is_noted=True), self.split.training):
-                raise Refusal(
-                    f"{self._name} trained on nearly these patients in another study since it was"
-                    " asked about this one: start a new run."
-                )
-        self.has_begun = True
+        self._counted.begin()
 
-    def _check_measured(self, *, is_noted: bool) -> None:
-        for part in self._measured:
-            self.cells.check_test_part(
-                self._name,
-                *self._hashed(part),
-                is_noted=is_noted,
-                remedy=for_more_tested(self.study),
-            )
-
-    def _settled(self, *, is_noted: bool) -> NDArray[np.int64]:
-        """Who is trained on, without those left out whom two studies' updates would show."""
-        if self._is_noised:
-            return self._asked  # of whom nothing exact is told that could be held to another update
-        # All folds together are the study's patients, so whoever is left out is left out of each.
-        whole = self._whole[self._trained_on(self._whole, is_noted=is_noted)]
-        # A fold of an evaluation is a cell, and those of two cuts may nearly agree.
-        if self._name == self.study.user and self.study.selection_fold is not None:
-            self._trained_on(self._asked, is_noted=is_noted)
-        return np.intersect1d(self._asked, whole)
-
-    def _trained_on(self, rows: NDArray[np.int64], *, is_noted: bool) -> NDArray[np.bool_]:
-        """Who of these rows (n,) may be trained on: (n,). Settings are chosen with all or none."""
-        study = self.study
-        chooses = study.selection is not None or study.selection_fold is not None
-        return self.cells.trained_on(
-            self._name,
-            *self._hashed(rows),
-            is_noted=is_noted,
-            may_leave_out=not (chooses and self._name == study.user),
-        )
-
-    def _hashed(self, rows: NDArray[np.int64]) -> tuple[Rows, Targets, Groups, Hashes | None]:
-        """These rows of the patients as `cells` knows them again."""
-        of, hashes = self._patients, self._patients.row_hashes
-        whole = None if hashes is None else hashes[rows]
-        return of.rows[rows], of.targets[rows], of.groups[rows], whole
-
-    def _tell_of_those_left_out(self) -> None:
-        if left_out := len(self._asked) - len(self.split.training):
-            self.notes += (
-                f"{left_out} rows are left out of training: an earlier study was trained on nearly"
-                f" the same patients, and with these two updates would show fewer than"
-                f" {self.cells.cell} (limits.min_cell)",
-            )
+    @property
+    def has_begun(self) -> bool:
+        """Whom updates and figures are of is noted."""
+        return self._counted.has_begun
 
     @property
     def model_shape(self) -> ModelShape | None:
@@ -216,9 +141,9 @@ class LocalDataset:
         return column_summaries(
             self.cells,
             self.study.task,
-            self._rows[training],
-            self._targets[training],
-            self._groups[training],
+            self._patients.rows[training],
+            self._patients.targets[training],
+            self._patients.groups[training],
         )
 
     @property
@@ -230,7 +155,9 @@ class LocalDataset:
     def training_counts(self) -> PatientCounts:
         """The training patients in numbers."""
         training = self.split.training
-        return PatientCounts.of(self.study.task, self._targets[training], self._groups[training])
+        return PatientCounts.of(
+            self.study.task, self._patients.targets[training], self._patients.groups[training]
+        )
 
     def counts_in(self, part: Study) -> PatientCounts:
         """The same of one of the study's folds, or of its trials of one; found once for each."""
@@ -254,34 +181,34 @@ class LocalDataset:
     @property
     def test_patients(self) -> NDArray[np.int64]:
         """Numbers of the test samples' patients: (n,), equal for one patient's rows."""
-        return self._groups[self.split.test]
+        return self._patients.groups[self.split.test]
 
     @property
     def patients(self) -> NDArray[np.int64]:
         """The same of all samples: (n,)."""
-        return self._groups
+        return self._patients.groups
 
     @property
     def test_targets(self) -> Targets:
         """Of the test patients: (n, ...)."""
-        return self._targets[self.split.test]
+        return self._patients.targets[self.split.test]
 
     @property
     def training_targets(self) -> Targets:
         """Of the training patients: (n, ...)."""
-        return self._targets[self.split.training]
+        return self._patients.targets[self.split.training]
 
     @property
     def fingerprint(self) -> str:
         """Of all patients, in their order."""
-        content = hashlib.sha256(np.ascontiguousarray(self._rows).tobytes())
-        content.update(np.ascontiguousarray(self._targets).tobytes())
+        content = hashlib.sha256(np.ascontiguousarray(self._patients.rows).tobytes())
+        content.update(np.ascontiguousarray(self._patients.targets).tobytes())
         return content.hexdigest()
 
     @property
     def targets(self) -> Targets:
         """Of all patients: (n, ...)."""
-        return self._targets
+        return self._patients.targets
 
     def seed(self, purpose: str) -> int:
         """A seed that depends on the study, the hospital's part in it, and the purpose."""
@@ -329,14 +256,14 @@ class LocalDataset:
         return self._parts
 
     def _part(self, patients: NDArray[np.int64], scaling: Scaling | None) -> Part:
-        task, rows = self.study.task, self._rows[patients]
+        task, rows = self.study.task, self._patients.rows[patients]
         if isinstance(task, TabularTask):
             numbers = rows.astype(np.float64, copy=False)
             inputs = table_inputs(task, numbers, scaling, self.missing_values)
         else:
             assert isinstance(task, ImageTask)
             inputs = image_inputs(task, rows.astype(np.uint8, copy=False))
-        targets = as_tensor(self._targets[patients])
+        targets = as_tensor(self._patients.targets[patients])
         return Part(inputs.to(self._device), targets.to(self._device))
 
     def _scaling_notes(self, scaling: Scaling | None) -> Iterator[str]:
@@ -344,7 +271,7 @@ class LocalDataset:
         if scaling is None or self.study.fold is not None or not isinstance(task, TabularTask):
             return
         patients = np.concatenate([self.split.training, self.split.test])
-        rows = self._rows[patients].astype(np.float64, copy=False)
+        rows = self._patients.rows[patients].astype(np.float64, copy=False)
         yield from notes_of_cut(task, rows, scaling, CUT)
         if (own := self._own_scaling) is None:
             return
@@ -372,11 +299,11 @@ class LocalDataset:
 
     def _training_sums(self, *, is_told: bool) -> FeatureSums | None:
         task = self.study.task
-        if not isinstance(task, TabularTask) or self._is_noised:
+        if not isinstance(task, TabularTask) or self._counted.is_noised:
             return None
         training = self.split.training
-        rows = self._rows[training].astype(np.float64, copy=False)
-        return self.cells.sums(task, rows, self._groups[training], is_told=is_told)
+        rows = self._patients.rows[training].astype(np.float64, copy=False)
+        return self.cells.sums(task, rows, self._patients.groups[training], is_told=is_told)
 
     def _unscaled(self) -> Iterator[str]:
         """A note of the columns whose values differ, though no deviation may be told of them."""
@@ -385,7 +312,9 @@ class LocalDataset:
             return
         cut_from: dict[str, list[str]] = {}
         start = 0  # of the feature's columns
-        for feature, values in zip(task.features, self._rows[self.split.training].T, strict=True):
+        for feature, values in zip(
+            task.features, self._patients.rows[self.split.training].T, strict=True
+        ):
             known = values[~np.isnan(values)]
             found = own.deviation[start] != NOT_FOUND
             if isinstance(feature, NumberFeature) and not found and len(np.unique(known)) > 1:
@@ -414,5 +343,5 @@ class LocalDataset:
         scaled = self.study.scaling != "none"
         if not stands_in(task, scaled=scaled):
             return None
-        rows = self._rows[self.split.training].astype(np.float64, copy=False)
+        rows = self._patients.rows[self.split.training].astype(np.float64, copy=False)
         return stand_ins(task, rows, own.mean, self.sums.count, scaled=scaled)

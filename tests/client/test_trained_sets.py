@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from erosion.client.cells.cells import Cells
-from erosion.client.dataset.local_dataset import LocalDataset
+from erosion.client.dataset.counted_patients import CountedPatients
 from erosion.client.dataset.row_hashes import hash_of_text
 from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
@@ -319,7 +319,7 @@ def test_pictures_of_a_book_of_an_earlier_version_are_known_by_their_size_alone(
     asked = {"user": "b", "evaluation": {"folds": 2}}
     (fold, _), (other, _) = (fold_studies(of_pictures(1, s, s, **asked)) for s in (8, 7))
     with monkeypatch.context() as earlier:
-        earlier.setattr(LocalDataset, "_hashed", without_whole_rows)
+        earlier.setattr(CountedPatients, "_hashed", without_whole_rows)
         hospital._prepare(fold).begin()
     hospital._prepared.clear()  # as a program of this version
     hospital._prepare(fold).begin()
@@ -328,8 +328,8 @@ def test_pictures_of_a_book_of_an_earlier_version_are_known_by_their_size_alone(
         hospital._prepare(other)
 
 
-def without_whole_rows(dataset: LocalDataset, rows: NDArray[np.int64]) -> tuple[object, ...]:
-    of = dataset._patients
+def without_whole_rows(counted: CountedPatients, rows: NDArray[np.int64]) -> tuple[object, ...]:
+    of = counted._patients
     return of.rows[rows], of.targets[rows], of.groups[rows], None
 
 
