@@ -6,7 +6,7 @@ from erosion.common.protocol.summary import QUANTILES, ColumnSummary
 from erosion.server.description.description import Description
 from erosion.server.description.misfits import middle_of, share_text
 from erosion.server.output.report.html_table import Cell, table, text
-from erosion.server.output.report.page import whole_page
+from erosion.server.output.report.whole_page import whole_page
 
 WIDTH, HEIGHT, LEFT = 760, 24, 130  # of a picture: each hospital has a line
 

@@ -10,7 +10,7 @@ from erosion.common.tasks.task import Task
 from erosion.server.output.plain_text import metric_text, seconds_text, weight_text
 from erosion.server.output.report.html_table import Cell, table, text
 from erosion.server.output.report.overview_figures import loss_figure
-from erosion.server.output.report.page import day, verdict_box, whole_page
+from erosion.server.output.report.whole_page import day, verdict_box, whole_page
 from erosion.server.output.result_words import (
     absences_by_user,
     class_sizes_of,

@@ -1,10 +1,8 @@
 """The report's sections, the answer first."""
 
-from collections.abc import Mapping, Sequence, Set
-from datetime import datetime
+from collections.abc import Mapping, Set
 from html import escape
 
-from erosion.common.protocol.messages import FEWEST_OF_A_CLASS, Comparison
 from erosion.common.rounds.records import HospitalRecord
 from erosion.common.settings.base import Settings
 from erosion.common.study.study import Evaluation
@@ -15,37 +13,26 @@ from erosion.server.output.report.findings import findings
 from erosion.server.output.report.html_table import Cell, table, text
 from erosion.server.output.report.metric_table import base_rate_row, how_to_read, metric_cells
 from erosion.server.output.report.run_data import RunData
-from erosion.server.output.report.style import STYLE
+from erosion.server.output.report.verdict_section import verdict_section
+from erosion.server.output.report.whole_page import whole_page
 from erosion.server.output.result_words import (
-    absences,
     chosen_text,
     class_sizes,
     of_rows,
     privacy,
-    recounts,
     stops,
-    verdict_sentences,
-    what_may_be_unseen,
 )
 from erosion.server.output.round_news import grouped
-from erosion.server.run.result import ArmResult, Result, digits_beyond, study_as_run
+from erosion.server.run.result import ArmResult, Result, study_as_run
 
 MOST_EVENTS = 200  # rows; the journal has them all
-
-# A second lock besides escaping: nothing in the page may run or be fetched.
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-
-ONE_MORE = (
-    " The study is strict (evaluation.strict): the share is counted as if there were one patient"
-    " more, on whom the better arm errs as badly as the loss allows."
-)
 
 
 def render(run: RunData, study_file: str, versions: Mapping[str, str]) -> str:
     """The page; `study_file` is the study's TOML."""
     result = run.result
     sections = [
-        _verdict(result),
+        verdict_section(result),
         _key_figures(run),
         findings(run),
         _choices(run.result),
@@ -56,82 +43,6 @@ def render(run: RunData, study_file: str, versions: Mapping[str, str]) -> str:
         _making(run, study_file, versions),
     ]
     return whole_page(f"{result.study}: does collaborating help {result.user}?", sections)
-
-
-def whole_page(title: str, sections: Sequence[str]) -> str:
-    """A page of its own; `sections` are HTML."""
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{text(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
-        + "\n".join(sections)
-        + "\n</body>\n</html>\n"
-    )
-
-
-def verdict_box(heading: str, verdict: str, *, found: bool) -> str:
-    """The answer: the first sentence large, the figures below it. `heading` is HTML."""
-    finding, figures = verdict_sentences(verdict)
-    return (
-        f"<header><p>{heading}</p></header>\n"
-        f'<div class="{"verdict found" if found else "verdict"}">'
-        f"<h1>{text(finding)}</h1><p>{text(figures)}</p></div>\n"
-    )
-
-
-def _verdict(result: Result) -> str:
-    heading = f"Study {text(result.study)}, for {text(result.user)}, {text(day(result.started))}"
-    found = result.verdict.best_arm is not None
-    away = "".join(
-        f'<p class="note">{text(sentence)}</p>\n'
-        for sentence in (*absences(result.absent), *recounts(result.recounts))
-    )
-    return verdict_box(heading, result.verdict.text, found=found) + away + _how_sure(result)
-
-
-def _how_sure(result: Result) -> str:
-    comparison = result.comparison
-    if comparison is None:
-        return ""
-    loss = result.task.metric(result.task.verdict_metric).label
-    needs = result.task.verdict_needs.format(fewest=FEWEST_OF_A_CLASS, tested=result.tested)
-    return (
-        f'<p class="note">The verdict rests on one comparison, {text(comparison.arm)} with'
-        f" {text(comparison.reference)}, declared before the run: a paired sign-flip test of the"
-        f" {text(loss)} on the same {comparison.num_samples} {result.tested}{_group(result)}. The"
-        f" mean difference is {_signed(comparison.mean_difference)} (below 0,"
-        f" {text(comparison.arm)} is better)."
-        f" {_what_chance_does(result, comparison)} A difference is claimed only where"
-        f" this share is at most {100 * comparison.level:g} % and {text(needs)}."
-        f"{ONE_MORE if comparison.strict else ''}"
-        f"{_what_is_assumed(result, comparison)}"
-        " The rest of this page describes; it proves nothing.</p>"
-    )
-
-
-def _group(result: Result) -> str:
-    """How many of them are of the group that the verdict needs, where that is not all."""
-    comparison = result.comparison
-    if comparison is None or comparison.smallest_class == comparison.num_samples:
-        return ""
-    return f", at least {comparison.smallest_class} of them {text(result.task.group_word)}"
-
-
-def _what_chance_does(result: Result, comparison: Comparison) -> str:
-    """What the p-value says, which is less where the models share most of their patients."""
-    share = _share(comparison.p_value, comparison.level)
-    if result.cross_fitting is None:
-        return (
-            "Were the two equally good, chance alone would give a difference as large in"
-            f" {share} of such studies."
-        )
-    return (
-        "Were every patient’s difference as likely the other way round, as large a mean would come"
-        f" of {share} of all draws. That is not how often chance gives one: the folds’ models share"
-        " most of their patients, so that arms that hardly differ are told apart more often, and"
-        " the level is stricter than for a test part."
-    )
 
 
 def _key_figures(run: RunData) -> str:
@@ -178,14 +89,6 @@ def _measured_on(run: RunData, classes: str) -> str:
         " those that the figures are of."
         + " Means and deviations for scaling include every patient, but in arms that ask nobody"
         " else." * (run.study.scaling in ("federated", "user")) + delivered
-    )
-
-
-def _what_is_assumed(result: Result, comparison: Comparison) -> str:
-    """What the test cannot see."""
-    return (
-        " The test knows only patients like these."
-        f" {text(what_may_be_unseen(comparison.num_samples, result.class_counts, result.task))}"
     )
 
 
@@ -426,26 +329,3 @@ def _idle(evaluation: Evaluation) -> set[str]:
 def _settings(settings: Settings, without: Set[str] = frozenset()) -> str:
     values = settings.model_dump(mode="json", exclude_none=True, exclude=set(without))
     return ", ".join(f"{key} = {value}" for key, value in values.items())
-
-
-def _signed(value: float) -> str:
-    """With the digits that show on which side of 0 it is; without a sign where six show none."""
-    digits = next((digits for digits in range(3, 7) if round(value, digits)), None)
-    return "0.000" if digits is None else f"{value:+.{digits}f}".replace("-", "−")
-
-
-def _share(p_value: float, level: float) -> str:
-    """In percent, with the digits that show on which side of the level it is."""
-    if p_value < 0.001:
-        return "fewer than 0.1 %"
-    if p_value >= 0.1:
-        return f"{100 * p_value:.0f} %"
-    return f"{100 * p_value:.{digits_beyond(level, p_value)}g} %"
-
-
-def day(started: str) -> str:
-    """An ISO 8601 time as people write the day."""
-    try:
-        return f"{datetime.fromisoformat(started):%-d %B %Y}"
-    except ValueError:
-        return started
