@@ -40,16 +40,9 @@ def verify(
     """
     previous, number, first, cut_off = FIRST, 0, 1, False
     wanted, head_found = set(witnessed), head in (None, FIRST)
-    files = [*full_files(path), path]
-    for file in files:
-        try:
-            lines = list(lines_of(file))
-        except OSError as problem:
-            raise SiteError(f"{file} cannot be read: {problem.strerror}. Check the path.") from None
-        cut_off = bool(lines) and not lines[-1][1]
-        for text, whole in lines:
-            if not whole:
-                continue
+    for file in (*full_files(path), path):
+        lines, cut_off = _whole_lines(file)
+        for text in lines:
             line = _read(file, number + 1, text)
             if number == 0 and line.number > 1:
                 if file == path:  # the newest full file is never removed
@@ -79,6 +72,16 @@ def verify(
             " written anew."
         )
     return Verified(number - first + 1, previous, cut_off, first, num_witnessed)
+
+
+def _whole_lines(path: Path) -> tuple[list[str], bool]:
+    """Those that have an end, and whether half a line follows. Raises SiteError."""
+    try:
+        lines = list(lines_of(path))
+    except OSError as problem:
+        raise SiteError(f"{path} cannot be read: {problem.strerror}. Check the path.") from None
+    whole = [text for text, has_end in lines if has_end]
+    return whole, len(whole) < len(lines)
 
 
 def _read(path: Path, number: int, text: str) -> AuditEntry:

@@ -1,7 +1,6 @@
 """The site agent: stays connected, trains when asked, and comes back after any outage."""
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from erosion.client.audit.audit_log import NotLogged
 from erosion.client.connection.connection_errors import connection_error
 from erosion.client.connection.error_pace import ErrorPace
 from erosion.client.connection.line import OURS, SiteLine
+from erosion.client.connection.outage import LAST_RETRY_SECONDS, Outage
 from erosion.common.errors import LinkError, SiteError
 from erosion.common.line.frames import LONGEST_REASON
 from erosion.common.line.run_news import RunNews
@@ -27,11 +27,8 @@ from erosion.common.support.plain_text import printable
 
 logger = logging.getLogger("erosion.agent")
 
-FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.2, 10.0
-MOST_DOUBLINGS = 10  # of the first; more than it takes to the last
 GONE_SECONDS = 60.0  # out of reach after a study that this site took no part in: none is to come
 LOST_SECONDS = 600.0  # out of reach since a study whose end this site did not hear of
-STEADY_SECONDS = 10.0  # of a connection; one that breaks earlier, unused, is no sign of recovery
 LOOK_SECONDS = 0.2  # how soon a stop is noticed
 _PACED = (wire.NOTICE, wire.DESCRIBE, wire.SUMMARY)  # that no budget bounds, and few are honest
 
@@ -94,26 +91,11 @@ class Agent:
 
     def run(self) -> None:
         """Serve until stopped. Raises LinkError where trying again would be of no use."""
-        lost_at: float | None = None  # when the coordinator was first out of reach
-        tries, said = 0, ""
+        outage = Outage()
         while not self.stop.is_set():
             try:
                 with self._connect() as connection:
-                    welcome = connection.welcome
-                    theirs = welcome.versions or OURS
-                    where, words = self._address, printable(theirs.words)
-                    logger.info("connected to the coordinator at %s, %s", where, words)
-                    since, said = time.monotonic(), ""
-                    for watcher in self._watchers:
-                        watcher.connected()
-                    try:
-                        self._has_answered = False
-                        self._serve(connection)
-                    finally:
-                        if self._has_answered or time.monotonic() - since >= STEADY_SECONDS:
-                            tries, lost_at = 0, None
-                if self.stop.is_set():
-                    return
+                    self._stay(connection, outage)
                 continue
             except grpc.RpcError as problem:
                 trouble = connection_error(problem, self._address, encrypted=self._encrypted)
@@ -133,20 +115,28 @@ class Agent:
                 continue
             except SiteError as problem:  # keys have expired; they or the site file are replaced
                 sentence, remedy = str(problem).removesuffix("."), " `erosion check` looks into it."
-            if lost_at is None:
-                lost_at = time.monotonic()
-            if sentence != said:
-                said = sentence
+            if outage.is_news(sentence):
                 logger.warning("%s; trying again", sentence)
                 for watcher in self._watchers:
                     watcher.disconnected(sentence)
-            if self._gives_up(sentence, time.monotonic() - lost_at, remedy):
+            if self._gives_up(sentence, outage.seconds, remedy):
                 return
-            # Full jitter: after an outage a hundred sites must not all come back at once.
-            doubled = min(tries, MOST_DOUBLINGS)  # an outage of hours is a thousand tries
-            longest = min(LAST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2**doubled)
-            self.stop.wait(random.uniform(FIRST_RETRY_SECONDS / 2, longest))
-            tries += 1
+            self.stop.wait(outage.next_pause())
+
+    def _stay(self, connection: SiteLine, outage: Outage) -> None:
+        """Serve a connection that stands, until it ends or is to be made anew."""
+        theirs = connection.welcome.versions or OURS
+        words = printable(theirs.words)
+        logger.info("connected to the coordinator at %s, %s", self._address, words)
+        since = time.monotonic()
+        outage.connected()
+        for watcher in self._watchers:
+            watcher.connected()
+        self._has_answered = False
+        try:
+            self._serve(connection)
+        finally:
+            outage.disconnected(since, was_used=self._has_answered)
 
     def _gives_up(self, why: str, out_of_reach: float, remedy: str) -> bool:
         """Whether no other study is to come. `out_of_reach`: the coordinator was for so long.

@@ -1,6 +1,6 @@
 """`erosion site new`: a site file that maps a hospital's columns, as far as that can be told."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from erosion.client.dataset.preparation import UnitChange
@@ -172,3 +172,35 @@ def is_written(match: Match, text: str, accept: float) -> bool:
 
 def _mark(match: Match, accept: float) -> str:
     return "" if match.confidence >= accept else "# ? "
+
+
+def in_words(match: Match, accept: float) -> Iterator[str]:
+    """What of a proposal the file has, and what is left to a person, line by line."""
+    if match.between is not None:
+        made = f"{match.between.start} and {match.between.end}"
+        yield f"{match.column}: made of {made}? proposed"
+    elif match.local is None:
+        yield f"{match.column}: no column seems to hold it"
+    elif match.local != match.column or not match.is_plain:
+        found = f"{match.local!r}, {match.confidence:.2f}"
+        if match.local != match.column:  # else there is no line to write
+            found += ", written" if match.confidence >= accept else ", proposed"
+        yield f"{match.column}: {found}"
+        yield from (f"  {line}" for line in _values_in_words(match, accept))
+
+
+def _values_in_words(match: Match, accept: float) -> Iterator[str]:
+    if match.unit is not None:
+        yield f"in another unit? x {unit_text(match.unit)} proposed"
+    spelt: dict[str, list[str]] = {}
+    for local, meant in match.values.items():
+        how = "written" if is_written(match, local, accept) else "proposed"
+        spelt.setdefault(how, []).append(f"{local} = {meant}")
+    for how, values in spelt.items():
+        yield f"values, {how}: {', '.join(values)}"
+    if match.unknown:
+        yield f"not understood: {', '.join(match.unknown[:8])}"
+    if match.odd:
+        yield f"no numbers: {', '.join(map(repr, match.odd[:4]))}"
+    if match.unsaid:
+        yield f"not known? {', '.join(map(repr, match.unsaid[:8]))} proposed"

@@ -85,7 +85,7 @@ def _write(name: str, table: Path, output: Path, task: object, options: argparse
     from erosion.client.scaffold.column_match import match_columns
     from erosion.client.scaffold.column_profile import read_whole
     from erosion.client.scaffold.patient_key import likely_key, repeats, rows_of_patients
-    from erosion.client.scaffold.site_draft import is_written, site_draft, unit_text
+    from erosion.client.scaffold.site_draft import in_words, site_draft
     from erosion.client.site_file import load_site
     from erosion.common.support.files import write_atomically
     from erosion.common.tasks.inputs import TabularTask
@@ -116,30 +116,8 @@ def _write(name: str, table: Path, output: Path, task: object, options: argparse
     if (key := likely_key(profiles)) is not None and repeats(key):
         say(f"  {rows_of_patients(key)}: written as patient under [data]")
     for match in matches:
-        if match.between is not None:
-            made = f"{match.between.start} and {match.between.end}"
-            say(f"  {match.column}: made of {made}? proposed")
-        elif match.local is None:
-            say(f"  {match.column}: no column seems to hold it")
-        elif match.local != match.column or not match.is_plain:
-            found = f"{match.local!r}, {match.confidence:.2f}"
-            if match.local != match.column:  # else there is no line to write
-                found += ", written" if match.confidence >= options.accept else ", proposed"
-            say(f"  {match.column}: {found}")
-            if match.unit is not None:
-                say(f"    in another unit? x {unit_text(match.unit)} proposed")
-            spelt: dict[str, list[str]] = {}
-            for local, meant in match.values.items():
-                how = "written" if is_written(match, local, options.accept) else "proposed"
-                spelt.setdefault(how, []).append(f"{local} = {meant}")
-            for how, values in spelt.items():
-                say(f"    values, {how}: {', '.join(values)}")
-            if match.unknown:
-                say(f"    not understood: {', '.join(match.unknown[:8])}")
-            if match.odd:
-                say(f"    no numbers: {', '.join(map(repr, match.odd[:4]))}")
-            if match.unsaid:
-                say(f"    not known? {', '.join(map(repr, match.unsaid[:8]))} proposed")
+        for line in in_words(match, options.accept):
+            say(f"  {line}")
 
 
 COMMAND = Command(

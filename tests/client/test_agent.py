@@ -14,16 +14,15 @@ from flwr.app import Error, Message, RecordDict
 from erosion.client.audit.audit_entry import hash_of
 from erosion.client.audit.audit_log import AuditLog
 from erosion.client.audit.site_observers import SiteObservers
-from erosion.client.connection import agent as agent_module
+from erosion.client.connection import outage
 from erosion.client.connection.agent import (
-    FIRST_RETRY_SECONDS,
     GONE_SECONDS,
-    LAST_RETRY_SECONDS,
     LOST_SECONDS,
     Agent,
     Until,
 )
 from erosion.client.connection.line import LostLine, SiteLine, Welcome
+from erosion.client.connection.outage import FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS
 from erosion.command_line import parser
 from erosion.common.errors import LinkError, SiteError
 from erosion.common.line.frames import LONGEST_REASON
@@ -168,7 +167,7 @@ def test_a_line_on_which_a_request_was_answered_is_tried_again_at_once(
 def test_a_line_that_stood_for_a_while_is_tried_again_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(agent_module, "STEADY_SECONDS", 0.0)
+    monkeypatch.setattr(outage, "STEADY_SECONDS", 0.0)
     assert longest_pauses(monkeypatch, num_requests=0, times=4) == [FIRST_RETRY_SECONDS] * 4
 
 
