@@ -6,8 +6,8 @@ from pathlib import Path
 from erosion.client.dataset.preparation import UnitChange
 from erosion.client.scaffold.column_match import Match
 from erosion.client.scaffold.column_profile import Profile
+from erosion.client.scaffold.draft_text import escaped, quoted
 from erosion.client.scaffold.patient_key import likely_key, repeats
-from erosion.client.scaffold.study_draft import _escaped
 
 MOST_ODD = 10  # values of a number that are none, listed one by one
 CERTAIN = 0.9  # confidence from which a proposal is written as it is
@@ -37,7 +37,7 @@ def site_draft(
         f'name = "{name}"',
         "",
         "[data]",
-        f'path = "{_escaped(str(data))}"',
+        f"path = {quoted(str(data))}",
         *_marks(matches, notes),
         *_patient(profiles),
         *_absent(matches, outcome),
@@ -71,7 +71,7 @@ def _patient(profiles: Sequence[Profile]) -> list[str]:
     key = likely_key(profiles)
     if key is None:
         return []
-    line = f'patient = "{_escaped(key.name)}"'
+    line = f"patient = {quoted(key.name)}"
     if repeats(key):
         return [f"{line}  # rows with the same value are of one patient"]
     return [f"# ? {line}  # if several rows can be of one patient"]
@@ -80,12 +80,12 @@ def _patient(profiles: Sequence[Profile]) -> list[str]:
 def _absent(matches: Sequence[Match], outcome: Collection[str]) -> list[str]:
     missing = [m.column for m in matches if m.local is None and m.between is None]
     lines = [
-        f'# No column seems to hold "{_escaped(name)}", the outcome, without which the hospital'
+        f"# No column seems to hold {quoted(name)}, the outcome, without which the hospital"
         " cannot\n# take part: write under [data.columns] what it is called here."
         for name in missing
         if name in outcome
     ]
-    if features := [f'"{_escaped(name)}"' for name in missing if name not in outcome]:
+    if features := [quoted(name) for name in missing if name not in outcome]:
         listed = ", ".join(features)
         what = "no column seems to hold these; absent: not recorded here"
         lines.append(f"# ? absent = [{listed}]  # {what}")
@@ -98,7 +98,7 @@ def _columns(matches: Sequence[Match], accept: float) -> list[str]:
         return []
     lines = ["", '[data.columns]  # "in the study" = "in the data"']
     for match in renamed:
-        line = f'"{_escaped(match.column)}" = "{_escaped(str(match.local))}"'
+        line = f"{quoted(match.column)} = {quoted(str(match.local))}"
         lines.append(f"{_mark(match, accept)}{line}  # confidence {match.confidence:.2f}")
     return lines
 
@@ -110,8 +110,8 @@ def _units(matches: Sequence[Match]) -> list[str]:
         return []
     lines = ["", "[data.units]  # the study's unit = the data's x factor (+ offset)"]
     lines += [
-        f'# ? "{_escaped(m.column)}" = {unit_text(m.unit)}'
-        f"  # {_escaped(str(m.local))} seems to be in another unit"
+        f"# ? {quoted(m.column)} = {unit_text(m.unit)}"
+        f"  # {escaped(str(m.local))} seems to be in another unit"
         for m in converted
         if m.unit is not None
     ]
@@ -131,10 +131,10 @@ def _derived(matches: Sequence[Match]) -> list[str]:
         if (found := match.between) is not None:
             lines += [
                 "",
-                f'# ? [data.derive."{_escaped(match.column)}"]  # made of two dates',
+                f"# ? [data.derive.{quoted(match.column)}]  # made of two dates",
                 f'# ? kind = "{found.kind}"',
-                f'# ? start = "{_escaped(found.start)}"',
-                f'# ? end = "{_escaped(str(found.end))}"  # or one date for everybody',
+                f"# ? start = {quoted(found.start)}",
+                f"# ? end = {quoted(str(found.end))}  # or one date for everybody",
                 f'# ? date_format = "{found.date_format}"',
             ]
     return lines
@@ -146,20 +146,19 @@ def _values(matches: Sequence[Match], profiles: Sequence[Profile], accept: float
     for match in matches:
         if not (match.values or match.unknown or match.unsaid or match.odd):
             continue
-        lines += ["", f'[data.values."{_escaped(match.column)}"]  # "in the data" = "in the study"']
+        lines += ["", f'[data.values.{quoted(match.column)}]  # "in the data" = "in the study"']
         lines += [
-            f"{'' if is_written(match, text, accept) else '# ? '}"
-            f'"{_escaped(text)}" = "{_escaped(meant)}"'
+            f"{'' if is_written(match, text, accept) else '# ? '}{quoted(text)} = {quoted(meant)}"
             for text, meant in match.values.items()
         ]
         for text in match.unsaid:
             times = counts[str(match.local)].get(text)  # of what may as well be measured
             often = f" {times} rows" if times else ""
-            lines.append(f'# ? "{_escaped(text)}" = ""  # not known?{often}')
-        lines += [f'# ? "{_escaped(text)}" = ""  # no number' for text in match.odd[:MOST_ODD]]
+            lines.append(f'# ? {quoted(text)} = ""  # not known?{often}')
+        lines += [f'# ? {quoted(text)} = ""  # no number' for text in match.odd[:MOST_ODD]]
         if len(match.odd) > MOST_ODD:
             lines.append(f"# and {len(match.odd) - MOST_ODD} more that are no numbers")
-        lines += [f'# ? "{_escaped(text)}" = ""  # what does it mean?' for text in match.unknown]
+        lines += [f'# ? {quoted(text)} = ""  # what does it mean?' for text in match.unknown]
     return lines
 
 

@@ -17,8 +17,9 @@ from erosion.client.scaffold import column_match
 from erosion.client.scaffold.column_match import Match, match_columns
 from erosion.client.scaffold.column_profile import Profile, profile, read_whole
 from erosion.client.scaffold.known_units import changes, header_unit, plain_name
+from erosion.client.scaffold.left_out import why_no_feature
 from erosion.client.scaffold.patient_key import is_numbered, likely_key, repeats
-from erosion.client.scaffold.study_draft import study_draft, why_no_feature
+from erosion.client.scaffold.study_draft import study_draft
 from erosion.client.site_file import load_site
 from erosion.command_line import main
 from erosion.common.errors import DataError
