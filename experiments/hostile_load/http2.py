@@ -19,9 +19,9 @@ def _field(name: str, value: str) -> bytes:
     return b"\0" + b"".join(parts)
 
 
-def opening() -> bytes:
-    """What a client says first."""
-    return PREFACE + _frame(_SETTINGS, 0, 0, b"")
+def opening(window: int = 65_535) -> bytes:
+    """What a client says first. `window`: bytes that it takes in before it asks for more."""
+    return PREFACE + settings(window)
 
 
 def call(stream: int) -> bytes:
@@ -57,6 +57,11 @@ def ping() -> bytes:
     return _frame(_PING, 0, 0, bytes(8))
 
 
-def settings() -> bytes:
+def settings(window: int = 65_535) -> bytes:
     """Settings that want an answer."""
-    return _frame(_SETTINGS, 0, 0, struct.pack(">HI", 4, 65_535))
+    return _frame(_SETTINGS, 0, 0, struct.pack(">HI", 4, window))
+
+
+def acknowledged() -> bytes:
+    """That the other side's settings hold."""
+    return _frame(_SETTINGS, _ACK, 0, b"")

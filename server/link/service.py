@@ -95,7 +95,7 @@ class Service:
                     " version on both sides"
                 )
                 await self._refuse(context, Reason.VERSION, text, name)
-            await context.write(json_frame(Kind.HELLO, self._welcome(verdict)))
+            await self._greet(context, json_frame(Kind.HELLO, self._welcome(verdict)), name)
             if hello.get("check") is True:
                 return
             hospital = None if verdict is None else verdict.hospital
@@ -136,6 +136,12 @@ class Service:
         if kind is not Kind.HELLO:
             raise LineFault(f"a {kind.name} frame before its greeting")
         return json_body(body, most_bytes=LARGEST_GREETING_BYTES)
+
+    async def _greet(self, context: Any, welcome: bytes, name: str) -> None:
+        try:
+            await asyncio.wait_for(context.write(welcome), GREETING_SECONDS)
+        except TimeoutError:  # else it would keep its hospital out for as long as it likes
+            await self._refuse(context, Reason.ABUSE, "it did not take the greeting in", name)
 
     def _welcome(self, verdict: Admitted | None) -> dict[str, Any]:
         ends = self._certificate_expires()

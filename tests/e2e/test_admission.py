@@ -1,5 +1,8 @@
 """Admission over real gRPC, and both sides' messages about sites that are refused."""
 
+import json
+import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -23,6 +26,7 @@ from erosion.common.errors import LinkError, SiteError
 from erosion.common.line.frames import Kind, Versions, frame
 from erosion.common.support import expiry
 from erosion.common.support.keys import new_private_key, private_pem
+from erosion.experiments.hostile_load import http2
 from erosion.server.enrolment import certificates, rejections
 from erosion.server.enrolment.enrolment import (
     enrol_site,
@@ -511,6 +515,32 @@ def test_a_hospital_that_comes_and_goes_without_end_is_kept_out_for_a_while(
     monkeypatch.setattr(service, "COMINGS_SECONDS", 0.0)  # a while later
     with enrolled.line("bob").connect():
         wait_until(lambda: enrolled.connected() == ["bob"])
+
+
+def test_who_takes_nothing_in_does_not_keep_its_hospital_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy of the key holds calls open at the coordinator's greeting, as many as it may."""
+    monkeypatch.setattr(service, "GREETING_SECONDS", 0.5)
+    monkeypatch.setattr(link, "IDLE_SECONDS", 1.0)
+    enrolled = Enrolled(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    kit = tmp_path / "unpacked" / "bob"
+    line = enrolled.line("bob")
+    context.load_cert_chain(kit / "node.crt", kit / "node.key")
+    host, _, port = enrolled.link.address.rpartition(":")
+    hello = frame(Kind.HELLO, json.dumps(OURS.as_json()).encode())
+    greetings = [
+        http2.call(stream) + http2.data(stream, http2.message_head(len(hello)) + hello)
+        for stream in range(1, 2 * service.MOST_GREETINGS, 2)
+    ]
+    with context.wrap_socket(socket.create_connection((host, int(port)))) as copy:
+        copy.sendall(http2.opening(window=0) + http2.acknowledged() + b"".join(greetings))
+        wait_until(lambda: ("bob", "it did not take the greeting in") in enrolled.recorded())
+        wait_until(lambda: line.connect().check(seconds=PATIENCE).problem is None)
+    enrolled.link.stop()
 
 
 def test_the_certificate_names_the_hospital(enrolled: Enrolled) -> None:
