@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from erosion.common.support.private_database import PrivateDatabase
 
@@ -448,7 +448,12 @@ class ConsentStore:
     def _studies(self, clause: str, values: Sequence[str]) -> list[StudyEntry]:
         rows = self._file.execute(f"select * from studies {clause}", values)
         entries = [StudyEntry(*row) for row in rows]
-        for entry in entries:  # who approves a digest must have been shown that study
+        for entry in entries:
+            if entry.state not in get_args(State):
+                raise self._file.unusable(
+                    f"the state of study {entry.digest:.12} is not as it was written"
+                )
+            # Who approves a digest must have been shown that study.
             if hashlib.sha256(entry.content.encode()).hexdigest() != entry.digest:
                 raise self._file.unusable(f"study {entry.digest:.12} is not as it was written")
         return entries

@@ -4,14 +4,16 @@ SQLite because two programs use a site's records at once (the site, and its comm
 what is about to leave must be noted durably before, whatever happens to the machine.
 """
 
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from erosion.common.errors import SiteError
-from erosion.common.support.files import check_named
+from erosion.common.support.files import check_named, sync_folder
 from erosion.common.support.private_files import make_private_folder
 
 WAIT_SECONDS = 20.0  # for another program to finish its write
@@ -42,7 +44,7 @@ class PrivateDatabase:
                 if not path.parent.exists():
                     make_private_folder(path.parent)
                 if not path.exists():
-                    path.touch(mode=0o600)
+                    _make(path, tables, version)
                 check_named(path)  # a device would be tried for as long as another's lock
             self._file = sqlite3.connect(
                 path or ":memory:",
@@ -52,15 +54,13 @@ class PrivateDatabase:
             )
             self._file.execute("pragma synchronous = full")
             (found,) = self._file.execute("pragma user_version").fetchone()
-            if found in (0, version):
+            if path is not None and found in (0, version):
+                self._check(path, found)
+            if path is None or found == version:  # an earlier program wrote fewer tables
                 self._file.executescript(tables)
-            if found == 0:  # setting it anew would change a file that is only looked at
-                self._file.execute(f"pragma user_version = {version}")
-            if path is not None and found == version:
-                self._check()
         except (*_DAMAGED, OSError) as problem:
             raise self.unusable(problem) from None
-        if found not in (0, version):
+        if path is not None and found != version:
             raise SiteError(
                 f"{path} has version {found}; this program writes {version}. Use the version of"
                 " erosion that wrote it."
@@ -80,9 +80,15 @@ class PrivateDatabase:
         except _DAMAGED as problem:
             raise self.unusable(problem) from None
 
-    def _check(self) -> None:
-        """Raise sqlite3.Error for a file that is damaged, now and not in the middle of a study."""
-        (said,) = self._file.execute("pragma quick_check(1)").fetchone()
+    def _check(self, path: Path, version: int) -> None:
+        """Raise sqlite3.Error for a file that is damaged, now and not in the middle of a study.
+
+        SQLite takes a file that was emptied for a new one, and fills up one that was cut off.
+        """
+        (page_bytes,) = self._file.execute("pragma page_size").fetchone()
+        if version == 0 or path.stat().st_size % page_bytes:
+            raise sqlite3.DatabaseError("it was emptied or cut off")
+        (said,) = self._file.execute("pragma integrity_check(1)").fetchone()
         if said != "ok":
             raise sqlite3.DatabaseError(said.splitlines()[-1])
         columns = self._file.execute(
@@ -124,3 +130,19 @@ class PrivateDatabase:
             " the site file); if the file is damaged, restore it from a backup: deleting it forgets"
             f" {self._holds}."
         )
+
+
+def _make(path: Path, tables: str, version: int) -> None:
+    """The file is whole from its first moment, whichever of two programs makes it."""
+    with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+        made = Path(folder) / path.name
+        with closing(sqlite3.connect(made)) as file:
+            file.executescript(f"begin; {tables} pragma user_version = {version}; commit")
+        made.chmod(0o600)
+        try:
+            os.link(made, path)
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without links
+            made.replace(path)
+    sync_folder(path.parent)

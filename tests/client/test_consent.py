@@ -976,6 +976,17 @@ def test_a_study_that_is_not_the_one_of_its_digest_any_more_is_not_shown(
             ask()
 
 
+def test_a_decision_of_which_a_byte_was_changed_approves_nothing(
+    tmp_path: Path, store: ConsentStore
+) -> None:
+    decide(store, entry_of(study(), store), approve=False, by="somebody")
+    store._file.execute("update studies set state = 'declinee'")
+    with pytest.raises(
+        SiteError, match=r"consent\.sqlite.*state of study .* is not as it was writ"
+    ):
+        Consent(site(tmp_path), store, "c").check(study())
+
+
 def sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 

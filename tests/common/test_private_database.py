@@ -178,3 +178,56 @@ def test_a_damaged_file_is_refused_when_it_is_opened(tmp_path: Path) -> None:
     file.close()
     with pytest.raises(SiteError, match=r"a value of things\.name is no text"):
         opened(path)
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, -1])
+def test_a_file_that_was_emptied_or_cut_off_is_not_begun_anew(
+    tmp_path: Path, num_bytes: int
+) -> None:
+    path = tmp_path / "things.sqlite"
+    file = opened(path)
+    file.execute("insert into things values (?)", ("a",))
+    file.close()
+    left = path.read_bytes()[:num_bytes]
+    path.write_bytes(left)
+    with pytest.raises(SiteError, match=r"the things, cannot be used \(it was emptied or cut off"):
+        opened(path)
+    assert path.read_bytes() == left
+
+
+def test_a_byte_of_a_key_that_was_changed_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "things.sqlite"
+    file = opened(path)
+    file.execute("insert into things values (?)", ("some thing",))
+    file.close()
+    whole = path.read_bytes()
+    assert whole.count(b"some thing") == 2  # in the table and in the index
+    path.write_bytes(whole.replace(b"some thing", b"some thong", 1))
+    with pytest.raises(SiteError, match=r"the things, cannot be used .*restore it from a backup"):
+        opened(path)
+
+
+def test_of_two_programs_that_make_the_file_both_have_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, link = tmp_path / "things.sqlite", os.link
+
+    def after_another(made: Path, to: Path) -> None:
+        monkeypatch.setattr(os, "link", link)
+        opened(path).execute("insert into things values (?)", ("a",))
+        link(made, to)
+
+    monkeypatch.setattr(os, "link", after_another)
+    assert things(opened(path)) == ["a"]
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_a_file_system_without_links_will_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "link", refuse)
+    opened(tmp_path / "things.sqlite").execute("insert into things values (?)", ("a",))
+    assert things(opened(tmp_path / "things.sqlite")) == ["a"]
