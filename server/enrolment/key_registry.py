@@ -22,8 +22,8 @@ class EnrolledKey(Settings):
     public_key: str  # PEM
     certificate: str | None = None  # PEM, the latest of this key; None: enrolled without one
     enrolled: AwareDatetime
-    expires: AwareDatetime
     revoked: AwareDatetime | None = None
+    expires: AwareDatetime  # the last: a file that is cut off makes no revoked key a current one
 
     @field_validator("public_key")
     @classmethod

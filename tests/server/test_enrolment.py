@@ -1020,6 +1020,16 @@ def test_a_roster_that_is_empty_is_not_one_without_hospitals(folder: FederationF
     assert folder.roster.read_bytes() == b""
 
 
+def test_a_roster_that_was_cut_off_lets_no_revoked_key_in(folder: FederationFolder) -> None:
+    enrol_site(folder, "north")
+    revoke_site(folder, "north")
+    whole = folder.roster.read_bytes()
+    for num_bytes in range(len(whole)):
+        folder.roster.write_bytes(whole[:num_bytes])
+        with suppress(EnrolmentError):
+            assert read_key_registry(folder.roster).current("north") is None, num_bytes
+
+
 @pytest.mark.filterwarnings("ignore:Parsed a serial number")
 def test_a_damaged_certificate_of_the_authority_is_put_into_no_kit(
     folder: FederationFolder,
