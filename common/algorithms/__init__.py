@@ -84,7 +84,12 @@ aggregate. "none" is the aggregate itself, "momentum" adds the earlier ones (Fed
 "yogi" and "adagrad" scale every parameter's step by the size of its earlier ones. Each is a table
 too, with its own parameters: {name = "adam", learning_rate = 0.1}. Use it where a model learns
 slowly. Source: Reddi et al., Adaptive Federated Optimization, 2021; Hsu et al., Measuring the
-Effects of Non-Identical Data Distribution, 2019."""
+Effects of Non-Identical Data Distribution, 2019.
+
+Wherever a method counts samples (`weighting` = "samples", n_i), it counts those that hospitals tell,
+which their sites round, and of another hospital than the user no more than all others have
+together, for nobody can check its word: of two hospitals, the larger peer counts as the user does.
+The report shows what each told and counts for."""
 
 
 def catalogue() -> str:
