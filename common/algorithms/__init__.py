@@ -86,9 +86,9 @@ too, with its own parameters: {name = "adam", learning_rate = 0.1}. Use it where
 slowly. Source: Reddi et al., Adaptive Federated Optimization, 2021; Hsu et al., Measuring the
 Effects of Non-Identical Data Distribution, 2019.
 
-Wherever a method counts samples (`weighting` = "samples", n_i), it counts those that hospitals tell,
-which their sites round, and of another hospital than the user no more than all others have
-together, for nobody can check its word: of two hospitals, the larger peer counts as the user does.
+Wherever a method counts samples (`weighting` = "samples", n_i), it counts those that hospitals
+tell, which their sites round, and of another hospital than the user no more than all others have
+together, for nobody can check its word: beside a user with 60 a single peer counts for 60 at most.
 The report shows what each told and counts for."""
 
 
