@@ -75,8 +75,8 @@ _REMEDY = "What it must be is in docs/extending.md; correct the method."
 
 def _fault(arm: str, number: int, problem: str) -> RunError:
     return RunError(
-        f"The rule of {arm!r} made a mistake in round {number}: {problem}. {_REMEDY} The rounds"
-        " before are kept, and --resume goes on after them."
+        f"The rule of {arm!r} made a mistake in round {number}: {problem}. {_REMEDY} A run"
+        " with a folder goes on after the rounds before, with --resume."
     )
 
 

@@ -172,7 +172,9 @@ class RoundInProgress:
         if isinstance(own, Rejection):
             return f"the user's own update was rejected: {own.reason}"
         if isinstance(own, Absence):
-            return f"the user's own site {own.reason.removeprefix('the site ')}"
+            reason = own.reason.removeprefix("the site ")
+            # What is said of a site goes on from its name; what it says itself is a sentence.
+            return f"the user's own site{':' if reason[:1].isupper() else ''} {reason}"
         if self.ask.any_number:
             return ""
         needed = self._enough(answers)

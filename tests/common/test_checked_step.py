@@ -100,6 +100,7 @@ def test_a_wrong_step_ends_the_run_in_words(changes: Mapping[str, Any], said: st
         played(replace(GOOD, **changes))
     text = str(problem.value)
     assert "mine" in text
+    assert "A run with a folder goes on" in text  # a simulation has none
     assert "round 1" in text
     assert "resume" in text
 

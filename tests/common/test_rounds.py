@@ -66,6 +66,7 @@ def test_an_absent_and_a_rejected_hospital_are_recorded_with_the_reason() -> Non
     [
         (None, "the user's own site was not connected"),
         (Absence("did not answer within 2 s"), "the user's own site did not answer within 2 s"),
+        (Absence("The request is strange."), "the user's own site: The request is strange."),
         (
             Rejection("a value that is not finite"),
             "the user's own update was rejected: a value that is not finite",
