@@ -16,6 +16,13 @@ def python_of(text: str) -> str:
     return "\n".join(re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL))
 
 
+def first_example(title: str) -> str:
+    """A section's first block of Python: the file that it adds to the program."""
+    found = re.search(r"```python\n(.*?)```", dict(SECTIONS)[title], flags=re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
 def example_of(title: str) -> dict[str, Any]:
     """What a section's example defines."""
     example: dict[str, Any] = {"__name__": "example"}
