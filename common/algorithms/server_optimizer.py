@@ -17,7 +17,9 @@ from erosion.common.algorithms.base import (
     Exchanges,
     RoundStart,
     Step,
+    broadcasts_nothing,
 )
+from erosion.common.learning.local_work import Tensors
 from erosion.common.settings.base import Settings
 
 State = TypeVar("State")
@@ -149,11 +151,18 @@ def _optimized(
         init,
         update,
         asks,
-        broadcast=lambda state: algorithm.broadcast(state.method),
-        broadcast_to_user=lambda state: algorithm.broadcast_to_user(state.method),
+        broadcast=_of_method(algorithm.broadcast),
+        broadcast_to_user=_of_method(algorithm.broadcast_to_user),
         exchanges=None if algorithm.exchanges is None else exchanges,
         forget=forget,
     )
+
+
+def _of_method(broadcast: Callable[[Any], Tensors]) -> Callable[[OptimizedState[Any]], Tensors]:
+    """What the method sends; one that sends nothing is still seen to."""
+    if broadcast is broadcasts_nothing:
+        return broadcast
+    return lambda state: broadcast(state.method)
 
 
 def _from_name(value: Any) -> Any:

@@ -78,6 +78,16 @@ def test_as_fedavg_it_gives_flowers_own_numbers() -> None:
     )
 
 
+def test_a_rules_aggregates_go_through_its_server_optimizer() -> None:
+    optimizer = {"name": "momentum", "momentum": 0.5}
+    rule = Personalized(
+        "fedavg", user=0, num_rounds=3, settings={"server_optimizer": optimizer}, evaluate=False
+    )
+    grid = InProcessGrid({7: moved_by(1, 0, name=0), 8: moved_by(3, 0, name=1)})
+    # The aggregate is (2, 0) in every round: 2, then 2 + .5 * 2 = 3, then 2 + .5 * 3 = 3.5.
+    assert w_of(run(rule, grid, 3)) == [8.5, 0.0]
+
+
 def test_statistics_of_batch_normalisation_stay_out_of_the_distance() -> None:
     def node(name: int, statistic: float) -> Node:
         def answer(request: Message) -> RecordDict:
