@@ -345,6 +345,8 @@ class SealedSite:
         keys = [key for hello in everyone.values() for key in (hello.mask, hello.seal)]
         if len(set(keys)) < len(keys):
             raise Refusal("A key stands twice in the roster.")
+        if problem := self._rules.problem_with_holders(everyone):
+            raise Refusal(f"The round would show too much: {problem}.")
 
     def _check_view(self, measured: Measured, view: View) -> None:
         if unknown := set(view.weights) - set(measured.roster):

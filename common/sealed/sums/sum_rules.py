@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from erosion.common.sealed.digest import Part
+from erosion.common.sealed.masks import shamir
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,23 @@ class SumRules:
             return problem
         problem = self._problem_with({n: w for n, w in weights.items() if n in self.known})
         return problem and f"of those in limits.summed_with, {problem}"
+
+    def problem_with_holders(self, names: Collection[str]) -> str | None:
+        """Why no secret may be shared out among these hospitals, or None.
+
+        Enough of them to take this one's masks off by themselves, where the others are told two
+        stories, would do so without any sum.
+        """
+        if self.known is None:
+            return None
+        enough = 2 * shamir.threshold(len(names)) - len(names)
+        if (strangers := len(set(names) - self.known)) < enough:
+            return None
+        return (
+            f"{strangers} of its {len(names)} hospitals are not in limits.summed_with, and"
+            f" {enough} together with the coordinator could take this site's masks off. Name more"
+            " that people here know"
+        )
 
     def _problem_with(self, weights: Mapping[str, float]) -> str | None:
         if not all(0 <= weight <= 1 for weight in weights.values()):

@@ -143,7 +143,10 @@ def test_fewer_delivered_than_allowed_are_not_unmasked() -> None:
     [
         (SumRules(min_summed=7), "6 hospitals in the sum; limits.min_summed = 7"),
         (SumRules(largest_share=0.15), "one hospital has 0.167 of the sum"),
-        (SumRules(known=frozenset({"s0", "s1", "s6", "s9"})), "limits.summed_with, 2 hospitals"),
+        (
+            SumRules(min_summed=5, known=frozenset({"s0", "s1", "s2", "s3", "s6"})),
+            "limits.summed_with, 4 hospitals",
+        ),
     ],
 )
 def test_a_sites_stricter_rules_are_kept_where_the_masks_come_off_without_it(
@@ -279,6 +282,27 @@ def test_a_coordinator_with_two_stories_needs_two_of_four_peers(
             assert not released.seeds.keys() & released.keys.keys()
     needed = script.attempt.needed
     assert (seeds >= needed and keys >= needed) == opened
+
+
+@pytest.mark.parametrize(("number", "invented"), [(10, 7), (7, 4), (7, 3), (6, 4)])
+def test_a_coordinators_own_hospitals_get_no_shares_that_take_a_mask_off(
+    number: int, invented: int
+) -> None:
+    """s0 knows the others, and of ten in a round seven would hold enough shares of its secrets.
+
+    Fewer do where the others are told two stories: s0's own share is of the one secret.
+    """
+    enough = 2 * shamir.threshold(number) - number
+    assert invented >= enough
+    for strangers in (invented, enough - 1):
+        at = sites(number)
+        at["s0"]._rules = SumRules(known=frozenset(NAMES[: number - strangers]))
+        script = by_hand(number, at=at)
+        if strangers == invented:
+            with pytest.raises(Refusal, match=f"{invented} of its {number} hospitals are not in"):
+                script.measure()
+        else:
+            script.sum(dict.fromkeys(script.measure(), 0.9 / number))
 
 
 def test_the_same_sum_again_after_a_restart_is_allowed_and_no_other() -> None:
