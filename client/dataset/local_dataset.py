@@ -80,7 +80,9 @@ class LocalDataset:
         self.split: Split = split_patients(
             study, site.name, patients.rows, patients.targets, patients.groups, patients.is_test
         )
-        is_tested = study.evaluation.folds is None or study.fold is not None
+        # Of a fold nothing is said here: by another error than that of folds of few patients, one
+        # that nobody is in would tell how many there are.
+        is_tested = study.evaluation.folds is None and study.fold is None
         if site.name == study.user and is_tested and not len(self.split.test):
             raise DataError(
                 f"{site.data.describe()}: the rows of each class are all of one patient, so none"

@@ -64,7 +64,7 @@ def split_patients(
     patients = _patients(groups, strata, lots)
     if fold is not None:
         by_stratum = sorted(patients, key=lambda patient: patient.stratum)
-        training, test = _folded(by_stratum, fold, hospital)
+        training, test = _folded(by_stratum, fold)
         return Split(_rows(training), _rows(test))
     for stratum in np.unique(strata).tolist():
         members = [patient for patient in patients if patient.stratum == stratum]
@@ -72,7 +72,7 @@ def split_patients(
         test += tested
         training += [patient for patient in members if patient not in tested]
     if study.selection_fold is not None:
-        training, test = _folded(training, study.selection_fold, hospital)
+        training, test = _folded(training, study.selection_fold)
     return Split(_rows(training), _rows(test))
 
 
@@ -107,7 +107,7 @@ def _declared(
         return Split(training, test)
     in_order = [place.to_bytes(8, "big") for place in range(len(training))]  # the table's
     patients = _patients(groups[training], study.task.strata(targets)[training], in_order)
-    rest, held_out = _folded(sorted(patients, key=lambda p: p.stratum), study.fold, hospital)
+    rest, held_out = _folded(sorted(patients, key=lambda p: p.stratum), study.fold)
     return Split(training[_rows(rest)], training[_rows(held_out)])
 
 
@@ -157,18 +157,8 @@ def _rows(patients: list[_Patient]) -> NDArray[np.int64]:
     return np.array(sorted(row for patient in patients for row in patient.rows), dtype=np.int64)
 
 
-def _folded(
-    training: list[_Patient], fold: Fold, hospital: str
-) -> tuple[list[_Patient], list[_Patient]]:
+def _folded(training: list[_Patient], fold: Fold) -> tuple[list[_Patient], list[_Patient]]:
     """The training part without the fold, and the fold: every `of`-th patient of each stratum."""
-    if len(training) < fold.of:
-        key, what = (
-            ("selection", "training patients") if fold.cut is None else ("evaluation", "patients")
-        )
-        raise DataError(
-            f"{key}.folds = {fold.of}; {hospital} has {len(training)} {what}. Write fewer folds, or"
-            " leave them out."
-        )
     held_out = training[fold.number :: fold.of]
     kept = set(held_out)
     return [patient for patient in training if patient not in kept], held_out

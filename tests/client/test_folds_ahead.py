@@ -94,11 +94,19 @@ def test_what_is_described_can_be_run_in_every_part(keys: dict[str, Any], tmp_pa
         here._prepare(part)
 
 
-@pytest.mark.parametrize("keys", [{"selection": {"folds": 7}}, {"evaluation": {"folds": 10}}])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"selection": {"folds": 7}},
+        {"evaluation": {"folds": 10}},
+        {"selection": {"folds": 14}},
+        {"selection": {"folds": 15}},
+    ],
+)
 def test_a_fold_of_too_few_patients_is_refused_that_is_asked_without_the_whole(
     keys: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Of 14 and of 20 patients each fold has two."""
+    """Of 14 and of 20 patients each fold has two, one or none, and no error tells which."""
     here = Hospital(site_of(tmp_path))
     for part in parts_of(make_study(**keys)):
         with pytest.raises(Refusal, match="leaves out no folds of fewer than 3 patients"):

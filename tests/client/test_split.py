@@ -1,13 +1,11 @@
 """The user's test part."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from erosion.client.dataset.split import split_patients
-from erosion.common.errors import DataError
 from tests.support.small_study import make_study
 
 STUDY = make_study()
@@ -109,13 +107,6 @@ def test_folds_share_out_the_training_part_and_leave_the_test_part_alone() -> No
         assert 1 <= labels[split.test].sum() < len(split.test)  # both classes
         held_out += split.test.tolist()
     assert sorted(held_out) == whole.training.tolist()
-
-
-def test_more_folds_than_training_patients_are_refused() -> None:
-    labels = np.arange(10) % 2
-    study = make_study(fold={"number": 0, "of": 9})
-    with pytest.raises(DataError, match=r"selection\.folds = 9; a has 6 training patients"):
-        split_patients(study, "a", rows_of(labels), labels)
 
 
 def test_other_hospitals_train_on_all_their_patients_in_a_trial_too() -> None:

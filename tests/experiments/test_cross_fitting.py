@@ -13,7 +13,7 @@ import torch
 from erosion.client.consent.derivation import leads_to
 from erosion.client.dataset.split import split_patients
 from erosion.client.training.hospital import Hospital
-from erosion.common.errors import CheckpointError, DataError, Refusal, RunError, StudyError
+from erosion.common.errors import CheckpointError, Refusal, RunError, StudyError
 from erosion.common.protocol.messages import (
     EvaluateRequest,
     Metrics,
@@ -409,7 +409,7 @@ def test_too_few_patients_for_the_folds_is_said_by_the_site(tmp_path: Path) -> N
     four = "age,sex,ill\n40,f,0\n50,m,1\n60,f,0\n70,m,1\n"
     site = Hospital(make_site(tmp_path, four))
     fold = fold_studies(study(evaluation={"folds": 5, "repeats": 1}))[0]
-    with pytest.raises(DataError, match=r"evaluation.folds = 5; a has 4 patients"):
+    with pytest.raises(Refusal, match=r"fewer than 3 patients .* fewer evaluation\.folds than 5"):
         site._prepare(fold)
 
 
