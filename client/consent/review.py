@@ -56,6 +56,8 @@ def review(site: Site, study: Study, store: ConsentStore) -> list[str]:
 def asked(site: Site, study: Study) -> Iterator[str]:
     """The patients, the columns and the work."""
     yield f"patients with {_inputs(study)}"
+    if names := _needed(study):  # two studies of other columns are of sets that can be subtracted
+        yield f"and only those who lack no value of {', '.join(names)}"
     is_user = site.name == study.user
     arms = [name for name, arm in study.arms.items() if is_user or not arm.user_only]
     each = "each of " if len(arms) > 1 else ""
@@ -279,6 +281,16 @@ def _inputs(study: Study) -> str:
         for feature in features
     )
     return f"{len(features)} columns ({names}), the outcome ({outcome}){also}"
+
+
+def _needed(study: Study) -> list[str]:
+    """The columns whose missing values leave a patient out."""
+    task = study.task
+    if not isinstance(task, TabularTask):
+        return []
+    outcomes = () if task.missing == "refuse" else task.target_columns
+    features = (feature for feature in task.features if task.policy(feature) == "drop")
+    return [_column(column.name) for column in (*features, *outcomes)]
 
 
 def _many_of(number: int, what: str) -> str:

@@ -910,6 +910,18 @@ def test_the_review_names_every_column_that_is_asked_for(
     assert "30%" not in text
 
 
+def test_the_review_says_whose_missing_values_leave_a_patient_out(
+    tmp_path: Path, store: ConsentStore
+) -> None:
+    """So are two sets made of which one patient is left over."""
+    columns = ["age", {"name": "crp", "missing": "drop"}, {"name": "ldh", "missing": "impute"}]
+    task = {"kind": "tabular", "target": "ill", "classes": ["no", "yes"], "features": columns}
+    text = "\n".join(review(site(tmp_path), study(task=task), store))
+    assert "only those who lack no value of crp\n" in text
+    text = "\n".join(review(site(tmp_path), study(task={**task, "missing": "drop"}), store))
+    assert "only those who lack no value of age, crp, ill" in text
+
+
 def test_the_review_says_of_columns_with_many_categories_how_many(
     tmp_path: Path, store: ConsentStore
 ) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from erosion.client.training.hospital import Hospital
 from erosion.common.algorithms import REGISTRY
+from erosion.common.errors import Refusal
 from erosion.common.protocol.messages import EvaluateRequest, StepResult, TrainRequest, TrainResult
 from erosion.common.study.study import Study
 from erosion.experiments.simulator import simulate, timeless
@@ -137,3 +138,19 @@ def test_no_figure_of_a_test_part_tells_how_few_are_without_the_event(tmp_path: 
     assert told.comparison.num_samples == 49
     assert not {8.0, 41.0} & set(numbers(told.model_dump()))
     assert told.comparison.smallest_class == 5
+
+
+def test_refusals_by_the_limit_on_steps_tell_how_many_there_are_now(tmp_path: Path) -> None:
+    """What docs/threat-model.md admits, of patients before the first training: a pass of one batch
+    is one step, and nobody need take it."""
+    site = make_site(tmp_path, table(57, 1), name="b", file="b.csv", limits={"min_cell": 10})
+
+    def is_refused(batch_size: int) -> bool:
+        training = {"epochs": 1, "batch_size": batch_size}
+        try:
+            Hospital(site).describe(make_study(name=f"of-{batch_size}", training=training))
+        except Refusal:
+            return True
+        return False
+
+    assert [size for size in range(50, 64) if is_refused(size)] == [*range(57, 64)]

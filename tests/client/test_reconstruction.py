@@ -22,7 +22,7 @@ from erosion.common.learning import local_sgd
 from erosion.common.learning.local_sgd import mini_batches
 from erosion.common.protocol.messages import TrainRequest
 from erosion.common.study.study import Study
-from tests.support.small_study import make_site, make_study, twenty_patients
+from tests.support.small_study import TWO_NUMBERS, make_site, make_study, twenty_patients
 
 NO_LIMITS = {"min_patients": 1, "min_batch_size": 1, "min_local_steps": 1}
 
@@ -134,3 +134,38 @@ def test_saturated_parameters_show_who_is_alone_in_a_round_whatever_the_order(
     assert all(
         any(abs(age - a) < 0.1 and abs(sex - s) < 0.01 for a, s in records) for age, sex in found
     )
+
+
+def test_four_sets_that_differ_in_cells_leave_one_patients_record_over(tmp_path: Path) -> None:
+    """A weakness that the threat model names: two columns drop 15 and 16 patients, both drop one.
+
+    All without either's, less those without the one, less those without the other, and those
+    without both again: what is left of the four updates is of the patient who lacks both.
+    """
+    draws = torch.randn(80, 4, generator=torch.Generator().manual_seed(1)).tolist()
+    lines = ["age,dose,crp,ldh,ill"]
+    for number, (age, dose, crp, ldh) in enumerate(draws):
+        told = "" if 10 <= number < 25 else f"{crp:.4f}", "" if 24 <= number < 40 else f"{ldh:.4f}"
+        lines.append(f"{age:.4f},{dose:.4f},{','.join(told)},{'no' if number % 3 else 'yes'}")
+    site = make_site(tmp_path, "\n".join(lines) + "\n", name="b", limits={"min_cell": 10})
+    hospital, sums = Hospital(site, bytes(32)), {}
+    for policies in (
+        ("impute", "impute"),
+        ("drop", "impute"),
+        ("impute", "drop"),
+        ("drop", "drop"),
+    ):
+        columns = [{"name": n, "missing": p} for n, p in zip(("crp", "ldh"), policies, strict=True)]
+        study = make_study(
+            name="-".join(policies),
+            task={**TWO_NUMBERS, "features": ["age", "dose", *columns]},
+            training={"epochs": 2, "batch_size": 80, "learning_rate": 1e-3},
+        )
+        request = TrainRequest(study, "fedavg", 1, torch.zeros(10), None)
+        update = hospital.train(request).delta.double()
+        num_trained = hospital._prepared[study.digest].dataset.num_training
+        sums[policies] = update * num_trained  # which can be worked out
+    every, no_crp, no_ldh, neither = sums.values()
+    left = every - no_crp - no_ldh + neither  # of two classes' four weights each, and their biases
+    found = (left[4:6] / left[9]).tolist()
+    assert found == pytest.approx(draws[24][:2], abs=0.02)
