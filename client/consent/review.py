@@ -135,6 +135,11 @@ def leaving(site: Site, study: Study) -> Iterator[str]:
             yield f"{name}: how many mini-batches each of its rounds took"
         if steps := [step for step in arm.site_steps() if step != TRAIN]:
             yield f"{name}: what the steps {', '.join(steps)} of its rounds ask for in addition"
+    if (outputs := study.task.num_outputs) > 2 and not (is_private or is_masked):
+        yield (
+            f"each update has a part for each of {outputs} classes or intervals of time, which can"
+            " be of a few patients, or of one"
+        )
     if is_user:
         yield from _as_user(study, cell)
     if folds := len(folds_of(study)):

@@ -922,6 +922,17 @@ def test_the_review_says_whose_missing_values_leave_a_patient_out(
     assert "only those who lack no value of age, crp, ill" in text
 
 
+def test_the_review_says_into_how_many_parts_of_fewer_patients_an_update_falls(
+    tmp_path: Path, store: ConsentStore
+) -> None:
+    classes = [{"name": f"grade {value}", "values": [value]} for value in range(4)]
+    task = {"kind": "tabular", "target": "grade", "classes": classes, "features": ["age"]}
+    text = "\n".join(review(site(tmp_path), study(task=task), store))
+    assert "each update has a part for each of 4 classes or intervals of time" in text
+    two = "\n".join(review(site(tmp_path), study(task={**task, "classes": classes[:2]}), store))
+    assert "each update has a part" not in two
+
+
 def test_the_review_says_of_columns_with_many_categories_how_many(
     tmp_path: Path, store: ConsentStore
 ) -> None:

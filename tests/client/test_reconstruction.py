@@ -169,3 +169,58 @@ def test_four_sets_that_differ_in_cells_leave_one_patients_record_over(tmp_path:
     left = every - no_crp - no_ldh + neither  # of two classes' four weights each, and their biases
     found = (left[4:6] / left[9]).tolist()
     assert found == pytest.approx(draws[24][:2], abs=0.02)
+
+
+def first_update_of(folder: Path, lines: list[str], study: Study) -> tuple[Tensor, Tensor]:
+    """From zeros, of a logistic regression of age and dose: (outputs, 2), and biases (outputs,)."""
+    site = make_site(folder, "\n".join(lines) + "\n", name="b", limits={"min_cell": 10})
+    outputs = study.task.num_outputs
+    request = TrainRequest(study, "fedavg", 1, torch.zeros(3 * outputs), None)
+    update = Hospital(site, bytes(32)).train(request).delta.double()
+    return update[: 2 * outputs].reshape(outputs, 2), update[2 * outputs :]
+
+
+def test_a_class_of_one_patient_beside_a_class_of_nobody_gives_that_patients_record(
+    tmp_path: Path,
+) -> None:
+    """A weakness that the threat model names: what both classes' parts share is gone in between."""
+    draws = torch.randn(80, 2, generator=torch.Generator().manual_seed(1)).tolist()
+    lines = [
+        f"{age:.4f},{dose:.4f},{2 if n == 17 else n % 2}" for n, (age, dose) in enumerate(draws)
+    ]
+    classes = [{"name": f"grade {value}", "values": [value]} for value in range(4)]
+    study = make_study(
+        task={**TWO_NUMBERS, "classes": classes},
+        training={"epochs": 1, "batch_size": 16, "learning_rate": 1e-3},
+    )
+    weights, biases = first_update_of(tmp_path, ["age,dose,ill", *lines], study)
+    found = ((weights[3] - weights[2]) / (biases[3] - biases[2])).tolist()
+    assert found == pytest.approx(draws[17], abs=0.05)
+
+
+@pytest.mark.parametrize(("intervals", "least", "most"), [(100, 20, 60), (6, 0, 2)])
+def test_many_intervals_of_time_give_those_away_who_are_alone_in_one(
+    intervals: int, least: int, most: int, tmp_path: Path
+) -> None:
+    """Another: two intervals' parts differ by who was not followed into the later one."""
+    generator = torch.Generator().manual_seed(1)
+    draws = torch.randn(60, 2, generator=generator).tolist()
+    days = torch.empty(60).exponential_(1 / 900, generator=generator).tolist()
+    lines = [
+        f"{age:.4f},{dose:.4f},{after + 1:.1f},{number % 2}"
+        for number, ((age, dose), after) in enumerate(zip(draws, days, strict=True))
+    ]
+    study = make_study(
+        task={
+            "kind": "tabular",
+            "outcome": "survival",
+            "target": {"time": "days", "event": "dead"},
+            "cut_points": [2500 * number / intervals for number in range(1, intervals + 1)],
+            "features": ["age", "dose"],
+        },
+        training={"epochs": 1, "batch_size": 16, "learning_rate": 1e-3},
+    )
+    weights, biases = first_update_of(tmp_path, ["age,dose,days,dead", *lines], study)
+    guesses = torch.diff(weights, dim=0) / torch.diff(biases)[:, None]
+    apart = torch.cdist(torch.tensor(draws, dtype=torch.float64), guesses.nan_to_num(1e9))
+    assert least <= int((apart.min(dim=1).values < 0.05).sum()) <= most
