@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 
 from erosion.client.finding import Finding, failed, ok, skipped
+from erosion.client.sealed.sealed_steps import sum_rules
 from erosion.client.site_file import Site
 from erosion.common.errors import SiteError
 from erosion.common.sealed.pinned_keys import read_pinned_keys
@@ -43,3 +44,18 @@ def check_sealed(site: Site, study: Study | None) -> Iterator[Finding]:
     missing = sorted(set(study.hospitals) - {study.user, site.name} - set(keys)) if study else []
     if needed and missing:
         yield failed(what, f"the keys of {', '.join(missing)} are not in {path}", _REMEDY)
+    if needed and study is not None and site.name != study.user:
+        yield from _sums(site, set(study.hospitals) - {study.user})
+
+
+def _sums(site: Site, peers: set[str]) -> Iterator[Finding]:
+    """Whether this site would be in a sum of all of them, each with as much weight."""
+    rules = sum_rules(site)
+    alike = dict.fromkeys(peers, 1 / len(peers))
+    if problem := rules.problem_with_holders(peers) or rules.problem_with(alike):
+        yield failed(
+            "sealed rounds",
+            f"this site would take part in none, even if everybody is there: {problem}",
+            "name more hospitals in limits.summed_with that people here know, or loosen"
+            " limits.min_summed and limits.largest_share; it is your decision",
+        )

@@ -346,7 +346,9 @@ class SealedSite:
         if len(set(keys)) < len(keys):
             raise Refusal("A key stands twice in the roster.")
         if problem := self._rules.problem_with_holders(everyone):
-            raise Refusal(f"The round would show too much: {problem}.")
+            raise Refusal(
+                f"The round would show too much: {problem}. Name more there that people here know."
+            )
 
     def _check_view(self, measured: Measured, view: View) -> None:
         if unknown := set(view.weights) - set(measured.roster):

@@ -128,10 +128,7 @@ class SealedSteps:
 
     @cached_property
     def _rounds(self) -> SealedSite:
-        limits = self._site.limits
-        known = frozenset({self._site.name, *limits.summed_with}) if limits.summed_with else None
-        rules = SumRules(limits.min_summed, limits.largest_share, known)
-        return SealedSite(self._identity, SumLedger(self._folder), rules)
+        return SealedSite(self._identity, SumLedger(self._folder), sum_rules(self._site))
 
     @cached_property
     def _opening(self) -> OpeningFile:
@@ -156,6 +153,13 @@ class SealedSteps:
             )
         keys = read_pinned_keys(peers, SiteError)
         return Identity(site.name, load_private_key(key, SiteError), keys)
+
+
+def sum_rules(site: Site) -> SumRules:
+    """By the site's limits."""
+    limits = site.limits
+    known = frozenset({site.name, *limits.summed_with}) if limits.summed_with else None
+    return SumRules(limits.min_summed, limits.largest_share, known)
 
 
 def _read(form: type[F], request: TrainRequest) -> F:

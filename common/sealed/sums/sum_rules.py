@@ -50,8 +50,7 @@ class SumRules:
             return None
         return (
             f"{strangers} of its {len(names)} hospitals are not in limits.summed_with, and"
-            f" {enough} together with the coordinator could take this site's masks off. Name more"
-            " that people here know"
+            f" {enough} together with the coordinator could take this site's masks off"
         )
 
     def _problem_with(self, weights: Mapping[str, float]) -> str | None:

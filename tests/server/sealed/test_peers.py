@@ -115,3 +115,22 @@ def test_only_a_sealed_study_needs_keys(tmp_path: Path) -> None:
     (without,) = check_sealed(site, None)
     (needed,) = check_sealed(site, sealed_study())
     assert (without.outcome, needed.outcome) == (Outcome.SKIPPED, Outcome.FAILED)
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        ({"summed_with": ["carol"]}, "2 of its 4 hospitals are not in limits.summed_with"),
+        ({"min_summed": 5}, "4 hospitals in the sum; limits.min_summed = 5"),
+        ({"largest_share": 0.2}, "one hospital has 0.25 of the sum"),
+        ({"summed_with": ["carol", "dave"]}, ""),
+    ],
+)
+def test_a_check_says_where_a_sites_own_limits_keep_it_out_of_every_sum(
+    limits: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    """It would be absent from round after round."""
+    site = site_with(tmp_path, peers=keys_of(*NAMES))
+    strict = site.model_copy(update={"limits": site.limits.model_copy(update=limits)})
+    _, *found = check_sealed(strict, sealed_study())
+    assert [reason in finding.text for finding in found] == [True] * bool(reason)
