@@ -102,8 +102,8 @@ def leaving(site: Site, study: Study) -> Iterator[str]:
     is_private = study.privacy is not None and not is_user
     is_masked = study.federation.sealed and not is_user
     yield (
-        f"nothing about fewer than {cell} patients (limits.min_cell); counts and figures of columns"
-        " are rounded by that"
+        f"no figure, and no update as a whole, about fewer than {cell} patients (limits.min_cell);"
+        " counts and figures of columns are rounded by that"
     )
     yield (
         "in the clear, as all but what is said to be masked or sealed: the coordinator reads it"
