@@ -4,6 +4,10 @@ import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from erosion.experiments.benchmarks.processes import Processes
+from erosion.experiments.benchmarks.workload import expected_shift, read_rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +32,19 @@ class Measurement:
         """The nearest-rank 95th percentile: with fewer than 20 rounds, the slowest round."""
         ranked = sorted(self.seconds_per_round)
         return ranked[math.ceil(0.95 * len(ranked)) - 1]
+
+
+def measured(
+    name: str, processes: Processes, clock: Path, *, num_sites: int, num_rounds: int, dim: int
+) -> Measurement:
+    """What a `RoundClock` wrote, and the memory of the processes. Raises BenchmarkError."""
+    return Measurement(
+        name=name,
+        num_sites=num_sites,
+        dim=dim,
+        seconds_per_round=read_rounds(
+            clock, num_rounds=num_rounds, expected=expected_shift(num_sites, num_rounds)
+        ),
+        peak_memory_mb=processes.memory.peaks_mb(),
+        total_peak_memory_mb=processes.memory.total_peak_mb(),
+    )

@@ -1,10 +1,10 @@
 """Our own deployment: the coordinator and every site a process, over the Fleet API."""
 
 import json
+from dataclasses import replace
 
-from erosion.experiments.benchmarks.measurement import Measurement
+from erosion.experiments.benchmarks.measurement import Measurement, measured
 from erosion.experiments.benchmarks.processes import Processes
-from erosion.experiments.benchmarks.workload import expected_shift, read_rounds
 from erosion.experiments.free_ports import LOOPBACK, free_ports
 
 PROGRAMS = "erosion.experiments.benchmarks.ours_programs"
@@ -25,16 +25,13 @@ def measure(
                 "client", PROGRAMS, "client", address, str(site), "--dim", str(dim)
             )
         processes.wait_for_exit([server])
-        return Measurement(
-            name="ours",
+        found = measured(
+            "ours",
+            processes,
+            folder / "clock.jsonl",
             num_sites=num_sites,
+            num_rounds=num_rounds,
             dim=dim,
-            seconds_per_round=read_rounds(
-                folder / "clock.jsonl",
-                num_rounds=num_rounds,
-                expected=expected_shift(num_sites, num_rounds),
-            ),
-            peak_memory_mb=processes.memory.peaks_mb(),
-            total_peak_memory_mb=processes.memory.total_peak_mb(),
-            seconds_by_part=json.loads((folder / "parts.json").read_text()),
         )
+        parts = json.loads((folder / "parts.json").read_text())
+        return replace(found, seconds_by_part=parts)

@@ -2,9 +2,8 @@
 
 import json
 
-from erosion.experiments.benchmarks.measurement import Measurement
+from erosion.experiments.benchmarks.measurement import Measurement, measured
 from erosion.experiments.benchmarks.processes import Processes
-from erosion.experiments.benchmarks.workload import expected_shift, read_rounds
 from erosion.experiments.free_ports import LOOPBACK, free_ports
 
 APPS = "erosion.experiments.benchmarks.peers.stock_app"
@@ -38,13 +37,6 @@ def measure(
                 "client", "erosion", "client", file, "--app", f"{APPS}:client_app"
             )
         processes.wait_for_exit([server])
-        return Measurement(
-            name="ours-app",
-            num_sites=num_sites,
-            dim=dim,
-            seconds_per_round=read_rounds(
-                clock, num_rounds=num_rounds, expected=expected_shift(num_sites, num_rounds)
-            ),
-            peak_memory_mb=processes.memory.peaks_mb(),
-            total_peak_memory_mb=processes.memory.total_peak_mb(),
+        return measured(
+            "ours-app", processes, clock, num_sites=num_sites, num_rounds=num_rounds, dim=dim
         )

@@ -26,6 +26,7 @@ from erosion.experiments.cells import CellPlan, Tick, Values
 from erosion.experiments.every_user import site_of
 from erosion.experiments.papers.held_images import HeldImages, without_notes
 from erosion.experiments.papers.rule_page import RECOMMENDED, RECOMMENDED_ARM, Arms
+from erosion.experiments.papers.shipped_study import shipped_study
 from erosion.experiments.simulator import Simulation, simulate, timeless
 from erosion.experiments.sources import make_hospitals
 from erosion.experiments.testbed import study_path
@@ -77,16 +78,8 @@ def users_of(study: str) -> Sequence[str]:
 
 def study_of(config: Values) -> Study:
     """The cell as a study of this program."""
-    shipped = load_study(study_path(config["study"]))
-    return Study.model_validate(
-        shipped.model_dump(mode="json")
-        | {
-            "user": config["user"],
-            "seed": config["seed"],
-            "arms": config["arms"],
-            "evaluation": {"test_share": shipped.evaluation.test_share, "bootstrap": 100},
-        }
-    )
+    chosen = {key: config[key] for key in ("user", "seed", "arms")}
+    return shipped_study(config["study"], **chosen)
 
 
 def stopped(study: Study, folds: int) -> Study:

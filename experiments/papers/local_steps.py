@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from erosion.common.algorithms.weight_erosion import PRESETS
-from erosion.common.study.study import Study, load_study
+from erosion.common.study.study import load_study
 from erosion.experiments.cells import Cell, CellPlan, Tick, Values
 from erosion.experiments.experiment import Page
 from erosion.experiments.papers.paired import (
@@ -20,6 +20,7 @@ from erosion.experiments.papers.paired import (
     paired_difference,
 )
 from erosion.experiments.papers.rule_page import RECOMMENDED, RECOMMENDED_ARM, Arms
+from erosion.experiments.papers.shipped_study import shipped_study
 from erosion.experiments.splits import one_split
 from erosion.experiments.standard_error import in_words
 from erosion.experiments.testbed import study_path
@@ -60,15 +61,15 @@ def plans() -> Sequence[CellPlan]:
 
 def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     """All arms on one split."""
-    study = load_study(study_path(config["study"]))
-    raw = study.model_dump(mode="json") | {
-        "arms": config["arms"],
-        "seed": config["seed"],
-        "rounds": config["rounds"],
-        "evaluation": {"test_share": study.evaluation.test_share, "bootstrap": 100},
-    }
-    raw["training"]["steps"] = config["steps"]
-    reply = one_split(Study.model_validate(raw), data_dir, min_local_steps=config["steps"])
+    training = load_study(study_path(config["study"])).training.model_dump(mode="json")
+    study = shipped_study(
+        config["study"],
+        arms=config["arms"],
+        seed=config["seed"],
+        rounds=config["rounds"],
+        training=training | {"steps": config["steps"]},
+    )
+    reply = one_split(study, data_dir, min_local_steps=config["steps"])
     tick()
     return {
         arm: {"log_loss": found["log_loss"], "accuracy": found["accuracy"]}

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from erosion.common.study.study import Study, load_study
+from erosion.common.study.study import load_study
 from erosion.experiments.cells import Cell, CellPlan, Tick, Values
 from erosion.experiments.experiment import Page
 from erosion.experiments.papers.paired import INTERVALS, LEVEL, one_or_range, paired_difference
+from erosion.experiments.papers.shipped_study import shipped_study
 from erosion.experiments.splits import one_split
 from erosion.experiments.standard_error import in_words
 from erosion.experiments.testbed import study_path
@@ -57,13 +58,8 @@ def arms(rounds: int) -> dict[str, dict[str, Any]]:
 
 def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     """Simulate one split."""
-    study = load_study(study_path(config["study"]))
-    raw = study.model_dump(mode="json") | {
-        "arms": config["arms"],
-        "seed": config["seed"],
-        "evaluation": {"test_share": study.evaluation.test_share, "bootstrap": 100},
-    }
-    reply = one_split(Study.model_validate(raw), data_dir)
+    study = shipped_study(config["study"], arms=config["arms"], seed=config["seed"])
+    reply = one_split(study, data_dir)
     tick()
     return {
         arm: {"log_loss": m["log_loss"], "accuracy": m["accuracy"], "patients": m.num_samples}

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from erosion.common.study.study import Study, load_study
+from erosion.common.study.study import Study
 from erosion.experiments.cells import Cell, CellPlan, Tick, Values
 from erosion.experiments.experiment import Page
 from erosion.experiments.papers.rule_page import (
@@ -21,11 +21,11 @@ from erosion.experiments.papers.rule_page import (
     RulePage,
     Setting,
 )
+from erosion.experiments.papers.shipped_study import shipped_study
 from erosion.experiments.papers.which_rule import ARMS as EXPLORED
 from erosion.experiments.papers.which_rule import SEEDS
 from erosion.experiments.papers.which_rule import settings as shipped_settings
 from erosion.experiments.splits import simulated_split
-from erosion.experiments.testbed import study_path
 
 Candidates = Mapping[str, Sequence[Mapping[str, Any]]]
 
@@ -98,20 +98,16 @@ def plans() -> Sequence[CellPlan]:
 
 def study_of(config: Values) -> Study:
     """The shipped study for this cell's user, with the arms and what they choose from."""
-    study = load_study(study_path(config["study"]))
-    return Study.model_validate(
-        study.model_dump(mode="json")
-        | {
-            "user": config["user"],
-            "arms": config["arms"],
-            "seed": config["seed"],
-            "evaluation": {"test_share": study.evaluation.test_share, "bootstrap": 100},
-            "selection": {
-                "method": "validation",
-                "folds": config["folds"],
-                "candidates": config["candidates"],
-            },
-        }
+    return shipped_study(
+        config["study"],
+        user=config["user"],
+        arms=config["arms"],
+        seed=config["seed"],
+        selection={
+            "method": "validation",
+            "folds": config["folds"],
+            "candidates": config["candidates"],
+        },
     )
 
 

@@ -8,10 +8,11 @@ share patients, so an interval is about splits of these patients, not about othe
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from erosion.common.study.study import Study, load_study
+from erosion.common.study.study import load_study
 from erosion.experiments.cells import Cell, CellPlan, Tick, Values
 from erosion.experiments.experiment import Page
 from erosion.experiments.papers.rule_page import Arms, RulePage, Setting
+from erosion.experiments.papers.shipped_study import shipped_study
 from erosion.experiments.splits import one_split
 from erosion.experiments.testbed import study_path
 
@@ -86,14 +87,8 @@ def plans_of(chosen: Sequence[Setting], seeds: Sequence[int], arms: Arms) -> Seq
 
 def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     """Simulate one split."""
-    study = load_study(study_path(config["study"]))
-    raw = study.model_dump(mode="json") | {
-        "user": config["user"],
-        "arms": config["arms"],
-        "seed": config["seed"],
-        "evaluation": {"test_share": study.evaluation.test_share, "bootstrap": 100},
-    }
-    reply = one_split(Study.model_validate(raw), data_dir)
+    chosen = {key: config[key] for key in ("user", "arms", "seed")}
+    reply = one_split(shipped_study(config["study"], **chosen), data_dir)
     tick()
     assert reply.base_rate is not None
     return {

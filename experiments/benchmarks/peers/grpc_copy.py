@@ -3,9 +3,8 @@
 It neither adds, averages, checks nor stores: nothing but bytes through gRPC for Python.
 """
 
-from erosion.experiments.benchmarks.measurement import Measurement
+from erosion.experiments.benchmarks.measurement import Measurement, measured
 from erosion.experiments.benchmarks.processes import Processes
-from erosion.experiments.benchmarks.workload import expected_shift, read_rounds
 from erosion.experiments.free_ports import LOOPBACK, free_ports
 
 PROGRAMS = "erosion.experiments.benchmarks.peers.grpc_copy_programs"
@@ -34,13 +33,6 @@ def measure(
             for site in range(num_sites)
         ]
         processes.wait_for_exit([server, *sites])
-        return Measurement(
-            name="copy",
-            num_sites=num_sites,
-            dim=dim,
-            seconds_per_round=read_rounds(
-                clock, num_rounds=num_rounds, expected=expected_shift(num_sites, num_rounds)
-            ),
-            peak_memory_mb=processes.memory.peaks_mb(),
-            total_peak_memory_mb=processes.memory.total_peak_mb(),
+        return measured(
+            "copy", processes, clock, num_sites=num_sites, num_rounds=num_rounds, dim=dim
         )

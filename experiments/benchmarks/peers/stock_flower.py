@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from erosion.experiments.benchmarks.measurement import Measurement
+from erosion.experiments.benchmarks.measurement import Measurement, measured
 from erosion.experiments.benchmarks.processes import BenchmarkError, Processes
-from erosion.experiments.benchmarks.workload import expected_shift, read_rounds
 from erosion.experiments.free_ports import LOOPBACK, free_ports
 
 APP = Path(__file__).with_name("stock_app.py")
@@ -81,15 +80,13 @@ def measure(
             control,
             is_done=lambda: clock.exists() and '"shift"' in clock.read_text(encoding="utf-8"),
         )
-        return Measurement(
-            name="stock-torch" if import_torch else "stock",
+        return measured(
+            "stock-torch" if import_torch else "stock",
+            processes,
+            clock,
             num_sites=num_sites,
+            num_rounds=num_rounds,
             dim=dim,
-            seconds_per_round=read_rounds(
-                clock, num_rounds=num_rounds, expected=expected_shift(num_sites, num_rounds)
-            ),
-            peak_memory_mb=processes.memory.peaks_mb(),
-            total_peak_memory_mb=processes.memory.total_peak_mb(),
         )
 
 

@@ -4,9 +4,8 @@ One bidirectional gRPC stream per site, no polling, no object store, no node aut
 Deprecated since flwr 1.13, still present in 1.32.
 """
 
-from erosion.experiments.benchmarks.measurement import Measurement
+from erosion.experiments.benchmarks.measurement import Measurement, measured
 from erosion.experiments.benchmarks.processes import Processes
-from erosion.experiments.benchmarks.workload import expected_shift, read_rounds
 from erosion.experiments.free_ports import LOOPBACK, free_ports
 
 PROGRAMS = "erosion.experiments.benchmarks.peers.streaming_programs"
@@ -28,13 +27,6 @@ def measure(
             for site in range(num_sites)
         ]
         processes.wait_for_exit([server, *clients])
-        return Measurement(
-            name="streaming",
-            num_sites=num_sites,
-            dim=dim,
-            seconds_per_round=read_rounds(
-                clock, num_rounds=num_rounds, expected=expected_shift(num_sites, num_rounds)
-            ),
-            peak_memory_mb=processes.memory.peaks_mb(),
-            total_peak_memory_mb=processes.memory.total_peak_mb(),
+        return measured(
+            "streaming", processes, clock, num_sites=num_sites, num_rounds=num_rounds, dim=dim
         )
