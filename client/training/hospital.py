@@ -47,6 +47,7 @@ from erosion.common.protocol.messages import (
     TrainResult,
 )
 from erosion.common.protocol.summary import SummaryReply
+from erosion.common.sealed.legs import HelloKeys
 from erosion.common.study.study import Study
 from erosion.common.support.software import software_version
 from erosion.common.tasks.task import Floats
@@ -123,7 +124,7 @@ class Hospital:
         prepared = self._prepare(study, run)
         check_parts(self.site, study, prepared.counts_in)
         self._private.check(study, prepared.told_samples)
-        if study.federation.sealed and self.name != study.user:
+        if self._is_sealed(study):
             self._sealed.check()  # before others count on a hospital that can be in no sum
         if is_new:
             warm_up(prepared.model, study.task.input_shape, study.training)
@@ -216,18 +217,11 @@ class Hospital:
 
     def _take_step(self, request: TrainRequest) -> TrainResult | StepResult:
         started = perf_counter()
-        prepared = self._prepare(request.study, request.run)
-        is_sealed = request.study.federation.sealed and self.name != request.study.user
-        if is_sealed and request.step != TRAIN:
+        study = request.study
+        prepared = self._prepare(study, request.run)
+        if self._is_sealed(study) and request.step != TRAIN:
             return _step_result(self.name, request, self._sealed.answer(request), started)
-        settings, layout = _arm(request, request.arm), request.study.build_context.layout
-        if settings.user_only and self.name != request.study.user:
-            raise Refusal(f"{request.arm} asks no hospital but the user.")
-        if request.step not in settings.site_steps():
-            raise Refusal(
-                f"The request asks for the step {request.step!r}; {settings.algorithm} has"
-                f" {', '.join(settings.site_steps())}."
-            )
+        settings, layout = self._asked_arm(request), study.build_context.layout
         self._private.check_step(request)
         moment = Moment(request.round, request.exchange)
         work = replace(
@@ -236,30 +230,27 @@ class Hospital:
             values=request.values,
         )
         self._begin(prepared, request)
-        with faults_of(request.study.model):
+        with faults_of(study.model):
             outcome = take_step(settings, work, layout)
-        metrics = own_loss = None
-        if work.is_user and isinstance(outcome, LocalOutcome):
-            with faults_of(request.study.model):
-                personal = personal_parameters(settings, work, layout)
-                if prepared.tells_of_test_part:
-                    metrics = self._measured(prepared, personal, request)
-                if not (request.study.federation.sealed or settings.user_only):
-                    own_loss = min(work.loss(personal), MOST_LOSS)
         if not isinstance(outcome, LocalOutcome):
             self._keep(request, moment, outcome.keep, error=None)
             return _step_result(self.name, request, outcome, started)
+        metrics = own_loss = None
+        if work.is_user:
+            with faults_of(study.model):
+                personal = personal_parameters(settings, work, layout)
+                if prepared.tells_of_test_part:
+                    metrics = self._measured(prepared, personal, request)
+                if not (study.federation.sealed or settings.user_only):
+                    own_loss = min(work.loss(personal), MOST_LOSS)
         delta, packed, left = compress_with_feedback(
             outcome.delta.cpu(),
             self._kept_before(request, request.arm, moment).get(_ERROR),
-            request.study.federation.compression,
+            study.federation.compression,
         )
-        attachments = outcome.attachments
-        self._private.pay(request, delta, attachments)
+        self._private.pay(request, delta, outcome.attachments)
         self._keep(request, moment, outcome.keep, error=left)
-        if is_sealed and any(tensor.numel() > 1 for tensor in attachments.values()):
-            raise Refusal(f"{settings.algorithm} sends more than single numbers with its update.")
-        keys = self._sealed.hello(request, delta) if is_sealed else None
+        keys = self._hello(request, delta, outcome) if self._is_sealed(study) else None
         header = TrainReply(
             hospital=self.name,
             arm=request.arm,
@@ -272,14 +263,37 @@ class Hospital:
             own_loss=own_loss,
             sealed=keys,
             noise_multiplier=work.privacy.noise_multiplier or None if work.privacy else None,
-            steps=outcome.steps if request.study.tells_steps else None,
+            steps=outcome.steps if study.tells_steps else None,
         )
         return TrainResult(
             header,
-            torch.empty(0) if is_sealed else delta,
-            {name: tensor.cpu() for name, tensor in attachments.items()},
+            delta if keys is None else torch.empty(0),
+            {name: tensor.cpu() for name, tensor in outcome.attachments.items()},
             packed,
         )
+
+    def _is_sealed(self, study: Study) -> bool:
+        """Nobody sees this hospital's update."""
+        return study.federation.sealed and self.name != study.user
+
+    def _asked_arm(self, request: TrainRequest) -> ArmBase:
+        """The arm that is asked for the step; Refusal where it does not ask this hospital so."""
+        settings = _arm(request, request.arm)
+        if settings.user_only and self.name != request.study.user:
+            raise Refusal(f"{request.arm} asks no hospital but the user.")
+        if request.step not in settings.site_steps():
+            raise Refusal(
+                f"The request asks for the step {request.step!r}; {settings.algorithm} has"
+                f" {', '.join(settings.site_steps())}."
+            )
+        return settings
+
+    def _hello(self, request: TrainRequest, delta: Tensor, outcome: LocalOutcome) -> HelloKeys:
+        """What leaves in place of the update."""
+        if any(tensor.numel() > 1 for tensor in outcome.attachments.values()):
+            settings = request.study.arms[request.arm]
+            raise Refusal(f"{settings.algorithm} sends more than single numbers with its update.")
+        return self._sealed.hello(request, delta)
 
     def _keep(
         self, request: TrainRequest, moment: Moment, kept: Tensors, *, error: Tensor | None
