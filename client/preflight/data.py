@@ -38,6 +38,29 @@ def check_study_here(site: Site, study: Study) -> Iterator[Finding]:
         yield failed("contract", text, details.strip() or "see above")
         yield _limits_before_data(site, study)
         return
+    yield from _contract(site, study, patients)
+    yield ok("target", study.task.described(patients.targets))
+    yield from _cells(site, study, patients, split)
+    counts = _counts_in(study, site, patients)
+    try:
+        check_limits(site, study, counts)
+        check_parts(site, study, lambda part: _counts_in(part, site, patients))
+    except (Refusal, DataError) as problem:
+        yield failed("limits", str(problem), "change the study or [limits]; it is your decision")
+        return
+    samples = "images" if isinstance(study.task, ImageTask) else "patients"
+    steps = local_steps(study.training, len(split.training), site.limits.min_batch_size)
+    work = f"{steps} steps of {study.training.batch_size} {samples} a round"
+    if study.privacy is not None:
+        work = f"one step of all {samples} a round"
+    yield ok(
+        "limits", f"kept: {counts.num_patients} training patients, {work}, {study.rounds} rounds"
+    )
+    yield from _privacy(site, study)
+
+
+def _contract(site: Site, study: Study, patients: Patients) -> Iterator[Finding]:
+    """What is to be known of patients who meet it."""
     yield ok("contract", f"{_count(study, patients)} meet it")
     for note in patients.notes:
         yield warning("contract", note, "")
@@ -55,8 +78,10 @@ def check_study_here(site: Site, study: Study) -> Iterator[Finding]:
             " updates may tell whose numbers it has",
             "ask the coordinator to take it out of the study's features, if it does",
         )
-    yield ok("target", study.task.described(patients.targets))
-    training = split.training
+
+
+def _cells(site: Site, study: Study, patients: Patients, split: Split) -> Iterator[Finding]:
+    """Parts of the patients of which figures leave, or can be reckoned, that are too small."""
     yield ok("cells", f"no figure about fewer than {site.limits.min_cell} patients leaves")
     if site.name == study.user and len(split.test):
         tested = len(np.unique(patients.groups[split.test]))
@@ -68,29 +93,13 @@ def check_study_here(site: Site, study: Study) -> Iterator[Finding]:
             )
     folds = folds_ahead(study) if site.name == study.user else ()
     if folds:
-        in_each = fewest_held_out(folds, len(np.unique(patients.groups[training])))
+        in_each = fewest_held_out(folds, len(np.unique(patients.groups[split.training])))
         if in_each < site.limits.min_cell:
             yield failed(
                 "cells",
                 f"a fold has {in_each} patients; limits.min_cell = {site.limits.min_cell}",
                 f"lower {folds_key(folds)}, or let the study have another user",
             )
-    counts = _counts_in(study, site, patients)
-    try:
-        check_limits(site, study, counts)
-        check_parts(site, study, lambda part: _counts_in(part, site, patients))
-    except (Refusal, DataError) as problem:
-        yield failed("limits", str(problem), "change the study or [limits]; it is your decision")
-        return
-    samples = "images" if isinstance(study.task, ImageTask) else "patients"
-    steps = local_steps(study.training, len(training), site.limits.min_batch_size)
-    work = f"{steps} steps of {study.training.batch_size} {samples} a round"
-    if study.privacy is not None:
-        work = f"one step of all {samples} a round"
-    yield ok(
-        "limits", f"kept: {counts.num_patients} training patients, {work}, {study.rounds} rounds"
-    )
-    yield from _privacy(site, study)
 
 
 def _counts_in(study: Study, site: Site, patients: Patients) -> PatientCounts:

@@ -83,14 +83,8 @@ def load_pretrained(model: nn.Module, pretrained: Pretrained, folder: Path | Non
             value = given.get(name)
             if name in new or value is None:
                 continue  # a buffer that the file does not have stays as the model made it
-            if value.shape != target.shape:
-                problems.append(
-                    f"{name} is {_shape(value)} there and {_shape(target)} in the model"
-                )
-            elif value.is_floating_point() != target.is_floating_point():
-                problems.append(f"{name} is {value.dtype} there and {target.dtype} in the model")
-            elif value.is_floating_point() and not bool(torch.isfinite(value).all()):
-                problems.append(f"{name} has values that are not finite")
+            if problem := _problem_with(value, target):
+                problems.append(f"{name} {problem}")
             else:
                 target.copy_(value)
     if problems:
@@ -99,6 +93,17 @@ def load_pretrained(model: nn.Module, pretrained: Pretrained, folder: Path | Non
             f"{where}: {'; '.join(problems[:SHOWN])}{more}. Name another file, or list what starts"
             " afresh under model.pretrained.new."
         )
+
+
+def _problem_with(value: Tensor, target: Tensor) -> str | None:
+    """Why the file's value cannot stand in the model; completes its name."""
+    if value.shape != target.shape:
+        return f"is {_shape(value)} there and {_shape(target)} in the model"
+    if value.is_floating_point() != target.is_floating_point():
+        return f"is {value.dtype} there and {target.dtype} in the model"
+    if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+        return "has values that are not finite"
+    return None
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:

@@ -91,7 +91,7 @@ def test_a_damaged_or_absent_file_is_explained(tmp_path: Path) -> None:
 def test_an_archive_that_unpacks_to_a_giant_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("erosion.client.dataset.sources.image_files.MAX_DECODED_BYTES", 100)
+    monkeypatch.setattr("erosion.client.dataset.sources.pixels.MAX_DECODED_BYTES", 100)
     source = saved(tmp_path, images=PIXELS, labels=np.array(["cat", "dog"]))
     assert "more than the" in problem_of(source)
 

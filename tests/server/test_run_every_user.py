@@ -13,7 +13,7 @@ from erosion.common.rounds.surroundings import Surroundings
 from erosion.common.rounds.waiting import HospitalsAwayError, UserDeclinedError
 from erosion.common.study.study import Study, load_study
 from erosion.server.coordination import coordinator
-from erosion.server.coordination.run_study import run_every_user
+from erosion.server.coordination.every_user import run_every_user
 from erosion.server.output.events import EveryUserFinished, RunEvent, UserFailed
 from erosion.server.run.result import Result
 from erosion.server.run.run_folder import (

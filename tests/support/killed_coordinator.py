@@ -16,9 +16,9 @@ from erosion.common.rounds.records import RoundRecord
 from erosion.common.rounds.study_run import StudyRun, play_in_turn
 from erosion.common.rounds.surroundings import Decisions, Surroundings
 from erosion.common.study.study import Study, study_from_json
+from erosion.server.coordination.every_user import run_every_user
 from erosion.server.coordination.network import NetworkTransport
 from erosion.server.coordination.run_keeper import RunKeeper
-from erosion.server.coordination.run_study import run_every_user
 from erosion.server.coordination.strategy import PersonalizedStrategy
 from erosion.server.coordination.study_queue import StudyQueue
 from erosion.server.link.site_session import SiteSession

@@ -13,12 +13,12 @@ from pydantic import Field
 
 from erosion.client.dataset.row_hashes import hash_of_image
 from erosion.client.dataset.sources.data_source import LabelledImages, files_below
-from erosion.client.dataset.sources.image_files import check_decoded
 from erosion.client.dataset.sources.image_targets import faults
 from erosion.client.dataset.sources.labelled_scans import ScanFolder, Scans
 from erosion.client.dataset.sources.pixels import (
     Resize,
     Window,
+    check_decoded,
     fitted,
     fitted_volume,
     windowed,

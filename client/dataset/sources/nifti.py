@@ -14,16 +14,13 @@ from pydantic import model_validator
 from erosion.client.dataset.column_values import LARGEST_NUMBER
 from erosion.client.dataset.row_hashes import hash_of_image
 from erosion.client.dataset.sources.data_source import LabelledImages, files_below
-from erosion.client.dataset.sources.image_files import (
-    PatientPattern,
-    check_decoded,
-    patients_in_names,
-)
 from erosion.client.dataset.sources.image_targets import SHOWN, faults
 from erosion.client.dataset.sources.labelled_scans import ScanFolder
+from erosion.client.dataset.sources.patient_pattern import PatientPattern, patients_in_names
 from erosion.client.dataset.sources.pixels import (
     Resize,
     Window,
+    check_decoded,
     fitted,
     fitted_volume,
     windowed,

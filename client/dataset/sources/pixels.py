@@ -1,5 +1,6 @@
 """From what a scanner measured, or a camera saw, to the 8-bit images that a study wants."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
@@ -9,9 +10,11 @@ from PIL import Image
 from pydantic import AfterValidator
 from torch.nn.functional import interpolate
 
+from erosion.common.errors import DataError
 from erosion.common.tasks.inputs import ImageTask
 
 Resize = Literal["refuse", "stretch", "pad"]  # "pad": keep the proportions, black around
+MAX_DECODED_BYTES = 8 * 2**30  # a small archive can unpack to any size
 
 
 def _checked_window(value: tuple[float, float]) -> tuple[float, float]:
@@ -102,3 +105,12 @@ def fitted_volume(
 
 def _times(lengths: tuple[int, ...]) -> str:
     return " x ".join(map(str, lengths))
+
+
+def check_decoded(path: Path, num_bytes: int) -> None:
+    """Refuse images that would fill the memory; raises DataError."""
+    if num_bytes > MAX_DECODED_BYTES:
+        raise DataError(
+            f"{path} unpacks to {num_bytes / 2**30:.1f} GiB, more than the"
+            f" {MAX_DECODED_BYTES // 2**30} GiB that are read. Give fewer or smaller images."
+        )
