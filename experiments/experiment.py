@@ -80,7 +80,7 @@ def carry_out(
     experiment: Experiment,
     *,
     pattern: str = "*",
-    folder: Path | None = None,
+    folder: Path | None,
     data_dir: Path | None = None,
     jobs: int = 1,
     draw_only: bool = False,

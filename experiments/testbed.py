@@ -143,9 +143,9 @@ def run_testbed(
     *,
     runs: Path,
     data_dir: Path,
-    verbosity: int = 0,
-    outputs: Sequence[str] = (),
-    weights: Path | None = None,
+    verbosity: int,
+    outputs: Sequence[str],
+    weights: Path | None,
 ) -> int:
     """Run a study here; the exit code is the coordinator's. Raises StudyError, DataError.
 
@@ -174,9 +174,9 @@ def run_in_testbed(
     *,
     data_dir: Path,
     verbosity: int = 0,
-    outputs: Sequence[str] = (),
-    own: Mapping[str, Mapping[str, Any]] | None = None,
-    weights: Path | None = None,
+    outputs: Sequence[str],
+    own: Mapping[str, Mapping[str, Any]] | None,
+    weights: Path | None,
 ) -> int:
     """The same in a run folder that was made for this study.
 

@@ -23,7 +23,7 @@ def check_maps(
     table: TextTable,
     source: TableSource,
     columns: dict[str, StudyColumn],
-    unasked: Collection[str] = (),
+    unasked: Collection[str],
 ) -> MapFindings:
     """Hold every declaration against the study's columns and the table's values.
 

@@ -89,7 +89,7 @@ NOT_A_DATE = "no date: "  # opens the text of a derived value that has none
 
 
 def time_between(
-    table: TextTable, wanted: TimeBetween, meant: Mapping[str, str] | None = None
+    table: TextTable, wanted: TimeBetween, meant: Mapping[str, str] | None
 ) -> TextColumn | None:
     """The derived column as text, "" where a date is missing; None where a column is absent.
 

@@ -82,7 +82,7 @@ def study_columns(
 
 
 def study_column_names(
-    task: TabularTask, *, with_target: bool = True, split_column: str | None = None
+    task: TabularTask, *, with_target: bool = True, split_column: str | None
 ) -> list[str]:
     """The study's own names: features first, then the target, then that of a given split."""
     features = [feature.name for feature in task.features]

@@ -10,7 +10,6 @@ from erosion.client.scaffold.draft_text import escaped, quoted
 from erosion.client.scaffold.patient_key import likely_key, repeats
 
 MOST_ODD = 10  # values of a number that are none, listed one by one
-CERTAIN = 0.9  # confidence from which a proposal is written as it is
 
 
 def site_draft(
@@ -18,11 +17,11 @@ def site_draft(
     data: Path,
     matches: Sequence[Match],
     profiles: Sequence[Profile],
-    notes: Sequence[str] = (),
+    notes: Sequence[str],
     *,
     address: str,
-    outcome: Collection[str] = (),
-    accept: float = CERTAIN,
+    outcome: Collection[str],
+    accept: float,
 ) -> str:
     """The file's text. Proposals below `accept` are comments, for a person to decide.
 

@@ -6,14 +6,22 @@ It keeps its rules whoever asks. A request that breaks one raises Refusal, and n
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
 from gmpy2 import mpz
-from numpy.typing import NDArray
 
+from erosion.client.sealed.identity import Identity
 from erosion.client.sealed.noise_ahead import NoiseAhead
+from erosion.client.sealed.phases import (
+    Greeted,
+    Masked,
+    MaskedUpdate,
+    Measured,
+    Phase,
+    Released,
+    Values,
+)
 from erosion.client.sealed.sum_ledger import Place, SumLedger
 from erosion.common.algorithms.base import TRAIN
 from erosion.common.algorithms.sealed_measure import WHOLE, SealedMeasure
@@ -23,10 +31,9 @@ from erosion.common.sealed.audit.opening import Opening
 from erosion.common.sealed.digest import digest
 from erosion.common.sealed.distances import distance
 from erosion.common.sealed.distances.modulus_proof import problem_with_modulus
-from erosion.common.sealed.distances.paillier import PublicKey as PaillierKey
 from erosion.common.sealed.distances.sketch import BUCKETS
 from erosion.common.sealed.masks import key_agreement, ring, shamir
-from erosion.common.sealed.masks.mask import Words, norm_of
+from erosion.common.sealed.masks.mask import norm_of
 from erosion.common.sealed.masks.masked_update import masked_words
 from erosion.common.sealed.masks.released_shares import commitment
 from erosion.common.sealed.masks.share_envelope import Channel, Shares
@@ -41,88 +48,9 @@ from erosion.common.sealed.roster import (
     words_hash,
 )
 from erosion.common.sealed.sums.sum_rules import SumRules
-from erosion.common.support.keys import PrivateKey, PublicKey
+from erosion.common.support.keys import PublicKey
 
-Values = NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Identity:
-    """The site's node key, and those of the hospitals that it would be summed with, pinned."""
-
-    name: str
-    node_key: PrivateKey
-    peer_keys: Mapping[str, PublicKey] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Greeted:
-    """After leg 1."""
-
-    context: RoundContext
-    update: Values  # (dim,)
-    measure: SealedMeasure
-    update_hash: bytes
-    mask_key: bytes
-    seal_key: bytes
-    hello: Hello
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Measured:
-    """After leg 2."""
-
-    greeted: Greeted
-    roster: Roster
-    roster_hash: bytes
-    seed: bytes  # b_i, of the self mask
-    own_shares: Shares
-    dealt: Mapping[str, tuple[bytes, bytes]]  # commitments to everybody's shares
-    paillier: PaillierKey  # of the user's coordinator
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Masked:
-    """After leg 3."""
-
-    measured: Measured
-    told: View
-    shares: Mapping[str, Shares]  # held of everybody, the site itself included
-
-
-def _place(context: RoundContext) -> Place:
-    return Place(context.study, context.run, context.round)
-
-
-def _known_as(greeted: Greeted) -> tuple[bytes, bytes]:
-    """Its update is known again by its values, and by its round.
-
-    Trained once more in the same round it may differ by a hair: on a graphics card, after the data
-    were corrected, or where a method keeps something here between rounds.
-    """
-    return greeted.update_hash, digest("round", *_place(greeted.context))
-
-
-Phase = Greeted | Measured | Masked | None
 P = TypeVar("P", Greeted, Measured, Masked)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class MaskedUpdate:
-    """What leaves in leg 3."""
-
-    words: Words  # (dim,)
-    receipt: Receipt
-    seed: bytes  # hash of the self mask's seed, by which shares of it that are wrong are noticed
-    opening: Opening  # stays here, for an audit
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Released:
-    """What leaves in leg 4: of each member of the sum exactly one share."""
-
-    seeds: Mapping[str, bytes]
-    keys: Mapping[str, bytes]
 
 
 class SealedSite:
@@ -407,3 +335,16 @@ class SealedSite:
         if isinstance(self._phase, due):
             return self._phase
         raise Refusal("A leg of a sealed round that is not due at this site now.")
+
+
+def _place(context: RoundContext) -> Place:
+    return Place(context.study, context.run, context.round)
+
+
+def _known_as(greeted: Greeted) -> tuple[bytes, bytes]:
+    """Its update is known again by its values, and by its round.
+
+    Trained once more in the same round it may differ by a hair: on a graphics card, after the data
+    were corrected, or where a method keeps something here between rounds.
+    """
+    return greeted.update_hash, digest("round", *_place(greeted.context))

@@ -10,8 +10,9 @@ from gmpy2 import mpz
 from pydantic import ValidationError
 from torch import Tensor
 
+from erosion.client.sealed.identity import Identity
 from erosion.client.sealed.opening_file import OpeningFile
-from erosion.client.sealed.sealed_site import Identity, SealedSite
+from erosion.client.sealed.sealed_site import SealedSite
 from erosion.client.sealed.sum_ledger import SumLedger
 from erosion.client.site_file import Site
 from erosion.common.errors import Refusal, SiteError

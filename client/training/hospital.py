@@ -16,8 +16,8 @@ from erosion.client.evaluation.cross_fitted import FoldPredictions
 from erosion.client.evaluation.final_figures import final_figures, no_figures_yet
 from erosion.client.evaluation.metrics import measure
 from erosion.client.privacy.private_rounds import PrivateRounds
+from erosion.client.sealed.identity import Identity
 from erosion.client.sealed.own_draws import secret_of
-from erosion.client.sealed.sealed_site import Identity
 from erosion.client.sealed.sealed_steps import SealedSteps
 from erosion.client.site_file import Site
 from erosion.client.training.checked_task import check_task

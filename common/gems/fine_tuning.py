@@ -11,7 +11,7 @@ from erosion.common.learning.training import Training
 from erosion.common.tasks.task import Loss
 
 
-def tuning(epochs: int, smallest_batch: int = 1) -> Training:
+def tuning(epochs: int, smallest_batch: int) -> Training:
     """Adam at 0.01 in mini-batches of 32, or of `smallest_batch` samples if these are more."""
     batch_size = max(32, smallest_batch)
     return Training(epochs=epochs, batch_size=batch_size, optimizer="adam", learning_rate=0.01)
@@ -24,7 +24,7 @@ def fine_tune(
     generator: torch.Generator,
     *,
     loss: Loss = cross_entropy,
-    epochs: int = 20,
+    epochs: int,
     smallest_batch: int = 1,
 ) -> Layer:
     """The output layer after `tuning` on public features (n, d): 20 passes (the authors: 5).

@@ -48,7 +48,7 @@ def held_out_count(num_patients: int, share: float) -> int:
     return min(max(floor(share * num_patients + 0.5), 1), num_patients - 1)
 
 
-def num_left(num_patients: Sequence[int], share: float, fewest: int = 1) -> int:
+def num_left(num_patients: Sequence[int], share: float, fewest: int) -> int:
     """How many are in the rest of `hold_out`, of so many patients of each stratum."""
     return sum(num_patients) - sum(_counts(num_patients, share, fewest) or [])
 

@@ -71,7 +71,7 @@ def mini_batches(
     num_samples: int,
     training: Training,
     generator: torch.Generator,
-    round_number: int = 1,
+    round_number: int,
     smallest: int = 1,
 ) -> Iterator[Tensor]:
     """Indices of each mini-batch of a round.

@@ -39,7 +39,7 @@ class Training(Settings):
             return self.steps
         return (self.epochs or 1) * ceil(num_samples / self.batch_size)
 
-    def sizes_of_a_pass(self, num_samples: int, smallest: int = 1) -> list[int]:
+    def sizes_of_a_pass(self, num_samples: int, smallest: int) -> list[int]:
         """How many samples each mini-batch of a pass has where none may have fewer than `smallest`.
 
         The last one has those that are left over. Where they are too few, the last two share

@@ -83,7 +83,7 @@ def _column(sums: FeatureSums, index: int) -> _Sums:
     return _Sums(sums.count[index], sums.total[index], sums.squares[index])
 
 
-def _usual(parts: Sequence[_Sums], own: _Sums | None = None) -> _Sums:
+def _usual(parts: Sequence[_Sums], own: _Sums | None) -> _Sums:
     """What the hospitals have together, where each is within reason.
 
     One whose values lie far from what is usual is left out of the column, and one that claims more

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from erosion.common.errors import RunError
 from erosion.common.rounds.membership import LOOK_SECONDS, Membership
 from erosion.common.rounds.surroundings import Surroundings
-from erosion.common.rounds.waiting import HospitalsAwayError, UserDeclinedError, in_words
+from erosion.common.rounds.waiting import HospitalsAwayError, UserDeclinedError
 from erosion.common.study.study import Study
 
 
@@ -87,8 +87,8 @@ class Arrival:
                 f" within {waited:.0f} s,"
                 f" the study's quorum is {study.federation.quorum}."
                 f" Missing: {self._missing() or 'none'};"
-                f" declined: {in_words([*members.declined]) or 'none'};"
-                f" not approved yet: {in_words([*members.undecided]) or 'none'}."
+                f" declined: {', '.join(members.declined) or 'none'};"
+                f" not approved yet: {', '.join(members.undecided) or 'none'}."
                 + self._put_right(
                     *(name for name in study.hospitals if name not in members.members)
                 )
@@ -103,7 +103,7 @@ class Arrival:
     def _put_right(self, *hospitals: str) -> str:
         """What to do where these take no part, and how to go on."""
         return (
-            f" At {in_words(hospitals)}: `erosion check SITE.toml --study STUDY.toml` says what is"
+            f" At {', '.join(hospitals)}: `erosion check SITE.toml --study STUDY.toml` says what is"
             " to be put right, and `erosion client SITE.toml` has to run until the study ends."
             f"{self.surroundings.remedy}"
         )
@@ -111,7 +111,8 @@ class Arrival:
     def _missing(self) -> str:
         """Their names, and why they are away where that is known."""
         away = self.membership.away
-        return in_words([f"{n} ({away[n]})" if n in away else n for n in self.membership.missing])
+        missing = self.membership.missing
+        return ", ".join(f"{n} ({away[n]})" if n in away else n for n in missing)
 
     def _whereto(self) -> str:
         address = self.surroundings.address

@@ -188,7 +188,7 @@ class StudyRun:
         arm: str,
         scaling: Scaling | None,
         state: RunState,
-        before: RunState | None = None,
+        before: RunState | None,
     ) -> ArmRun:
         where = self.surroundings
         return ArmRun(

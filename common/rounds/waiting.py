@@ -36,7 +36,7 @@ class Waiting:
         transport: Transport,
         listener: MembershipListener,
         *,
-        longest_seconds: float | None = None,
+        longest_seconds: float | None,
         remedy: str = "",
     ) -> None:
         """`longest_seconds` None: for as long as it takes. `remedy`: how to go on with the run."""
@@ -54,7 +54,7 @@ class Waiting:
             limit = self._longest_seconds
             if limit is not None and waited >= limit:
                 raise HospitalsAwayError(
-                    f"{in_words(away)} did not come back within {limit:g} s.{self.remedy}"
+                    f"{', '.join(away)} did not come back within {limit:g} s.{self.remedy}"
                     " `--longest-wait SECONDS` says how long is too long."
                 )
             if waited >= LOOK_SECONDS and away != told:  # most are back in a moment
@@ -89,8 +89,3 @@ class Waiting:
                 f" {words.removesuffix('.')}.{self.remedy}"
             )
         return tuple(coming)
-
-
-def in_words(names: Sequence[str]) -> str:
-    """Names, one after another."""
-    return ", ".join(names)

@@ -61,7 +61,7 @@ def problem_with_arms(arms: Mapping[str, ArmBase], training: Training) -> str | 
 
 
 def problem_with_values(
-    arm: ArmBase, layout: Layout, classes: int, update: Tensor | None = None
+    arm: ArmBase, layout: Layout, classes: int, update: Tensor | None
 ) -> str | None:
     """Why what is told of an update would give it away, or None: it has too few values.
 

@@ -15,7 +15,7 @@ class Names:
     remembered of a hospital therefore belongs to its name.
     """
 
-    def __init__(self, known: Mapping[int, str] | None = None) -> None:
+    def __init__(self, known: Mapping[int, str] | None) -> None:
         """`known`: the coordinator's own list, which no node's word changes; None: their word."""
         self._known = None if known is None else {n: str(name) for n, name in known.items()}
         self.of_node: dict[int, str] = dict(self._known or {})

@@ -89,7 +89,7 @@ class NetworkTransport:
         self,
         study: Study,
         grid: LinkGrid,
-        authorizer: NodeAuthorizer | None = None,
+        authorizer: NodeAuthorizer | None,
         *,
         others_stay: bool = False,
         farewells: Farewells | None = None,

@@ -36,10 +36,10 @@ LEFT = "the site left or lost its connection"
 class LinkGrid(MessageGrid):
     """Used by the strategy's thread; the line's own thread does the sending."""
 
-    def __init__(self, sessions: Sessions, clock: RunningTime | None = None) -> None:
+    def __init__(self, sessions: Sessions, clock: RunningTime) -> None:
         """`clock`: by which deadlines pass."""
         self._sessions, self._exchange = sessions, sessions.exchange
-        self.clock = clock or RunningTime()
+        self.clock = clock
         self._run: Any = None
         self._prefix, self._num_requests = secrets.token_hex(8), 0  # of this coordinator's requests
         self.run_news: RunNews | None = None  # sent along with every request; None: nothing is

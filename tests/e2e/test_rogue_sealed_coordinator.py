@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from erosion.client.sealed.sealed_site import Identity, SealedSite
+from erosion.client.sealed.identity import Identity
+from erosion.client.sealed.sealed_site import SealedSite
 from erosion.client.sealed.sum_ledger import NAME, SumLedger
 from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import EnrolmentError, Refusal

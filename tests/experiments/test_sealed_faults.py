@@ -8,13 +8,9 @@ import numpy as np
 import pytest
 from gmpy2 import mpz
 
-from erosion.client.sealed.sealed_site import (
-    Identity,
-    MaskedUpdate,
-    Released,
-    SealedSite,
-    Values,
-)
+from erosion.client.sealed.identity import Identity
+from erosion.client.sealed.phases import MaskedUpdate, Released, Values
+from erosion.client.sealed.sealed_site import SealedSite
 from erosion.client.sealed.sum_ledger import SumLedger
 from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import Refusal, RunError

@@ -9,7 +9,8 @@ import pytest
 import torch
 from gmpy2 import mpz
 
-from erosion.client.sealed.sealed_site import Greeted, Measured, SealedSite
+from erosion.client.sealed.phases import Greeted, Measured
+from erosion.client.sealed.sealed_site import SealedSite
 from erosion.client.sealed.sum_ledger import SumLedger
 from erosion.common.algorithms import REGISTRY
 from erosion.common.algorithms.base import TRAIN

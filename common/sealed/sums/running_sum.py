@@ -16,7 +16,7 @@ class RunningSum:
     def __init__(
         self,
         takes: Callable[[HospitalName, Receipt], bool],
-        only: Collection[HospitalName] | None = None,
+        only: Collection[HospitalName] | None,
     ) -> None:
         """`only`: whose updates are added; None: of everybody whose receipt it `takes`."""
         self._takes, self._only = takes, only

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.client.sealed.sealed_site import Identity, MaskedUpdate, SealedSite
+from erosion.client.sealed.identity import Identity
+from erosion.client.sealed.phases import MaskedUpdate
+from erosion.client.sealed.sealed_site import SealedSite
 from erosion.client.sealed.sum_ledger import SumLedger
 from erosion.common.algorithms.sealed_measure import WHOLE, SealedMeasure
 from erosion.common.sealed.distances.modulus_proof import prove

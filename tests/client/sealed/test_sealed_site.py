@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from erosion.client.sealed.sealed_site import Identity, Measured, Released, SealedSite
+from erosion.client.sealed.identity import Identity
+from erosion.client.sealed.phases import Measured, Released
+from erosion.client.sealed.sealed_site import SealedSite
 from erosion.client.sealed.sum_ledger import SumLedger
 from erosion.common.algorithms.sealed_measure import SealedMeasure
 from erosion.common.errors import Refusal, SiteError
