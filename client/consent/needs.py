@@ -21,11 +21,13 @@ class Needs:
 
 def needs_of(site: Site, study: Study) -> Needs:
     """What one run of `study` needs here, with all parts of one for every user."""
-    users = [user for user in _users(study) if user != site.name or site.limits.as_user]
+    users = set(study.hospitals) if study.has_every_user else {study.user}
+    own = int(site.name in users and site.limits.as_user)
+    others = len(users - {site.name})
     return Needs(
-        runs=len(users),
-        rounds=sum(_rounds(study, is_user=user == site.name) for user in users),
-        evaluations=users.count(site.name),
+        runs=own + others,
+        rounds=own * _rounds(study, is_user=True) + others * _rounds(study, is_user=False),
+        evaluations=own,
     )
 
 
@@ -64,10 +66,6 @@ def num_trials(study: Study, arm: str) -> int:
     if study.selection is None:
         return 0
     return len(candidates(study, arm)) * len(study.selection.trial_folds())
-
-
-def _users(study: Study) -> tuple[str, ...]:
-    return study.hospitals if study.has_every_user else (study.user,)
 
 
 def _rounds(study: Study, *, is_user: bool) -> int:

@@ -1,5 +1,6 @@
 """Classification: which of two or more classes a patient is of."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import isfinite, log
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -48,7 +49,7 @@ def _distinct_classes(classes: tuple[ClassLabel, ...]) -> tuple[ClassLabel, ...]
     names = [label.name for label in classes]
     values = [value for label in classes for value in label.values]
     for words in (names, values):
-        twice = sorted({word for word in words if words.count(word) > 1})
+        twice = sorted(word for word, times in Counter(words).items() if times > 1)
         if twice:
             raise ValueError(f"{', '.join(twice)} is given twice; it can mean one class only")
     return classes

@@ -11,6 +11,7 @@ import pytest
 import tomli_w
 import torch
 
+from erosion.client.consent import needs as needs_module
 from erosion.client.consent.consent import Consent
 from erosion.client.consent.contracts import contracts_of
 from erosion.client.consent.dataset_name import dataset_of
@@ -25,9 +26,10 @@ from erosion.client.site_file import Approval, Budget, Site
 from erosion.command_line import main
 from erosion.common.errors import Refusal, SiteError, StudyError, Undecided
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
-from erosion.common.rounds.cross_fitting import fold_studies
+from erosion.common.rounds.cross_fitting import fold_studies, folds_of
 from erosion.common.rounds.model_selection import SelectedSettings, chosen, trials
 from erosion.common.sealed import legs
+from erosion.common.study.selection import Fold
 from erosion.common.study.study import Study
 from tests.support.sealed_study import ARM, sealed_study
 
@@ -622,6 +624,22 @@ def test_the_review_of_a_part_counts_the_runs_as_the_whole_has_them(
     consent.check_run(whole.for_user("b"), "r2")
     consent.note_step(request(whole.for_user("b"), run="r2"))
     assert "2 runs of it were answered" in "\n".join(review(limited, part, store))
+
+
+def test_what_a_study_for_many_users_needs_is_reckoned_once_for_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reckoned: list[Study] = []
+
+    def folds(of: Study) -> list[Fold]:
+        reckoned.append(of)
+        return folds_of(of)
+
+    monkeypatch.setattr(needs_module, "folds_of", folds)
+    hospitals = ["b", *(f"h{number}" for number in range(1000))]
+    asked_for = study(user="all", hospitals=hospitals, evaluation={"folds": 20, "repeats": 20})
+    assert needs_of(site(tmp_path), asked_for).runs == len(hospitals)
+    assert len(reckoned) <= 2  # as the user, and as one that is asked
 
 
 @pytest.mark.parametrize(
