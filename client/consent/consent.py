@@ -304,9 +304,10 @@ class Consent:
                 replace(entry, state="approved", decided_by=WITHIN_LIMITS, decided=now())
             )
             return study.digest
-        if self._store.study(study.digest) is None and study.fold is None:
-            self._keep_for_a_person(entry)
-        self._waiting[study.digest] = study
+        if study.fold is None:  # people decide about whole studies
+            if self._store.study(study.digest) is None:
+                self._keep_for_a_person(entry)
+            self._waiting[study.digest] = study
         raise Undecided(
             f"nobody at {self._site.name} has approved study {study.name!r} ({_short(study)}) yet;"
             " somebody there decides with `erosion review SITE.toml`"

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from erosion.common.compression.codec import KINDS, Compression, Packed, unpack
 from erosion.common.errors import ErosionError
+from erosion.common.line.frames import LARGEST_HEAD_BYTES
 from erosion.common.protocol.flower_arrays import buffer_of, to_array, to_record, to_tensor
 from erosion.common.protocol.flower_identity import identify
 from erosion.common.protocol.messages import (
@@ -50,6 +51,8 @@ def train_type(step: str) -> str:
 _HEADER, _ARRAYS = "header", "arrays"
 UPDATE, _PARAMETERS = "update", "parameters"
 MAX_ARRAYS = 64  # of one message
+MOST_STUDIES = 16  # that a site keeps; trials are studies of their own
+MOST_CHARACTERS = 4 * LARGEST_HEAD_BYTES  # of these together: in memory one is many times as large
 
 
 class WireError(ErosionError):
@@ -96,9 +99,7 @@ H = TypeVar("H", bound=Settings)
 class KnownStudies:
     """The studies that a site was sent last, so that a request need not bring its study."""
 
-    def __init__(self, most: int = 16) -> None:
-        """Trials are studies of their own: `most` are kept."""
-        self._most = most
+    def __init__(self) -> None:
         self._studies: OrderedDict[str, Study] = OrderedDict()  # by digest, used last at the end
 
     def study_of(self, header: "_StudyHeader") -> Study:
@@ -112,16 +113,22 @@ class KnownStudies:
         if study is None:
             if header.study is None:
                 raise UnknownStudy(header.digest)
-            study = study_from_values(header.study)
+            # The testbed is not in the digest: nobody has approved it, and nothing here needs it.
+            values = {key: value for key, value in header.study.items() if key != "testbed"}
+            study = study_from_values(values)
             if study.digest != header.digest:
                 raise WireError(
                     "a study that this site reads differently;"
                     " install the same version of erosion on both sides"
                 )
         self._studies[header.digest] = study
-        while len(self._studies) > self._most:
+        while len(self._studies) > MOST_STUDIES or self._num_characters > MOST_CHARACTERS:
             self._studies.popitem(last=False)
         return study
+
+    @property
+    def _num_characters(self) -> int:
+        return sum(len(study.canonical_json()) for study in self._studies.values())
 
 
 class Encoder:

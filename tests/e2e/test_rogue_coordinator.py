@@ -261,6 +261,36 @@ def test_a_flood_of_nonsense_grows_the_log_by_little(rogue: Rogue) -> None:
     assert rogue.site.log.stat().st_size - before < 10 * 2000
 
 
+def test_studies_as_large_as_a_message_are_answered_and_not_kept(rogue: Rogue) -> None:
+    """Of a fold nobody decides, and none of them was ever forgotten: gigabytes in a minute."""
+    rogue.node()
+    before = rogue.site.megabytes
+    task = small_study().task.model_dump(mode="json")
+    for number in range(8):
+        features = [f"{number}-{column}" for column in range(100_000)]
+        large = peers(f"large-{number}", task={**task, "features": features})
+        folded = large.model_copy(update={"fold": Fold(number=0, of=2)})
+        assert "has approved study" in rogue.why_not(written_short(folded, features), wire.DESCRIBE)
+    assert rogue.site.megabytes - before < MOST_MEGABYTES
+
+
+def written_short(study: Study, features: list[str]) -> RecordDict:
+    """As people write it: its columns take much more as the program does."""
+    values = json.loads(study.canonical_json())
+    values["task"]["features"] = features
+    header = {"protocol": PROTOCOL, "digest": study.digest, "study": values, "run": "r1"}
+    return as_header(json.dumps(header))
+
+
+def test_a_study_of_hundreds_of_thousands_of_classes_is_answered(rogue: Rogue) -> None:
+    """Each was looked for among all others, which took the site half an hour."""
+    task = small_study().task.model_dump(mode="json")
+    many = {**task, "classes": [str(number) for number in range(300_000)]}
+    values = {**json.loads(peers("classes").canonical_json()), "task": many}
+    header = {"protocol": PROTOCOL, "digest": "0" * 64, "study": values, "run": "r1"}
+    assert "WireError" in rogue.why_not(as_header(json.dumps(header)), wire.DESCRIBE)
+
+
 def test_a_flood_of_notices_grows_the_log_by_little(rogue: Rogue) -> None:
     notice = wire.encode_notice(wire.Notice(text="x" * 300_000, final=False))
     assert rogue.why_not(notice, wire.NOTICE) == ""
