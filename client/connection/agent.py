@@ -21,6 +21,7 @@ from erosion.common.line.frames import LONGEST_REASON
 from erosion.common.line.run_news import RunNews
 from erosion.common.protocol import wire
 from erosion.common.protocol.error_codes import CLIENT_APP_RAISED_EXCEPTION
+from erosion.common.protocol.flower_messages import run_of
 from erosion.common.protocol.wire import WireError
 from erosion.common.support import expiry
 from erosion.common.support.plain_text import printable
@@ -171,7 +172,7 @@ class Agent:
         if metadata.message_type == wire.NOTICE:
             self._take_notice(connection, message)
             return
-        run = connection.run_of(message) or RunNews(metadata.run_id)
+        run = run_of(message) or RunNews(metadata.run_id)
         context = Context(run.number, metadata.dst_node_id, {}, RecordDict(), dict(run.config))
         started = time.monotonic()
         try:

@@ -105,7 +105,6 @@ class SiteLine:
         self._ended: grpc.RpcError | None = None  # what ended the line
         self._received = threading.Event()  # whatever was to come
         self._silent_ticks = 0
-        self._runs: dict[str, RunNews] = {}  # of requests that are of one, by request
         self._dropped: dict[str, None] = {}  # requests that are not wanted any more
         self._sending: str | None = None
         self._frame_size = FrameSize()
@@ -153,10 +152,6 @@ class SiteLine:
             if self._ended is not None:
                 raise self._ended
         return None
-
-    def run_of(self, request: Message) -> RunNews | None:
-        """Which run of an app a request is of; once for each request."""
-        return self._runs.pop(request.metadata.message_id, None)
 
     def is_dropped(self, request: Message) -> bool:
         """Is the answer to a request not wanted any more?"""
@@ -276,13 +271,8 @@ class SiteLine:
         head, content = self._arriving.head, self._arriving.content()
         self._arriving = None
         request = _request(head, content)
-        if self.is_dropped(request):
-            return
-        if (run := RunNews.read(head.get("run"))) is not None:
-            self._runs[request.metadata.message_id] = run
-            while len(self._runs) > MOST_DROPPED:
-                del self._runs[next(iter(self._runs))]
-        self._put(request, num_bytes)
+        if not self.is_dropped(request):
+            self._put(request, num_bytes)
 
     def _put(self, request: Message, num_bytes: int) -> None:
         """Let the request wait for its turn; what no honest coordinator sends ends the line."""
@@ -301,8 +291,7 @@ class SiteLine:
 
     def _drop(self, request_id: str) -> None:
         with self._inbox:
-            if self._waiting.pop(request_id, None) is not None:
-                self._runs.pop(request_id, None)
+            self._waiting.pop(request_id, None)
         self._dropped[request_id] = None
         while len(self._dropped) > MOST_DROPPED:
             del self._dropped[next(iter(self._dropped))]
@@ -344,6 +333,7 @@ def _request(head: dict[str, Any], content: RecordDict) -> Message:
             text_in(head, "type"),
             group_id=text_in(head, "group"),
             ttl=_seconds_in(head.get("ttl")),
+            run=RunNews.read(head.get("run")),
         )
     except (ValueError, TypeError) as problem:
         raise LineFault(f"a request that cannot be made ({type(problem).__name__})") from None

@@ -9,6 +9,7 @@ import time
 from flwr.app import Error, Message, Metadata, RecordDict
 
 from erosion.common.line.frames import LARGEST_HEAD_BYTES
+from erosion.common.line.run_news import RunNews
 from erosion.common.protocol.flower_identity import COORDINATOR_NODE_ID, RUN_ID
 
 _HASH_LENGTH, _HEXADECIMAL = 64, set("0123456789abcdef")  # of a SHA-256
@@ -26,9 +27,11 @@ class RequestMessage(Message):
         *,
         group_id: str,
         ttl: float,
+        run: RunNews | None = None,
     ) -> None:
-        """`ttl` in seconds, from now on by this machine's clock."""
+        """`ttl` in seconds, from now on by this machine's clock. `run`: of an app, if it is one."""
         super().__init__(content, dst_node_id, message_type)
+        self.run = run
         self._own_metadata = Metadata(
             run_id=RUN_ID,
             message_id=request_id,
@@ -106,6 +109,11 @@ class ReplyMessage(Message):
     def metadata(self) -> Metadata:
         """What it answers, and from whom it is."""
         return self._own_metadata
+
+
+def run_of(request: Message) -> RunNews | None:
+    """Which run of an app a request is of; None where it is of none."""
+    return request.run if isinstance(request, RequestMessage) else None
 
 
 def most_reply_bytes(request: Message) -> int | None:

@@ -321,5 +321,5 @@ def test_hospitals_in_containers_are_left_alone_where_the_coordinator_is_gone_fo
 
 
 def test_the_stand_in_has_what_an_agent_uses_of_a_line() -> None:
-    used = ("__enter__", "__exit__", "receive", "run_of", "is_dropped", "reply")
+    used = ("__enter__", "__exit__", "receive", "is_dropped", "reply")
     assert all(hasattr(SiteLine, name) for name in used)

@@ -12,6 +12,7 @@ from erosion.client.connection import line as line_module
 from erosion.client.connection.line import MOST_WAITING, SiteLine
 from erosion.client.connection.proxy import dial
 from erosion.common.line.frames import Kind, LineFault, frame, json_frame
+from erosion.common.line.run_news import RunNews
 from tests.support.connect_proxy import ConnectProxy
 
 NUM_BYTES = 1000
@@ -55,6 +56,16 @@ def test_of_requests_that_are_dropped_while_they_wait_nothing_is_kept(
     assert len(made) == 100
     assert not any(request() for request in made)
     assert line.receive(0.0) is None
+
+
+def test_of_a_request_that_was_received_nothing_is_kept_whoever_asks_for_its_run(
+    line: SiteLine,
+) -> None:
+    for number in range(100):
+        come(line, f"r{number}")
+        assert line.receive(0.0) is not None
+    gc.collect()
+    assert not any(isinstance(each, RunNews) for each in gc.get_objects())
 
 
 def test_requests_are_received_in_their_order_without_those_that_were_dropped(

@@ -32,9 +32,6 @@ class BreaksAfterTheWelcome:
         self._num_requests -= 1
         return RequestMessage(RecordDict(), "r", 2, "train", group_id="", ttl=60.0)
 
-    def run_of(self, _request: Message) -> None:
-        """Of no app's run."""
-
     def is_dropped(self, request: Message) -> bool:
         return request.metadata.group_id == "comes too late"
 
