@@ -16,7 +16,7 @@ class FineTuning(Averaging):
     The hospitals train one common model; the user predicts with that model after training it
     further on its own patients. The common model is not changed by it. Use it as the simplest
     personalised method: it needs nothing but FedAvg, and is often as good as any.
-    Parameters: `tuning_rounds` (the tuning is as long as so many rounds of local training) and
+    Parameters: `tuning_rounds` (how many rounds of local training the tuning takes) and
     `weighting` ("samples" or "uniform", of the average).
     Source: Wang et al., Federated Evaluation of On-device Personalization, 2019.
     """

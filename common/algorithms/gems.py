@@ -23,12 +23,12 @@ class Gems(SharedModel, ConvexOptions):
     Each hospital trains alone to its optimum and finds how far it may move from it before fewer
     than `epsilon` of its held-out patients are predicted rightly: a ball. The model taken lies in
     all balls, or as near to that as possible, and in the end each hospital checks it. The journal
-    says which balls meet and who would accept the model. A ball is measured along drawn directions
+    says which balls meet and who would accept the model. A ball is measured along random directions
     and is no guarantee; the check is. Its radius is a mean over as many patients as a site's
     smallest cell has, and 0 where fewer may be lost. Use it where hospitals can meet only once,
     with logistic regression; network_gems is for networks.
     Parameters: `epsilon` and `epsilon_of` ("accuracy", or "own_accuracy": `epsilon` is a share of
-    what the hospital's own model reaches), `local_rounds` (the optimum takes as long as so many
+    what the hospital's own model reaches), `local_rounds` (the optimum is trained for as many
     rounds of the study's training: as many as its other arms have), `validation_share` (of the
     patients, held out), `directions` (tried from each optimum), `gems_rounds` (the run ends after
     them), `public_hospital` (one whose patients are public: it takes no part, and the model is

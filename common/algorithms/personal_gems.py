@@ -33,7 +33,7 @@ class PersonalGems(GemsBase):
     its update: d_i is the distance of the updates divided by their lengths, the nearest peer counts
     as much as the user, and who is further by the share `reach` counts nothing. Use it where
     hospitals can meet only once and some may contradict the user.
-    Parameters: `reach`, `local_rounds` (the optimum takes as long as so many rounds of the study's
+    Parameters: `reach`, `local_rounds` (the optimum is trained for as many rounds of the study's
     training: as many as its other arms have), `tuning_rounds` (of training at the user that
     follow), `gems_rounds` (the run ends after them) and `balls` ("off", or "user": with logistic
     regression the model then stays in the user's ball and as near to the others' as it can, which

@@ -81,13 +81,13 @@ class WeightErosion(AggregatingArm):
     the aggregate is the average by the new weights. Similar hospitals help for many rounds,
     different ones for few, and small ones for fewer the more often their samples repeat. Use it
     where you do not know who is like you.
-    Start from `preset` = "recommended": with the paper's setting, which is what the keys stand at
-    where there is no preset, every other hospital's weight can reach zero long before the end, that
-    of a hospital with the user's own population too. "recommended" erodes so slowly that such
+    Start from `preset` = "recommended": with the paper's setting, which is what the keys have
+    without a preset, every other hospital's weight can reach zero long before the end, even that
+    of a hospital with the user's own population. "recommended" erodes so slowly that such
     a hospital stays (distance_penalty = "auto", erosion_share = 3, size_penalty = 0), counts
     hospitals by their patients (weighting = "samples") and leaves each its own output bias
-    (own_parameters = ["output_bias"]). "paper" names the authors' setting. A key beside the preset
-    goes before it.
+    (own_parameters = ["output_bias"]). "paper" names the authors' setting. A key that
+    is given beside the preset takes precedence.
     Parameters of the paper: `distance_penalty` (p_d, or "auto": see below), `size_penalty` (p_s),
     `size_unit` and `batch_size` (how k_i counts), `zero_norm` (what to do where the user's own
     update vanishes: "freeze" skips the round, "erode" drops the others, "stop" ends the run),

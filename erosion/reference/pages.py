@@ -37,7 +37,7 @@ PAGES: Mapping[str, Page] = MappingProxyType(
             "Every key of the study file",
             "What all hospitals of a study agree on, in [TOML](https://toml.io). `erosion study new"
             " TABLE --target COLUMN` writes a first draft from a table. A key that has a default"
-            " may be left out; a key that is not known is refused, with the one that may have been"
+            " may be left out; an unknown key is refused, and the message suggests the one that was"
             " meant.",
         ),
         "site": Page(
@@ -47,8 +47,8 @@ PAGES: Mapping[str, Page] = MappingProxyType(
             "One hospital's data, its coordinator and its own limits, in [TOML](https://toml.io)."
             " `erosion site new --study STUDY.toml --data TABLE` writes a first draft; see"
             " [a hospital's data](data-sources.md). Paths are relative to the file. A key that has"
-            " a default may be left out; a key that is not known is refused, with the one that may"
-            " have been meant.",
+            " a default may be left out; an unknown key is refused, and the message suggests the one"
+            " that was meant.",
         ),
     }
 )

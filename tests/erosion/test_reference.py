@@ -111,7 +111,9 @@ def test_a_key_is_explained_by_its_comment_or_its_methods_parameters() -> None:
         "green": "",
     }
     assert explanations(Picture)["shown"] == "Whether it is (ever) seen; or not."
-    assert explanations(Limits)["min_patients"].startswith("Training patients that there must be")
+    assert explanations(Limits)["min_patients"].startswith(
+        "Training patients that a study must have"
+    )
 
 
 def test_a_page_has_a_table_for_every_table_of_the_file() -> None:
