@@ -47,8 +47,8 @@ PAGES: Mapping[str, Page] = MappingProxyType(
             "One hospital's data, its coordinator and its own limits, in [TOML](https://toml.io)."
             " `erosion site new --study STUDY.toml --data TABLE` writes a first draft; see"
             " [a hospital's data](data-sources.md). Paths are relative to the file. A key that has"
-            " a default may be left out; an unknown key is refused, and the message suggests the one"
-            " that was meant.",
+            " a default may be left out; an unknown key is refused, and the message suggests the"
+            " one that was meant.",
         ),
     }
 )
