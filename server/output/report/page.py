@@ -232,8 +232,8 @@ def _ledger(run: RunData) -> str:
         " The weight summed over those rounds is the measure that Grimberg et al. (2020) propose"
         " for crediting hospitals. The last weight of one that was away at the end is the one that"
         " it had before. The numbers of training samples (rows of a table, or images) are those"
-        " that the hospitals tell: rounded, so that they are about no few patients. A peer counts"
-        " for at most as many as all other hospitals have together. Weights are rounded to two"
+        " that the hospitals state, rounded so as never to be about only a few patients. A peer"
+        " counts for at most as many as all other hospitals have together. Weights are rounded to two"
         " decimals; contributions.csv has six digits of each sum.</p>\n"
         + table(
             (
