@@ -233,8 +233,8 @@ def _ledger(run: RunData) -> str:
         " for crediting hospitals. The last weight of one that was away at the end is the one that"
         " it had before. The numbers of training samples (rows of a table, or images) are those"
         " that the hospitals state, rounded so as never to be about only a few patients. A peer"
-        " counts for at most as many as all other hospitals have together. Weights are rounded to two"
-        " decimals; contributions.csv has six digits of each sum.</p>\n"
+        " counts for at most as many as all other hospitals have together. Weights are rounded to"
+        " two decimals; contributions.csv has six digits of each sum.</p>\n"
         + table(
             (
                 "Hospital",
