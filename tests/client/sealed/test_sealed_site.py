@@ -286,6 +286,21 @@ def test_a_coordinator_with_two_stories_needs_two_of_four_peers(
     assert (seeds >= needed and keys >= needed) == opened
 
 
+def test_two_allies_of_the_coordinator_see_anybody_in_a_federation_of_any_size() -> None:
+    """It decides who is in a round, and three are enough unless the site asks for more."""
+    at, allies = sites(16), ("s14", "s15")
+    for number, victim in enumerate(("s0", "s7"), start=1):
+        updates = {n: f32([number, place]) for place, n in enumerate((victim, *allies), start=1)}
+        script = Script(at, OWN, updates, attempt(number, round=number))
+        total = script.sum(dict.fromkeys(script.measure(), 0.25))
+        rest = total - sum(0.25 * updates[ally] for ally in allies)
+        assert rest / 0.25 == pytest.approx(updates[victim], abs=1e-5)
+    at["s0"]._rules = SumRules(min_summed=5)
+    script = by_hand(4, at=at, context=attempt(3, round=3))
+    with pytest.raises(Refusal, match="4 hospitals in the sum"):
+        script.mask(dict.fromkeys(script.measure(), 0.2))
+
+
 @pytest.mark.parametrize(("number", "invented"), [(10, 7), (7, 4), (7, 3), (6, 4)])
 def test_a_coordinators_own_hospitals_get_no_shares_that_take_a_mask_off(
     number: int, invented: int
