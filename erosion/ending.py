@@ -14,7 +14,7 @@ from types import FrameType
 from erosion.common.errors import ErosionError
 from erosion.common.support.log_lines import JsonLines
 from erosion.common.support.plain_text import shown
-from erosion.common.support.streams import never_fail_to_encode
+from erosion.common.support.streams import never_fail_to_encode, open_missing_streams
 
 FAULT, UNUSABLE, INTERRUPTED = 70, 74, 130  # EX_SOFTWARE and EX_IOERR of sysexits.h
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -26,6 +26,7 @@ def in_words(run: Callable[[], int | None], options: argparse.Namespace) -> int:
 
     Of `options`, `verbose` and `log_format` count, where there are such.
     """
+    open_missing_streams()
     never_fail_to_encode(sys.stdout)
     never_fail_to_encode(sys.stderr)
     signal.signal(signal.SIGTERM, _interrupt)
@@ -44,6 +45,10 @@ def in_words(run: Callable[[], int | None], options: argparse.Namespace) -> int:
     except BrokenPipeError:  # `erosion ... | head`
         _drop_output()
         return 0
+    except SystemExit as problem:
+        if not isinstance(problem.__context__, BrokenPipeError):
+            raise
+        return 0  # which rich made of the same
     except Exception as problem:  # noqa: BLE001 - a fault of ours; people still get a sentence
         trace = problem if getattr(options, "verbose", 0) else None
         if isinstance(problem, OSError) and problem.filename is not None:

@@ -16,6 +16,7 @@ from erosion.common.support.private_files import exposure
 PrivateKey = ec.EllipticCurvePrivateKey
 PublicKey = ec.EllipticCurvePublicKey
 CURVES = (ec.SECP256R1, ec.SECP384R1)
+ANOTHER_KEY = "Take it from the site kit again, or make one with `erosion enroll request NAME`."
 # What the library says of a certificate that is damaged or odd.
 ODD_CERTIFICATE = (
     ValueError,
@@ -50,7 +51,9 @@ def public_pem(key: PublicKey) -> bytes:
     )
 
 
-def load_private_key(path: Path, error: type[ErosionError]) -> PrivateKey:
+def load_private_key(
+    path: Path, error: type[ErosionError], remedy: str = ANOTHER_KEY
+) -> PrivateKey:
     """Read a key that only its owner can read; raises `error` with the remedy."""
     try:
         pem = read_named(path)
@@ -63,22 +66,22 @@ def load_private_key(path: Path, error: type[ErosionError]) -> PrivateKey:
         raise error(f"The private key {path} cannot be read: {problem.strerror}.") from None
     if exposed:
         raise error(f"The private key {path} is not private: {exposed}")
-    return parse_private_key(pem, str(path), error)
+    return parse_private_key(pem, str(path), error, remedy)
 
 
-def parse_private_key(pem: bytes, where: str, error: type[ErosionError]) -> PrivateKey:
+def parse_private_key(
+    pem: bytes, where: str, error: type[ErosionError], remedy: str = ANOTHER_KEY
+) -> PrivateKey:
     """Read a key from text; raises `error` with the remedy."""
     try:
         key = serialization.load_pem_private_key(pem, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it wants a password
         raise error(
-            f"{where} does not hold a private key in PEM without a password. Take it from the site"
-            " kit again, or make one with `erosion enroll request NAME`."
+            f"{where} does not hold a private key in PEM without a password. {remedy}"
         ) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, CURVES):
         raise error(
-            f"The private key {where} is not an elliptic-curve key on P-256 or P-384. Make one with"
-            " `erosion enroll request NAME`."
+            f"The private key {where} is not an elliptic-curve key on P-256 or P-384. {remedy}"
         )
     return key
 

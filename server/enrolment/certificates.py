@@ -184,7 +184,7 @@ def load_authority(key: Path, certificate: Path) -> Authority:
             f"The authority's key is not at {key}. If it is kept on another medium, bring it back"
             " for as long as this takes."
         )
-    own, vouched = load_private_key(key, EnrolmentError), load_certificate(certificate)
+    own, vouched = _private_key(key), load_certificate(certificate)
     if not is_issued_by(vouched, vouched) or certified_key(vouched) != own.public_key():
         raise EnrolmentError(
             f"The certificate {certificate} is damaged, or not that of {key}. Restore both from one"
@@ -195,8 +195,12 @@ def load_authority(key: Path, certificate: Path) -> Authority:
 
 def load_identity(path: Path) -> Identity:
     """The coordinator's key and certificate; raises EnrolmentError."""
-    key = load_private_key(path, EnrolmentError)
+    key = _private_key(path)
     return Identity(private_pem(key), pem(load_certificate(path)))
+
+
+def _private_key(path: Path) -> PrivateKey:
+    return load_private_key(path, EnrolmentError, "Restore it from the backup.")
 
 
 def validity_in_words(certificate: x509.Certificate) -> str:

@@ -10,8 +10,13 @@ from cryptography import x509
 
 from erosion.common.errors import EnrolmentError
 from erosion.common.support import expiry
-from erosion.common.support.files import version_of
-from erosion.server.enrolment.certificates import Identity, load_identity, validity_in_words
+from erosion.common.support.files import read_named, version_of
+from erosion.server.enrolment.certificates import (
+    Identity,
+    load_certificate,
+    load_identity,
+    validity_in_words,
+)
 from erosion.server.enrolment.federation_folder import FederationFolder
 from erosion.server.enrolment.own_authority import OwnAuthorities, read_own_authorities
 
@@ -89,7 +94,8 @@ class ServingCertificate:
     def _load(self) -> None:
         identity = load_identity(self._folder.coordinator)
         own = read_own_authorities(self._folder)
-        roots = self._folder.authority.read_bytes() + own.pem
+        load_certificate(self._folder.authority)  # gRPC says nothing of a file without one
+        roots = read_named(self._folder.authority) + own.pem
         self._identity: Identity = identity
         self._own, self._roots = own, roots
         self._certificate = x509.load_pem_x509_certificate(identity.certificate)

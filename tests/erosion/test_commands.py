@@ -93,6 +93,47 @@ def test_a_command_runs_without_an_output() -> None:
     assert (run.returncode, run.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_without_a_standard_stream_no_other_file_takes_its_place(
+    tmp_path: Path, closed: str
+) -> None:
+    """Libraries complain on standard error whatever file has its number by then."""
+    script = (
+        "import os, sys\n"
+        "from erosion.ending import in_words\n"
+        "def run():\n"
+        "    with open(sys.argv[1], 'w') as file:\n"
+        "        os.write(2, b'complaint')\n"
+        "        sys.stdout.write('result')\n"
+        "        return 0 if file.fileno() > 2 and not sys.stdin.isatty() else 1\n"
+        "sys.exit(in_words(run, None))\n"
+    )
+    program = shlex.join([sys.executable, "-c", script, str(tmp_path / "file")])
+    run = subprocess.run(["sh", "-c", f"{program} {closed}"], stdin=subprocess.PIPE)
+    assert run.returncode == 0
+    assert (tmp_path / "file").read_bytes() == b""
+
+
+@pytest.mark.parametrize("printed", ["print('x', flush=True)", "Console().print('x')"])
+def test_who_reads_no_further_ends_a_command_without_an_error(printed: str) -> None:
+    script = (
+        "import sys\n"
+        "from rich.console import Console\n"
+        "from erosion.ending import in_words\n"
+        "def run():\n"
+        "    sys.stdin.read()\n"  # until nobody reads its output any more
+        f"    {printed}\n"
+        "    return 1\n"
+        "sys.exit(in_words(run, None))\n"
+    )
+    pipe, program = subprocess.PIPE, [sys.executable, "-c", script]
+    with subprocess.Popen(program, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        _, complaints = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, complaints) == (0, b"")
+
+
 def test_a_full_disk_under_what_is_printed_is_said_in_a_sentence() -> None:
     program = [sys.executable, "-m", "erosion", "algorithms"]
     with Path("/dev/full").open("w") as full:

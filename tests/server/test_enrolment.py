@@ -643,6 +643,30 @@ def test_a_certificate_that_could_not_be_read_once_is_read_later_and_the_log_say
     assert sum("the certificate stays as it was" in line for line in caplog.messages) == 1
 
 
+def test_an_authority_that_is_no_certificate_any_more_leaves_the_one_before_in_force(
+    folder: FederationFolder,
+) -> None:
+    shown = ServingCertificate(folder)
+    roots = shown._roots
+    for damaged in (Path.touch, os.mkfifo):  # of a pipe, nothing ever comes
+        folder.authority.unlink()
+        damaged(folder.authority)
+        assert not shown._reload()
+        assert shown._roots == roots
+        with pytest.raises(EnrolmentError, match=r"ca\.crt cannot be read.*Restore it"):
+            ServingCertificate(folder)
+
+
+def test_a_damaged_key_of_the_federation_comes_from_its_backup_and_from_no_kit(
+    folder: FederationFolder,
+) -> None:
+    for key in (folder.authority_key, folder.coordinator):
+        key.write_bytes(key.read_bytes()[:100])
+    for read in (lambda: enrol_site(folder, "bob"), lambda: ServingCertificate(folder)):
+        with pytest.raises(EnrolmentError, match=r"private key .* Restore it from the backup\.$"):
+            read()
+
+
 def test_a_renewed_certificate_is_known_before_anybody_connects_and_still_shown_to_who_does(
     folder: FederationFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
