@@ -38,10 +38,7 @@ def in_words(run: Callable[[], int | None], options: argparse.Namespace) -> int:
         _say(str(problem), options)
         return problem.exit_code
     except KeyboardInterrupt:
-        for again in (signal.SIGINT, signal.SIGTERM):  # ends what is left at once, and in silence
-            signal.signal(again, signal.SIG_DFL)
-        _say("interrupted", options)
-        return INTERRUPTED
+        return _interrupted(options)
     except BrokenPipeError:  # `erosion ... | head`
         _drop_output()
         return 0
@@ -50,6 +47,8 @@ def in_words(run: Callable[[], int | None], options: argparse.Namespace) -> int:
             raise
         return 0  # which rich made of the same
     except Exception as problem:  # noqa: BLE001 - a fault of ours; people still get a sentence
+        if isinstance(problem.__cause__, KeyboardInterrupt):  # what Python makes of it in a class
+            return _interrupted(options)
         trace = problem if getattr(options, "verbose", 0) else None
         if isinstance(problem, OSError) and problem.filename is not None:
             _say(_unusable(problem), options, trace)
@@ -72,6 +71,13 @@ def in_words(run: Callable[[], int | None], options: argparse.Namespace) -> int:
             trace,
         )
         return FAULT
+
+
+def _interrupted(options: argparse.Namespace) -> int:
+    for again in (signal.SIGINT, signal.SIGTERM):  # ends what is left at once, and in silence
+        signal.signal(again, signal.SIG_DFL)
+    _say("interrupted", options)
+    return INTERRUPTED
 
 
 def _drop_output() -> None:

@@ -1,8 +1,10 @@
 """Every command explains itself, and what its help shows can be typed."""
 
+import argparse
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tomllib
@@ -16,6 +18,7 @@ from erosion.command_line import EPILOG, main, parser
 from erosion.commands import COMMANDS
 from erosion.commands.command import Command
 from erosion.commands.server import GOES_WITH
+from erosion.ending import in_words
 from tests.support.patience import PATIENCE
 from tests.support.small_study import TASK, make_study
 
@@ -112,6 +115,27 @@ def test_without_a_standard_stream_no_other_file_takes_its_place(
     run = subprocess.run(["sh", "-c", f"{program} {closed}"], stdin=subprocess.PIPE)
     assert run.returncode == 0
     assert (tmp_path / "file").read_bytes() == b""
+
+
+def test_ctrl_c_while_a_class_is_made_is_no_fault_of_this_program(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As in the imports of a command: Python 3.11 makes a RuntimeError of it."""
+
+    class Interrupted:
+        def __set_name__(self, *_: object) -> None:
+            raise KeyboardInterrupt
+
+    def run() -> None:
+        type("Enumeration", (), {"member": Interrupted()})
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        assert in_words(run, argparse.Namespace()) == 130
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert capsys.readouterr().err == "erosion: interrupted\n"
 
 
 @pytest.mark.parametrize("printed", ["print('x', flush=True)", "Console().print('x')"])
