@@ -123,6 +123,12 @@ class AuditLog:
                 f"{self.path} cannot be written ({problem.strerror}), so nothing was sent. Make"
                 " room; the site goes on by itself."
             ) from None
+        if not self._is_in_place():
+            raise NotLogged(
+                f"{self.path} was moved, removed or replaced while this site ran, so nothing was"
+                " sent. Put it back, and the site goes on by itself; or start it anew. A full file"
+                " is set aside by the site (log.file_megabytes)."
+            )
         try:
             if self._file.write(text) != len(text):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

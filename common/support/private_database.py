@@ -58,6 +58,7 @@ class PrivateDatabase:
                 self._check(path, found)
             if path is None or found == version:  # an earlier program wrote fewer tables
                 self._file.executescript(tables)
+            self._opened = None if path is None else path.stat()
         except (*_DAMAGED, OSError) as problem:
             raise self.unusable(problem) from None
         if path is not None and found != version:
@@ -68,6 +69,7 @@ class PrivateDatabase:
 
     def execute(self, statement: str, values: Values = ()) -> list[tuple[Any, ...]]:
         """Execute one statement; the rows that it gives."""
+        self._check_in_place()
         try:
             return self._file.execute(statement, values).fetchall()
         except _DAMAGED as problem:
@@ -75,10 +77,25 @@ class PrivateDatabase:
 
     def execute_many(self, statement: str, rows: Iterable[Values]) -> None:
         """Execute one statement for each of the rows."""
+        self._check_in_place()
         try:
             self._file.executemany(statement, rows)
         except _DAMAGED as problem:
             raise self.unusable(problem) from None
+
+    def _check_in_place(self) -> None:
+        """Raise SiteError where what is written would go with a file that others know no more."""
+        if self.path is None or self._opened is None:
+            return
+        try:
+            is_in_place = os.path.samestat(self.path.stat(), self._opened)
+        except OSError:
+            is_in_place = False
+        if not is_in_place:
+            raise SiteError(
+                f"{self.path}, which holds {self._holds}, was moved, removed or replaced while this"
+                f" program ran. {self._without} Put it back, or start this program anew."
+            )
 
     def _check(self, path: Path, version: int) -> None:
         """Raise sqlite3.Error for a file that is damaged, now and not in the middle of a study.

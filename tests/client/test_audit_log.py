@@ -136,6 +136,22 @@ def test_where_the_log_cannot_be_written_nothing_may_be_sent(
     assert verify(tmp_path / "sent.jsonl").num_lines == 2
 
 
+def test_a_log_that_was_taken_away_is_not_written_into(tmp_path: Path) -> None:
+    """As by a program that rotates logs; nobody would find the lines, and the chain has a gap."""
+    path, away, asked = tmp_path / "sent.jsonl", tmp_path / "sent.jsonl.1", request()
+    with AuditLog(tmp_path) as audit_log:
+        audit_log.record(asked, reply(asked))
+        path.rename(away)
+        for is_replaced in (False, True):
+            if is_replaced:
+                path.touch()
+            with pytest.raises(NotLogged, match=r"was moved, removed or replaced.*Put it back"):
+                audit_log.record(asked, reply(asked))
+        away.replace(path)
+        audit_log.record(asked, reply(asked))
+    assert verify(path).num_lines == 2
+
+
 class Line:
     """A connection on which one notice comes."""
 

@@ -231,3 +231,17 @@ def test_a_file_system_without_links_will_do(
     monkeypatch.setattr(os, "link", refuse)
     opened(tmp_path / "things.sqlite").execute("insert into things values (?)", ("a",))
     assert things(opened(tmp_path / "things.sqlite")) == ["a"]
+
+
+def test_a_file_that_was_removed_or_replaced_meanwhile_is_not_written_into(tmp_path: Path) -> None:
+    path, away = tmp_path / "things.sqlite", tmp_path / "away"
+    file = opened(path)
+    path.rename(away)
+    for is_replaced in (False, True):
+        if is_replaced:
+            opened(path).close()
+        for use in (lambda: things(file), lambda: file.execute("delete from things")):
+            with pytest.raises(SiteError, match=r"the things, was moved, removed or replaced whil"):
+                use()
+    away.replace(path)
+    assert things(file) == []
