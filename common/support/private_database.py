@@ -141,6 +141,12 @@ class PrivateDatabase:
 
     def unusable(self, problem: object) -> SiteError:
         """The error for a file with this problem."""
+        if getattr(problem, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
+            return SiteError(
+                f"{self.path}, which holds {self._holds}, was in use by another program for"
+                f" {WAIT_SECONDS:g} s ({problem}). {self._without} Let that program end, such as"
+                " an `erosion review` that stands still, or a copy that is made of the file."
+            )
         return SiteError(
             f"{self.path or 'The memory'}, which holds {self._holds}, cannot be used ({problem})."
             f" {self._without} Check the disk and the permissions of its folder (compute.state in"
