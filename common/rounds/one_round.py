@@ -172,9 +172,7 @@ class RoundInProgress:
         if isinstance(own, Rejection):
             return f"the user's own update was rejected: {own.reason}"
         if isinstance(own, Absence):
-            reason = own.reason.removeprefix("the site ")
-            # What is said of a site goes on from its name; what it says itself is a sentence.
-            return f"the user's own site{':' if reason[:1].isupper() else ''} {reason}"
+            return f"the user's own site is absent: {own.reason}"
         if self.ask.any_number:
             return ""
         needed = self._enough(answers)

@@ -141,7 +141,7 @@ def test_a_user_that_is_absent_in_the_second_exchange_costs_the_round() -> None:
     after, record = in_progress.finished
     assert (record.outcome, record.note) == (
         "skipped",
-        "the user's own site did not answer within 2 s",
+        "the user's own site is absent: did not answer within 2 s",
     )
     assert torch.equal(after.params, before.params)
 

@@ -64,9 +64,11 @@ def test_an_absent_and_a_rejected_hospital_are_recorded_with_the_reason() -> Non
 @pytest.mark.parametrize(
     ("own", "note"),
     [
-        (None, "the user's own site was not connected"),
-        (Absence("did not answer within 2 s"), "the user's own site did not answer within 2 s"),
-        (Absence("The request is strange."), "the user's own site: The request is strange."),
+        (None, "the user's own site is absent: was not connected"),
+        (
+            Absence("an unexpected KeyError at the site"),
+            "the user's own site is absent: an unexpected KeyError at the site",
+        ),
         (
             Rejection("a value that is not finite"),
             "the user's own update was rejected: a value that is not finite",

@@ -145,7 +145,9 @@ def test_every_plain_line_is_flushed_at_once() -> None:
 
 def test_a_skipped_round_is_told_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     text = plain_text(make_run(skipped=(8, 9)), monkeypatch)
-    assert "weight_erosion, round 8: skipped: the user's own site was not connected" in text
+    assert (
+        "weight_erosion, round 8: skipped: the user's own site is absent: was not connected" in text
+    )
     assert "weight_erosion had trouble: 2 skipped; large-tumours absent in 4 rounds" in text
 
 

@@ -391,7 +391,10 @@ def test_a_missing_auroc_is_a_dash(folder: Path) -> None:
 
 def test_skipped_rounds_are_shaded_counted_and_told_with_their_reason(folder: Path) -> None:
     text = Page(written(make_run(skipped=(8, 9)), folder)).text
-    assert "weight_erosion 8–9 all round skipped: the user's own site was not connected" in text
+    assert (
+        "weight_erosion 8–9 all round skipped: the user's own site is absent: was not connected"
+        in text
+    )
     assert "2 skipped" in text
     assert "Shaded: skipped rounds" in text
     assert "A gap is a round in which the site of home sent no figures" in text

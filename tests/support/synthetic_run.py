@@ -227,7 +227,7 @@ def make_records(
                 arm,
                 number,
                 "skipped" if skip else "done",
-                "the user's own site was not connected" if skip else "",
+                "the user's own site is absent: was not connected" if skip else "",
                 entries,
                 user_metrics=None if skip else metrics_after(arm, number - 1, auroc),
                 seconds=float(generator.uniform(0.025, 0.045)),
