@@ -6,7 +6,7 @@ from pathlib import Path
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import ErosionError
 from erosion.common.study.study import load_study
-from erosion.experiments.testbed_sites import testbed_sites
+from erosion.experiments.testbed_sites import sites_of_testbed
 from erosion.server.description.description import Description
 
 
@@ -15,7 +15,7 @@ def describe_here(study_file: Path, data_dir: Path) -> Description:
     study = load_study(study_file)
     replies, declined = {}, {}
     with tempfile.TemporaryDirectory() as made:
-        sites = testbed_sites(study, study_file.resolve().parent, Path(made), data_dir, None)
+        sites = sites_of_testbed(study, study_file.resolve().parent, Path(made), data_dir, None)
         for name, site in sites.items():
             try:
                 replies[name] = Hospital(site).summarise(study)

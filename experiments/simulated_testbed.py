@@ -12,7 +12,7 @@ from erosion.client.training.hospital import Hospital
 from erosion.common.errors import StudyError
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.simulator import Simulation, simulate
-from erosion.experiments.testbed_sites import testbed_sites
+from erosion.experiments.testbed_sites import sites_of_testbed
 from erosion.server.output.plain_text import metric_text
 from erosion.server.output.result_words import absences
 from erosion.server.run.absences import absences as absent
@@ -39,7 +39,7 @@ def simulate_testbed(
             " name, or run it without --simulate."
         )
     with tempfile.TemporaryDirectory() as made, Progress(console=Console(stderr=True)) as bar:
-        sites = testbed_sites(study, study_file.resolve().parent, Path(made), data_dir, weights)
+        sites = sites_of_testbed(study, study_file.resolve().parent, Path(made), data_dir, weights)
         hospitals = {name: Hospital(site) for name, site in sites.items()}
         task = bar.add_task(study.name, total=study.rounds * len(study.arms))
         found = simulate(

@@ -1,6 +1,7 @@
 """Simulates a study over many seeds: the part that one split's luck plays in a result.
 
     python -m experiments.splits breast-cancer --seeds 20 --json experiments/results/splits.json
+    python -m experiments.splits my-study/          with the hospitals' tables beside its study.toml
 
 The seed decides the training, the user's test patients, and (where the source splits patients)
 which patient is at which hospital. Splits share patients, so the errors are about splits alone.
@@ -21,13 +22,12 @@ from erosion.common.study.study import Study, load_study
 from erosion.common.support.files import write_atomically
 from erosion.experiments.curves import after_each_round
 from erosion.experiments.data_dir import add_data_dir
-from erosion.experiments.every_user import site_of
 from erosion.experiments.notes import notes_once
 from erosion.experiments.program import output_file, run_program
 from erosion.experiments.simulator import Simulation, simulate, timeless
-from erosion.experiments.sources import make_hospitals
 from erosion.experiments.standard_error import mean_and_error
 from erosion.experiments.testbed import study_path
+from erosion.experiments.testbed_sites import sites_of_testbed
 from erosion.server.run import provenance
 
 
@@ -39,18 +39,22 @@ def one_split(
 
 
 def simulated_split(
-    study: Study, data_dir: Path | None, *, min_local_steps: int | None = None
+    study: Study,
+    data_dir: Path | None,
+    *,
+    min_local_steps: int | None = None,
+    folder: Path = Path(),
 ) -> Simulation:
     """Simulate the study with the seed that it has.
 
-    `min_local_steps`: the hospitals' own limit, where fewer steps than usual are wanted.
+    `min_local_steps`: the hospitals' own limit, where fewer steps than usual are wanted. `folder`:
+    where the hospitals' own files are of a study without a [testbed] table.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        files = make_hospitals(study, Path(folder), data_dir)
-        hospitals = {
-            name: Hospital(site_of(name, file, study, min_local_steps=min_local_steps))
-            for name, file in files.items()
-        }
+    with tempfile.TemporaryDirectory() as made:
+        sites = sites_of_testbed(
+            study, folder, Path(made), data_dir, None, min_local_steps=min_local_steps
+        )
+        hospitals = {name: Hospital(site) for name, site in sites.items()}
         return simulate(study, hospitals, clock=timeless)
 
 
@@ -109,8 +113,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument(
         "study",
-        help="a study file, or the name of one that comes with erosion; its test part is drawn by"
-        " evaluation.test_share, even where evaluation.split_column fixes it",
+        help="a study file, or a folder with study.toml, with site files or tables beside it; or"
+        " the name of one that comes with erosion; its test part is drawn by evaluation.test_share,"
+        " even where evaluation.split_column fixes it",
     )
     parser.add_argument("--seeds", type=int, default=20, help="how many, from 0; at least 2")
     add_data_dir(parser)
@@ -118,10 +123,14 @@ def main() -> None:
     options = parser.parse_args()
     if options.seeds < 2:
         parser.error(f"--seeds {options.seeds}; a standard error needs at least 2")
-    study = drawn(load_study(study_path(options.study)))
+    study_file = study_path(options.study)
+    study = drawn(load_study(study_file))
+    folder = study_file.resolve().parent
     with notes_once():
         simulated = [
-            simulated_split(study.model_copy(update={"seed": seed}), options.data_dir)
+            simulated_split(
+                study.model_copy(update={"seed": seed}), options.data_dir, folder=folder
+            )
             for seed in range(options.seeds)
         ]
     replies = [split.evaluation for split in simulated]

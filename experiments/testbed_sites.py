@@ -11,15 +11,24 @@ from erosion.experiments.own_data import own_data
 from erosion.experiments.sources import HospitalFiles, make_hospitals
 
 
-def testbed_sites(
-    study: Study, folder: Path, made: Path, data_dir: Path | None, weights: Path | None
+def sites_of_testbed(
+    study: Study,
+    folder: Path,
+    made: Path,
+    data_dir: Path | None,
+    weights: Path | None,
+    *,
+    min_local_steps: int | None = None,
 ) -> Mapping[str, Site]:
     """Every hospital's site: from the study's [testbed] table, else from the files in `folder`.
 
     What a [testbed] table makes is written to `made`. `weights`: the folder with the files that
-    models start from. Raises StudyError, SiteError, DataError.
+    models start from. `min_local_steps`: see `site_of`. Raises StudyError, SiteError, DataError.
     """
     hospitals: Mapping[str, HospitalFiles | Mapping[str, Any]] = (
         own_data(study, folder) if study.testbed is None else make_hospitals(study, made, data_dir)
     )
-    return {name: site_of(name, data, study, weights=weights) for name, data in hospitals.items()}
+    return {
+        name: site_of(name, data, study, min_local_steps=min_local_steps, weights=weights)
+        for name, data in hospitals.items()
+    }

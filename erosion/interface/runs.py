@@ -209,10 +209,10 @@ def _folder_of(study: AnyStudy, checked: Study) -> Path:
 def _sites_of_study(
     study: AnyStudy, checked: Study, made: Path, data_dir: Path, weights: Path | None
 ) -> "Mapping[str, Site]":
-    from erosion.experiments.testbed_sites import testbed_sites
+    from erosion.experiments.testbed_sites import sites_of_testbed
 
     folder = made if checked.testbed is not None else _folder_of(study, checked)
-    return testbed_sites(checked, folder, made, data_dir, weights)
+    return sites_of_testbed(checked, folder, made, data_dir, weights)
 
 
 def _sites_given(

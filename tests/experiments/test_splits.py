@@ -4,10 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+import tomli_w
 
 from erosion.common.study.study import load_study
 from erosion.experiments import splits
 from erosion.experiments.testbed import study_path
+from tests.support.small_study import TWO_NUMBERS, make_study, sixty_patients
 
 
 def test_every_seed_is_a_split_of_its_own(
@@ -30,6 +32,20 @@ def test_every_seed_is_a_split_of_its_own(
     assert all(best[arm] <= means[arm] for arm in means)
     assert best != means  # for one of the arms, at least, the last round was not the best
     assert "weight_erosion: errors" in capsys.readouterr().out
+
+
+def test_a_study_of_ones_own_tables_has_splits_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = make_study(task=TWO_NUMBERS, rounds=2, evaluation={"bootstrap": 100})
+    (tmp_path / "study.toml").write_text(
+        tomli_w.dumps(study.model_dump(mode="json", exclude_none=True))
+    )
+    for name in study.hospitals:
+        (tmp_path / f"{name}.csv").write_text(sixty_patients(name))
+    monkeypatch.setattr("sys.argv", ["splits", str(tmp_path), "--seeds", "2"])
+    splits.main()
+    assert "fedavg: errors" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["titanic", "tcga-brca"])
