@@ -9,13 +9,12 @@ from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from torch import Tensor
 
 from erosion.common.algorithms import AnyArm, ArmSettings
 from erosion.common.algorithms.base import ArmBase, BuildContext
 from erosion.common.algorithms.personal_layers import problem_with_own
-from erosion.common.compression.codec import Compression
 from erosion.common.errors import ModelError, StudyError
 from erosion.common.learning.layout import check_size, model_of_shapes, parameter_layout
 from erosion.common.learning.models import ModelSettings
@@ -25,54 +24,15 @@ from erosion.common.privacy.clipped_gradients import problem_with_layers
 from erosion.common.settings.base import Settings, read_toml, validate
 from erosion.common.settings.names import Name
 from erosion.common.study import privacy, sealing
+from erosion.common.study.evaluation import Evaluation
+from erosion.common.study.federation import Federation
 from erosion.common.study.privacy import Privacy
 from erosion.common.study.selection import Fold, Selection
 from erosion.common.tasks import AnyTask
-from erosion.common.tasks.inputs import ImageTask, TabularTask
+from erosion.common.tasks.inputs import ImageTask
 
 EVERY_USER = "all"  # in place of the user's name: every hospital in turn
 MOST_ARMS = 30  # the final parameters of all, and what goes with them, are one message
-
-
-class Evaluation(Settings):
-    """How the user's hospital measures the models, on patients that no model was trained on."""
-
-    test_share: float = Field(default=0.3, gt=0, lt=1)  # of the user's patients
-    split_column: str | None = Field(default=None, min_length=1)  # of the table, with "train" or
-    # "test" for each patient, in place of test_share; nobody trains on any hospital's "test"
-    folds: int | None = Field(default=None, ge=2, le=20)  # in place of test_share: the user's
-    # patients are cut into so many folds, and each is predicted by runs of every arm without it
-    repeats: int = Field(default=1, ge=1, le=20)  # with so many different cuts into folds
-    bootstrap: int = Field(default=1000, ge=100, le=100_000)  # resamples for the intervals
-    strict: bool = False  # no difference is claimed that one patient more could have undone
-    compare: tuple[str, str] | None = None  # the one declared comparison (arm, reference arm);
-    # None: the first arm that is not local training, with local training
-
-    @field_validator("compare")
-    @classmethod
-    def _different(cls, value: tuple[str, str] | None) -> tuple[str, str] | None:
-        if value is not None and value[0] == value[1]:
-            raise ValueError("name two different arms")
-        return value
-
-
-class Federation(Settings):
-    """Who must be there, and how long anyone waits."""
-
-    round_deadline_seconds: float = Field(default=120.0, gt=0, le=86_400)
-    join_deadline_seconds: float = Field(default=60.0, gt=0, le=86_400)
-    quorum: int = Field(default=2, ge=1)  # usable updates of a round, the user's own included
-    start: Literal["all", "quorum"] = "all"  # whom the study waits for before its first round
-    join: Literal["at_start", "any_time"] = "at_start"  # "any_time": who comes later takes part
-    # from then on, so arms are compared on different hospitals; who was there may always come back
-    max_update_norm: float | None = Field(default=None, gt=0)  # a larger update is rejected
-    longest_wait_seconds: float | None = Field(default=None, gt=0)  # for the user or the quorum,
-    # then the run stops, to be resumed; None: it waits for as long as that takes
-    max_skipped_rounds: int = Field(default=3, ge=1)  # in a row, with all there that are needed;
-    # then the run stops
-    compression: Compression = "none"  # of parameters and updates, for slow lines: 2 bytes a number
-    # or 1 in place of 4; the figures are then no longer exactly those without
-    sealed: bool = False  # nobody sees a single update; see `sealing`
 
 
 class Testbed(Settings):
@@ -156,12 +116,9 @@ class Study(Settings):
                 f"scaling = {self.scaling!r}; an image task is scaled by task.mean and"
                 " task.deviation, so leave scaling out"
             )
-        self._check_split()
-        for arm in self.evaluation.compare or ():
-            if arm not in self.arms:
-                raise ValueError(
-                    f"evaluation.compare names the arm {arm!r}; the arms are {', '.join(self.arms)}"
-                )
+        selects = self.selection is not None
+        if problem := self.evaluation.problem_with(self.task, self.arms, selects=selects):
+            raise ValueError(problem)
         if self.training.augmentation is not None and not isinstance(self.task, ImageTask):
             raise ValueError("training.augmentation is for images; leave it out")
         self.model.check_task(self.task.input_shape)
@@ -224,36 +181,6 @@ class Study(Settings):
             if problem := sealing.problem_with_values(arm, layout, classes, update):
                 return f"arms.{name}: {problem}"
         return None
-
-    def _check_folds(self) -> None:
-        evaluation = self.evaluation
-        if evaluation.folds is None:
-            if evaluation.repeats > 1:
-                raise ValueError("evaluation.repeats is of evaluation.folds; give both, or neither")
-            return
-        if evaluation.split_column is not None:
-            raise ValueError(
-                "evaluation.folds: all of the user's patients are predicted in turn, so none is"
-                " declared a test patient; leave out split_column, or leave out folds"
-            )
-        if self.selection is not None:
-            raise ValueError(
-                "evaluation.folds: settings would have to be chosen anew in every fold, which this"
-                " program does not do; leave out [selection], or leave out folds"
-            )
-
-    def _check_split(self) -> None:
-        self._check_folds()
-        column = self.evaluation.split_column
-        if column is None:
-            return
-        if not isinstance(self.task, TabularTask):
-            raise ValueError("evaluation.split_column is a column of a table; leave it out")
-        if column in (c.name for c in (*self.task.features, *self.task.target_columns)):
-            raise ValueError(
-                f"evaluation.split_column = {column!r} is a feature or a target, too; a column has"
-                " one role"
-            )
 
     def _check_frozen(self) -> None:
         try:

@@ -11,7 +11,8 @@ import torch
 import erosion
 from erosion.command_line import main
 from erosion.common.learning.models import Mlp, build_model
-from erosion.common.study.study import Federation, load_study
+from erosion.common.study.federation import Federation
+from erosion.common.study.study import load_study
 from erosion.experiments.own_data import own_data
 from erosion.experiments.testbed_sites import sites_of_testbed
 from tests.support.small_study import TWO_NUMBERS, make_study, sixty_patients
