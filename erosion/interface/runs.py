@@ -147,6 +147,7 @@ def simulate(
     """
     from erosion.client.training.hospital import Hospital
     from erosion.experiments import simulator
+    from erosion.server.coordination.run_end import result_of
 
     check("sites", sites, "paths by hospital, a list of paths, or a path", *_SITES)
     if not isinstance(sites, str | os.PathLike):
@@ -181,9 +182,6 @@ def simulate(
                 workers=workers,
                 stacked=stacked,
             )
-    # Here, as it imports gRPC, and the simulator forks.
-    from erosion.server.coordination.coordinator import result_of
-
     result = result_of(outcome, began.isoformat("T", "seconds"), time.monotonic() - clock)
     records = tuple(record for arm in outcome.records.values() for record in arm)
     return Run(checked, result, None, records)

@@ -29,7 +29,7 @@ from erosion.common.study.selection import Fold
 from erosion.common.study.study import Study
 from erosion.experiments.in_process import InProcess
 from erosion.experiments.simulator import simulate
-from erosion.server.coordination.coordinator import result_of
+from erosion.server.coordination.run_end import result_of
 from erosion.server.coordination.run_keeper import RunKeeper
 from erosion.server.run.journal import read_records
 from erosion.server.run.run_folder import RunFolder

@@ -71,7 +71,7 @@ def conduct_queue(queue: str, phase: str | None) -> None:
 
 
 def conducted(parsed: Study, run: RunFolder) -> Result:
-    from erosion.server.coordination import coordinator
+    from erosion.server.coordination import run_end
 
     transport, kept = Scripted(parsed, towards_ten), Kept()
     transport.join(*parsed.hospitals)
@@ -79,8 +79,8 @@ def conducted(parsed: Study, run: RunFolder) -> Result:
         keeper.check(parsed)
         where = Surroundings(transport, kept, keeper, play_in_turn(transport), run=run.run)
         outcome = StudyRun(parsed, where).run()
-    result = coordinator.result_of(outcome, keeper.started, 0.0)
-    coordinator.write(run, result, outcome)
+    result = run_end.result_of(outcome, keeper.started, 0.0)
+    run_end.write(run, result, outcome)
     return result
 
 
@@ -146,9 +146,9 @@ def during_evaluation() -> None:
 
 
 def before_the_report() -> None:
-    from erosion.server.coordination import coordinator
+    from erosion.server.coordination import run_end
 
-    vars(coordinator)["write_report"] = die
+    vars(run_end)["write_report"] = die
 
 
 def in_trial_round(number: int) -> None:
