@@ -171,6 +171,20 @@ def test_the_rows_of_an_npz_have_hashes_of_every_array(tmp_path: Path) -> None:
     assert not (hashes(site=np.array(["one", "x"])) == before).any()
 
 
+def test_a_tiff_that_was_damaged_where_it_tells_of_further_images_is_named(tmp_path: Path) -> None:
+    for label in ("cat", "dog"):
+        (tmp_path / label).mkdir()
+        Image.new("RGB", (5, 4)).save(tmp_path / label / "a.tif")
+    path = tmp_path / "cat" / "a.tif"
+    content = bytearray(path.read_bytes())
+    (num_tags,) = struct.unpack_from("<H", content, 8)
+    place = 8 + 2 + 12 * num_tags  # of where the next image is; 0: there is none
+    assert content[place : place + 4] == bytes(4)
+    content[place + 3] = 64
+    path.write_bytes(content)
+    assert "cat/a.tif cannot be read (" in problem_of(ImageFiles(path=tmp_path))
+
+
 def test_damaged_notes_of_a_camera_are_no_reason_to_refuse_its_picture(tmp_path: Path) -> None:
     for folder, exif in (("cat", b"Exif\0\0II*\0\xff\xff\xff\xff"), ("dog", b"nonsense")):
         (tmp_path / folder).mkdir()

@@ -58,7 +58,7 @@ def read_picture(
             return found if isinstance(found, str) else (found, row_hash)
     except (UnidentifiedImageError, Image.DecompressionBombError):
         return "is not an image that can be read; remove it or save it as PNG"
-    except (OSError, SyntaxError, ValueError) as problem:
+    except Exception as problem:  # noqa: BLE001 - a damaged file may raise anything
         return f"cannot be read ({problem}); save it again"
 
 
