@@ -23,7 +23,7 @@ from erosion.client.scaffold.known_words import (
     SAME_VALUES,
     SAME_WORDS,
 )
-from erosion.common.settings.codes import canonical
+from erosion.client.scaffold.spellings import one_spelling, plain_value
 from erosion.common.tasks.features import CategoryFeature, NumberFeature
 from erosion.common.tasks.inputs import TabularTask
 from erosion.common.tasks.task import CodedColumn
@@ -230,7 +230,7 @@ def _code_fit(
     """The share of rows understood, the spellings that need a map, and what is not understood."""
     known = column.categories if isinstance(column, CategoryFeature) else tuple(column.codes)
     parse = feature_parser(column) if isinstance(column, CategoryFeature) else target_parser(column)
-    if len(profile.counts) > 3 * len(known) + 3:
+    if len(set(one_spelling(profile.counts).values())) > 3 * len(known) + 3:
         return 0.0, {}, ()
     spelt: dict[str, str] = {}
     unknown: list[str] = []
@@ -248,11 +248,11 @@ def _code_fit(
 
 def _same_value(text: str, known: Sequence[str], column: str) -> str | None:
     """The study's value that a spelling means; None where none or several could be meant."""
-    plain = text.strip().casefold()
-    alike = [value for value in known if value.casefold() == plain]
+    plain = plain_value(text)
+    alike = [value for value in known if plain_value(value) == plain]
     for words in SAME_VALUES:
         if plain in words:
-            alike += [value for value in known if canonical(value).casefold() in words]
+            alike += [value for value in known if plain_value(value) in words]
     distinct = list(dict.fromkeys(alike)) or _yes_to(column, plain, known)
     return distinct[0] if len(distinct) == 1 else None
 

@@ -16,10 +16,16 @@ SAME_WORDS: tuple[frozenset[str], ...] = tuple(
                 "ageatadmission",
             ),
             ("sex", "gender", "geschlecht", "sexe", "sesso", "sexo"),
-            ("height", "groesse", "grosse", "koerpergroesse", "korpergrosse", "taille", "heightcm"),
+            (
+                *("height", "groesse", "grosse", "koerpergroesse", "korpergrosse", "taille"),
+                *("heightcm", "estatura", "talla", "altezza"),
+            ),
             ("weight", "gewicht", "poids", "peso", "weightkg", "koerpergewicht"),
-            ("bmi", "bodymassindex"),
-            ("cholesterol", "chol", "cholesterin", "totalcholesterol", "gesamtcholesterin"),
+            ("bmi", "bodymassindex", "imc"),
+            (
+                *("cholesterol", "chol", "cholesterin", "totalcholesterol", "gesamtcholesterin"),
+                *("colesterol", "colesterolo", "cholesteroltotal"),
+            ),
             (
                 "systolic",
                 "sbp",
@@ -34,7 +40,10 @@ SAME_WORDS: tuple[frozenset[str], ...] = tuple(
                 "bloodpressure",
             ),
             ("diastolic", "dbp", "rrdia", "diastolicbp", "diabp", "pad", "tad", "diastole"),
-            ("heartrate", "hr", "pulse", "puls", "herzfrequenz"),
+            (
+                *("heartrate", "hr", "pulse", "puls", "herzfrequenz", "frequencecardiaque"),
+                *("frecuenciacardiaca", "frequenzacardiaca", "fc"),
+            ),
             ("glucose", "glukose", "bloodsugar", "blutzucker", "glycemie", "glu", "bz", "glucosa"),
             ("creatinine", "kreatinin", "crea", "krea", "creatinina"),
             (
@@ -56,8 +65,10 @@ SAME_WORDS: tuple[frozenset[str], ...] = tuple(
                 "tabac",
                 "nikotin",
                 "tabaco",
+                *("tabagisme", "tabaquismo", "fumador", "fumatore", "fumo"),
+                *("raucherstatus", "smokingstatus"),
             ),
-            ("diabetes", "diabetic", "dm", "diabetiker"),
+            ("diabetes", "diabetic", "dm", "diabetiker", "diabete"),
             (
                 "death",
                 "dead",
@@ -69,15 +80,31 @@ SAME_WORDS: tuple[frozenset[str], ...] = tuple(
                 "decede",
                 "deceased",
                 "exitus",
-                "muerte",
+                *("muerte", "fallecido", "fallecimiento", "decesso", "morte", "todesfall"),
             ),
             ("stage", "stadium", "stade", "grade", "staging"),
             ("platelets", "thrombozyten", "plaquettes", "plt"),
             ("leukocytes", "leukozyten", "leucocytes", "wbc", "whitebloodcells"),
-            ("temperature", "temperatur", "temp"),
+            ("temperature", "temperatur", "temp", "temperatura"),
             ("infarction", "mi", "infarkt", "infarctus", "myocardialinfarction"),
-            ("hypertension", "hypertonie", "htn", "hta"),
-            ("lengthofstay", "los", "liegedauer", "verweildauer", "staydays", "dureesejour"),
+            (
+                *("hypertension", "hypertonie", "htn", "hta", "bluthochdruck", "hipertension"),
+                "ipertensione",
+            ),
+            ("sodium", "natrium", "sodio", "na"),
+            ("potassium", "kalium", "potasio", "potassio", "k"),
+            ("crp", "creactiveprotein", "creaktivesprotein", "pcr", "proteinecreactive"),
+            ("urea", "harnstoff", "uree"),
+            ("albumin", "albumine", "albumina"),
+            (
+                *("readmission", "readmitted", "rehospitalisation", "rehospitalization"),
+                *("wiederaufnahme", "rehospitalisierung", "reingreso", "riammissione"),
+            ),
+            (
+                *("lengthofstay", "los", "liegedauer", "verweildauer", "aufenthaltsdauer"),
+                *("staydays", "dureesejour", "dureedesejour", "estancia", "diasestancia"),
+                "degenza",
+            ),
             (
                 "outcome",
                 "ergebnis",
@@ -92,28 +119,50 @@ SAME_WORDS: tuple[frozenset[str], ...] = tuple(
     )
 )
 
-# Spellings of a category, without case.
+# Spellings of a category, without case and accents.
 SAME_VALUES: tuple[frozenset[str], ...] = tuple(
     map(
         frozenset,
         (
-            ("yes", "y", "ja", "j", "oui", "si", "sì", "true", "1", "present", "positive", "pos"),
-            ("no", "n", "nein", "non", "false", "0", "absent", "negative", "neg"),
-            ("male", "m", "man", "männlich", "maennlich", "homme", "h", "masculin", "maschio"),
-            ("alive", "lebend", "lebt", "vivant", "survived", "vivo", "living"),
             (
-                "dead",
-                "died",
-                "death",
-                "verstorben",
-                "tot",
-                "gestorben",
-                "decede",
-                "décédé",
-                "deceased",
+                *("yes", "y", "ja", "j", "oui", "si", "true", "wahr", "vrai", "1"),
+                *("present", "positive", "pos"),
+            ),
+            (
+                *("no", "n", "nein", "non", "nee", "false", "falsch", "faux", "0"),
+                *("absent", "negative", "neg"),
+            ),
+            (
+                *("male", "m", "man", "mann", "mannlich", "maennlich", "homme", "h", "masculin"),
+                *("hombre", "varon", "masculino", "uomo", "maschio"),
+            ),
+            ("alive", "lebend", "lebt", "vivant", "vivante", "survived", "vivo", "viva", "living"),
+            (
+                *("dead", "died", "death", "verstorben", "tot", "gestorben", "decede", "decedee"),
+                *("deceased", "muerto", "muerta", "fallecido", "fallecida", "deceduto", "deceduta"),
             ),
             *((roman, str(n)) for n, roman in enumerate(("i", "ii", "iii", "iv", "v"), start=1)),
-            ("female", "f", "w", "woman", "weiblich", "femme", "feminin", "femmina"),
+            (
+                *("female", "f", "w", "woman", "frau", "weiblich", "femme", "feminin"),
+                *("mujer", "femenino", "donna", "femmina"),
+            ),
+            # Smoking, and other habits.
+            ("never", "nie", "niemals", "jamais", "nunca", "mai"),
+            (
+                *("former", "ex", "previous", "fruher", "frueher", "ehemalig", "ehemals", "ancien"),
+                *("exsmoker", "exraucher", "exfumeur", "exfumador"),
+            ),
+            (
+                *("current", "aktuell", "derzeit", "actuel", "actual", "attuale"),
+                *("smoker", "raucher", "fumeur", "fumador"),
+            ),
+            # How much, and how badly.
+            ("low", "niedrig", "faible", "bajo", "basso"),
+            ("medium", "mittel", "moyen", "medio"),
+            ("high", "hoch", "eleve", "alto"),
+            ("mild", "leicht", "leger", "leve", "lieve"),
+            ("moderate", "massig", "maessig", "mittelschwer", "modere", "moderado", "moderato"),
+            ("severe", "schwer", "grave"),
         ),
     )
 )

@@ -12,6 +12,7 @@ from erosion.client.scaffold.draft_text import FEWEST, missing_line, quoted, sho
 from erosion.client.scaffold.known_units import header_unit
 from erosion.client.scaffold.known_words import MISSING_WORDS, SAME_VALUES
 from erosion.client.scaffold.left_out import why_not
+from erosion.client.scaffold.spellings import plain_value
 from erosion.common.errors import DataError
 from erosion.common.settings.codes import canonical
 
@@ -26,10 +27,14 @@ def outcome_lines(target: Profile) -> tuple[str, list[str]]:
         told = [text for text in target.counts if not _is_unknown(text, target.counts)]
         classes = _in_order(told if len(told) > 1 else target.counts)
         listed = ", ".join(map(quoted, classes))
-        remarks = [
-            f"{target.name}: the last class, {classes[-1]!r}, counts as the positive one; change"
-            " the order in `classes` if it is another"
-        ]
+        remarks: list[str] = []
+        which = ""
+        if len(classes) == 2:
+            which = "  # the last is the positive one"
+            remarks.append(
+                f"{target.name}: the last class, {classes[-1]!r}, counts as the positive one;"
+                " change the order in `classes` if it is another"
+            )
         unsaid = [text for text in target.counts if canonical(text) not in classes]
         if unsaid:
             listed_words = ", ".join(map(repr, unsaid))
@@ -43,7 +48,7 @@ def outcome_lines(target: Profile) -> tuple[str, list[str]]:
                 f"{target.name}: {', '.join(map(repr, rare[:5]))} are of fewer than {FEWEST}"
                 " patients, too few to measure a model on; see whether classes can be joined"
             )
-        return f"{key}\nclasses = [{listed}]  # the last is the positive one", remarks
+        return f"{key}\nclasses = [{listed}]{which}", remarks
     if target.kind == "number":
         centre, spread = float(target.numbers.mean()), float(target.numbers.std())
         return (
@@ -102,7 +107,7 @@ def _is_unknown(text: str, texts: Iterable[str]) -> bool:
 def _in_order(texts: Iterable[str]) -> list[str]:
     """Codes as a study has them, the one that means no or alive first: the last is positive."""
     return sorted(
-        dict.fromkeys(map(canonical, texts)), key=lambda code: (code.casefold() not in NO, code)
+        dict.fromkeys(map(canonical, texts)), key=lambda code: (plain_value(code) not in NO, code)
     )
 
 

@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 
 from erosion.client.dataset.codes_for_unknown import to_be_asked_about
+from erosion.client.dataset.column_values import toml_key
 from erosion.client.scaffold.column_profile import Profile
 from erosion.client.scaffold.draft_text import FEWEST, escaped, missing_line, quoted, short
 from erosion.client.scaffold.known_units import header_unit
 from erosion.client.scaffold.left_out import PLAINLY_NONE, why_no_feature
 from erosion.client.scaffold.outcome_draft import outcome_lines, survival_lines
 from erosion.client.scaffold.patient_key import likely_key, repeats, rows_of_patients
+from erosion.client.scaffold.spellings import in_one_spelling, other_spellings
 from erosion.common.errors import DataError
 from erosion.common.settings.codes import canonical
 
@@ -78,7 +80,7 @@ def study_draft(
 
     With a column `time` of how long patients were followed, `target` is whether the event happened.
     """
-    by_name = {profile.name: profile for profile in profiles}
+    by_name = {profile.name: in_one_spelling(profile) for profile in profiles}
     if target not in by_name:
         raise DataError(
             f"{file} has no column {target!r}; it has {', '.join(by_name)}. Name one as --target."
@@ -89,6 +91,8 @@ def study_draft(
         outcome, remarks = survival_lines(by_name[target], by_name[time])
     else:
         raise DataError(f"{file} has no column {time!r}; it has {', '.join(by_name)}.")
+    spelt = [remark for profile in profiles if (remark := _spelt(profile))]
+    profiles = [*by_name.values()]
     features: list[str] = []
     left_out: dict[str, list[str]] = {}  # why -> columns
     for profile in profiles:
@@ -104,6 +108,7 @@ def study_draft(
         for why, names in left_out.items()
         if why not in PLAINLY_NONE
     ]
+    remarks += spelt
     remarks += _two_marks([p for p in profiles if p.kind == "number" and not why_no_feature(p)])
     key, num_patients = likely_key(profiles), by_name[target].num_rows
     if key is not None and repeats(key):
@@ -228,6 +233,23 @@ def _remarks(profile: Profile) -> list[str]:
         if all(re.fullmatch(r"-?\d+", text) for text in profile.counts):
             found.append(f"{profile.name}: taken for codes; if it is a measurement, give a range")
     return found
+
+
+def _spelt(profile: Profile) -> str:
+    """A remark where a category is spelt in several ways; "" where none is."""
+    found = other_spellings(profile)
+    if not found:
+        return ""
+    taken = ", ".join(
+        f"{_some([repr(text) for text in others])} as {chosen!r}"
+        for chosen, others in [*found.items()][:SHOWN]
+    )
+    chosen, (text, *_) = next(iter(found.items()))
+    line = f"{quoted(text)} = {quoted(chosen)} under [data.values.{toml_key(profile.name)}]"
+    return (
+        f"{profile.name}: counted {taken}; each site file says so ({line}; `erosion site new`"
+        " proposes it)"
+    )
 
 
 def _two_marks(numbers: Sequence[Profile]) -> list[str]:

@@ -9,7 +9,7 @@ from scipy.stats import rankdata
 from erosion.client.dataset.column_values import MISSING_MARKERS
 from erosion.client.dataset.text_table import TextColumn, TextTable
 from erosion.client.scaffold.column_profile import Profile
-from erosion.common.settings.codes import canonical
+from erosion.client.scaffold.spellings import one_spelling
 
 FEWEST = 10  # patients outside the commonest class, to judge by
 MOST_WRONG = 0.05  # of those, by the column alone
@@ -51,8 +51,10 @@ def _rank_correlation(ones: NDArray[np.float64], others: NDArray[np.float64]) ->
 
 
 def _telling_class(table: TextTable, profiles: Sequence[Profile], target: str) -> list[str]:
-    texts = [canonical(text) for text in table.columns[target].texts]
-    known = np.array([text.lower() not in MISSING_MARKERS for text in texts])
+    raw = table.columns[target].texts
+    known = np.array([text.lower() not in MISSING_MARKERS for text in raw])
+    spelt = one_spelling(text for text, is_known in zip(raw, known, strict=True) if is_known)
+    texts = [spelt.get(text, "") for text in raw]
     codes = np.unique(texts, return_inverse=True)[1][table.columns[target].codes]
     kept = known[table.columns[target].codes]
     is_other = codes != np.bincount(codes[kept]).argmax()

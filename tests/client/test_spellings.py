@@ -1,0 +1,113 @@
+"""Drafts from tables in which one category is spelt in several ways, and in several languages."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from erosion.client.dataset.load import load_patients
+from erosion.client.scaffold.spellings import one_spelling
+from erosion.client.site_file import load_site
+from erosion.common.tasks.features import CategoryFeature
+from tests.client.test_drafts import column, drafted, features_of, one_match, site_of
+
+DIED = ["No", "no", "Yes", "no", "yes", "YES"]
+SMOKES = ["ja", "No", "n", "Y", "nein", "yes", "0", "1"]
+GRADE = ["low", "Low", "mid", "high", "HIGH", "Mid"]
+
+
+def spelt_table() -> str:
+    rows = "".join(
+        f"{40 + 7 * i % 41},{DIED[i % 6]},{SMOKES[i % 8]},{GRADE[i // 5 % 6]},{20 + 11 * i % 970}\n"
+        for i in range(240)
+    )
+    return "age,died,smokes,grade,days\n" + rows
+
+
+def categories(folder: Path, name: str, *more: str) -> Sequence[str]:
+    study = drafted(folder, spelt_table(), "died", *more)
+    feature = next(feature for feature in features_of(study) if feature.name == name)
+    assert isinstance(feature, CategoryFeature)
+    return feature.categories
+
+
+def test_spellings_of_a_category_are_one_of_the_study_and_each_is_told_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = drafted(tmp_path, spelt_table(), "died")
+    assert [label.name for label in getattr(study.task, "classes")] == ["no", "Yes"]  # noqa: B009
+    told = capsys.readouterr().out
+    assert "died: counted 'No' as 'no', 'yes', 'YES' as 'Yes'; each site file says so" in told
+    assert '("No" = "no" under [data.values.died]; `erosion site new` proposes it)' in told
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("grade", ["Mid", "high", "low"]), ("smokes", ["No", "ja"])]
+)
+def test_a_feature_has_each_category_once_in_its_commonest_spelling(
+    tmp_path: Path, name: str, meant: list[str]
+) -> None:
+    assert {text.casefold() for text in categories(tmp_path, name)} == {
+        text.casefold() for text in meant
+    }
+
+
+def test_the_site_file_that_is_proposed_for_it_has_the_same_patients(tmp_path: Path) -> None:
+    study = drafted(tmp_path, spelt_table(), "died")
+    site = site_of(tmp_path)
+    site.write_text(site.read_text(encoding="utf-8").replace("# ? ", ""), encoding="utf-8")
+    assert len(load_patients(load_site(site), study).rows) == 240
+
+
+def test_an_event_may_be_spelt_in_several_ways(tmp_path: Path) -> None:
+    task = drafted(tmp_path, spelt_table(), "died", "--time", "days").task.model_dump(mode="json")
+    assert (task["target"]["happened"], task["target"]["censored"]) == (["Yes"], ["no"])
+
+
+def test_an_answer_is_no_result_of_a_test() -> None:
+    assert len(set(one_spelling(["no", "neg", "pos"]).values())) == 3
+    assert one_spelling(["1", "0", "yes", "2"])["yes"] == "yes"
+    assert one_spelling(["<0.5", ">0.5"]) == {"<0.5": "<0.5", ">0.5": ">0.5"}
+
+
+def test_an_outcome_that_is_told_in_every_spelling_is_pointed_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = "".join(
+        f"{40 + 7 * i % 41},{['no', 'NO', 'yes', 'Yes'][i % 4]},{['home', 'exitus'][i // 2 % 2]}\n"
+        for i in range(120)
+    )
+    drafted(tmp_path, "age,died,discharge\n" + rows, "died")
+    assert "discharge: by it alone" in capsys.readouterr().out
+
+
+def test_of_three_classes_none_is_the_positive_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drafted(tmp_path, spelt_table(), "grade")
+    assert "positive" not in capsys.readouterr().out
+    assert "positive" not in (tmp_path / "study.toml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("feature", "local", "cells", "meant"),
+    [
+        (["F", "M"], "Sexo", "Mujer Hombre", {"Mujer": "F", "Hombre": "M"}),
+        (["no", "yes"], "stage", "Sí No", {"Sí": "yes", "No": "no"}),
+        (
+            ["current", "former", "never"],
+            "Raucherstatus",
+            "nie früher aktuell",
+            {"nie": "never", "früher": "former", "aktuell": "current"},
+        ),
+        (["mild", "severe"], "stage", "Légér GRAVE", {"Légér": "mild", "GRAVE": "severe"}),
+    ],
+)
+def test_words_of_hospitals_are_known_without_case_and_accents(
+    tmp_path: Path, feature: list[str], local: str, cells: str, meant: dict[str, str]
+) -> None:
+    name = {"Sexo": "sex", "Raucherstatus": "smoking"}.get(local, "stage")
+    wanted = {"name": name, "categories": feature}
+    match = one_match(tmp_path, wanted, column(local, cells.split() * 9))
+    assert (match.local, match.values) == (local, meant)
+    assert match.confidence >= 0.9
