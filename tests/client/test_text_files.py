@@ -1,5 +1,7 @@
 """Tables as hospitals export them: encodings, marks, odd lines; what is wrong, by line."""
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
@@ -100,7 +102,7 @@ def test_a_line_is_counted_as_an_editor_counts_it(tmp_path: Path) -> None:
     assert "'600' on line 7" in problem(tmp_path, text)
     notes = load(tmp_path, text.replace("600", "60")).notes
     assert notes == (
-        "a value goes on over several lines, 1 times, first on line 2: if that is not meant, a"
+        "a value goes on over several lines, once on line 2: if that is not meant, a"
         " quotation mark is missing or too many there",
     )
 
@@ -141,6 +143,23 @@ def test_lines_at_the_end_may_have_other_columns(tmp_path: Path) -> None:
     assert ages(load(tmp_path, text.replace("Total,150", "70,f,1"), footer_lines=2)) == ages(found)
     assert "line 7 has 2, line 8 has 1" in problem(tmp_path, text, footer_lines=1)
     assert "line 3 has 2" in problem(tmp_path, text.replace("50,m,1", "50,m"), footer_lines=2)
+
+
+def test_a_title_above_the_columns_names_is_told_of(tmp_path: Path) -> None:
+    remedy = "if it is a title, remove what stands above the columns' names"
+    assert f"Line 1 is the odd one: {remedy}" in problem(tmp_path, "Cohort 2024\n\n" + ROWS)
+    padded = problem(tmp_path, "Cohort 2024,,\n" + ROWS)
+    assert f"(noted: line 1 names few of the 3 columns: {remedy})" in padded
+    assert "the odd one" not in problem(tmp_path, ROWS + "70,m\n")
+
+
+def test_a_program_that_met_rows_of_another_length_ends_as_it_should(tmp_path: Path) -> None:
+    """A thread of pyarrow's aborted it at its end, every third time."""
+    (tmp_path / "a.csv").write_text("title\n" + "1,2,3\n" * 90)
+    command = [sys.executable, "-m", "erosion", "study", "new", str(tmp_path / "a.csv")]
+    for _ in range(8):
+        ended = subprocess.run([*command, "--target", "x"], capture_output=True, check=False)
+        assert ended.returncode == 4, ended.stderr.decode()
 
 
 def test_rows_of_another_length_are_told_by_line_and_never_shown(tmp_path: Path) -> None:

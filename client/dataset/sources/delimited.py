@@ -4,7 +4,7 @@ import codecs
 import csv
 import re
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import TextIOWrapper
 from itertools import islice
@@ -26,6 +26,7 @@ TAIL = 1 << 16  # bytes at the end, in which the last line is
 NO_PATIENTS = "Data file {path} has a header and no patients. Export them into it."
 FEWEST_FOR_TOTALS = 3  # rows of a table whose last one may be of totals
 SHOWN_LINES = 5  # of those that are at fault
+IF_TITLE = ": if it is a title, remove what stands above the columns' names"
 SEPARATOR_LINE = re.compile(r"sep=([\t !#-~])\s*", re.I)  # Excel's own, before the header
 TOTALS = re.compile(
     r"(sub)?(total|sum|summe|gesamt|somme|suma|totale|mean|mittelwert|moyenne|average|count|anzahl)"
@@ -102,17 +103,35 @@ def _read(
         broken.append(row.actual_columns)
         return "skip"
 
+    try:
+        return _parsed(path, layout, looked_at, block_size), 0
+    except pa.ArrowInvalid:  # some row has another width, or is longer than a block
+        table = _parsed(path, layout, looked_at, block_size, note_broken)
+        return table, len(broken)
+
+
+def _parsed(
+    path: Path,
+    layout: _Layout,
+    looked_at: Collection[str],
+    block_size: int,
+    on_broken: Callable[[pyarrow.csv.InvalidRow], str] | None = None,
+) -> pa.Table:
+    """The file's rows; `on_broken` is asked about those of another width. Raises ArrowInvalid."""
     with path.open("rb") as file:  # opened here, as pyarrow takes no name that is not UTF-8
-        table = pyarrow.csv.read_csv(
+        return pyarrow.csv.read_csv(
             file,
             read_options=pyarrow.csv.ReadOptions(
                 column_names=layout.header,
                 skip_rows=layout.header_lines,
                 encoding=layout.encoding.removesuffix("-sig"),
                 block_size=block_size,
+                # A thread of pyarrow's that lets go of a function of ours while the program ends
+                # aborts it.
+                use_threads=on_broken is None,
             ),
             parse_options=pyarrow.csv.ParseOptions(
-                delimiter=layout.separator, newlines_in_values=True, invalid_row_handler=note_broken
+                delimiter=layout.separator, newlines_in_values=True, invalid_row_handler=on_broken
             ),
             convert_options=pyarrow.csv.ConvertOptions(
                 # Of the others only a hash is wanted, whatever their bytes mean.
@@ -120,7 +139,6 @@ def _read(
                 | dict.fromkeys(looked_at, pa.large_string()),
             ),
         )
-    return table, len(broken)
 
 
 def _layout(path: Path, marks: Marks) -> _Layout:
@@ -142,6 +160,8 @@ def _layout(path: Path, marks: Marks) -> _Layout:
         for _, lines, cells in _numbered(path, file, separator, skipped):
             if cells:
                 names = [name.strip() for name in cells]
+                if 2 * names.count("") > len(names):
+                    notes.append(f"line {lines} names few of the {len(names)} columns{IF_TITLE}")
                 if next(file, None) is None:
                     raise DataError(NO_PATIENTS.format(path=path))
                 return _Layout(encoding, separator, distinct(path, names), lines, tuple(notes))
@@ -293,16 +313,25 @@ def _uneven_at_end(path: Path, layout: _Layout, num_lines: int) -> int:
 
 def _uneven(path: Path, layout: _Layout) -> str:
     width = len(layout.header)
-    lines = [row for row in _rows(path, layout) if row.width != width]
+    rows = list(_rows(path, layout))
+    lines = [row for row in rows if row.width != width]
     shown = ", ".join(f"line {row.line} has {row.width}" for row in lines[:SHOWN_LINES])
     more = f" and {len(lines) - SHOWN_LINES} more lines differ" * (len(lines) > SHOWN_LINES)
     mark = "\\t" if layout.separator == "\t" else layout.separator
+    title = f" Line {layout.header_lines} is the odd one{IF_TITLE}." if _is_odd(width, rows) else ""
     return (
         f"Data file {path}: the header has {width} columns, but"
-        f" {shown or 'some lines have others'}{more}."
+        f" {shown or 'some lines have others'}{more}.{title}"
         f' A value with "{mark}" in it must stand in quotes; if another mark separates columns, set'
         " separator under [data]; remove lines that are no patients."
     )
+
+
+def _is_odd(width: int, rows: Sequence[_Row]) -> bool:
+    """Whether most rows have one number of columns, and the header fewer."""
+    widths = Counter(row.width for row in rows)
+    usual, times = widths.most_common(1)[0] if widths else (width, 0)
+    return width < usual and 2 * times > len(rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,9 +379,10 @@ def _strange(rows: Sequence[_Row], num_empty: int) -> Iterator[str]:
         yield f"{many} no value at all, and {'is' if num_empty == 1 else 'are'} left out"
     broken = [row.line for row in rows if row.is_broken]
     if broken:
+        times = "once" if len(broken) == 1 else f"{len(broken)} times, first"
         yield (
-            f"a value goes on over several lines, {len(broken)} times, first on line {broken[0]}:"
-            " if that is not meant, a quotation mark is missing or too many there"
+            f"a value goes on over several lines, {times} on line {broken[0]}: if that is not"
+            " meant, a quotation mark is missing or too many there"
         )
 
 
