@@ -78,19 +78,14 @@ def study_draft(
 ) -> tuple[str, list[str]]:
     """The file's text, and what a person should look at. Raises DataError.
 
-    With a column `time` of how long patients were followed, `target` is whether the event happened.
+    `target` and `time` are columns that there are. With `time`, which says how long patients were
+    followed, `target` is whether the event happened.
     """
     by_name = {profile.name: in_one_spelling(profile) for profile in profiles}
-    if target not in by_name:
-        raise DataError(
-            f"{file} has no column {target!r}; it has {', '.join(by_name)}. Name one as --target."
-        )
     if time is None:
         outcome, remarks = outcome_lines(by_name[target])
-    elif time in by_name:
-        outcome, remarks = survival_lines(by_name[target], by_name[time])
     else:
-        raise DataError(f"{file} has no column {time!r}; it has {', '.join(by_name)}.")
+        outcome, remarks = survival_lines(by_name[target], by_name[time])
     spelt = [remark for profile in profiles if (remark := _spelt(profile))]
     profiles = [*by_name.values()]
     features: list[str] = []

@@ -2,11 +2,19 @@
 
 import argparse
 import re
+from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from shlex import quote
+from typing import TYPE_CHECKING
 
 from erosion.commands.command import Command
 from erosion.common.errors import DataError, StudyError
+
+if TYPE_CHECKING:
+    from erosion.client.dataset.text_table import TextTable
+
+SHOWN = 20  # columns of a message
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,6 +72,9 @@ def _run(options: argparse.Namespace) -> int:
     if output.exists():
         raise StudyError(f"{output} is there already. Name another file with -o, or remove it.")
     read, profiles = read_whole(table)
+    for option, column in (("--target", options.target), ("--time", options.time)):
+        if column is not None and column not in read.header:
+            raise DataError(_no_column(option, column, table, read, tables))
     name = options.name or hospital_name(options.data.resolve().stem)
     text, remarks = study_draft(
         profiles,
@@ -94,6 +105,26 @@ def _run(options: argparse.Namespace) -> int:
     command = f"erosion site new --study {quote(str(output))} --data ITS-TABLE"
     print(f"Then, for each hospital: {command}")
     return 0
+
+
+def _no_column(
+    option: str, column: str, table: Path, read: "TextTable", tables: Mapping[str, Path]
+) -> str:
+    """What is said where the table has none of that name: what it has, and which other has it."""
+    from erosion.client.dataset.sources.table_file import TableFile
+
+    others = [
+        name for name, path in tables.items() if column in TableFile(path=path).read(()).header
+    ]
+    near = get_close_matches(column, read.header, n=3)
+    names = ", ".join([*near, *(name for name in read.header if name not in near)][:SHOWN])
+    more = f" and {len(read.header) - SHOWN} more" if len(read.header) > SHOWN else ""
+    user = f", or give --user {others[0]}, whose table has it" if others else ""
+    notes = "".join(f"\n  (noted: {note})" for note in read.notes)
+    return (
+        f"{table} has no column {column!r}; it has {names}{more}."
+        f" Name one as {option}{user}.{notes}"
+    )
 
 
 COMMAND = Command(

@@ -1,0 +1,34 @@
+"""`erosion study new` on a folder whose tables have columns of their own names."""
+
+from pathlib import Path
+
+import pytest
+
+from erosion.command_line import main
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "berlin.csv").write_text("Alter,tot\n" + "50,1\n60,0\n" * 20)
+    (tmp_path / "home.csv").write_text("age,dead\n" + "50,1\n60,0\n" * 20)
+    return tmp_path
+
+
+def test_where_another_hospitals_table_has_the_outcome_it_is_named(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["study", "new", str(folder), "--target", "dead"]) == 4
+    told = capsys.readouterr().err
+    assert "it has Alter, tot. Name one as --target, or give --user home, whose table has" in told
+    assert main(["study", "new", str(folder), "--target", "dead", "--user", "home"]) == 0
+
+
+def test_of_many_columns_those_that_are_called_alike_come_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [*(f"gene{i}" for i in range(300)), "outcome"]
+    (tmp_path / "a.csv").write_text(",".join(names) + "\n" + ",".join("1" * 301) + "\n")
+    assert main(["study", "new", str(tmp_path / "a.csv"), "--target", "outcomes"]) == 4
+    told = capsys.readouterr().err
+    assert "it has outcome, gene0, gene1, " in told
+    assert "gene18 and 281 more. Name one as --target." in told
