@@ -63,7 +63,19 @@ def read_toml(
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as problem:  # the former also of a number without end
-        raise error(f"The {what} {path} is not valid TOML: {problem}. Correct it there.") from None
+        hint = _hint(str(problem))
+        raise error(
+            f"The {what} {path} is not valid TOML: {problem}. Correct it there.{hint}"
+        ) from None
+
+
+def _hint(problem: str) -> str:
+    """What is mostly behind a mistake in TOML, where people write names and values as they are."""
+    if "Invalid value" in problem:
+        return ' Text stands in quotes, such as "yes"; numbers, true and false do not.'
+    if re.search("after a key|key part|table declaration|Invalid statement", problem):
+        return ' A name with a space, an accent or a mark in it stands in quotes, such as "Größe".'
+    return ""
 
 
 def validate(model: type[M], raw: Mapping[str, Any], where: str, error: type[ErosionError]) -> M:

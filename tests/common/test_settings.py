@@ -146,6 +146,23 @@ def reading(path: Path) -> str:
     return str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ('früher = "former"', 'an accent or a mark in it stands in quotes, such as "Größe".'),
+        ("[data.values.Größe]", 'an accent or a mark in it stands in quotes, such as "Größe".'),
+        ('mean radius = "r"', "A name with a space, an accent or a mark in it stands in quotes"),
+        ("age = Alter", 'Text stands in quotes, such as "yes"'),
+        ('a = "1', "Correct it there."),
+    ],
+)
+def test_names_and_values_that_lack_their_quotes_are_told_so(
+    tmp_path: Path, text: str, hint: str
+) -> None:
+    (tmp_path / "x.toml").write_text(text, encoding="utf-8")
+    assert hint in reading(tmp_path / "x.toml")
+
+
 @pytest.mark.parametrize("text", ["a = " + "[" * 10_000, f"a = {'9' * 5_000}"])
 def test_toml_that_python_cannot_hold_is_a_sentence(tmp_path: Path, text: str) -> None:
     file = tmp_path / "x.toml"
@@ -185,7 +202,7 @@ def test_malformed_toml_is_told_with_its_line(tmp_path: Path) -> None:
     file.write_text('name = "a"\nrounds = = 3\n')
     assert reading(file) == (
         f"The site file {file} is not valid TOML: Invalid value (at line 2, column 10)."
-        " Correct it there."
+        ' Correct it there. Text stands in quotes, such as "yes"; numbers, true and false do not.'
     )
 
 
