@@ -143,7 +143,11 @@ def _number_parser(feature: NumberFeature, marks: NumberMarks, unit: UnitChange 
             wrong = f"outside {low:g} to {high:g}{f' {feature.unit}' if feature.unit else ''}"
             if unit is not None:
                 wrong += " after the change of unit"
-            return Fault(wrong, f"check the unit ([data.units] changes it); {_MAP}", is_range=True)
+            remedy = (
+                "check the unit ([data.units] changes it), or ask for a wider range in the study"
+                f" where values are right; {_MAP}"
+            )
+            return Fault(wrong, remedy, is_range=True)
         return value
 
     return parse

@@ -145,7 +145,8 @@ def test_all_problems_are_reported_with_places_and_remedies(tmp_path: Path) -> N
         "  column age: not a number: 'old' on line 2, '1_0' on line 4; correct it, or map it under"
         ' [data.values.age] ("" means missing)',
         "  column age: outside 0 to 120 years: '200' on line 3; check the unit ([data.units] chang"
-        'es it); correct it, or map it under [data.values.age] ("" means missing)',
+        "es it), or ask for a wider range in the study where values are right; correct it, or map"
+        ' it under [data.values.age] ("" means missing)',
         "  column age: beyond ±1e+30: '1e99' on line 5; correct it, or map it under"
         ' [data.values.age] ("" means missing)',
         "  column sex: not among the categories f, m: 'x' on line 4; correct it, or map it under"
