@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -65,9 +66,14 @@ class _Part:
         return self.process.poll()
 
     def last_error(self) -> str:
-        """The last that it logged as an error; "" where there is none."""
-        lines = [] if self.log is None else self.log.read_text(errors="replace").splitlines()
-        return next((line for line in reversed(lines) if " ERROR " in line), "")
+        """The last that it logged as an error, all lines of it; "" where there is none."""
+        if self.log is None:
+            return ""
+        entries = re.split(
+            r"^(?=\d{4}-\d\d-\d\d )", self.log.read_text(errors="replace"), flags=re.M
+        )
+        errors = [entry for entry in entries if " ERROR " in entry.partition("\n")[0]]
+        return errors[-1].partition(" ERROR ")[2].rstrip() if errors else ""
 
     def last_words(self) -> str:
         """What it said last, for a message."""
@@ -232,8 +238,7 @@ def deploy(
             for name, source in hospitals.items()
         ]
         code = _watch(server, sites)
-        if code:
-            _tell_of_errors(sites)
+        _tell_of_errors(sites)
     _print_footprint(parts.all, time.monotonic() - started)
     return code
 
@@ -261,7 +266,7 @@ def _tell_of_errors(sites: list[_Part]) -> None:
     """What the sites' own logs say: here nobody has to be kept from reading them."""
     for site in sites:
         if error := site.last_error():
-            print(f"{site.name}: {error} ({site.log})", file=sys.stderr, flush=True)
+            print(f"At {site.name} ({site.log}): {error}", file=sys.stderr, flush=True)
 
 
 def _write_site(

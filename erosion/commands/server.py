@@ -204,6 +204,7 @@ def _setup(options: argparse.Namespace) -> "Setup":
         options.weights,
         options.longest_wait,
         options.start_with_quorum,
+        can_resume=not options.until_stdin_closes,
     )
 
 

@@ -43,16 +43,21 @@ class Coordinator:
         start_with_quorum: bool = False,
         others_stay: bool = False,
         farewells: Farewells | None = None,
+        can_resume: bool = True,
     ) -> None:
         """The caller starts and stops `link`.
 
         `weights`: where files that models start from are. `longest_wait_seconds`: for hospitals
         that are needed; None: no end. `start_with_quorum`: whatever the study says of its start.
-        `others_stay` and `farewells`: see `NetworkTransport`.
+        `others_stay` and `farewells`: see `NetworkTransport`. `can_resume`: whether sites will be
+        there for a run that is resumed.
         """
         self._weights = weights
         self._longest_wait_seconds = longest_wait_seconds
         self._start_with_quorum = start_with_quorum
+        self._go_on = "start it anew"
+        if can_resume:
+            self._go_on = f"go on with `erosion server --resume {quote(str(folder.to_resume))}`"
         self._study, self._link, self._folder, self._notify = study, link, folder, notify
         authorizer = link if link.enrolled_only else None
         self._transport = NetworkTransport(
@@ -88,8 +93,7 @@ class Coordinator:
                     longest_wait_seconds=self._longest_wait_seconds,
                     start_with_quorum=self._start_with_quorum,
                     every_user=folder.within is not None,
-                    remedy=" Put that right, then go on with `erosion server --resume"
-                    f" {quote(str(folder.to_resume))}`.",
+                    remedy=f" Put that right, then {self._go_on}.",
                     where_states_are=" The parameters of every arm are in"
                     f" {folder.path / 'checkpoints'}.",
                 ),

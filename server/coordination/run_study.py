@@ -45,6 +45,7 @@ class Setup:
     weights: Path | None = None  # folder with the files that models start from
     longest_wait_seconds: float | None = None  # for hospitals that are needed; None: the study's
     start_with_quorum: bool = False  # whatever the study says of its start
+    can_resume: bool = True  # False: the sites end with the coordinator, as in a testbed
 
 
 def run_study(
@@ -180,6 +181,7 @@ def run_on(
             start_with_quorum=setup.start_with_quorum,
             others_stay=others_stay,
             farewells=farewells,
+            can_resume=setup.can_resume,
         )
         status.waiting_for = coordinator.waiting_for
         return coordinator.run()

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import tomli_w
 
 from erosion.command_line import main
 from erosion.common.rounds import head_bounds
@@ -18,6 +19,7 @@ from erosion.common.study.study import load_study
 from erosion.experiments.sources import make_hospitals
 from erosion.experiments.testbed import study_path
 from tests.support.patience import PATIENCE, wait_until
+from tests.support.small_study import TWO_NUMBERS, make_study, sixty_patients
 
 STUDIES = Path(__file__).resolve().parents[2] / "experiments" / "studies"
 
@@ -163,6 +165,21 @@ def test_when_a_hospital_dies_the_study_goes_on_and_ctrl_c_stops_all_that_was_st
     wait_until(lambda: processes_that_mention(str(tmp_path)) == [])
     for line in journal.read_text().splitlines():
         json.loads(line)
+
+
+def test_a_testbed_that_cannot_begin_says_at_which_line_and_names_no_run_to_go_on_with(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    study = make_study(task=TWO_NUMBERS, rounds=2).model_dump(mode="json", exclude_none=True)
+    (tmp_path / "study.toml").write_text(tomli_w.dumps(study))
+    (tmp_path / "a.csv").write_text(sixty_patients("a").replace("\n", "\nold", 1))
+    (tmp_path / "b.csv").write_text(sixty_patients("b"))
+    assert main(["testbed", str(tmp_path), "--runs", str(tmp_path / "runs")]) == 7
+    errors = capfd.readouterr().err
+    assert "Put that right, then start it anew." in errors
+    assert "--resume" not in errors
+    assert f"At a ({next((tmp_path / 'runs').glob('*/testbed/a/log.txt'))}): " in errors
+    assert "column age: not a number: 'old" in errors
 
 
 def test_a_port_in_use_is_said_with_the_remedy(
