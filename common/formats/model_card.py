@@ -91,6 +91,8 @@ def _sha256(path: Path) -> str:
 def read_card(folder: Path) -> ModelCard:
     """The card in a run's folder. Raises CheckpointError."""
     path = folder / CARD
+    if folder.is_file():
+        raise CheckpointError(f"{folder} is a file. Give the folder of a run (runs/TIME-STUDY).")
     try:
         return read_json(path, ModelCard, version=FORMAT, error=CheckpointError, remedy=REMEDY)
     except FileNotFoundError:
