@@ -110,5 +110,5 @@ def test_examples_of_the_extending_page_hold_the_contracts(tmp_path: Path) -> No
 
 
 def test_whatever_has_a_contract_is_held_against_it() -> None:
-    without_one = {"A source of patients", "A command"}
+    without_one = {"A model", "A source of patients", "A command"}
     assert {added.section for added in ADDITIONS} == {title for title, _ in SECTIONS} - without_one
